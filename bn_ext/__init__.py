@@ -1,0 +1,25 @@
+"""Batch normalization's gradient for NumPy arrays, on the CPU, with the same bits everywhere.
+
+`batch_norm_backward` takes the arrays you have; `bn_ext.specs` has the published
+operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
+"""
+
+from bn_ext._core import (
+    BatchNormGradients,
+    batch_norm_backward,
+    batch_norm_backward_apply,
+    batch_norm_backward_reduce,
+)
+from bn_ext._runtime import available_isas, get_isa, show_config
+from bn_ext._version import __version__
+
+__all__ = [
+    "BatchNormGradients",
+    "__version__",
+    "available_isas",
+    "batch_norm_backward",
+    "batch_norm_backward_apply",
+    "batch_norm_backward_reduce",
+    "get_isa",
+    "show_config",
+]

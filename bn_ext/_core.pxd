@@ -1,0 +1,64 @@
+# The C interface, as src_c/bn.h declares it.
+from libc.stdint cimport int64_t
+
+
+cdef extern from "bn.h" nogil:
+    ctypedef bint c_bool "bool"
+
+    ctypedef enum bn_dtype:
+        BN_F32
+        BN_F64
+        BN_F16
+        BN_BF16
+
+    ctypedef enum bn_status:
+        BN_OK
+        BN_NO_MEMORY
+
+    enum:
+        BN_SRC
+        BN_DIFF_DST
+        BN_DIFF_SRC
+        BN_OPERANDS
+        BN_MAX_AXES
+
+    ctypedef struct bn_axis:
+        int64_t size
+        int64_t stride[3]
+
+    ctypedef struct bn_vector:
+        char *data
+        int64_t stride
+        bn_dtype dtype
+
+    ctypedef struct bn_problem:
+        bn_dtype dtype
+        char *data[3]
+        int n_outer
+        int n_inner
+        bn_axis outer[64]
+        bn_axis channel
+        bn_axis inner[64]
+        bn_vector mean
+        bn_vector variance
+        bn_vector gamma
+        bn_vector diff_gamma
+        bn_vector diff_beta
+        double epsilon
+        c_bool training
+        int num_threads
+
+    bn_status bn_backward(const bn_problem *p)
+    bn_status bn_backward_reduce(const bn_problem *p, double *sums)
+    bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
+
+    int bn_isa_count()
+    const char *bn_isa_name(int level)
+    int bn_isa_current()
+    void bn_isa_use(int level)
+
+    void bn_set_cpu_quota(int threads)
+    int bn_default_threads()
+    c_bool bn_has_openmp()
+    c_bool bn_forked()
+    void bn_last_call(int *threads, int64_t *tasks)

@@ -1,0 +1,912 @@
+# cython: language_level=3, embedsignature=False, freethreading_compatible=True
+"""The one door into C: arrays come in, are checked, and leave as one problem.
+
+    src, diff_dst, mean, variance, gamma, out        Python objects
+        |   arrays?  dtypes of the table?  shapes?  writable?  memory shared?
+        v                                            (nothing written so far)
+    axis order, from src's strides alone
+        |   an operand in another order, or without a contiguous inner run,
+        v   goes through one dense copy
+    bn_problem: outer axes | channel | inner axes, merged where all operands allow
+        |
+        v   without the GIL
+    bn_backward, bn_backward_reduce, bn_backward_apply
+
+Vectors and sums are read through typed memoryviews. Data arrays of any rank and
+stride take one buffer request each, released in `finally`; asked for without a
+format, NumPy exports bfloat16 too, and the dtype has been checked by then.
+
+The axis order decides the bits, so it is a rule, not a guess: axes of length 1
+are dropped; the rest are sorted by |stride|, largest first, equal strides in
+logical order; axes of stride 0 keep their place; no axis is flipped. What comes
+before the channel is outer, what comes after it inner. One channel has no place
+among the others: all axes are inner then.
+"""
+
+import operator
+from collections import namedtuple
+
+import numpy as np
+
+from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.limits cimport INT_MAX
+from libc.math cimport isfinite
+from libc.stdint cimport int64_t, uint16_t, uintptr_t
+from libc.string cimport memset
+
+__all__ = [
+    "BatchNormGradients",
+    "batch_norm_backward",
+    "batch_norm_backward_apply",
+    "batch_norm_backward_reduce",
+]
+
+BatchNormGradients = namedtuple(
+    "BatchNormGradients", ("diff_src", "diff_gamma", "diff_beta"), module="bn_ext"
+)
+BatchNormGradients.__doc__ = """Result of `batch_norm_backward`.
+
+Attributes
+----------
+diff_src : ndarray
+    Gradient with respect to ``src``, in src's shape, dtype and memory order.
+diff_gamma, diff_beta : ndarray or None
+    Gradients with respect to the scale and the shift, shape (C,), in the dtype of
+    the statistics; None with ``param_grads=False``.
+"""
+
+# ---- dtypes -----------------------------------------------------------------
+
+# The one table: data dtype -> the dtypes its (C,) vectors may have.
+_TABLE = {
+    "float32": ("float32",),
+    "float64": ("float64",),
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32", "bfloat16"),
+}
+_CODE_OF_NAME = {"float32": BN_F32, "float64": BN_F64, "float16": BN_F16, "bfloat16": BN_BF16}
+_NAME_OF_CODE = {code: name for name, code in _CODE_OF_NAME.items()}
+# dtype -> code, filled with bfloat16's dtype when it is first seen: ml_dtypes is
+# recognised, never imported.
+_CODE_OF_DTYPE = {np.dtype(name): _CODE_OF_NAME[name] for name in ("float32", "float64", "float16")}
+
+cdef int ITEMSIZE[4]
+ITEMSIZE[:] = [4, 8, 2, 2]
+cdef bint ALLOWED[4][4]
+for _data in _TABLE:
+    for _vector in _TABLE:
+        ALLOWED[_CODE_OF_NAME[_data]][_CODE_OF_NAME[_vector]] = _vector in _TABLE[_data]
+del _data, _vector
+
+cdef object ndarray = np.ndarray
+cdef object empty = np.empty
+
+
+cdef int code_of(object dtype) except -2:
+    """The code of a dtype, -1 if it is not in the table."""
+    code = _CODE_OF_DTYPE.get(dtype)
+    if code is not None:
+        return code
+    if (dtype.kind == "V" and dtype.itemsize == 2 and dtype.isnative
+            and dtype.type.__name__ == "bfloat16"):
+        _CODE_OF_DTYPE[dtype] = BN_BF16
+        return BN_BF16
+    return -1
+
+
+def _or(names):
+    names = list(names)
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
+
+
+cdef object wrong_dtype(str name, object a, str expected):
+    dtype = a.dtype
+    if not dtype.isnative:
+        return TypeError(
+            f"{name}: expected native byte order, got {dtype.str}; "
+            f"pass {name}.astype({name}.dtype.newbyteorder('='))"
+        )
+    return TypeError(f"{name}: expected {expected}, got {dtype}")
+
+
+# ---- what comes in ----------------------------------------------------------
+
+cdef object as_array(object a, str name):
+    """The base-class array over a's memory; nothing is copied."""
+    if type(a) is ndarray:
+        return a
+    if isinstance(a, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name}: masked arrays are not accepted, their mask would be lost; "
+            f"pass {name}.filled(value)"
+        )
+    if isinstance(a, ndarray):
+        return np.asarray(a)
+    if not isinstance(a, (str, bytes, np.generic)):
+        if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
+                or isinstance(a, memoryview)):
+            return as_array(np.asarray(a), name)
+        if hasattr(a, "__dlpack__"):
+            return np.from_dlpack(a)
+    raise TypeError(f"{name}: expected an array, got {type(a).__name__}")
+
+
+cdef object as_vector(object a, str name):
+    """An array, or what NumPy makes of a Python sequence."""
+    if type(a) is ndarray:
+        return a
+    if isinstance(a, (list, tuple)):
+        try:
+            return np.asarray(a)
+        except ValueError as error:
+            raise TypeError(f"{name}: expected a vector of numbers: {error}") from None
+    return as_array(a, name)
+
+
+cdef void point(bn_vector *v, const void *data, Py_ssize_t stride, int code) noexcept nogil:
+    v.data = <char *>data
+    v.stride = stride
+    v.dtype = <bn_dtype>code
+
+
+cdef int read_vector(bn_vector *v, object a, int code) except -1:
+    """Point v at a non-empty vector of this code. The array owns the memory, and
+    the caller holds the array for as long as v is used."""
+    cdef const float[:] f32
+    cdef const double[:] f64
+    cdef const uint16_t[:] bits
+    if code == BN_F32:
+        f32 = a
+        point(v, &f32[0], f32.strides[0], code)
+    elif code == BN_F64:
+        f64 = a
+        point(v, &f64[0], f64.strides[0], code)
+    else:
+        bits = a.view(np.uint16)
+        point(v, &bits[0], bits.strides[0], code)
+    return 0
+
+
+cdef double as_epsilon(object epsilon) except? -1:
+    cdef double value
+    if isinstance(epsilon, (str, bytes)):
+        raise TypeError(f"epsilon: expected a real number, got {epsilon!r}")
+    try:
+        value = epsilon
+    except (TypeError, OverflowError):
+        raise TypeError(f"epsilon: expected a real number, got {epsilon!r}") from None
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"epsilon: expected a finite number >= 0, got {epsilon!r}")
+    return value
+
+
+cdef int as_num_threads(object num_threads) except -1:
+    """0 stands for None."""
+    if num_threads is None:
+        return 0
+    try:
+        value = operator.index(num_threads)
+    except TypeError:
+        raise TypeError(
+            f"num_threads: expected an integer or None, got {num_threads!r}"
+        ) from None
+    if value < 1:
+        raise ValueError(f"num_threads: expected at least 1, got {value}")
+    return min(value, INT_MAX)
+
+
+cdef double as_count(object count, bint is_empty) except -1:
+    try:
+        value = operator.index(count)
+    except TypeError:
+        raise TypeError(f"count: expected an integer, got {count!r}") from None
+    if value < (0 if is_empty else 1):
+        raise ValueError(f"count: expected at least 1 element per channel, got {value}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("count: too large") from None
+
+
+# ---- axes -------------------------------------------------------------------
+
+cdef struct Order:
+    int n                   # axes longer than 1
+    int axis[BN_MAX_AXES]   # slowest first
+    int channel             # place of the channel in axis; -1 if it is not there
+
+
+cdef inline Py_ssize_t distance(Py_ssize_t stride) noexcept nogil:
+    return -stride if stride < 0 else stride
+
+
+cdef void sort_axes(const Py_buffer *src, int channel, Order *order) noexcept nogil:
+    """The axis order of src (the rule in this file's head)."""
+    cdef int moving[BN_MAX_AXES]
+    cdef int n = 0, i, j, axis
+    cdef Py_ssize_t far
+    for axis in range(src.ndim):
+        if src.shape[axis] == 1 or src.strides[axis] == 0:
+            continue
+        far = distance(src.strides[axis])
+        j = n
+        while j > 0 and distance(src.strides[moving[j - 1]]) < far:
+            moving[j] = moving[j - 1]
+            j -= 1
+        moving[j] = axis
+        n += 1
+    order.n = 0
+    order.channel = -1
+    i = 0
+    for axis in range(src.ndim):
+        if src.shape[axis] == 1:
+            continue
+        if src.strides[axis] == 0:
+            order.axis[order.n] = axis
+        else:
+            order.axis[order.n] = moving[i]
+            i += 1
+        if order.axis[order.n] == channel:
+            order.channel = order.n
+        order.n += 1
+
+
+cdef bint follows(const Py_buffer *view, const Order *order) noexcept nogil:
+    """Can the kernels walk this operand in this order? Its axes must be in the same
+    order (stride 0 fits anywhere but last) and its last one contiguous."""
+    cdef Py_ssize_t before = 0, here
+    cdef int i
+    if order.n and view.strides[order.axis[order.n - 1]] != view.itemsize:
+        return False
+    for i in range(order.n):
+        here = distance(view.strides[order.axis[i]])
+        if here == 0:
+            continue
+        if before and here > before:
+            return False
+        before = here
+    return True
+
+
+cdef bint overlaps_itself(const Py_buffer *view) noexcept nogil:
+    """May two elements share memory? No is certain; what is not certain counts as yes."""
+    cdef Order order
+    cdef Py_ssize_t reach = view.itemsize, stride
+    cdef int i
+    for i in range(view.ndim):
+        if view.shape[i] > 1 and view.strides[i] == 0:
+            return True
+    sort_axes(view, -1, &order)
+    for i in range(order.n - 1, -1, -1):
+        stride = distance(view.strides[order.axis[i]])
+        if stride < reach:
+            return True
+        reach += stride * (view.shape[order.axis[i]] - 1)
+    return False
+
+
+cdef object dense(const Py_buffer *src, const Order *order, object dtype):
+    """A new array of src's shape, its memory in this order."""
+    cdef int i
+    cdef bint sorted_already = True
+    for i in range(1, order.n):
+        if order.axis[i] < order.axis[i - 1]:
+            sorted_already = False
+    shape = tuple([src.shape[i] for i in range(src.ndim)])
+    if sorted_already:
+        return empty(shape, dtype)
+    axes = [order.axis[i] for i in range(order.n)]
+    axes += [i for i in range(src.ndim) if src.shape[i] == 1]
+    place = [0] * src.ndim
+    for i, axis in enumerate(axes):
+        place[axis] = i
+    return empty(tuple([shape[axis] for axis in axes]), dtype).transpose(place)
+
+
+cdef void add_axis(bn_axis *axes, int *n, const bn_axis *axis) noexcept nogil:
+    """Append an axis, or merge it into the one before, if every operand steps
+    from the end of its run straight to the next."""
+    cdef int o
+    cdef bint merge = n[0] > 0
+    for o in range(BN_OPERANDS):
+        if merge and axes[n[0] - 1].stride[o] != axis.stride[o] * axis.size:
+            merge = False
+    if merge:
+        axes[n[0] - 1].size *= axis.size
+        for o in range(BN_OPERANDS):
+            axes[n[0] - 1].stride[o] = axis.stride[o]
+    else:
+        axes[n[0]] = axis[0]
+        n[0] += 1
+
+
+cdef void set_axes(bn_problem *p, Py_buffer *views, const Order *order,
+                   int channel, Py_ssize_t channels) noexcept nogil:
+    cdef int i, o
+    cdef bn_axis axis
+    p.n_outer = p.n_inner = 0
+    p.channel.size = channels
+    for o in range(BN_OPERANDS):
+        p.data[o] = <char *>views[o].buf
+        p.channel.stride[o] = views[o].strides[channel]
+    for i in range(order.n):
+        if i == order.channel:
+            continue
+        axis.size = views[BN_SRC].shape[order.axis[i]]
+        for o in range(BN_OPERANDS):
+            axis.stride[o] = views[o].strides[order.axis[i]]
+        if i < order.channel:
+            add_axis(p.outer, &p.n_outer, &axis)
+        else:
+            add_axis(p.inner, &p.n_inner, &axis)
+
+
+# ---- shared memory ----------------------------------------------------------
+
+cdef struct Extent:
+    uintptr_t begin
+    uintptr_t end
+
+
+cdef Extent extent_of(const Py_buffer *view) noexcept nogil:
+    cdef Extent e
+    cdef int i
+    e.begin = <uintptr_t>view.buf
+    e.end = e.begin + view.itemsize
+    for i in range(view.ndim):
+        if view.strides[i] < 0:
+            e.begin += <uintptr_t>((view.shape[i] - 1) * view.strides[i])
+        else:
+            e.end += <uintptr_t>((view.shape[i] - 1) * view.strides[i])
+    return e
+
+
+cdef bint share(const Extent *a, const Extent *b, object array_a, object array_b) except -1:
+    """Do two arrays share memory? What bounded work cannot decide counts as yes."""
+    if a.end <= b.begin or b.end <= a.begin:
+        return False
+    try:
+        return np.shares_memory(array_a, array_b, max_work=10000)
+    except RuntimeError:  # TooHardError
+        return True
+
+
+cdef bint same_place(const Py_buffer *a, const Py_buffer *b) noexcept nogil:
+    cdef int i
+    if a.buf != b.buf:
+        return False
+    for i in range(a.ndim):
+        if a.shape[i] > 1 and a.strides[i] != b.strides[i]:
+            return False
+    return True
+
+
+cdef int check_shared(list names, list arrays, Py_buffer *views) except -1:
+    """Refuse outputs that share memory with anything but, exactly, src or diff_dst.
+
+    The first three entries are the outputs, the next two src and diff_dst, of
+    which, and of diff_src, views holds the buffers.
+    """
+    cdef Extent extents[9]
+    cdef Py_buffer view
+    cdef int i, j, n = len(arrays)
+    for i in range(n):
+        if arrays[i] is None:
+            continue
+        PyObject_GetBuffer(arrays[i], &view, PyBUF_STRIDES)
+        extents[i] = extent_of(&view)
+        if i < 3 and overlaps_itself(&view):
+            PyBuffer_Release(&view)
+            raise ValueError(f"{names[i]}: overlaps itself in memory")
+        PyBuffer_Release(&view)
+    for i in range(3):
+        for j in range(i + 1, n):
+            if arrays[i] is None or arrays[j] is None:
+                continue
+            if i == 0 and j == 3 and same_place(&views[BN_DIFF_SRC], &views[BN_SRC]):
+                continue
+            if i == 0 and j == 4 and same_place(&views[BN_DIFF_SRC], &views[BN_DIFF_DST]):
+                continue
+            if share(&extents[i], &extents[j], arrays[i], arrays[j]):
+                may = " (it may be exactly src or exactly diff_dst)" if i == 0 else ""
+                raise ValueError(f"{names[i]}: shares memory with {names[j]}{may}")
+    return 0
+
+
+# ---- outputs ----------------------------------------------------------------
+
+cdef tuple split_out(object out, bint param_grads):
+    if out is None:
+        return None, None, None
+    if not isinstance(out, (tuple, list)):
+        raise TypeError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"got {type(out).__name__}"
+        )
+    if len(out) != 3:
+        raise ValueError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"got {len(out)} entries"
+        )
+    if not param_grads and (out[1] is not None or out[2] is not None):
+        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
+    return tuple(out)
+
+
+cdef int check_out(object a, str name, object shape, int code) except -1:
+    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+    if code_of(a.dtype) != code:
+        raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {a.dtype}")
+    if a.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {a.shape}")
+    if not a.flags.writeable:
+        raise ValueError(f"{name}: expected a writable array, got a read-only one")
+    return 0
+
+
+# ---- the three functions ----------------------------------------------------
+
+cdef enum What:
+    WHOLE
+    REDUCE
+    APPLY
+
+
+cdef struct Views:
+    Py_buffer view[3]
+    bint held[3]
+
+
+cdef int hold(Views *v, int operand, object a, bint writable) except -1:
+    release(v, operand)
+    PyObject_GetBuffer(a, &v.view[operand], PyBUF_STRIDES | (PyBUF_WRITABLE if writable else 0))
+    v.held[operand] = True
+    return 0
+
+
+cdef void release(Views *v, int operand) noexcept:
+    if v.held[operand]:
+        PyBuffer_Release(&v.view[operand])
+        v.held[operand] = False
+
+
+cdef object gradient(What what, object src, object diff_dst, object mean, object variance,
+                     object gamma, object sums, object count, object epsilon,
+                     object data_format, bint is_training, bint param_grads, object out,
+                     object num_threads):
+    cdef Views v
+    cdef int o
+    for o in range(BN_OPERANDS):
+        v.held[o] = False
+    try:
+        return checked(&v, what, src, diff_dst, mean, variance, gamma, sums, count, epsilon,
+                       data_format, is_training, param_grads, out, num_threads)
+    finally:
+        for o in range(BN_OPERANDS):
+            release(&v, o)
+
+
+cdef int check_vector(object a, str name, int data, int vector, Py_ssize_t channels,
+                      object src, bint last) except -1:
+    """The code of a (C,) vector; `vector` is the code it must have, -1 for any that
+    fits the data."""
+    cdef int code = code_of(a.dtype)
+    if code < 0 or not ALLOWED[data][code]:
+        data_name = _NAME_OF_CODE[data]
+        error = wrong_dtype(name, a, f"{_or(_TABLE[data_name])} with {data_name} data")
+        if a.dtype.isnative and a.dtype.kind in "fiu":
+            error = TypeError(f"{error}; pass {name}.astype(np.{_TABLE[data_name][0]})")
+        raise error
+    if vector >= 0 and code != vector:
+        raise TypeError(
+            f"{name}: expected {_NAME_OF_CODE[vector]}, as mean is, got {_NAME_OF_CODE[code]}"
+        )
+    if a.ndim != 1 or a.shape[0] != channels:
+        where = "last axis" if last else "axis 1"
+        raise ValueError(
+            f"{name}: expected shape ({channels},), for the channels on the {where} of src of "
+            f"shape {src.shape}, got {a.shape}; channels on another axis: pass "
+            f"np.moveaxis(src, axis, {-1 if last else 1}), and diff_dst alike, which copies nothing"
+        )
+    return code
+
+
+cdef object as_sums(object sums, Py_ssize_t channels):
+    sums = as_vector(sums, "sums")
+    if code_of(sums.dtype) != BN_F64:
+        raise wrong_dtype("sums", sums, "float64")
+    if sums.shape != (2, channels):
+        raise ValueError(f"sums: expected shape (2, {channels}), got {sums.shape}")
+    return np.ascontiguousarray(sums)
+
+
+cdef object checked(Views *v, What what, object src, object diff_dst, object mean,
+                    object variance, object gamma, object sums, object count, object epsilon,
+                    object data_format, bint is_training, bint param_grads, object out,
+                    object num_threads):
+    cdef bn_problem p
+    cdef Order order
+    cdef int code, vector_code, channel, i
+    cdef bint last, is_empty = False, copy_back = False
+    cdef bn_status status
+    cdef double elements = 0
+    cdef double[:, ::1] sums_view
+    cdef Py_ssize_t channels
+
+    # -- data
+    src = as_array(src, "src")
+    diff_dst = as_array(diff_dst, "diff_dst")
+    code = code_of(src.dtype)
+    if code < 0:
+        raise wrong_dtype("src", src, _or(_TABLE))
+    if code_of(diff_dst.dtype) != code:
+        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[code]}, as src is")
+    hold(v, BN_SRC, src, False)
+    hold(v, BN_DIFF_DST, diff_dst, False)
+    if v.view[BN_SRC].ndim < 2:
+        raise ValueError(f"src: expected at least 2 dimensions, got shape {src.shape}")
+    if v.view[BN_DIFF_DST].ndim != v.view[BN_SRC].ndim:
+        raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
+    for i in range(v.view[BN_SRC].ndim):
+        if v.view[BN_DIFF_DST].shape[i] != v.view[BN_SRC].shape[i]:
+            raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
+        is_empty = is_empty or v.view[BN_SRC].shape[i] == 0
+
+    # -- attributes
+    if data_format == "NXC":
+        last = True
+    elif data_format == "NCX":
+        last = False
+    else:
+        raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {data_format!r}")
+    channel = v.view[BN_SRC].ndim - 1 if last else 1
+    channels = v.view[BN_SRC].shape[channel]
+    p.dtype = <bn_dtype>code
+    p.training = is_training
+    p.num_threads = as_num_threads(num_threads)
+    p.epsilon = as_epsilon(epsilon) if what != REDUCE else 0
+
+    # -- vectors
+    mean = as_vector(mean, "mean")
+    vector_code = check_vector(mean, "mean", code, -1, channels, src, last)
+    if what != REDUCE:
+        variance = as_vector(variance, "variance")
+        check_vector(variance, "variance", code, vector_code, channels, src, last)
+        if gamma is not None:
+            gamma = as_vector(gamma, "gamma")
+            check_vector(gamma, "gamma", code, vector_code, channels, src, last)
+    if what == APPLY:
+        elements = as_count(count, is_empty)
+        sums = as_sums(sums, channels)
+
+    # -- outputs
+    if what == REDUCE:
+        sums = np.zeros((2, channels))
+    else:
+        diff_src, diff_gamma, diff_beta = split_out(out, param_grads)
+        if diff_src is not None:
+            check_out(diff_src, "out: diff_src", src.shape, code)
+        if diff_gamma is not None:
+            check_out(diff_gamma, "out: diff_gamma", (channels,), vector_code)
+        if diff_beta is not None:
+            check_out(diff_beta, "out: diff_beta", (channels,), vector_code)
+        if out is not None and not is_empty:
+            if diff_src is not None:
+                hold(v, BN_DIFF_SRC, diff_src, True)
+            check_shared(
+                ["out: diff_src", "out: diff_gamma", "out: diff_beta", "src", "diff_dst", "mean",
+                 "variance", "gamma", "sums"],
+                [diff_src, diff_gamma, diff_beta, src, diff_dst, mean, variance, gamma,
+                 sums if what == APPLY else None],
+                v.view,
+            )
+        if param_grads:
+            if diff_gamma is None:
+                diff_gamma = empty(channels, mean.dtype)
+            if diff_beta is None:
+                diff_beta = empty(channels, mean.dtype)
+
+    # -- axes
+    sort_axes(&v.view[BN_SRC], channel, &order)
+    if what != REDUCE and diff_src is None:
+        diff_src = dense(&v.view[BN_SRC], &order, src.dtype)
+        if not is_empty:
+            hold(v, BN_DIFF_SRC, diff_src, True)
+    if is_empty:
+        if what == REDUCE:
+            return sums
+        if param_grads:
+            diff_gamma[...] = 0
+            diff_beta[...] = 0
+        return BatchNormGradients(diff_src, diff_gamma, diff_beta)
+    result = target = None if what == REDUCE else diff_src
+    if not follows(&v.view[BN_SRC], &order):
+        copied = dense(&v.view[BN_SRC], &order, src.dtype)
+        np.copyto(copied, src)
+        src = copied
+        hold(v, BN_SRC, src, False)
+    if not follows(&v.view[BN_DIFF_DST], &order):
+        copied = dense(&v.view[BN_SRC], &order, src.dtype)
+        np.copyto(copied, diff_dst)
+        diff_dst = copied
+        hold(v, BN_DIFF_DST, diff_dst, False)
+    if what == REDUCE:
+        v.view[BN_DIFF_SRC] = v.view[BN_SRC]
+    elif not follows(&v.view[BN_DIFF_SRC], &order):
+        target = dense(&v.view[BN_SRC], &order, src.dtype)
+        hold(v, BN_DIFF_SRC, target, True)
+        copy_back = True
+    set_axes(&p, v.view, &order, channel, channels)
+
+    # -- vectors, as the problem has them
+    memset(&p.variance, 0, sizeof(bn_vector))
+    memset(&p.gamma, 0, sizeof(bn_vector))
+    memset(&p.diff_gamma, 0, sizeof(bn_vector))
+    memset(&p.diff_beta, 0, sizeof(bn_vector))
+    read_vector(&p.mean, mean, vector_code)
+    if what != REDUCE:
+        read_vector(&p.variance, variance, vector_code)
+        if gamma is not None:
+            read_vector(&p.gamma, gamma, vector_code)
+        if param_grads:
+            read_vector(&p.diff_gamma, diff_gamma, vector_code)
+            read_vector(&p.diff_beta, diff_beta, vector_code)
+
+    # -- go
+    if what == WHOLE:
+        with nogil:
+            status = bn_backward(&p)
+    else:
+        sums_view = sums
+        with nogil:
+            if what == REDUCE:
+                status = bn_backward_reduce(&p, &sums_view[0, 0])
+            else:
+                status = bn_backward_apply(&p, &sums_view[0, 0], elements)
+    if status != BN_OK:
+        raise MemoryError("bn_ext: no memory for partial sums")
+    if copy_back:
+        np.copyto(result, target)
+    return sums if what == REDUCE else BatchNormGradients(result, diff_gamma, diff_beta)
+
+
+def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
+                        data_format="NXC", is_training=True, param_grads=True,
+                        out=None, num_threads=None):
+    """Gradient of batch normalization.
+
+    For each channel, with the sums over its M elements, ``dy = diff_dst``,
+    ``xc = src - mean`` and ``rstd = 1 / sqrt(variance + epsilon)``::
+
+        diff_beta  = sum(dy)
+        diff_gamma = rstd * sum(dy * xc)
+        diff_src   = gamma*rstd * (dy - (diff_beta/M + xc * rstd*diff_gamma/M))  # training
+        diff_src   = gamma*rstd * dy                                             # frozen
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        Input of the forward pass: float32, float64, float16 or bfloat16
+        (``ml_dtypes.bfloat16``), at least two dimensions, any strides.
+    diff_dst : array
+        Gradient with respect to the output of the forward pass; src's shape and dtype.
+    mean, variance : array, shape (C,)
+        The statistics that the forward pass normalized with, used as given;
+        ``variance`` is the biased one (divided by M). With float64 data float64,
+        with float32 data float32, with 16-bit data float32 or the data's own dtype.
+    gamma : array, shape (C,), optional
+        The scale, of mean's dtype. None stands for ones.
+    epsilon : float
+        What the forward pass added to the variance: finite, at least 0. It is a
+        double and stays one; pass ``float(np.float32(1e-3))`` to mimic a float32
+        attribute.
+    data_format : {"NXC", "NCX"}, optional
+        Where the channels are: on the last axis, or on axis 1.
+    is_training : bool, optional
+        True if mean and variance were computed from src and so depend on it; False
+        if they are constants (population statistics).
+    param_grads : bool, optional
+        With False, diff_gamma and diff_beta are None; diff_src is the same.
+    out : tuple (diff_src, diff_gamma, diff_beta), optional
+        Arrays to write to, any of them None. ``diff_src`` may be exactly src or
+        exactly diff_dst; no other shared memory is accepted.
+    num_threads : int, optional
+        Threads to use, at most one per task. None: as many as OpenMP, the
+        affinity of the calling thread and the container allow at this call, and
+        one for a small problem. A forked child uses one.
+
+    Returns
+    -------
+    BatchNormGradients
+        Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
+        and diff_beta (shape (C,), mean's dtype). Arrays given in `out` are
+        returned themselves.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or its dtype is none of the above, or not in
+        native byte order, or masked; if src and diff_dst, or mean, variance and
+        gamma, differ in dtype.
+    ValueError
+        If shapes do not fit, src has fewer than two dimensions, an attribute is out
+        of range, or an array in `out` has the wrong shape or dtype, is read-only, or
+        shares memory.
+    MemoryError
+        If there is no memory for outputs or partial sums.
+
+    In every case nothing has been written.
+
+    Notes
+    -----
+    The memory layout is read from src's strides: a channels-last array is handled as
+    such however its axes are named, and nothing is copied. Only three things are:
+    src, if its innermost run in memory is not contiguous; diff_dst or
+    ``out[0]``, if theirs is not or their axes lie in another order than src's.
+
+    The bits of the result depend on the values and on the order of src's axes in
+    memory alone: not on the CPU, the number of threads, alignment, `out`, or the
+    floating-point mode of the caller.
+
+    No warning is given for NaN, infinite, or negative variances: the result is that
+    of IEEE arithmetic on the formula. An empty problem gives an empty diff_src and
+    zeros.
+
+    The definition is that of oneDNN's batch normalization primitive [1]_, shared by
+    the operators in `bn_ext.specs`.
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, "Batch Normalization".
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> diff_dst = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]])
+    >>> mean, variance = src.mean(axis=0), src.var(axis=0)
+    >>> grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=0.0)
+    >>> grads.diff_beta
+    array([1., 3.])
+    >>> grads.diff_gamma.round(6)
+    array([-1.224745,  4.166191])
+    >>> grads.diff_src.round(6)
+    array([[ 0.204124,  0.019837],
+           [-0.408248, -0.024797],
+           [ 0.204124,  0.004959]])
+    """
+    return gradient(WHOLE, src, diff_dst, mean, variance, gamma, None, None, epsilon,
+                    data_format, is_training, param_grads, out, num_threads)
+
+
+def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None):
+    """First half of `batch_norm_backward`: the sums over a part of the data.
+
+    Add the sums of all parts (chunks of an array larger than memory, shards on
+    several machines) and hand them to `batch_norm_backward_apply`, part by part.
+
+    Parameters
+    ----------
+    src, diff_dst, mean, data_format, num_threads
+        As for `batch_norm_backward`; src and diff_dst are one part.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, C)
+        ``sum(diff_dst)`` and ``sum(diff_dst * (src - mean))`` of each channel.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `batch_norm_backward`.
+
+    Notes
+    -----
+    Over the same arrays, reduce and apply give the same bits as the one call. Sums
+    added over several parts are as accurate, and the same for the same split, but
+    not the same bits as those of the whole. What is copied is as for
+    `batch_norm_backward`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.arange(6.0).reshape(3, 2)
+    >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), np.array([2.0, 0.0]))
+    array([[3., 3.],
+           [0., 9.]])
+    """
+    return gradient(REDUCE, src, diff_dst, mean, None, None, None, None, None,
+                    data_format, True, False, None, num_threads)
+
+
+def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count, *, epsilon,
+                              data_format="NXC", is_training=True, param_grads=True,
+                              out=None, num_threads=None):
+    """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
+
+    Parameters
+    ----------
+    src, diff_dst, mean, variance, gamma
+        As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
+    sums : array of float64, shape (2, C)
+        What `batch_norm_backward_reduce` returned, added over all parts.
+    count : int
+        Elements per channel, over all parts: at least 1 unless the part is empty.
+    epsilon, data_format, is_training, param_grads, out, num_threads
+        As for `batch_norm_backward`.
+
+    Returns
+    -------
+    BatchNormGradients
+        diff_src of this part; diff_gamma and diff_beta of the whole.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `batch_norm_backward`.
+
+    Notes
+    -----
+    What is copied is as for `batch_norm_backward`; sums that are not C-contiguous are
+    copied too.
+
+    Examples
+    --------
+    A batch in two parts:
+
+    >>> import numpy as np, bn_ext
+    >>> rng = np.random.default_rng(0)
+    >>> src, diff_dst = rng.standard_normal((2, 8, 4))
+    >>> mean, variance = src.mean(axis=0), src.var(axis=0)
+    >>> parts = [(src[:5], diff_dst[:5]), (src[5:], diff_dst[5:])]
+    >>> sums = sum(bn_ext.batch_norm_backward_reduce(*part, mean) for part in parts)
+    >>> diff_src = np.concatenate([
+    ...     bn_ext.batch_norm_backward_apply(*part, mean, variance, None, sums, 8,
+    ...                                      epsilon=1e-5).diff_src
+    ...     for part in parts])
+    >>> whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=1e-5)
+    >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)
+    True
+    """
+    return gradient(APPLY, src, diff_dst, mean, variance, gamma, sums, count, epsilon,
+                    data_format, is_training, param_grads, out, num_threads)
+
+
+# ---- what _runtime and the tests ask ----------------------------------------
+
+def _available_isas():
+    return tuple([bn_isa_name(level).decode() for level in range(bn_isa_count())])
+
+
+def _get_isa():
+    return bn_isa_name(bn_isa_current()).decode()
+
+
+def _use_isa(name):
+    """Switch levels, in this process."""
+    bn_isa_use(_available_isas().index(name))
+
+
+def _set_cpu_quota(int threads):
+    bn_set_cpu_quota(threads)
+
+
+def _default_threads():
+    return bn_default_threads()
+
+
+def _has_openmp():
+    return bool(bn_has_openmp())
+
+
+def _forked():
+    return bool(bn_forked())
+
+
+def _last_call():
+    """(threads that took tasks, tasks per pass) of this thread's last call."""
+    cdef int threads
+    cdef int64_t tasks
+    bn_last_call(&threads, &tasks)
+    return threads, tasks

@@ -1,0 +1,148 @@
+"""What this process is: the instruction set in use, the threads it may have."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from bn_ext import _core
+from bn_ext._version import __version__
+
+__all__ = ["available_isas", "get_isa", "show_config"]
+
+
+def available_isas() -> tuple[str, ...]:
+    """Names of the instruction-set levels that this CPU can run, worst first.
+
+    On x86-64 ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), the
+    microarchitecture levels of the x86-64 psABI; elsewhere ``"baseline"`` alone.
+    All give the same bits.
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> import bn_ext
+    >>> bn_ext.available_isas()[0]
+    'baseline'
+    """
+    return _core._available_isas()
+
+
+def get_isa() -> str:
+    """Name of the instruction-set level in use.
+
+    The best one that the CPU can run, unless the environment variable ``BN_EXT_ISA``
+    named another when `bn_ext` was imported.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import bn_ext
+    >>> bn_ext.get_isa() in bn_ext.available_isas()
+    True
+    """
+    return _core._get_isa()
+
+
+def _choose_isa(name: str) -> None:
+    choices = _core._available_isas()
+    if name not in choices:
+        raise ImportError(
+            f"BN_EXT_ISA: expected one of {', '.join(choices)}, which this CPU can run, "
+            f"got {name!r}"
+        )
+    _core._use_isa(name)
+
+
+def _read_words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _cpu_quota(
+    cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """Whole CPUs that the process's control groups allow it, at least 1; None: no limit.
+
+    Every group up to the root may set a limit: the smallest counts.
+    """
+    limits = []
+    for line in _read_words(membership):
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            root, files = cgroups, ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            root, files = cgroups / controllers, ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
+        place = root / group.lstrip("/")
+        # A container may see only its own group, mounted as the root.
+        for folder in {place, *(p for p in place.parents if p.is_relative_to(root)), root}:
+            words = [word for name in files for word in _read_words(folder / name)]
+            if len(words) == 2 and words[0] not in ("max", "-1"):
+                limits.append(int(words[0]) / int(words[1]))
+    return max(1, int(min(limits) + 0.5)) if limits else None
+
+
+def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
+    """Show what this build and this process are.
+
+    Parameters
+    ----------
+    mode : {"stdout", "dicts"}, optional
+        Print, or return a dictionary.
+
+    Returns
+    -------
+    dict or None
+        With ``mode="dicts"``, what would be printed.
+
+    Raises
+    ------
+    ValueError
+        If mode is neither.
+
+    Examples
+    --------
+    >>> import bn_ext
+    >>> bn_ext.show_config(mode="dicts")["version"] == bn_ext.__version__
+    True
+    """
+    if mode not in ("stdout", "dicts"):
+        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    config = {
+        "version": __version__,
+        "isa": get_isa(),
+        "available_isas": available_isas(),
+        "isa_forced": _FORCED_ISA is not None,
+        "openmp": _core._has_openmp(),
+        "default_threads": _core._default_threads(),
+        "cpu_quota": _QUOTA,
+        "forked": _core._forked(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    if mode == "dicts":
+        return config
+    width = max(map(len, config))
+    for key, value in config.items():
+        print(f"{key:<{width}}  {', '.join(value) if isinstance(value, tuple) else value}")
+    return None
+
+
+_FORCED_ISA = os.environ.get("BN_EXT_ISA")
+if _FORCED_ISA is not None:
+    _choose_isa(_FORCED_ISA)
+_QUOTA = _cpu_quota()
+_core._set_cpu_quota(_QUOTA or 0)

@@ -1,0 +1,243 @@
+"""oneDNN Graph: ``BatchNormTrainingBackprop-1`` and ``BatchNormTrainingBackward``.
+
+One operator under two names: the versioned one of the oneDNN Graph specification
+and the one of the library's Graph API.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import bn_ext
+from bn_ext.specs._sheet import dtype_name, renamed, require_dtype
+
+__all__ = [
+    "BatchNormTrainingBackprop",
+    "BatchNormTrainingBackward",
+    "batch_norm_training_backprop",
+    "batch_norm_training_backward",
+]
+
+# Type of the data -> types of mean, variance, gamma and their gradients.
+_TYPES = {
+    "float32": ("float32",),
+    "float16": ("float32",),
+    "bfloat16": ("float32", "bfloat16"),
+}
+
+
+class BatchNormTrainingBackprop(NamedTuple):
+    """Outputs of `batch_norm_training_backprop`, in the spec's order."""
+
+    input_delta: np.ndarray[Any, Any]
+    gamma_delta: np.ndarray[Any, Any] | Any
+    beta_delta: np.ndarray[Any, Any] | Any
+
+
+class BatchNormTrainingBackward(NamedTuple):
+    """Outputs of `batch_norm_training_backward`, in the spec's order."""
+
+    diff_src: np.ndarray[Any, Any]
+    diff_gamma: np.ndarray[Any, Any] | Any
+    diff_beta: np.ndarray[Any, Any] | Any
+
+
+def _check(data: dict[str, Any], vectors: dict[str, Any], epsilon: float) -> None:
+    first = next(iter(data.values()))
+    for name, array in data.items():
+        require_dtype(name, array, tuple(_TYPES))
+    for name, array in vectors.items():
+        require_dtype(name, array, _TYPES.get(dtype_name(first), ("float32", "bfloat16")))
+    if not isinstance(epsilon, (str, bytes)):
+        with np.errstate(over="ignore", under="ignore"):
+            as_float = np.float32(epsilon)
+        if not (np.isfinite(as_float) and as_float > 0):
+            raise ValueError(
+                f"epsilon: expected a positive number that is finite and not 0 as a float32, "
+                f"got {epsilon!r}"
+            )
+
+
+def batch_norm_training_backprop(
+    input_forward: Any,
+    output_delta: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = None,
+    *,
+    epsilon: float,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+    gamma_delta: bool = True,
+    beta_delta: bool = True,
+) -> BatchNormTrainingBackprop:
+    """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph specification.
+
+    Parameters
+    ----------
+    input_forward : array, shape (N, ..., C) or (N, C, ...)
+        Input 1: what the forward pass normalized; float32, float16 or bfloat16 (T1).
+    output_delta : array
+        Input 2: the gradient with respect to the output, like `input_forward`.
+    mean, variance : array, shape (C,)
+        Inputs 3 and 4: the batch's mean and biased variance; float32, or bfloat16 if
+        the data is bfloat16 (T2).
+    gamma : array, shape (C,), optional
+        Input 5: the scale (T2). None stands for ones.
+    epsilon : float
+        Added to the variance; positive, and finite and positive as a float32.
+    data_format : {"NXC", "NCX"}, optional
+        Whether the channels are the last axis or axis 1.
+    gamma_delta, beta_delta : bool, optional
+        Whether that optional output is wanted; each on its own.
+
+    Returns
+    -------
+    BatchNormTrainingBackprop
+        input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)); None for an
+        output that is not wanted.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `bn_ext.batch_norm_backward`, under this operator's names; besides,
+        TypeError for float64 and for float16 vectors, ValueError for an epsilon that is
+        not positive.
+
+    Notes
+    -----
+    Any rank of 2 and more is accepted. `epsilon` stays a double: pass
+    ``float(np.float32(1e-3))`` to mimic the float attribute. What is copied is as for
+    `bn_ext.batch_norm_backward`.
+
+    Where oneDNN 3.8 on a CPU differs: it wants gamma if all three outputs are asked
+    for; computes a lone input_delta by the formula for frozen statistics; has no
+    bfloat16 vectors, and float16 data on few CPUs only; takes ranks 4 and 5 in NXC,
+    2 to 5 in NCX; leaves the parameter gradients of an empty batch unwritten.
+
+    Definition: oneDNN Graph Specification, "BatchNormTrainingBackprop-1".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> dy = np.array([[1, 1], [0, 0]], np.float32)
+    >>> grads = onednn_graph.batch_norm_training_backprop(
+    ...     x, dy, x.mean(axis=0), x.var(axis=0), epsilon=1e-3, gamma_delta=False)
+    >>> grads.gamma_delta is None
+    True
+    >>> grads.beta_delta
+    array([1., 1.], dtype=float32)
+    """
+    vectors = {"mean": mean, "variance": variance}
+    if gamma is not None:
+        vectors["gamma"] = gamma
+    _check({"input_forward": input_forward, "output_delta": output_delta}, vectors, epsilon)
+    with renamed(src="input_forward", diff_dst="output_delta"):
+        grads = bn_ext.batch_norm_backward(
+            input_forward,
+            output_delta,
+            mean,
+            variance,
+            gamma,
+            epsilon=epsilon,
+            data_format=data_format,
+            param_grads=bool(gamma_delta or beta_delta),
+        )
+    return BatchNormTrainingBackprop(
+        grads.diff_src,
+        grads.diff_gamma if gamma_delta else None,
+        grads.diff_beta if beta_delta else None,
+    )
+
+
+def batch_norm_training_backward(
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = None,
+    *,
+    epsilon: float,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+    diff_gamma: bool = True,
+    diff_beta: bool = True,
+) -> BatchNormTrainingBackward:
+    """Operator ``BatchNormTrainingBackward`` of the oneDNN Graph API.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        Input 0: what the forward pass normalized; float32, float16 or bfloat16.
+    diff_dst : array
+        Input 1: the gradient with respect to the output, like `src`.
+    mean, variance : array, shape (C,)
+        Inputs 2 and 3: the batch's mean and biased variance; float32, or bfloat16 if
+        the data is bfloat16.
+    gamma : array, shape (C,), optional
+        Input 4: the scale, of mean's dtype. None stands for ones.
+    epsilon : float
+        Added to the variance; positive, and finite and positive as a float32.
+    data_format : {"NXC", "NCX"}, optional
+        Whether the channels are the last axis or axis 1.
+    diff_gamma, diff_beta : bool, optional
+        Whether the optional outputs are wanted: both or neither.
+
+    Returns
+    -------
+    BatchNormTrainingBackward
+        diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,)), or
+        None for the two.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `bn_ext.batch_norm_backward`; besides, TypeError for float64 and for float16
+        vectors, ValueError for an epsilon that is not positive and for one optional
+        output without the other.
+
+    Notes
+    -----
+    Without the optional outputs gamma is ignored, as the spec says, and diff_src is
+    the training formula's with gamma = 1. (`bn_ext.batch_norm_backward` uses gamma
+    whatever is returned.) Any rank of 2 and more is accepted; `epsilon` stays a double.
+    What is copied is as for `bn_ext.batch_norm_backward`.
+
+    Where oneDNN 3.8 on a CPU differs: its graph computes a lone diff_src by the formula
+    for frozen statistics with gamma = 1 (its primitive uses the training formula);
+    wants gamma if all three outputs are asked for; has no bfloat16 vectors, and
+    float16 data on few CPUs only; takes ranks 4 and 5 in NXC, 2 to 5 in NCX; leaves
+    the parameter gradients of an empty batch unwritten.
+
+    Definition: oneDNN developer guide, Graph API, "BatchNormTrainingBackward".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> dy = np.array([[1, 1], [0, 0]], np.float32)
+    >>> grads = onednn_graph.batch_norm_training_backward(
+    ...     x, dy, x.mean(axis=0), x.var(axis=0), epsilon=1e-3)
+    >>> grads.diff_beta
+    array([1., 1.], dtype=float32)
+    """
+    if bool(diff_gamma) != bool(diff_beta):
+        raise ValueError(
+            f"diff_gamma, diff_beta: expected both or neither, got {diff_gamma!r}, {diff_beta!r}"
+        )
+    vectors = {"mean": mean, "variance": variance}
+    if gamma is not None:
+        vectors["gamma"] = gamma
+    _check({"src": src, "diff_dst": diff_dst}, vectors, epsilon)
+    grads = bn_ext.batch_norm_backward(
+        src,
+        diff_dst,
+        mean,
+        variance,
+        gamma if diff_gamma else None,
+        epsilon=epsilon,
+        data_format=data_format,
+        param_grads=bool(diff_gamma),
+    )
+    return BatchNormTrainingBackward(*grads)

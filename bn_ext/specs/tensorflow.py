@@ -1,0 +1,139 @@
+"""TensorFlow: ``FusedBatchNormGradV3``."""
+
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+import bn_ext
+from bn_ext.specs._sheet import renamed, require_dtype
+
+__all__ = ["FusedBatchNormGradV3", "fused_batch_norm_grad_v3"]
+
+_TYPES = ("float16", "bfloat16", "float32")
+# The rank says how many axes there are; the string, where C is.
+_FORMATS: Final[dict[str, Literal["NXC", "NCX"]]] = {
+    "NHWC": "NXC",
+    "NDHWC": "NXC",
+    "NCHW": "NCX",
+    "NCDHW": "NCX",
+}
+
+
+class FusedBatchNormGradV3(NamedTuple):
+    """Outputs of `fused_batch_norm_grad_v3`, in the op's order."""
+
+    x_backprop: np.ndarray[Any, Any]
+    scale_backprop: np.ndarray[Any, Any]
+    offset_backprop: np.ndarray[Any, Any]
+    reserve_space_4: np.ndarray[Any, Any]
+    reserve_space_5: np.ndarray[Any, Any]
+
+
+def fused_batch_norm_grad_v3(
+    y_backprop: Any,
+    x: Any,
+    scale: Any,
+    reserve_space_1: Any,
+    reserve_space_2: Any,
+    reserve_space_3: Any,
+    *,
+    epsilon: float = 0.0001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+) -> FusedBatchNormGradV3:
+    """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
+
+    Parameters
+    ----------
+    y_backprop : array, rank 4 or 5
+        The gradient with respect to y: float16, bfloat16 or float32.
+    x : array
+        The input of the forward pass, like `y_backprop`.
+    scale : array of float32, shape (C,)
+        The scaling factor.
+    reserve_space_1, reserve_space_2 : array of float32, shape (C,)
+        The mean and the biased variance: the batch's with `is_training`, otherwise the
+        population's. As on TensorFlow's CPU, the second is a variance; from cuDNN, where
+        it is an inverse standard deviation, pass ``1 / inverse**2 - epsilon``.
+    reserve_space_3 : array of float32, or None
+        Not used.
+    epsilon : float, optional
+        Added to the variance; finite and at least 0. It stays a double.
+    data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
+        Whether the channels are the last axis or axis 1, whatever the rank.
+    is_training : bool, optional
+        Whether the statistics depend on x.
+    name : str, optional
+        Not used.
+
+    Returns
+    -------
+    FusedBatchNormGradV3
+        x_backprop (x's dtype), scale_backprop and offset_backprop (float32, shape (C,)),
+        and two empty float32 arrays, reserve_space_4 and reserve_space_5.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As `bn_ext.batch_norm_backward`, under this operator's names; besides,
+        TypeError for float64 and for vectors that are not float32, ValueError for another
+        rank.
+
+    Notes
+    -----
+    What is copied is as for `bn_ext.batch_norm_backward`.
+
+    Where TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two
+    kernels refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for
+    the last two outputs; epsilon is a float32 that nobody checks; its bits change with
+    the number of threads.
+
+    Definition: TensorFlow API, "tf.raw_ops.FusedBatchNormGradV3".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import tensorflow
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
+    >>> ones = np.ones(2, np.float32)
+    >>> grads = tensorflow.fused_batch_norm_grad_v3(
+    ...     np.ones_like(x), x, ones, x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2)), None)
+    >>> grads.offset_backprop
+    array([4., 4.], dtype=float32)
+    """
+    if data_format not in _FORMATS:
+        raise ValueError(f"data_format: expected one of {', '.join(_FORMATS)}, got {data_format!r}")
+    for argument, array in {"y_backprop": y_backprop, "x": x}.items():
+        require_dtype(argument, array, _TYPES)
+        if hasattr(array, "shape") and len(array.shape) not in (4, 5):
+            raise ValueError(f"{argument}: expected rank 4 or 5, got shape {tuple(array.shape)}")
+    vectors = {
+        "scale": scale,
+        "reserve_space_1": reserve_space_1,
+        "reserve_space_2": reserve_space_2,
+        "reserve_space_3": reserve_space_3,
+    }
+    for argument, array in vectors.items():
+        if array is None and argument != "reserve_space_3":
+            raise TypeError(f"{argument}: expected an array, got None")
+        require_dtype(argument, array, ("float32",))
+    with renamed(
+        src="x",
+        diff_dst="y_backprop",
+        mean="reserve_space_1",
+        variance="reserve_space_2",
+        gamma="scale",
+    ):
+        grads = bn_ext.batch_norm_backward(
+            x,
+            y_backprop,
+            reserve_space_1,
+            reserve_space_2,
+            scale,
+            epsilon=epsilon,
+            data_format=_FORMATS[data_format],
+            is_training=is_training,
+        )
+    empty = (np.empty(0, np.float32), np.empty(0, np.float32))
+    return FusedBatchNormGradV3(*grads, *empty)

@@ -1,0 +1,95 @@
+/* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
+ *
+ * setup.py compiles kernels.c once per level and defines BN_LEVELS(X) as a list
+ * of X(name), worst level first.
+ */
+#include "bn.h"
+
+#include <stddef.h>
+
+#define DECLARE(level) extern const bn_kernels bn_kernels_##level;
+BN_LEVELS(DECLARE)
+
+#define ADDRESS(level) &bn_kernels_##level,
+static const bn_kernels *const tables[] = {BN_LEVELS(ADDRESS)};
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static uint64_t xgetbv0(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+/* The x86-64 psABI's microarchitecture level of this CPU under this kernel: 1 ... 4.
+ * A level counts only if the operating system saves the registers it uses. */
+static int cpu_level(void) {
+    enum {
+        FMA = 1 << 12, MOVBE = 1 << 22, OSXSAVE = 1 << 27, AVX = 1 << 28, F16C = 1 << 29,
+        V3_ECX1 = FMA | MOVBE | OSXSAVE | AVX | F16C,
+        BMI1 = 1 << 3, AVX2 = 1 << 5, BMI2 = 1 << 8,
+        V3_EBX7 = BMI1 | AVX2 | BMI2,
+        LZCNT = 1 << 5,
+        AVX512F = 1 << 16, AVX512DQ = 1 << 17, AVX512CD = 1 << 28, AVX512BW = 1 << 30,
+        V4_EBX7 = AVX512F | AVX512DQ | AVX512CD | AVX512BW,
+        YMM_STATE = 0x06,
+        ZMM_STATE = 0xe6,
+    };
+    const uint32_t AVX512VL = 1u << 31;
+    uint32_t a, b, c, d, b7;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & V3_ECX1) != V3_ECX1)
+        return 1;
+    const uint64_t saved = xgetbv0();
+    if ((saved & YMM_STATE) != YMM_STATE)
+        return 1;
+    if (!__get_cpuid_count(7, 0, &a, &b7, &c, &d) || (b7 & V3_EBX7) != V3_EBX7)
+        return 1;
+    if (!__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & LZCNT))
+        return 1;
+    const bool v4 = (b7 & V4_EBX7) == V4_EBX7 && (b7 & AVX512VL) &&
+                    (saved & ZMM_STATE) == ZMM_STATE;
+    return v4 ? 4 : 3;
+}
+
+static int level_needed(const char *name) {
+    return name[0] == 'v' ? name[1] - '0' : 1;
+}
+#else
+static int cpu_level(void) {
+    return 1;
+}
+
+static int level_needed(const char *name) {
+    (void)name;
+    return 1;
+}
+#endif
+
+static _Atomic int current = -1;
+
+int bn_isa_count(void) {
+    const int all = (int)(sizeof tables / sizeof *tables), level = cpu_level();
+    int n = 0;
+    while (n < all && level_needed(tables[n]->name) <= level)
+        n++;
+    return n;
+}
+
+const char *bn_isa_name(int level) {
+    return tables[level]->name;
+}
+
+int bn_isa_current(void) {
+    if (current < 0)
+        current = bn_isa_count() - 1;
+    return current;
+}
+
+void bn_isa_use(int level) {
+    current = level;
+}
+
+const bn_kernels *bn_kernels_current(void) {
+    return tables[bn_isa_current()];
+}

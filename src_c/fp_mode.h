@@ -1,0 +1,57 @@
+/* fp_mode.h: the floating-point environment a thread computes in.
+ *
+ * Results must not depend on what the caller, or whoever made the thread, left
+ * in the control register (flush to zero, another rounding mode), so every
+ * thread takes the default on entering and puts back what it found, sticky
+ * exception flags included, on leaving.
+ */
+#ifndef BN_FP_MODE_H
+#define BN_FP_MODE_H
+
+#include <stdint.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+
+static inline uint64_t fp_mode_enter(void) {
+    const uint64_t found = _mm_getcsr();
+    _mm_setcsr(0x1f80);
+    return found;
+}
+
+static inline void fp_mode_leave(uint64_t found) {
+    _mm_setcsr((unsigned)found);
+}
+
+#elif defined(__aarch64__)
+
+static inline uint64_t fp_mode_enter(void) {
+    uint64_t control, status;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(control), "=r"(status)::"memory");
+    __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)0) : "memory");
+    return control << 32 | (status & 0xffffffffu);
+}
+
+static inline void fp_mode_leave(uint64_t found) {
+    __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(found >> 32), "r"(found & 0xffffffffu)
+                     : "memory");
+}
+
+#else
+#include <fenv.h>
+
+static _Thread_local fenv_t fp_mode_found;
+
+static inline uint64_t fp_mode_enter(void) {
+    fegetenv(&fp_mode_found);
+    fesetenv(FE_DFL_ENV);
+    return 0;
+}
+
+static inline void fp_mode_leave(uint64_t found) {
+    (void)found;
+    fesetenv(&fp_mode_found);
+}
+
+#endif
+#endif

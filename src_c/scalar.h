@@ -1,0 +1,170 @@
+/* scalar.h: one number at a time: the (C,) vectors' dtypes, and arithmetic in
+ * pairs of doubles for what happens once per channel. */
+#ifndef BN_SCALAR_H
+#define BN_SCALAR_H
+
+#include <math.h>
+#include <string.h>
+
+#include "bn.h"
+
+/* ---- dtypes ------------------------------------------------------------ */
+
+static inline float float_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline int64_t dtype_size(bn_dtype dtype) {
+    return dtype == BN_F64 ? 8 : dtype == BN_F32 ? 4 : 2;
+}
+
+static inline double f16_to_double(uint16_t half) {
+    const int exponent = half >> 10 & 31, fraction = half & 1023;
+    double magnitude;
+    if (exponent == 31)
+        magnitude = fraction ? NAN : INFINITY;
+    else if (exponent == 0)
+        magnitude = ldexp(fraction, -24);
+    else
+        magnitude = ldexp(1024 + fraction, exponent - 25);
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+
+static inline double vector_get(const bn_vector *v, int64_t i) {
+    const char *at = v->data + i * v->stride;
+    uint16_t half;
+    float single;
+    double value;
+    switch (v->dtype) {
+    case BN_F64:
+        memcpy(&value, at, sizeof value);
+        return value;
+    case BN_F32:
+        memcpy(&single, at, sizeof single);
+        return single;
+    case BN_F16:
+        memcpy(&half, at, sizeof half);
+        return f16_to_double(half);
+    default:
+        memcpy(&half, at, sizeof half);
+        return float_from_bits((uint32_t)half << 16);
+    }
+}
+
+/* Bits of the float next to value towards zero, made odd if that is inexact: a
+ * second rounding, to a type at least two bits shorter, then rounds value itself
+ * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
+static inline uint32_t float_bits_to_odd(double value) {
+    uint32_t bits = float_bits((float)value);
+    const double rounded = float_from_bits(bits);
+    if (rounded == value)
+        return bits;
+    if (fabs(rounded) > fabs(value))
+        bits--;
+    return bits | 1;
+}
+
+static inline uint16_t f16_from_double(double value) {
+    if (isnan(value))
+        return 0x7e00;
+    const uint32_t bits = float_bits_to_odd(value);
+    const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    uint32_t half;
+    if (magnitude >= 143u << 23)
+        half = 0x7c00; /* 2^16 and beyond */
+    else if (magnitude < 113u << 23) /* subnormals: 0.5f's last place is their spacing */
+        half = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
+    else
+        half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    return (uint16_t)(sign | half);
+}
+
+static inline uint16_t bf16_from_double(double value) {
+    if (isnan(value))
+        return 0x7fc0;
+    const uint32_t bits = float_bits_to_odd(value);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static inline void vector_set(const bn_vector *v, int64_t i, double value) {
+    char *at = v->data + i * v->stride;
+    uint16_t half;
+    float single;
+    switch (v->dtype) {
+    case BN_F64:
+        value = isnan(value) ? fabs((double)NAN) : value;
+        memcpy(at, &value, sizeof value);
+        break;
+    case BN_F32:
+        single = isnan(value) ? float_from_bits(0x7fc00000u) : (float)value;
+        memcpy(at, &single, sizeof single);
+        break;
+    case BN_F16:
+        half = f16_from_double(value);
+        memcpy(at, &half, sizeof half);
+        break;
+    default:
+        half = bf16_from_double(value);
+        memcpy(at, &half, sizeof half);
+    }
+}
+
+/* ---- pairs of doubles -------------------------------------------------- */
+
+/* high + low, |low| at most half a unit of high's last place. Where Inf, NaN or
+ * overflow leave no meaningful low part, it is 0 and high is what IEEE
+ * arithmetic on doubles gives. */
+typedef struct {
+    double high, low;
+} pair;
+
+static inline pair pair_of(double high, double low) {
+    return (pair){high, isfinite(low) ? low : 0};
+}
+
+static inline double pair_round(pair a) {
+    return a.high + a.low;
+}
+
+static inline pair pair_sum(double a, double b) {
+    const double sum = a + b, added = sum - a;
+    return pair_of(sum, (a - (sum - added)) + (b - added));
+}
+
+/* Exact (Dekker 1971): the halves of Veltkamp's split have 26 bits at most. */
+static inline pair pair_product(double a, double b) {
+    const double split = 134217729.0; /* 2^27 + 1 */
+    const double ah = split * a - (split * a - a), al = a - ah;
+    const double bh = split * b - (split * b - b), bl = b - bh;
+    const double product = a * b;
+    return pair_of(product, ((ah * bh - product) + ah * bl + al * bh) + al * bl);
+}
+
+static inline pair pair_times(pair a, pair b) {
+    const pair p = pair_product(a.high, b.high);
+    return pair_of(p.high, p.low + (a.high * b.low + a.low * b.high));
+}
+
+static inline pair pair_over(pair a, double b) {
+    const double quotient = a.high / b;
+    const pair back = pair_product(quotient, b);
+    return pair_of(quotient, ((a.high - back.high) - back.low + a.low) / b);
+}
+
+/* 1/sqrt(a): one Newton step on the double result, the residual in pairs. */
+static inline pair pair_rsqrt(pair a) {
+    const double r = 1 / sqrt(a.high);
+    const pair square = pair_product(r, r);
+    const pair one = pair_times(a, square);
+    return pair_of(r, r * ((1 - one.high) - one.low) / 2);
+}
+
+#endif

@@ -1,0 +1,374 @@
+/* vec.h: registers. Types, load, store and convert for every instruction-set
+ * level, and nothing about batch normalization.
+ *
+ * A vector is as wide as the level's registers, so that ordinary operators
+ * (a * x + b) compile to one instruction each. What C cannot say (converting
+ * 16-bit types, widening a half, touching part of a register) is written here
+ * once per level; no other file tests which instruction set it is built for.
+ *
+ * For each arithmetic type A in {f32, f64}: A_num, A_vec, and A_wide_*, sums that
+ * are wider than their terms. For each storage type S in {f32, f64, f16, bf16}:
+ *     S_BYTES           the size of an element
+ *     S_PACK            vectors that one load or store unit holds (2 for bf16)
+ *     S_SHORT           1 if its values have so few bits that eight sum in a float
+ *     S_load(p, h)      vector h of the pack at p
+ *     S_load_part       the same of a pack that ends after n elements; the rest is 0
+ *     S_store(p, v)     a whole pack, rounded to nearest even
+ *     S_store_part      its first n elements
+ *     S_split, S_join   between column order and pack order
+ * A bf16 pack is a row of 32-bit words, each an even element below an odd one:
+ * vector 0 holds the even elements, vector 1 the odd ones. Either is one shift or
+ * one mask away, with no shuffle.
+ *
+ * Rounding assumes the default floating-point environment (see fp_mode.h).
+ */
+#ifndef BN_VEC_H
+#define BN_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "bn_ext is written for little-endian machines (bf16 packs, see vec.h)"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define VEC_BYTES 64
+#elif defined(__AVX2__)
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float f32v __attribute__((vector_size(VEC_BYTES)));
+typedef double f64v __attribute__((vector_size(VEC_BYTES)));
+typedef uint32_t u32v __attribute__((vector_size(VEC_BYTES)));
+typedef uint64_t u64v __attribute__((vector_size(VEC_BYTES)));
+typedef uint16_t u16h __attribute__((vector_size(VEC_BYTES / 2)));
+
+/* The same, wherever in memory and under whatever type they were written. */
+typedef f32v f32v_any __attribute__((aligned(1), may_alias));
+typedef f64v f64v_any __attribute__((aligned(1), may_alias));
+typedef u32v u32v_any __attribute__((aligned(1), may_alias));
+typedef u16h u16h_any __attribute__((aligned(1), may_alias));
+
+typedef float f32_num;
+typedef double f64_num;
+typedef f32v f32_vec;
+typedef f64v f64_vec;
+
+/* Everywhere below, a lane of a comparison is all ones where it holds. */
+INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
+    return (where & yes) | (~where & no);
+}
+
+/* ---- part of a register ------------------------------------------------ */
+
+INLINE u32v load_bytes(const char *p, int64_t n) {
+#if defined(__AVX512F__)
+    return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);
+#else
+    u32v v = {0};
+    memcpy(&v, p, (size_t)n);
+    return v;
+#endif
+}
+
+INLINE void store_bytes(char *p, u32v v, int64_t n) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_epi8(p, _bzhi_u64(~0ull, (unsigned)n), (__m512i)v);
+#else
+    memcpy(p, &v, (size_t)n);
+#endif
+}
+
+/* ---- NaN --------------------------------------------------------------- */
+
+/* x86 and Arm make NaNs of different sign: every one that is written is the
+ * positive quiet NaN without payload. */
+INLINE f32v canonical_f32(f32v v) {
+    const u32v nan = (u32v){0} + 0x7fc00000u;
+    return (f32v)select_u32((u32v)(v == v), (u32v)v, nan);
+}
+
+INLINE f64v canonical_f64(f64v v) {
+    const u64v nan = (u64v){0} + 0x7ff8000000000000u;
+    const u64v ordered = (u64v)(v == v);
+    return (f64v)((ordered & (u64v)v) | (~ordered & nan));
+}
+
+/* ---- f32 to f64, half a register each ---------------------------------- */
+
+INLINE f64v widen_low(f32v v) {
+#if defined(__AVX512F__)
+    return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
+#elif defined(__AVX2__)
+    return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
+#elif defined(__x86_64__)
+    return (f64v)_mm_cvtps_pd((__m128)v);
+#elif defined(__aarch64__)
+    return (f64v)vcvt_f64_f32(vget_low_f32((float32x4_t)v));
+#else
+    return (f64v){v[0], v[1]};
+#endif
+}
+
+INLINE f64v widen_high(f32v v) {
+#if defined(__AVX512F__)
+    return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
+#elif defined(__AVX2__)
+    return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+#elif defined(__x86_64__)
+    return (f64v)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v));
+#elif defined(__aarch64__)
+    return (f64v)vcvt_high_f64_f32((float32x4_t)v);
+#else
+    return (f64v){v[2], v[3]};
+#endif
+}
+
+/* ---- f16 and f32 ------------------------------------------------------- */
+
+/* The integer forms stand on two exact facts: an f16's bits, shifted to an f32's
+ * place, are its value times 2^-112, subnormals included; and one unit of
+ * 0.5f's last place is 2^-24, the spacing of f16's subnormals. */
+INLINE f32v widen_f16(u16h half) {
+#if defined(__AVX512F__)
+    return (f32v)_mm512_cvtph_ps((__m256i)half);
+#elif defined(__F16C__)
+    return (f32v)_mm256_cvtph_ps((__m128i)half);
+#elif defined(__aarch64__)
+    return (f32v)vcvt_f32_f16((float16x4_t)half);
+#else
+    const u32v bits = __builtin_convertvector(half, u32v);
+    const u32v magnitude = (bits & 0x7fffu) << 13;
+    const f32v value = (f32v)magnitude * 0x1p112f;
+    const u32v infinite = (u32v)(magnitude >= (0x7c00u << 13)) & 0x7f800000u;
+    return (f32v)((u32v)value | infinite | (bits & 0x8000u) << 16);
+#endif
+}
+
+INLINE u16h narrow_f16(f32v v) {
+#if defined(__AVX512F__)
+    return (u16h)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (u16h)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__aarch64__)
+    return (u16h)vcvt_f16_f32((float32x4_t)v);
+#else
+    const u32v bits = (u32v)v, magnitude = bits & 0x7fffffffu;
+    const u32v normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    const u32v subnormal = (u32v)((f32v)magnitude + 0.5f) - 0x3f000000u;
+    u32v half = select_u32((u32v)(magnitude < (113u << 23)), subnormal, normal);
+    half = select_u32((u32v)(magnitude >= (143u << 23)), (u32v){0} + 0x7c00u, half);
+    half = select_u32((u32v)(magnitude > 0x7f800000u), (u32v){0} + 0x7e00u, half);
+    return __builtin_convertvector(half | (bits >> 16 & 0x8000u), u16h);
+#endif
+}
+
+/* ---- even and odd elements, joined and split --------------------------- */
+
+INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
+#if defined(__AVX512F__)
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    out[0] = (f32v)_mm512_permutex2var_ps((__m512)even, low, (__m512)odd);
+    out[1] = (f32v)_mm512_permutex2var_ps((__m512)even, high, (__m512)odd);
+#elif defined(__AVX2__)
+    const __m256 a = _mm256_unpacklo_ps((__m256)even, (__m256)odd);
+    const __m256 b = _mm256_unpackhi_ps((__m256)even, (__m256)odd);
+    out[0] = (f32v)_mm256_permute2f128_ps(a, b, 0x20);
+    out[1] = (f32v)_mm256_permute2f128_ps(a, b, 0x31);
+#elif defined(__x86_64__)
+    out[0] = (f32v)_mm_unpacklo_ps((__m128)even, (__m128)odd);
+    out[1] = (f32v)_mm_unpackhi_ps((__m128)even, (__m128)odd);
+#else
+    out[0] = (f32v){even[0], odd[0], even[1], odd[1]};
+    out[1] = (f32v){even[2], odd[2], even[3], odd[3]};
+#endif
+}
+
+INLINE f32v split_pair(f32v first, f32v second, int h) {
+#if defined(__AVX512F__)
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i pick = _mm512_add_epi32(even, _mm512_set1_epi32(h));
+    return (f32v)_mm512_permutex2var_ps((__m512)first, pick, (__m512)second);
+#elif defined(__AVX2__)
+    const __m256 a = _mm256_permute2f128_ps((__m256)first, (__m256)second, 0x20);
+    const __m256 b = _mm256_permute2f128_ps((__m256)first, (__m256)second, 0x31);
+    return (f32v)(h ? _mm256_shuffle_ps(a, b, 0xdd) : _mm256_shuffle_ps(a, b, 0x88));
+#elif defined(__x86_64__)
+    return (f32v)(h ? _mm_shuffle_ps((__m128)first, (__m128)second, 0xdd)
+                    : _mm_shuffle_ps((__m128)first, (__m128)second, 0x88));
+#else
+    return (f32v){first[h], first[2 + h], second[h], second[2 + h]};
+#endif
+}
+
+/* ---- f32 --------------------------------------------------------------- */
+
+enum { f32_BYTES = 4, f32_PACK = 1, f32_SHORT = 0 };
+
+INLINE f32v f32_load(const char *p, int h) {
+    (void)h;
+    return *(const f32v_any *)p;
+}
+INLINE f32v f32_load_part(const char *p, int64_t n, int h) {
+    (void)h;
+    return (f32v)load_bytes(p, 4 * n);
+}
+INLINE void f32_store(char *p, const f32v *v) {
+    *(f32v_any *)p = canonical_f32(v[0]);
+}
+INLINE void f32_store_part(char *p, const f32v *v, int64_t n) {
+    store_bytes(p, (u32v)canonical_f32(v[0]), 4 * n);
+}
+INLINE f32v f32_split(const f32v *column, int h) {
+    (void)h;
+    return column[0];
+}
+INLINE void f32_join(const f32v *pack, f32v *column) {
+    column[0] = pack[0];
+}
+
+/* ---- f64 --------------------------------------------------------------- */
+
+enum { f64_BYTES = 8, f64_PACK = 1, f64_SHORT = 0 };
+
+INLINE f64v f64_load(const char *p, int h) {
+    (void)h;
+    return *(const f64v_any *)p;
+}
+INLINE f64v f64_load_part(const char *p, int64_t n, int h) {
+    (void)h;
+    return (f64v)load_bytes(p, 8 * n);
+}
+INLINE void f64_store(char *p, const f64v *v) {
+    *(f64v_any *)p = canonical_f64(v[0]);
+}
+INLINE void f64_store_part(char *p, const f64v *v, int64_t n) {
+    store_bytes(p, (u32v)canonical_f64(v[0]), 8 * n);
+}
+INLINE f64v f64_split(const f64v *column, int h) {
+    (void)h;
+    return column[0];
+}
+INLINE void f64_join(const f64v *pack, f64v *column) {
+    column[0] = pack[0];
+}
+
+/* ---- f16 --------------------------------------------------------------- */
+
+enum { f16_BYTES = 2, f16_PACK = 1, f16_SHORT = 1 };
+
+INLINE f32v f16_load(const char *p, int h) {
+    (void)h;
+    return widen_f16(*(const u16h_any *)p);
+}
+INLINE f32v f16_load_part(const char *p, int64_t n, int h) {
+    (void)h;
+    const u32v bytes = load_bytes(p, 2 * n);
+    u16h half;
+    memcpy(&half, &bytes, sizeof half);
+    return widen_f16(half);
+}
+INLINE void f16_store(char *p, const f32v *v) {
+    *(u16h_any *)p = narrow_f16(canonical_f32(v[0]));
+}
+INLINE void f16_store_part(char *p, const f32v *v, int64_t n) {
+    const u16h half = narrow_f16(canonical_f32(v[0]));
+    u32v bytes = {0};
+    memcpy(&bytes, &half, sizeof half);
+    store_bytes(p, bytes, 2 * n);
+}
+INLINE f32v f16_split(const f32v *column, int h) {
+    return f32_split(column, h);
+}
+INLINE void f16_join(const f32v *pack, f32v *column) {
+    f32_join(pack, column);
+}
+
+/* ---- bf16 -------------------------------------------------------------- */
+
+enum { bf16_BYTES = 2, bf16_PACK = 2, bf16_SHORT = 1 };
+
+INLINE f32v bf16_unpack(u32v words, int h) {
+    return (f32v)(h ? words & 0xffff0000u : words << 16);
+}
+/* A canonical NaN has room below its last kept bit, so rounding keeps it one. */
+INLINE u32v bf16_pack(const f32v *v) {
+    const u32v even = (u32v)canonical_f32(v[0]), odd = (u32v)canonical_f32(v[1]);
+    return (even + 0x7fffu + (even >> 16 & 1u)) >> 16 |
+           ((odd + 0x7fffu + (odd >> 16 & 1u)) & 0xffff0000u);
+}
+INLINE f32v bf16_load(const char *p, int h) {
+    return bf16_unpack(*(const u32v_any *)p, h);
+}
+INLINE f32v bf16_load_part(const char *p, int64_t n, int h) {
+    return bf16_unpack(load_bytes(p, 2 * n), h);
+}
+INLINE void bf16_store(char *p, const f32v *v) {
+    *(u32v_any *)p = bf16_pack(v);
+}
+INLINE void bf16_store_part(char *p, const f32v *v, int64_t n) {
+    store_bytes(p, bf16_pack(v), 2 * n);
+}
+INLINE f32v bf16_split(const f32v *column, int h) {
+    return split_pair(column[0], column[1], h);
+}
+INLINE void bf16_join(const f32v *pack, f32v *column) {
+    join_pair(pack[0], pack[1], column);
+}
+
+/* ---- sums that are wider than their terms ------------------------------ */
+
+/* A column's running sum. Floats are summed in doubles, two registers of them
+ * for one of floats. Doubles are summed with what each addition rounds away
+ * kept beside it (TwoSum: Knuth, TAOCP vol. 2, 4.2.2, theorem B). */
+typedef struct {
+    f64v v[2];
+} wide;
+
+enum { f32_LOSES = 0, f64_LOSES = 1 };
+
+INLINE void two_sum(f64v *sum, f64v *lost, f64v term) {
+    const f64v total = *sum + term;
+    const f64v added = total - *sum;
+    *lost += (*sum - (total - added)) + (term - added);
+    *sum = total;
+}
+
+INLINE void f32_wide_add(wide *w, f32v term) {
+    w->v[0] += widen_low(term);
+    w->v[1] += widen_high(term);
+}
+INLINE wide f32_wide_load(const double *sum, const double *lost) {
+    (void)lost;
+    return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
+}
+INLINE void f32_wide_store(double *sum, double *lost, wide w) {
+    (void)lost;
+    ((f64v_any *)sum)[0] = w.v[0];
+    ((f64v_any *)sum)[1] = w.v[1];
+}
+
+INLINE void f64_wide_add(wide *w, f64v term) {
+    two_sum(&w->v[0], &w->v[1], term);
+}
+INLINE wide f64_wide_load(const double *sum, const double *lost) {
+    return (wide){{*(const f64v_any *)sum, *(const f64v_any *)lost}};
+}
+INLINE void f64_wide_store(double *sum, double *lost, wide w) {
+    *(f64v_any *)sum = w.v[0];
+    *(f64v_any *)lost = w.v[1];
+}
+
+#endif

@@ -1,0 +1,113 @@
+"""Problems for the tests: one dtype table, and arrays of any layout, place and value."""
+
+import ml_dtypes
+import numpy as np
+
+from bn_ext import _core
+
+#: (data dtype, vector dtype): the package's own table.
+DTYPES = [(data, vector) for data, vectors in _core._TABLE.items() for vector in vectors]
+DATA_DTYPES = list(_core._TABLE)
+#: data_format -> channel axis
+FORMATS = {"NXC": -1, "NCX": 1}
+EPSILON = 0.037  # matters next to a variance of about 1
+
+
+def dtype(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def unit(name):
+    """Half the spacing of 1: the u of the error bounds."""
+    return float(ml_dtypes.finfo(dtype(name)).eps) / 2
+
+
+def arithmetic(name):
+    """The type that data of this dtype is computed in."""
+    return "float64" if name == "float64" else "float32"
+
+
+def half_ulp(values, name):
+    """At least half the spacing of a dtype's numbers around values."""
+    smallest = float(ml_dtypes.finfo(dtype(name)).smallest_subnormal)
+    return np.maximum(abs(values) * unit(name), smallest / 2)
+
+
+def bits(array):
+    """Its bits, in logical order."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def all_bits(grads):
+    return [None if a is None else (a.dtype, a.shape, bits(a)) for a in grads]
+
+
+def shape(n, c, x, data_format):
+    return (n, x, c) if data_format == "NXC" else (n, c, x)
+
+
+class Problem:
+    """Arguments of the general function, by name."""
+
+    def __init__(
+        self, rng, shape, data_format, data="float32", vector=None, *, ratio=1.0, statistics="given"
+    ):
+        """Random data with |mean|/std = ratio; the batch's own statistics or any."""
+        self.data_format, self.axis = data_format, FORMATS[data_format]
+        channels = shape[self.axis]
+        vector = dtype(vector or _core._TABLE[data][0])
+        self.src = (rng.standard_normal(shape, np.float32) + np.float32(ratio)).astype(dtype(data))
+        self.diff_dst = rng.standard_normal(shape, np.float32).astype(dtype(data))
+        if statistics == "batch":
+            axes = tuple(i for i in range(len(shape)) if i != self.axis % len(shape))
+            self.mean = self.src.mean(axis=axes, dtype=np.float64).astype(vector)
+            self.variance = self.src.var(axis=axes, dtype=np.float64).astype(vector)
+        else:
+            self.mean = (rng.standard_normal(channels) + ratio).astype(vector)
+            self.variance = rng.uniform(0.3, 2, channels).astype(vector)
+        self.gamma = (rng.uniform(0.5, 2, channels) * rng.choice([-1, 1], channels)).astype(vector)
+
+    def vectors(self):
+        return self.mean, self.variance, self.gamma
+
+    def run(self, function, src=None, diff_dst=None, **options):
+        """Call function, the general one or the reference."""
+        return function(
+            self.src if src is None else src,
+            self.diff_dst if diff_dst is None else diff_dst,
+            *self.vectors(),
+            **{"epsilon": EPSILON, **options},
+        )
+
+
+# ---- where an array lies ------------------------------------------------------
+
+
+def placed(array, how="contiguous", offset=0, order=None):
+    """A copy of array whose axes lie in `order` (slowest first; None: as they are
+    named), starting `offset` bytes past a cache line.
+
+    how: "contiguous"; "gaps" between all rows; "backwards" along the slowest axis;
+    "spread" elements. All are one axis order.
+    """
+    order = range(array.ndim) if order is None else order
+    source = array.transpose(order)
+    pad = {"gaps": 3}.get(how, 0)
+    step = {"spread": 2}.get(how, 1)
+    room = [n + pad for n in source.shape]
+    room[-1] *= step
+    memory = np.zeros(int(np.prod(room)) * array.itemsize + offset + 64, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    whole = memory[start : start + int(np.prod(room)) * array.itemsize]
+    whole = whole.view(array.dtype).reshape(room)
+    if how == "backwards":
+        whole = whole[::-1]
+    view = whole[(*(slice(n) for n in source.shape[:-1]), slice(0, step * source.shape[-1], step))]
+    view[...] = source
+    return view.transpose(np.argsort(order))
+
+
+def memory_order(ndim, channel, channels_last):
+    """Axis order, slowest first, with the channel fastest or behind axis 0."""
+    others = [axis for axis in range(ndim) if axis != channel % ndim]
+    return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]

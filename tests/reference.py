@@ -1,0 +1,57 @@
+"""Batch normalization's gradient, as the formula says it, in a wide float."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Reference(NamedTuple):
+    """The gradients, and the sizes of the terms that their error bounds are made of."""
+
+    diff_src: np.ndarray
+    diff_gamma: np.ndarray
+    diff_beta: np.ndarray
+    diff_src_terms: np.ndarray  # |gamma rstd| (|dy| + |sum(dy)/M| + |xc rstd diff_gamma/M|)
+    diff_src_sums: np.ndarray  # |gamma rstd xhat| sum|dy xhat|/M: what errors of a sum pass through
+    gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
+    beta_terms: np.ndarray  # of diff_beta: dy
+
+
+def by_channel(array, axis):
+    """(C, M): one row a channel."""
+    array = np.moveaxis(array, axis, 0)
+    return array.reshape(array.shape[0], -1)
+
+
+def batch_norm_backward(
+    src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True,
+    wide=np.float64,
+):  # fmt: skip
+    """Compute everything in `wide`; the channels are on `axis`."""
+    x, dy = (by_channel(a, axis).astype(wide) for a in (src, diff_dst))
+    m = x.shape[1]
+    mean, variance = (np.asarray(a).astype(wide)[:, None] for a in (mean, variance))
+    gamma = wide(1) if gamma is None else np.asarray(gamma).astype(wide)[:, None]
+
+    xc = x - mean  # explicit: folded into a constant, it would cost digits
+    rstd = 1 / np.sqrt(variance + wide(epsilon))
+    diff_beta = dy.sum(axis=1, keepdims=True)  # beta shifts every element alike
+    gamma_terms = dy * xc * rstd  # gamma scales xhat = xc rstd
+    diff_gamma = gamma_terms.sum(axis=1, keepdims=True)
+    through_mean = diff_beta / m  # each element moves its channel's mean by 1/M
+    through_variance = xc * rstd * diff_gamma / m  # and its variance by 2 xc/M
+    if is_training:
+        diff_src = gamma * rstd * (dy - (through_mean + through_variance))
+        terms = abs(gamma * rstd) * (abs(dy) + abs(through_mean) + abs(through_variance))
+        sums = abs(gamma * rstd * xc * rstd) * abs(gamma_terms).sum(axis=1, keepdims=True) / m
+    else:
+        diff_src = gamma * rstd * dy
+        terms, sums = abs(diff_src), np.zeros_like(dy)
+
+    def back(a):
+        shape = np.moveaxis(src, axis, 0).shape
+        return np.moveaxis(np.broadcast_to(a, x.shape).reshape(shape), 0, axis)
+
+    return Reference(
+        back(diff_src), diff_gamma[:, 0], diff_beta[:, 0], back(terms), back(sums), gamma_terms, dy
+    )

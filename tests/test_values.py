@@ -1,0 +1,169 @@
+"""The gradients are those of the formula, at every shape, dtype, layout and mode."""
+
+import numpy as np
+import pytest
+import reference
+from cases import DTYPES, EPSILON, FORMATS, Problem, arithmetic, dtype, half_ulp, shape, unit
+
+import bn_ext
+from bn_ext.specs import ngraph
+
+pytestmark = pytest.mark.quick
+
+SHAPES = [
+    (1, 8), (2, 1), (6, 5), (300, 64), (40, 200), (33, 1000), (3000, 3), (2000, 23), (700, 127),
+    (5, 3, 7), (3, 7, 31), (130, 2, 3), (17, 4, 1100), (9, 3, 2048), (2, 2, 40000),
+    (5, 33, 9, 9), (4, 20, 17, 16), (6, 23, 5, 5), (1, 19, 4, 6, 6), (2, 1, 70, 71), (1, 1, 1, 1),
+    (2, 3, 2, 3, 2, 2),
+]  # fmt: skip
+
+
+def check(problem, grads, is_training=True):
+    """Within a few units of the sizes of the terms, everywhere."""
+    expected = problem.run(
+        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
+        wide=np.longdouble,
+    )  # fmt: skip
+    data, vector = problem.src.dtype.name, problem.mean.dtype.name
+    u = unit(arithmetic(data))
+    error = abs(grads.diff_src.astype(np.longdouble) - expected.diff_src)
+    bound = 8 * u * (expected.diff_src_terms + expected.diff_src_sums)
+    assert (error <= bound + half_ulp(expected.diff_src, data)).all()
+    for got, want, terms in (
+        (grads.diff_gamma, expected.diff_gamma, expected.gamma_terms),
+        (grads.diff_beta, expected.diff_beta, expected.beta_terms),
+    ):
+        bound = half_ulp(want, vector) + 8 * u * abs(terms).sum(axis=1)
+        assert (abs(got.astype(np.longdouble) - want) <= bound).all()
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
+    for dims in SHAPES:
+        problem = Problem(rng, dims, data_format, data, vector)
+        grads = problem.run(
+            bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training
+        )
+        assert grads.diff_src.shape == dims
+        assert grads.diff_src.dtype == dtype(data)
+        assert grads.diff_gamma.dtype == grads.diff_beta.dtype == dtype(vector)
+        check(problem, grads, is_training)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_formula_at_every_residue(rng, data_format, is_training):
+    """Remainder loops: every C and every X modulo 64."""
+    for residue in range(1, 65):
+        for c, x in ((residue, 5), (residue, 64), (3, residue), (70, residue)):
+            problem = Problem(rng, shape(9, c, x, data_format), data_format)
+            grads = problem.run(
+                bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training
+            )
+            check(problem, grads, is_training)
+
+
+def test_gamma_and_epsilon_matter(rng):
+    problem = Problem(rng, (50, 6), "NXC")
+    grads = problem.run(bn_ext.batch_norm_backward)
+    gamma, problem.gamma = problem.gamma, None
+    ones = problem.run(bn_ext.batch_norm_backward)
+    np.testing.assert_allclose(grads.diff_src, gamma * ones.diff_src, rtol=1e-6)
+    assert not np.allclose(grads.diff_src, ones.diff_src, rtol=0.1)
+    other = problem.run(bn_ext.batch_norm_backward, epsilon=2 * EPSILON)
+    assert not np.allclose(other.diff_src, ones.diff_src, rtol=1e-3)
+
+
+def test_gamma_none_is_ones(rng):
+    problem = Problem(rng, (50, 6), "NXC")
+    problem.gamma = None
+    without = problem.run(bn_ext.batch_norm_backward)
+    problem.gamma = np.ones(6, np.float32)
+    with_ones = problem.run(bn_ext.batch_norm_backward)
+    assert (without.diff_src == with_ones.diff_src).all()
+    assert (without.diff_gamma == with_ones.diff_gamma).all()
+
+
+def test_layouts_are_not_mixed_up(rng):
+    """The same numbers under the other format are another problem."""
+    nxc, ncx = Problem(rng, (4, 6, 6), "NXC"), Problem(rng, (4, 6, 6), "NCX")
+    ncx.src, ncx.diff_dst, ncx.mean, ncx.variance, ncx.gamma = (
+        nxc.src, nxc.diff_dst, nxc.mean, nxc.variance, nxc.gamma,
+    )  # fmt: skip
+    for problem in (nxc, ncx):
+        check(
+            problem, problem.run(bn_ext.batch_norm_backward, data_format=problem.data_format)
+        )  # fmt: skip
+
+
+def test_param_grads_false_still_uses_gamma(rng):
+    for is_training in (True, False):
+        problem = Problem(rng, (50, 6), "NXC")
+        whole = problem.run(bn_ext.batch_norm_backward, is_training=is_training)
+        lone = problem.run(bn_ext.batch_norm_backward, is_training=is_training, param_grads=False)
+        assert lone.diff_gamma is None
+        assert lone.diff_beta is None
+        assert (lone.diff_src == whole.diff_src).all()
+
+
+def test_large_values(rng):
+    """Values around 1e20 overflows nothing on the way."""
+    problem = Problem(rng, (200, 6), "NXC")
+    problem.src *= np.float32(1e20)
+    problem.mean *= np.float32(1e20)
+    problem.variance = np.full(6, 1e38, np.float32)
+    check(problem, problem.run(bn_ext.batch_norm_backward))
+
+
+def test_finite_differences(rng):
+    """diff_src, diff_gamma and diff_beta are the derivatives of the forward pass."""
+    src, weight = rng.standard_normal((2, 12, 3))
+    gamma, beta = rng.standard_normal((2, 3))
+
+    def loss(src, gamma, beta):
+        xhat = (src - src.mean(axis=0)) / np.sqrt(src.var(axis=0) + EPSILON)
+        return (weight * np.tanh(gamma * xhat + beta)).sum()
+
+    xhat = (src - src.mean(axis=0)) / np.sqrt(src.var(axis=0) + EPSILON)
+    diff_dst = weight / np.cosh(gamma * xhat + beta) ** 2
+    grads = bn_ext.batch_norm_backward(
+        src, diff_dst, src.mean(axis=0), src.var(axis=0), gamma, epsilon=EPSILON
+    )
+    at = (src, gamma, beta)
+    for which, grad in enumerate(grads):
+        for index in np.ndindex(grad.shape):
+            above, below = ([a.copy() for a in at] for _ in range(2))
+            above[which][index] += 1e-6
+            below[which][index] -= 1e-6
+            slope = (loss(*above) - loss(*below)) / 2e-6
+            assert abs(slope - grad[index]) < 1e-8
+
+
+def test_vector_published_by_onednn():
+    src = np.array([1, 2, 3, 4], np.float32).reshape(1, 2, 2, 1)
+    diff_dst = np.array([0.1, 0.1, 0.2, 0.2], np.float32).reshape(1, 2, 2, 1)
+    vectors = [np.array([v], np.float32) for v in (2.5, 1.25, 2)]
+    for data_format, axes in (("NXC", (0, 1, 2, 3)), ("NCX", (0, 3, 1, 2))):
+        grads = bn_ext.batch_norm_backward(
+            src.transpose(axes), diff_dst.transpose(axes), *vectors, epsilon=0,
+            data_format=data_format,
+        )  # fmt: skip
+        expected = [0.01788854, -0.05366563, 0.05366563, -0.01788854]
+        np.testing.assert_allclose(grads.diff_src.ravel(), expected, atol=1e-7)
+        np.testing.assert_allclose(grads.diff_gamma, [0.17888544], atol=1e-7)
+        np.testing.assert_allclose(grads.diff_beta, [0.6], atol=1e-7)
+
+
+def test_vector_published_by_ngraph():
+    """A constant gradient leaves nothing of itself in diff_src."""
+    rng = np.random.default_rng(4322)
+    x = rng.uniform(0, 1, (4, 3, 2, 2)).astype(np.float32)
+    gamma, beta = np.full(3, 2, np.float32), np.zeros(3, np.float32)
+    grads = ngraph.batch_norm_training_backprop(
+        x, gamma, beta, x.mean((0, 2, 3)), x.var((0, 2, 3)), np.full_like(x, 20), epsilon=1e-3
+    )
+    assert abs(grads.input_delta).max() < 1e-4
+    assert (grads.beta_delta == 320).all()
+    assert abs(grads.gamma_delta).max() < 1e-3
