@@ -23,6 +23,21 @@ def by_channel(array, axis):
     return array.reshape(array.shape[0], -1)
 
 
+def accurate_sum(terms):
+    """Sum over the last axis, kept: pairs of halves, with what each addition loses."""
+    lost = np.zeros_like(terms)
+    while terms.shape[-1] > 1:
+        half = (terms.shape[-1] + 1) // 2
+        a, b = terms[..., :half], np.zeros_like(terms[..., :half])
+        b[..., : terms.shape[-1] - half] = terms[..., half:]
+        total = a + b
+        added = total - a
+        missed = (a - (total - added)) + (b - added) + lost[..., :half]
+        missed[..., : terms.shape[-1] - half] += lost[..., half:]
+        terms, lost = total, missed
+    return np.where(np.isfinite(lost), terms + lost, terms)
+
+
 def batch_norm_backward(
     src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True,
     wide=np.float64,
@@ -35,9 +50,9 @@ def batch_norm_backward(
 
     xc = x - mean  # explicit: folded into a constant, it would cost digits
     rstd = 1 / np.sqrt(variance + wide(epsilon))
-    diff_beta = dy.sum(axis=1, keepdims=True)  # beta shifts every element alike
+    diff_beta = accurate_sum(dy)  # beta shifts every element alike
     gamma_terms = dy * xc * rstd  # gamma scales xhat = xc rstd
-    diff_gamma = gamma_terms.sum(axis=1, keepdims=True)
+    diff_gamma = accurate_sum(gamma_terms)
     through_mean = diff_beta / m  # each element moves its channel's mean by 1/M
     through_variance = xc * rstd * diff_gamma / m  # and its variance by 2 xc/M
     if is_training:

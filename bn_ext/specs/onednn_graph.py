@@ -48,14 +48,17 @@ def _check(data: dict[str, Any], vectors: dict[str, Any], epsilon: float) -> Non
         require_dtype(name, array, tuple(_TYPES))
     for name, array in vectors.items():
         require_dtype(name, array, _TYPES.get(dtype_name(first), ("float32", "bfloat16")))
-    if not isinstance(epsilon, (str, bytes)):
-        with np.errstate(over="ignore", under="ignore"):
-            as_float = np.float32(epsilon)
-        if not (np.isfinite(as_float) and as_float > 0):
-            raise ValueError(
-                f"epsilon: expected a positive number that is finite and not 0 as a float32, "
-                f"got {epsilon!r}"
-            )
+    try:
+        value = float(epsilon)
+    except (TypeError, ValueError):
+        return  # the general function says what is wrong with it
+    with np.errstate(over="ignore", under="ignore"):
+        as_float32 = np.float32(value)
+    if not (np.isfinite(as_float32) and as_float32 > 0):
+        raise ValueError(
+            f"epsilon: expected a positive number that is finite and not 0 as a float32, "
+            f"got {epsilon!r}"
+        )
 
 
 def batch_norm_training_backprop(

@@ -1,0 +1,388 @@
+"""The edges of the four operators: one test for each line of docs/semantics.md."""
+
+import numpy as np
+import pytest
+from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+
+import bn_ext
+from bn_ext.specs import ngraph, onednn_graph, tensorflow
+
+pytestmark = pytest.mark.quick
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+# ---- empty and tiny -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(
+    "dims", [(0, 3), (5, 0), (0, 0), (0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 2, 3, 4), (3, 0, 0, 2)]
+)
+def test_empty_problems_give_empty_and_zeros(rng, data, vector, data_format, dims):
+    problem = Problem(rng, dims, data_format, data, vector)
+    channels = dims[problem.axis]
+    for is_training in (True, False):
+        grads = problem.run(
+            bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training
+        )
+        assert grads.diff_src.shape == dims
+        assert grads.diff_src.dtype == dtype(data)
+        for grad in grads[1:]:
+            assert grad.dtype == dtype(vector)
+            assert (grad == np.zeros(channels)).all()
+            assert grad.shape == (channels,)
+    sums = bn_ext.batch_norm_backward_reduce(
+        problem.src, problem.diff_dst, problem.mean, data_format=data_format
+    )
+    assert sums.shape == (2, channels)
+    assert not sums.any()
+    given = bn_ext.batch_norm_backward_apply(
+        problem.src, problem.diff_dst, *problem.vectors(), sums, 0, epsilon=EPSILON,
+        data_format=data_format,
+    )  # fmt: skip
+    assert given.diff_src.shape == dims
+
+
+def test_empty_problems_write_zeros_to_out(rng):
+    problem = Problem(rng, (0, 3), "NXC")
+    out = (np.empty((0, 3), np.float32), f32(7, 7, 7), f32(7, 7, 7))
+    grads = problem.run(bn_ext.batch_norm_backward, out=out)
+    assert all(a is b for a, b in zip(grads, out, strict=True))
+    assert not out[1].any()
+    assert not out[2].any()
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_one_element_per_channel_follows_the_formula(rng, is_training):
+    for dims, data_format in (((1, 7), "NXC"), ((1, 7, 1, 1), "NCX"), ((1, 1, 7), "NXC")):
+        p = Problem(rng, dims, data_format, "float64")
+        grads = p.run(bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training)
+        x, dy = p.src.ravel(), p.diff_dst.ravel()
+        rstd = 1 / np.sqrt(p.variance + EPSILON)
+        xhat = (x - p.mean) * rstd
+        np.testing.assert_allclose(grads.diff_beta, dy, rtol=1e-15)
+        np.testing.assert_allclose(grads.diff_gamma, dy * xhat, rtol=1e-14)
+        want = p.gamma * rstd * (-xhat * xhat * dy if is_training else dy)
+        np.testing.assert_allclose(grads.diff_src.ravel(), want, rtol=1e-12)
+
+
+# ---- statistics as given ----------------------------------------------------------
+
+
+def test_mean_is_used_as_given(rng):
+    """Nobody corrects for a mean that is not the batch's."""
+    p = Problem(rng, (50, 3), "NXC", "float64", ratio=0)
+    p.mean = np.array([5.0, -3.0, 0.0])
+    grads = p.run(bn_ext.batch_norm_backward)
+    rstd = 1 / np.sqrt(p.variance + EPSILON)
+    xhat = (p.src - p.mean) * rstd
+    dy = p.diff_dst
+    want = p.gamma * rstd * (dy - dy.mean(axis=0) - xhat * (dy * xhat).mean(axis=0))
+    np.testing.assert_allclose(grads.diff_src, want, rtol=1e-12, atol=1e-13)
+
+
+def test_negative_variance_gives_nan_and_no_warning(rng):
+    p = Problem(rng, (50, 3), "NXC")
+    p.variance[1] = -1
+    for is_training in (True, False):
+        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
+        assert np.isnan(grads.diff_src[:, 1]).all()
+        assert np.isnan(grads.diff_gamma[1])
+        assert np.isfinite(grads.diff_beta).all()
+        assert np.isfinite(grads.diff_src[:, [0, 2]]).all()
+        assert np.isfinite(grads.diff_gamma[[0, 2]]).all()
+
+
+def test_zero_variance_and_zero_epsilon():
+    src, diff_dst = f32(2, 2, 2)[:, None], f32(1, -1, 0)[:, None]
+    arguments = src, diff_dst, f32(2), f32(0)
+    training = bn_ext.batch_norm_backward(*arguments, epsilon=0)
+    assert np.isnan(training.diff_src).all()
+    frozen = bn_ext.batch_norm_backward(*arguments, epsilon=0, is_training=False)
+    assert frozen.diff_src[0, 0] == np.inf
+    assert frozen.diff_src[1, 0] == -np.inf
+    assert np.isnan(frozen.diff_src[2, 0])
+    ngraph_grads = ngraph.batch_norm_training_backprop(
+        src, f32(1), f32(0), f32(2), f32(0), diff_dst, epsilon=0.0
+    )
+    assert np.isnan(ngraph_grads.input_delta).all()
+    for operator in (
+        onednn_graph.batch_norm_training_backprop,
+        onednn_graph.batch_norm_training_backward,
+    ):
+        with pytest.raises(ValueError, match="epsilon"):
+            operator(*arguments, epsilon=0)
+
+
+def test_infinite_variance_gives_zeros(rng):
+    p = Problem(rng, (50, 3), "NXC")
+    p.variance[1] = np.inf
+    for is_training in (True, False):
+        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
+        assert (grads.diff_src[:, 1] == 0).all()
+        assert grads.diff_gamma[1] == 0
+        assert np.isfinite(grads.diff_beta[1])
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_infinite_gamma_gives_infinities_by_sign(rng, data, vector, sign):
+    for is_training in (True, False):
+        p = Problem(rng, (50, 3), "NXC", data, vector)
+        ones = p.run(bn_ext.batch_norm_backward, is_training=is_training)
+        p.gamma = p.gamma.copy()
+        direction = sign * np.sign(p.gamma[1].astype(float))
+        p.gamma[1] = sign * np.inf
+        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
+        finite = ones.diff_src[:, 1].astype(float) * direction
+        assert (grads.diff_src[:, 1].astype(float) == np.where(finite > 0, np.inf, -np.inf)).all()
+        assert np.isfinite(grads.diff_gamma.astype(float)).all()
+
+
+# ---- NaN and Inf in the data -------------------------------------------------------
+
+
+def classes(grads, axis):
+    """For each channel: which of NaN, Inf, finite its outputs hold."""
+
+    def kinds(values):
+        values = values.astype(np.float64)
+        return {"nan" if np.isnan(v) else "inf" if np.isinf(v) else "finite" for v in values.flat}
+
+    by_channel = np.moveaxis(grads.diff_src, axis, 0)
+    return [
+        (kinds(by_channel[c]), kinds(grads.diff_gamma[c]), kinds(grads.diff_beta[c]))
+        for c in range(len(by_channel))
+    ]
+
+
+FINITE = ({"finite"},) * 3
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("x", [1, 5, 1100])
+class TestNonFinite:
+    """NaN and Inf go where IEEE arithmetic puts them and stay inside their channel."""
+
+    def grads(self, p, is_training):
+        return p.run(bn_ext.batch_norm_backward, data_format=p.data_format, is_training=is_training)
+
+    def make(self, rng, data, vector, data_format, x):
+        return Problem(rng, shape(9, 4, x, data_format), data_format, data, vector, ratio=0)
+
+    def put(self, p, array, value):
+        np.moveaxis(array, p.axis, 0)[2].flat[-1] = value
+
+    def others_are_untouched(self, p, grads, is_training, clean):
+        changed = np.moveaxis(grads.diff_src, p.axis, 0)
+        before = np.moveaxis(clean.diff_src, p.axis, 0)
+        for c in (0, 1, 3):
+            assert changed[c].tobytes() == before[c].tobytes()
+            assert grads.diff_gamma[c] == clean.diff_gamma[c]
+            assert grads.diff_beta[c] == clean.diff_beta[c]
+
+    @pytest.mark.parametrize("is_training", [True, False])
+    @pytest.mark.parametrize("where", ["src", "diff_dst"])
+    def test_nan(self, rng, data, vector, data_format, x, where, is_training):
+        p = self.make(rng, data, vector, data_format, x)
+        clean = self.grads(p, is_training)
+        self.put(p, getattr(p, where), np.nan)
+        grads = self.grads(p, is_training)
+        self.others_are_untouched(p, grads, is_training, clean)
+        diff_src, diff_gamma, diff_beta = classes(grads, p.axis)[2]
+        assert diff_gamma == {"nan"}
+        assert diff_beta == ({"nan"} if where == "diff_dst" else {"finite"})
+        if is_training:
+            assert diff_src == {"nan"}
+        elif where == "src":
+            assert diff_src == {"finite"}
+        else:
+            channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(np.float64)
+            assert np.isnan(channel.flat[-1])
+            assert np.isnan(channel).sum() == 1
+
+    @pytest.mark.parametrize("is_training", [True, False])
+    def test_infinite_src(self, rng, data, vector, data_format, x, is_training):
+        p = self.make(rng, data, vector, data_format, x)
+        clean = self.grads(p, is_training)
+        self.put(p, p.src, np.inf)
+        grads = self.grads(p, is_training)
+        self.others_are_untouched(p, grads, is_training, clean)
+        diff_src, diff_gamma, diff_beta = classes(grads, p.axis)[2]
+        assert diff_gamma == {"inf"}
+        assert diff_beta == {"finite"}
+        if not is_training:
+            assert diff_src == {"finite"}
+            return
+        at_mean = np.moveaxis(p.src, p.axis, 0)[2] == p.mean[2]  # there it is 0 Inf
+        channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(float)
+        assert np.isinf(channel[~at_mean]).all()
+        assert np.isnan(channel[at_mean]).all()
+
+    @pytest.mark.parametrize("is_training", [True, False])
+    def test_infinite_diff_dst(self, rng, data, vector, data_format, x, is_training):
+        p = self.make(rng, data, vector, data_format, x)
+        clean = self.grads(p, is_training)
+        self.put(p, p.diff_dst, -np.inf)
+        grads = self.grads(p, is_training)
+        self.others_are_untouched(p, grads, is_training, clean)
+        assert np.isneginf(grads.diff_beta[2].astype(float))
+        assert np.isinf(grads.diff_gamma[2].astype(float))
+        if not is_training:
+            channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(np.float64)
+            assert np.isinf(channel.flat[-1])
+            assert np.isinf(channel).sum() == 1
+
+
+def test_frozen_diff_src_never_reads_src(rng):
+    p = Problem(rng, (20, 3), "NXC")
+    clean = p.run(bn_ext.batch_norm_backward, is_training=False, param_grads=False)
+    p.src[...] = np.nan
+    p.mean[...] = np.nan
+    grads = p.run(bn_ext.batch_norm_backward, is_training=False, param_grads=False)
+    assert all_bits(grads) == all_bits(clean)
+
+
+# ---- one line of the operators' table each -------------------------------------------
+
+
+@pytest.fixture
+def four_dim(rng):
+    p = Problem(rng, (2, 3, 4, 5), "NXC")
+    return p, p.src, p.diff_dst, p.mean, p.variance, p.gamma
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [onednn_graph.batch_norm_training_backprop, onednn_graph.batch_norm_training_backward],
+)
+class TestOneDNN:
+    def test_three_outputs_without_gamma(self, four_dim, operator):
+        _, src, diff_dst, mean, variance, _ = four_dim
+        grads = operator(src, diff_dst, mean, variance, epsilon=EPSILON)
+        ones = operator(src, diff_dst, mean, variance, np.ones_like(mean), epsilon=EPSILON)
+        assert all_bits(grads) == all_bits(ones)
+
+    def test_bfloat16_vectors(self, rng, operator):
+        p = Problem(rng, (2, 3, 4, 5), "NXC", "bfloat16", "bfloat16")
+        grads = p.run(operator)
+        assert grads[1].dtype == grads[2].dtype == dtype("bfloat16")
+
+    def test_float16_data(self, rng, operator):
+        grads = Problem(rng, (2, 3, 4, 5), "NXC", "float16").run(operator)
+        assert grads[0].dtype == np.float16
+        assert grads[1].dtype == np.float32
+
+    @pytest.mark.parametrize("data_format", FORMATS)
+    @pytest.mark.parametrize("rank", range(2, 8))
+    def test_any_rank(self, rng, operator, rank, data_format):
+        p = Problem(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], data_format)
+        grads = p.run(operator, data_format=data_format)
+        general = p.run(bn_ext.batch_norm_backward, data_format=data_format)
+        assert all_bits(grads) == all_bits(general)
+
+    def test_empty_batch_gives_zeros(self, rng, operator):
+        grads = Problem(rng, (0, 3, 4, 5), "NXC").run(operator)
+        assert not grads[1].any()
+        assert not grads[2].any()
+
+
+def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(four_dim):
+    _, src, diff_dst, mean, variance, gamma = four_dim
+    lone = onednn_graph.batch_norm_training_backward(
+        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, diff_gamma=False, diff_beta=False
+    )
+    ones = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=EPSILON)
+    assert (lone.diff_src == ones.diff_src).all()
+    assert lone.diff_gamma is None
+    assert lone.diff_beta is None
+
+
+class TestTensorFlow:
+    def call(self, four_dim, **options):
+        _, x, dy, mean, variance, scale = four_dim
+        options = {"epsilon": EPSILON, **options}
+        third = options.pop("reserve_space_3", None)
+        return tensorflow.fused_batch_norm_grad_v3(dy, x, scale, mean, variance, third, **options)
+
+    def test_reserve_space_2_is_the_variance(self, four_dim):
+        p, *_ = four_dim
+        assert all_bits(self.call(four_dim)[:3]) == all_bits(p.run(bn_ext.batch_norm_backward))
+
+    @pytest.mark.parametrize("third", [None, f32(), f32(1, 2, 3), np.zeros((2, 2), np.float32)])
+    def test_reserve_space_3_is_ignored(self, four_dim, third):
+        assert all_bits(self.call(four_dim)) == all_bits(self.call(four_dim, reserve_space_3=third))
+
+    def test_reserve_spaces_4_and_5_are_empty(self, four_dim):
+        for reserve in self.call(four_dim)[3:]:
+            assert reserve.shape == (0,)
+            assert reserve.dtype == np.float32
+
+    @pytest.mark.parametrize("data_format", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
+    @pytest.mark.parametrize("dims", [(2, 3, 4, 5), (2, 3, 2, 4, 5)])
+    @pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
+    def test_frozen_in_every_layout_rank_and_dtype(self, rng, data, dims, data_format):
+        ours = "NXC" if data_format.endswith("C") else "NCX"
+        p = Problem(rng, dims, ours, data)
+        grads = tensorflow.fused_batch_norm_grad_v3(
+            p.diff_dst, p.src, p.gamma, p.mean, p.variance, None, epsilon=EPSILON,
+            data_format=data_format, is_training=False,
+        )  # fmt: skip
+        want = p.run(bn_ext.batch_norm_backward, data_format=ours, is_training=False)
+        assert all_bits(grads[:3]) == all_bits(want)
+
+    def test_float64_is_refused(self, four_dim):
+        _, x, dy, *vectors = four_dim
+        mean, variance, scale = vectors
+        with pytest.raises(TypeError, match=r"y_backprop: expected .*float32, got float64"):
+            tensorflow.fused_batch_norm_grad_v3(
+                dy.astype(float), x.astype(float), scale, mean, variance, None
+            )
+
+    @pytest.mark.parametrize("epsilon", [-1e-3, np.inf, np.nan])
+    def test_epsilon_is_checked(self, four_dim, epsilon):
+        with pytest.raises(ValueError, match="epsilon"):
+            self.call(four_dim, epsilon=epsilon)
+
+    def test_epsilon_may_be_zero(self, four_dim):
+        assert np.isfinite(self.call(four_dim, epsilon=0).x_backprop).all()
+
+
+class TestNGraph:
+    def test_epsilon_stays_a_double(self, rng):
+        p = Problem(rng, (3, 4, 5), "NCX", "float64")
+        p.variance = np.zeros(4)
+
+        def call(epsilon):
+            return ngraph.batch_norm_training_backprop(
+                p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=epsilon
+            ).gamma_delta
+
+        assert (call(0.001) != call(float(np.float32(0.001)))).all()
+
+    def test_one_dtype(self, rng):
+        p = Problem(rng, (3, 4, 5), "NCX", "float16", "float32")
+        with pytest.raises(TypeError, match="gamma: expected float16, got float32"):
+            ngraph.batch_norm_training_backprop(
+                p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=EPSILON
+            )
+
+    @pytest.mark.parametrize("data", ["float32", "float64", "float16", "bfloat16"])
+    def test_every_real_dtype(self, rng, data):
+        p = Problem(rng, (3, 4, 5), "NCX", data, data)
+        grads = ngraph.batch_norm_training_backprop(
+            p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=EPSILON
+        )
+        assert all_bits(grads) == all_bits(p.run(bn_ext.batch_norm_backward, data_format="NCX"))
+
+    def test_no_channels(self):
+        none = np.empty(0)
+        grads = ngraph.batch_norm_training_backprop(
+            np.empty((3, 0, 5)), none, none, none, none, np.empty((3, 0, 5)), epsilon=1e-3
+        )
+        assert [g.shape for g in grads] == [(3, 0, 5), (0,), (0,)]

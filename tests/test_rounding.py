@@ -1,0 +1,135 @@
+"""16-bit types: every pattern up, every boundary down, at every level; no double rounding.
+
+The kernels' conversions are reached through problems that leave a number as it is: with
+one element per channel sum(dy) is that element, and with variance 1, epsilon 0, frozen
+statistics and dy = 1 diff_src is gamma, rounded.
+"""
+
+import numpy as np
+import pytest
+from cases import dtype
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+SHORT = ["float16", "bfloat16"]
+
+
+def all_patterns(name):
+    return np.arange(1 << 16, dtype=np.uint16).view(dtype(name))
+
+
+def as_doubles(values):
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return values.astype(np.float64)
+
+
+def same(got, want):
+    """Equal, or both NaN."""
+    return bool(((got == want) | (np.isnan(got) & np.isnan(want))).all())
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_every_pattern_up(isa, name):
+    values = all_patterns(name)
+    one = np.ones(1, values.dtype)
+    zeros = np.zeros(1 << 16, np.float32)
+    for length in (1 << 16, (1 << 16) - 1):  # whole registers, and a tail
+        sums = bn_ext.batch_norm_backward_reduce(
+            np.broadcast_to(one, (1, length)), values[None, :length], zeros[:length]
+        )
+        want = as_doubles(values[:length])
+
+        assert same(sums[0], want)
+        sums = bn_ext.batch_norm_backward_reduce(
+            values[None, :length], np.broadcast_to(one, (1, length)), zeros[:length]
+        )
+        assert same(sums[1], want)
+
+
+def boundaries(name):
+    """All finite positive values of a type, as doubles, with the overflow boundary behind."""
+    patterns = all_patterns(name)
+    values = as_doubles(patterns[: 1 << 15])
+    values = values[np.isfinite(values)]
+    return np.append(values, 2 * values[-1] - values[-2])
+
+
+def around_every_boundary(name, wide):
+    """(value of `wide`, what it rounds to) at, just below and just above each halfway point."""
+    values = boundaries(name)
+    halfway = ((values[1:] + values[:-1]) / 2).astype(wide)
+    assert (halfway == (values[1:] + values[:-1]) / 2).all()
+    below, above = np.arange(len(values) - 1), np.arange(1, len(values))
+    even = np.where(below % 2 == 0, below, above)
+    cases = [
+        (halfway, even),
+        (np.nextafter(halfway, wide(0)), below),
+        (np.nextafter(halfway, wide(np.inf)), above),
+        (values[:-1].astype(wide), below),
+    ]
+    numbers = np.concatenate([number for number, _ in cases])
+    patterns = np.concatenate([pattern for _, pattern in cases]).astype(np.uint16)
+    extremes = np.array([np.finfo(wide).max, np.inf, np.finfo(wide).smallest_subnormal, 0], wide)
+    infinite = (1 << 15) - (1 << (10 if name == "float16" else 7))
+    numbers = np.concatenate([numbers, extremes])
+    patterns = np.concatenate([patterns, np.array([infinite, infinite, 0, 0], np.uint16)])
+    return np.concatenate([numbers, -numbers]), np.concatenate([patterns, patterns | 0x8000])
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_every_boundary_down_in_the_kernel(isa, name):
+    with np.errstate(over="ignore"):
+        gamma, want = around_every_boundary(name, np.float32)
+    n = len(gamma)
+    ones, zeros = np.ones(n, np.float32), np.zeros(n, np.float32)
+    for length in (n, n - 1, n - 13):
+        diff_dst = np.ones((1, length), dtype(name))
+        grads = bn_ext.batch_norm_backward(
+            diff_dst, diff_dst, zeros[:length], ones[:length], gamma[:length],
+            epsilon=0.0, is_training=False,
+        )  # fmt: skip
+        assert (grads.diff_src[0].view(np.uint16) == want[:length]).all()
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_doubles_are_rounded_once(name):
+    """From a double straight to 16 bits: a stop at float32 would lose the last digits."""
+    with np.errstate(over="ignore"):
+        numbers, want = around_every_boundary(name, np.float64)
+    n = len(numbers)
+    vector = np.ones(n, dtype(name))
+    data = np.ones((1, n), dtype(name))
+    grads = bn_ext.batch_norm_backward_apply(
+        data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
+    )
+    assert (grads.diff_beta.view(np.uint16) == want).all()
+    assert (grads.diff_gamma.view(np.uint16) == want).all()
+
+
+def test_doubles_to_float32():
+    rng = np.random.default_rng(5)
+    numbers = rng.standard_normal(10000) * 10.0 ** rng.integers(-50, 45, 10000)
+    n = len(numbers)
+    data, vector = np.ones((1, n), np.float32), np.ones(n, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        want = numbers.astype(np.float32)
+    grads = bn_ext.batch_norm_backward_apply(
+        data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
+    )
+    assert same(grads.diff_beta, want)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_identity_through_the_kernel(isa, name):
+    """Scaled by 1, every pattern survives, subnormals included; NaNs become the one NaN."""
+    values = all_patterns(name)
+    n = len(values)
+    ones, zeros = np.ones(n, np.float32), np.zeros(n, np.float32)
+    grads = bn_ext.batch_norm_backward(
+        values[None], values[None], zeros, ones, epsilon=0.0, is_training=False
+    )
+    nan = 0x7E00 if name == "float16" else 0x7FC0
+    want = np.where(np.isnan(as_doubles(values)), nan, values.view(np.uint16))
+    assert (grads.diff_src[0].view(np.uint16) == want).all()
