@@ -1,0 +1,121 @@
+"""Import, configuration, and the level that is forced."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import bn_ext
+from bn_ext import _core, _runtime
+
+ISAS = bn_ext.available_isas()
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-P", "-W", "error", "-c", code],
+        env={**{k: v for k, v in os.environ.items() if k != "BN_EXT_ISA"}, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", bn_ext.__version__)
+
+
+def test_public_names():
+    for name in bn_ext.__all__:
+        assert hasattr(bn_ext, name)
+    for name in ("onednn_graph", "ngraph", "tensorflow"):
+        module = __import__(f"bn_ext.specs.{name}", fromlist=["__all__"])
+        assert all(hasattr(module, public) for public in module.__all__)
+
+
+def test_best_isa_by_default():
+    done = python("import bn_ext; print(bn_ext.get_isa())")
+    assert done.stdout.split() == [ISAS[-1]]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_forced_isa(isa):
+    code = "import bn_ext; print(bn_ext.get_isa()); bn_ext.show_config()"
+    done = python(code, BN_EXT_ISA=isa)
+    assert done.stdout.split()[0] == isa
+    assert re.search(r"isa_forced +True", done.stdout)
+
+
+@pytest.mark.parametrize("isa", ["v5", "", "avx2", "V3"])
+def test_unknown_isa_is_an_import_error(isa):
+    done = python("import bn_ext", BN_EXT_ISA=isa)
+    assert done.returncode != 0
+    assert f"ImportError: BN_EXT_ISA: expected one of {', '.join(ISAS)}" in done.stderr
+    assert f"got {isa!r}" in done.stderr
+
+
+def test_switching_in_process():
+    for isa in ISAS:
+        _core._use_isa(isa)
+        assert bn_ext.get_isa() == isa
+
+
+def test_show_config(capsys):
+    config = bn_ext.show_config(mode="dicts")
+    assert bn_ext.show_config() is None
+    printed = capsys.readouterr().out
+    for key, value in config.items():
+        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        assert re.search(rf"^{key} +{re.escape(shown)}$", printed, re.MULTILINE)
+    assert config["isa"] in config["available_isas"]
+    assert config["default_threads"] >= 1
+    with pytest.raises(ValueError, match="mode: expected 'stdout' or 'dicts', got 'json'"):
+        bn_ext.show_config(mode="json")
+
+
+def test_import_needs_numpy_alone():
+    code = (
+        "import sys, numpy; before = set(sys.modules); import bn_ext, bn_ext.specs\n"
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(*sorted(new - set(sys.stdlib_module_names)))"
+    )
+    new = {name for name in python(code).stdout.split() if not name.startswith("_cython_")}
+    assert new <= {"bn_ext", "numpy", "cython_runtime"}
+
+
+def test_import_leaves_the_environment_alone():
+    code = "import os; old = dict(os.environ); import numpy, bn_ext; print(old == dict(os.environ))"
+    assert python(code).stdout.split() == ["True"]
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "quota"),
+    [
+        ({}, "", None),
+        ({"cpu.max": "max 100000"}, "0::/", None),
+        ({"cpu.max": "200000 100000"}, "0::/", 2),
+        ({"cpu.max": "50000 100000"}, "0::/", 1),
+        ({"cpu.max": "250000 100000"}, "0::/", 3),
+        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 3),
+        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "100000 100000"}, "0::/a/b", 1),
+        ({"cpu.max": "400000 100000"}, "0::/not/mounted/here", 4),
+        ({"cpu,cpuacct/x/cpu.cfs_quota_us": "300000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
+         "4:cpu,cpuacct:/x\n3:memory:/x", 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", None),
+    ],
+)  # fmt: skip
+def test_quota_of_the_container(tmp_path, files, membership, quota):
+    root = tmp_path / "cgroup"
+    root.mkdir()
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    (tmp_path / "membership").write_text(membership + "\n")
+    assert _runtime._cpu_quota(root, tmp_path / "membership") == quota
+
+
+def test_no_control_groups(tmp_path):
+    assert _runtime._cpu_quota(tmp_path / "none", tmp_path / "nothing") is None

@@ -1,0 +1,232 @@
+"""Threads: how many, when, without the GIL, and after a fork."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import threadpoolctl
+from cases import DTYPES, EPSILON, Problem, all_bits
+
+import bn_ext
+from bn_ext import _core
+
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+LARGE = (5000, 4, 64)  # 1.3 M elements: worth 19 threads
+
+needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc or affinity")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def threads_used(p, **options):
+    p.run(bn_ext.batch_norm_backward, **options)
+    return _core._last_call()[0]
+
+
+def in_new_process(code, **environment):
+    """What a fresh interpreter prints."""
+    env = {**os.environ, **environment}
+    code = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n" + code
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+CALL = """
+def call(n, **options):
+    x = np.ones((n, 64), np.float32)
+    v = np.ones(64, np.float32)
+    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1e-3, **options)
+    return _core._last_call()[0]
+def threads():
+    return len(os.listdir("/proc/self/task"))
+"""
+
+
+def test_gil_is_released(rng):
+    """A thread that counts goes on counting during one long call."""
+    p = Problem(rng, (8, 2, 4), "NXC", "float64")
+    row = np.broadcast_to(p.src[:1, :1], (4_000_000, 20, 4))
+    count, stop = [0], threading.Event()
+
+    def counting():
+        while not stop.is_set():
+            count[0] += 1
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=counting)
+    thread.start()
+    try:
+        before, start = count[0], time.perf_counter()
+        bn_ext.batch_norm_backward_reduce(row, row, p.mean, num_threads=1)
+        advanced, took = count[0] - before, time.perf_counter() - start
+    finally:
+        stop.set()
+        thread.join()
+    assert took > 0.05
+    assert advanced > 5
+
+
+@needs_openmp
+class TestHowMany:
+    def test_as_told(self, rng):
+        p = Problem(rng, (40000, 4), "NXC")
+        for k in (1, 2, 3, 4):
+            used = threads_used(p, num_threads=k)
+            tasks = _core._last_call()[1]
+            assert used == min(k, tasks)
+            assert tasks > 2
+
+    def test_never_more_than_tasks(self, rng):
+        p = Problem(rng, (1, 8), "NXC")
+        assert threads_used(p, num_threads=16) == 1
+        assert _core._last_call() == (1, 1)
+
+    @needs_cpus
+    def test_by_size(self, rng):
+        assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
+        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 19)
+
+    @needs_cpus
+    @needs_linux
+    def test_small_problems_enter_no_region(self):
+        code = CALL + "call(1000); print(threads()); call(10**5); print(threads())"
+        small, large = in_new_process(code, OPENBLAS_NUM_THREADS="1")
+        assert int(small) == 1
+        assert int(large) > 1
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_omp_num_threads(self, count):
+        code = CALL + "print(call(10**5))"
+        assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
+
+    def test_omp_num_threads_beyond_the_cpus(self):
+        code = CALL + "print(_core._default_threads())"
+        assert int(in_new_process(code, OMP_NUM_THREADS="1000")[0]) <= CPUS
+
+    @needs_cpus
+    def test_threadpoolctl_at_each_call(self, rng):
+        p = Problem(rng, LARGE, "NXC")
+        before = threads_used(p)
+        with threadpoolctl.threadpool_limits(1, user_api="openmp"):
+            assert threads_used(p) == 1
+            assert threads_used(p, num_threads=2) == 2
+        assert threads_used(p) == before
+
+    @needs_cpus
+    @needs_linux
+    def test_affinity_at_each_call(self, rng):
+        p = Problem(rng, LARGE, "NXC")
+        before, allowed = threads_used(p), os.sched_getaffinity(0)
+        try:
+            os.sched_setaffinity(0, {min(allowed)})
+            assert threads_used(p) == 1
+        finally:
+            os.sched_setaffinity(0, allowed)
+        assert threads_used(p) == before
+
+    def test_quota_of_the_container(self, rng):
+        p = Problem(rng, LARGE, "NXC")
+        try:
+            _core._set_cpu_quota(1)
+            assert threads_used(p) == 1
+        finally:
+            _core._set_cpu_quota(bn_ext.show_config(mode="dicts")["cpu_quota"] or 0)
+
+    def test_far_more_than_cpus(self, rng):
+        p = Problem(rng, (3, 300, 2000), "NCX")
+        want = all_bits(p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1))
+        grads = p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=64)
+        assert _core._last_call()[0] == 64
+        assert all_bits(grads) == want
+
+
+def test_callers_at_once(rng):
+    """Python threads, each with its own problem and number of threads."""
+    problems = [
+        Problem(rng, (200 + 50 * i, 3, 64), "NXC", *DTYPES[i % len(DTYPES)]) for i in range(8)
+    ]
+    want = [all_bits(p.run(bn_ext.batch_norm_backward)) for p in problems]
+
+    def call(i):
+        p = problems[i % 8]
+        return all_bits(p.run(bn_ext.batch_norm_backward, num_threads=i % 3 + 1)) == want[i % 8]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(call, range(160)))
+
+
+# ---- fork -------------------------------------------------------------------------
+
+# Newer CPythons warn that a process with threads forks: here that is the point.
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@needs_fork
+@forks
+@pytest.mark.parametrize("num_threads", [None, 4])
+def test_forked_child_works_serially(rng, num_threads):
+    p = Problem(rng, LARGE, "NXC")
+    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
+    child = os.fork()
+    if child == 0:
+        try:
+            same = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
+            os._exit(0 if same and _core._last_call()[0] == 1 and _core._forked() else 1)
+        finally:
+            os._exit(2)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert status == 0
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        pytest.fail("the forked child hangs")
+    assert not _core._forked()
+    assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2)) == want
+
+
+def _work(p):
+    return all_bits(p.run(bn_ext.batch_norm_backward)), _core._last_call()[0]
+
+
+@needs_fork
+@forks
+def test_multiprocessing_fork(rng):
+    p = Problem(rng, LARGE, "NXC")
+    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.map_async(_work, [p] * 4).get(timeout=120)
+    assert results == [(want, 1)] * 4
+
+
+@needs_fork
+@needs_linux
+def test_config_says_forked():
+    code = (
+        "pid = os.fork()\n"
+        "if pid == 0: print(bn_ext.show_config(mode='dicts')['forked'], flush=True); os._exit(0)\n"
+        "os.waitpid(pid, 0); print(bn_ext.show_config(mode='dicts')['forked'])"
+    )
+    assert in_new_process(code) == ["True", "False"]
+
+
+def test_epsilon_matters_here_too():
+    """The problems above are not trivial: another epsilon gives other bits."""
+    p = Problem(np.random.default_rng(0), (50, 4), "NXC")
+    assert all_bits(p.run(bn_ext.batch_norm_backward)) != all_bits(
+        p.run(bn_ext.batch_norm_backward, epsilon=2 * EPSILON)
+    )
