@@ -4,13 +4,14 @@
 operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
 """
 
+# _runtime first: it loads _core, and says before how OpenMP's threads shall wait.
+from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
     BatchNormGradients,
     batch_norm_backward,
     batch_norm_backward_apply,
     batch_norm_backward_reduce,
 )
-from bn_ext._runtime import available_isas, get_isa, show_config
 from bn_ext._version import __version__
 
 __all__ = [

@@ -200,10 +200,10 @@ static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
 static size_t lay_out_work(work *w, char *block) {
     size_t used = 0;
     for (int i = 0; i < BN_COEFS; i++)
-        w->coef[i] = take(block, &used, w->channels + BN_PAD, w->number);
+        w->coef[i] = take(block, &used, w->channels, w->number);
     w->sums = take(block, &used, 2 * w->channels, sizeof(double));
-    w->partial = take(block, &used, w->first ? w->chunks * BN_PLANES * w->channels : 0,
-                      sizeof(double));
+    w->partial =
+        take(block, &used, w->first ? w->chunks * BN_PLANES * w->channels : 0, sizeof(double));
     return used;
 }
 
@@ -218,12 +218,13 @@ static size_t lay_out_scratch(const work *w, scratch *s, char *block) {
     for (int pass = 0; pass < 2; pass++) {
         s->from[pass] = -1;
         for (int i = 0; i < BN_COEFS; i++)
-            s->column[pass][i] = take(block, &used, w->columns + BN_PAD, w->number);
+            s->column[pass][i] = take(block, &used, w->columns, w->number);
     }
     s->sums.stride = (w->columns + BN_PAD + 7) / 8 * 8;
     s->sums.plane = take(block, &used, w->first ? planes(w) * s->sums.stride : 0, sizeof(double));
     for (int o = 0; o < 2; o++)
-        s->gathered[o] = take(block, &used, w->form == LONG_ROWS && !w->regular ? BLOCK : 0, w->size);
+        s->gathered[o] =
+            take(block, &used, w->form == LONG_ROWS && !w->regular ? BLOCK : 0, w->size);
     return used;
 }
 
@@ -355,9 +356,7 @@ static const bn_coefs *coefs_of(const work *w, scratch *s, int pass, int64_t fro
             s->coefs[pass].column[i] = channel;
             continue;
         }
-        const int64_t columns = w->merged * n * each;
         w->kernels->expand(channel, w->merged, n, each, column);
-        memset(column + columns * w->number, 0, (size_t)(BN_PAD * w->number));
         s->coefs[pass].column[i] = column;
     }
     return &s->coefs[pass];
@@ -557,8 +556,8 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     else
         w.second = w.kernels->scale;
 
-    const int64_t elements = count_of(p->outer, p->n_outer) * p->channel.size *
-                             count_of(p->inner, p->n_inner);
+    const int64_t elements =
+        count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
     const int threads = bn_threads_wanted(p->num_threads, elements);
     plan(&w, threads);
     w.count = count > 0 ? count : (double)w.outer * (double)w.inner;

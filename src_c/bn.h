@@ -54,8 +54,8 @@ typedef struct {
     int n_outer, n_inner;
     bn_axis outer[BN_MAX_AXES], channel, inner[BN_MAX_AXES];
 
-    bn_vector mean, variance, gamma;  /* gamma absent: ones */
-    bn_vector diff_gamma, diff_beta;  /* absent: not wanted */
+    bn_vector mean, variance, gamma; /* gamma absent: ones */
+    bn_vector diff_gamma, diff_beta; /* absent: not wanted */
     double epsilon;
     bool training;
     int num_threads; /* 0: chosen from the machine and the size */

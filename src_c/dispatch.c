@@ -26,12 +26,21 @@ static uint64_t xgetbv0(void) {
  * A level counts only if the operating system saves the registers it uses. */
 static int cpu_level(void) {
     enum {
-        FMA = 1 << 12, MOVBE = 1 << 22, OSXSAVE = 1 << 27, AVX = 1 << 28, F16C = 1 << 29,
+        FMA = 1 << 12,
+        MOVBE = 1 << 22,
+        OSXSAVE = 1 << 27,
+        AVX = 1 << 28,
+        F16C = 1 << 29,
         V3_ECX1 = FMA | MOVBE | OSXSAVE | AVX | F16C,
-        BMI1 = 1 << 3, AVX2 = 1 << 5, BMI2 = 1 << 8,
+        BMI1 = 1 << 3,
+        AVX2 = 1 << 5,
+        BMI2 = 1 << 8,
         V3_EBX7 = BMI1 | AVX2 | BMI2,
         LZCNT = 1 << 5,
-        AVX512F = 1 << 16, AVX512DQ = 1 << 17, AVX512CD = 1 << 28, AVX512BW = 1 << 30,
+        AVX512F = 1 << 16,
+        AVX512DQ = 1 << 17,
+        AVX512CD = 1 << 28,
+        AVX512BW = 1 << 30,
         V4_EBX7 = AVX512F | AVX512DQ | AVX512CD | AVX512BW,
         YMM_STATE = 0x06,
         ZMM_STATE = 0xe6,
@@ -47,8 +56,8 @@ static int cpu_level(void) {
         return 1;
     if (!__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & LZCNT))
         return 1;
-    const bool v4 = (b7 & V4_EBX7) == V4_EBX7 && (b7 & AVX512VL) &&
-                    (saved & ZMM_STATE) == ZMM_STATE;
+    const bool v4 =
+        (b7 & V4_EBX7) == V4_EBX7 && (b7 & AVX512VL) && (saved & ZMM_STATE) == ZMM_STATE;
     return v4 ? 4 : 3;
 }
 

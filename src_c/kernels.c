@@ -14,15 +14,15 @@
 #endif
 
 #define PASTE(a, b) a##_##b
-#define JOIN(a, b) PASTE(a, b)
-#define OF(x) JOIN(STORAGE, x)
-#define AR(x) JOIN(ARITHMETIC, x)
-#define FN(x) JOIN(x, STORAGE)
+#define JOIN(a, b)  PASTE(a, b)
+#define OF(x)       JOIN(STORAGE, x)
+#define AR(x)       JOIN(ARITHMETIC, x)
+#define FN(x)       JOIN(x, STORAGE)
 
 enum { REDUCE = 1, APPLY = 2, SCALE = 4 };
 
 #define ARITHMETIC f32
-#define STORAGE f32
+#define STORAGE    f32
 #include "backward.inc"
 #undef STORAGE
 #define STORAGE f16
@@ -33,12 +33,12 @@ enum { REDUCE = 1, APPLY = 2, SCALE = 4 };
 #undef STORAGE
 #undef ARITHMETIC
 #define ARITHMETIC f64
-#define STORAGE f64
+#define STORAGE    f64
 #include "backward.inc"
 
-#define TABLE(x) {reduce_##x, apply_##x, scale_##x, reduce_scale_##x, total_##x, expand_##x}
+#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, reduce_scale_##x, total_##x, expand_##x}
 #define STRING(x) #x
-#define NAME(x) STRING(x)
+#define NAME(x)   STRING(x)
 
 extern const bn_kernels JOIN(bn_kernels, BN_LEVEL);
 

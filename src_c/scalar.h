@@ -79,7 +79,7 @@ static inline uint16_t f16_from_double(double value) {
     const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     uint32_t half;
     if (magnitude >= 143u << 23)
-        half = 0x7c00; /* 2^16 and beyond */
+        half = 0x7c00;               /* 2^16 and beyond */
     else if (magnitude < 113u << 23) /* subnormals: 0.5f's last place is their spacing */
         half = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
     else

@@ -146,8 +146,9 @@ typedef struct {
     atomic_llong *left; /* per tile: reduce tasks still running or to come; -1: finished */
 } list;
 
-static void relax(int tries) {
-    if (tries > 1000) {
+static void relax(int *tries) {
+    if (++*tries > 1000) {
+        *tries = 1000;
 #ifndef _WIN32
         sched_yield();
 #endif
@@ -171,9 +172,9 @@ static void run_first(list *l, void *scratch, int64_t tile, int64_t task) {
 
 static void run_second(list *l, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = l->s;
-    if (s->first)
-        for (int tries = 0; atomic_load_explicit(&l->left[tile], memory_order_acquire) >= 0; tries++)
-            relax(tries);
+    int tries = 0;
+    while (s->first && atomic_load_explicit(&l->left[tile], memory_order_acquire) >= 0)
+        relax(&tries);
     /* Backwards: the chunks that were reduced last are those still in cache. */
     s->second(s->work, scratch, tile, s->tasks - 1 - task);
 }
@@ -209,7 +210,8 @@ static void run_thread(list *l, char *scratch) {
     const uint64_t mode = fp_mode_enter();
     scratch += l->s->scratch * (size_t)atomic_fetch_add(&l->entered, 1);
     l->s->start(l->s->work, scratch);
-    for (int64_t i; (i = atomic_fetch_add_explicit(&l->cursor, 1, memory_order_relaxed)) < l->total;)
+    for (int64_t i;
+         (i = atomic_fetch_add_explicit(&l->cursor, 1, memory_order_relaxed)) < l->total;)
         run_task(l, scratch, i);
     fp_mode_leave(mode);
 }

@@ -20,12 +20,12 @@ typedef void bn_task(void *work, void *scratch, int64_t tile, int64_t task);
 
 typedef struct {
     int64_t tiles;
-    int64_t tasks;                             /* per tile and pass */
-    bn_task *first, *second;                   /* NULL: no such pass */
-    void (*finish)(void *work, int64_t tile);  /* once all of a tile's first tasks ended */
-    void (*start)(void *work, void *scratch);  /* once per thread */
+    int64_t tasks;                            /* per tile and pass */
+    bn_task *first, *second;                  /* NULL: no such pass */
+    void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks ended */
+    void (*start)(void *work, void *scratch); /* once per thread */
     void *work;
-    size_t scratch;                            /* bytes per thread */
+    size_t scratch; /* bytes per thread */
 } bn_schedule;
 
 /* Threads worth having, before the number of tasks is known. */

@@ -198,7 +198,8 @@ INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
 
 INLINE f32v split_pair(f32v first, f32v second, int h) {
 #if defined(__AVX512F__)
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i pick = _mm512_add_epi32(even, _mm512_set1_epi32(h));
     return (f32v)_mm512_permutex2var_ps((__m512)first, pick, (__m512)second);
 #elif defined(__AVX2__)

@@ -91,6 +91,27 @@ def test_import_leaves_the_environment_alone():
     assert python(code).stdout.split() == ["True"]
 
 
+WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
+
+
+@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+def test_who_decides_how_idle_threads_wait():
+    assert python(WAIT).stdout.strip() == "bn_ext"
+    for name, value in (("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "passive")):
+        assert python(WAIT, **{name: value}).stdout.strip() == name
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's /proc")
+def test_libgomp_that_was_loaded_before():
+    """Then its idle threads wait as it found the environment, and show_config says so."""
+    code = "from bn_ext import _runtime; print(next(iter(_runtime._libgomps()), None))"
+    path = python(code).stdout.strip()
+    if path == "None":
+        pytest.skip("not linked against libgomp")
+    done = python(f"import ctypes; ctypes.CDLL({path!r}); {WAIT}")
+    assert done.stdout.strip() == "another user of libgomp, loaded earlier"
+
+
 @pytest.mark.parametrize(
     ("files", "membership", "quota"),
     [
