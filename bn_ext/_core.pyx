@@ -28,11 +28,10 @@ from collections import namedtuple
 
 import numpy as np
 
-from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint16_t, uintptr_t
-from libc.string cimport memset
 
 __all__ = [
     "BatchNormGradients",
@@ -68,10 +67,8 @@ _CODE_OF_NAME = {"float32": BN_F32, "float64": BN_F64, "float16": BN_F16, "bfloa
 _NAME_OF_CODE = {code: name for name, code in _CODE_OF_NAME.items()}
 # dtype -> code, filled with bfloat16's dtype when it is first seen: ml_dtypes is
 # recognised, never imported.
-_CODE_OF_DTYPE = {np.dtype(name): _CODE_OF_NAME[name] for name in ("float32", "float64", "float16")}
+cdef dict CODE_OF_DTYPE = {np.dtype(name): _CODE_OF_NAME[name] for name in ("float32", "float64", "float16")}
 
-cdef int ITEMSIZE[4]
-ITEMSIZE[:] = [4, 8, 2, 2]
 cdef bint ALLOWED[4][4]
 for _data in _TABLE:
     for _vector in _TABLE:
@@ -80,16 +77,18 @@ del _data, _vector
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
+cdef object new_tuple = tuple.__new__
+cdef object none_given = (None, None, None)
 
 
 cdef int code_of(object dtype) except -2:
     """The code of a dtype, -1 if it is not in the table."""
-    code = _CODE_OF_DTYPE.get(dtype)
+    code = CODE_OF_DTYPE.get(dtype)
     if code is not None:
         return code
     if (dtype.kind == "V" and dtype.itemsize == 2 and dtype.isnative
             and dtype.type.__name__ == "bfloat16"):
-        _CODE_OF_DTYPE[dtype] = BN_BF16
+        CODE_OF_DTYPE[dtype] = BN_BF16
         return BN_BF16
     return -1
 
@@ -143,35 +142,11 @@ cdef object as_vector(object a, str name):
     return as_array(a, name)
 
 
-cdef void point(bn_vector *v, const void *data, Py_ssize_t stride, int code) noexcept nogil:
-    v.data = <char *>data
-    v.stride = stride
-    v.dtype = <bn_dtype>code
-
-
-cdef int read_vector(bn_vector *v, object a, int code) except -1:
-    """Point v at a non-empty vector of this code. The array owns the memory, and
-    the caller holds the array for as long as v is used."""
-    cdef const float[:] f32
-    cdef const double[:] f64
-    cdef const uint16_t[:] bits
-    if code == BN_F32:
-        f32 = a
-        point(v, &f32[0], f32.strides[0], code)
-    elif code == BN_F64:
-        f64 = a
-        point(v, &f64[0], f64.strides[0], code)
-    else:
-        bits = a.view(np.uint16)
-        point(v, &bits[0], bits.strides[0], code)
-    return 0
-
-
 cdef double as_epsilon(object epsilon) except? -1:
     cdef double value
-    if isinstance(epsilon, (str, bytes)):
-        raise TypeError(f"epsilon: expected a real number, got {epsilon!r}")
     try:
+        if isinstance(epsilon, (str, bytes)):
+            raise TypeError
         value = epsilon
     except (TypeError, OverflowError):
         raise TypeError(f"epsilon: expected a real number, got {epsilon!r}") from None
@@ -285,22 +260,22 @@ cdef bint overlaps_itself(const Py_buffer *view) noexcept nogil:
     return False
 
 
-cdef object dense(const Py_buffer *src, const Order *order, object dtype):
-    """A new array of src's shape, its memory in this order."""
+cdef object dense(object src, const Order *order):
+    """A new array of src's shape and dtype, its memory in this order."""
     cdef int i
-    cdef bint sorted_already = True
+    cdef bint as_named = True
     for i in range(1, order.n):
         if order.axis[i] < order.axis[i - 1]:
-            sorted_already = False
-    shape = tuple([src.shape[i] for i in range(src.ndim)])
-    if sorted_already:
-        return empty(shape, dtype)
+            as_named = False
+    shape = src.shape
+    if as_named:
+        return empty(shape, src.dtype)
     axes = [order.axis[i] for i in range(order.n)]
-    axes += [i for i in range(src.ndim) if src.shape[i] == 1]
-    place = [0] * src.ndim
+    axes += [axis for axis, n in enumerate(shape) if n == 1]
+    place = [0] * len(shape)
     for i, axis in enumerate(axes):
         place[axis] = i
-    return empty(tuple([shape[axis] for axis in axes]), dtype).transpose(place)
+    return empty([shape[axis] for axis in axes], src.dtype).transpose(place)
 
 
 cdef void add_axis(bn_axis *axes, int *n, const bn_axis *axis) noexcept nogil:
@@ -341,23 +316,243 @@ cdef void set_axes(bn_problem *p, Py_buffer *views, const Order *order,
             add_axis(p.inner, &p.n_inner, &axis)
 
 
-# ---- shared memory ----------------------------------------------------------
+# ---- what a call holds --------------------------------------------------------
+
+cdef struct Call:
+    bn_problem problem
+    Py_buffer view[3]
+    bint held[3]
+    Order order
+    int code            # of the data
+    int vector_code     # of mean, variance, gamma and their gradients
+    int channel         # axis
+    Py_ssize_t channels
+    bint last           # channels on the last axis?
+    bint is_empty
+
+
+cdef int hold(Call *c, int operand, object a) except -1:
+    """Take a's buffer, which keeps a itself alive too."""
+    release(c, operand)
+    PyObject_GetBuffer(a, &c.view[operand], PyBUF_STRIDES)
+    c.held[operand] = True
+    return 0
+
+
+cdef void release(Call *c, int operand) noexcept:
+    if c.held[operand]:
+        PyBuffer_Release(&c.view[operand])
+        c.held[operand] = False
+
+
+cdef bint same_shape(const Py_buffer *a, const Py_buffer *b) noexcept nogil:
+    cdef int i
+    if a.ndim != b.ndim:
+        return False
+    for i in range(a.ndim):
+        if a.shape[i] != b.shape[i]:
+            return False
+    return True
+
+
+# ---- checks: inputs -----------------------------------------------------------
+
+cdef int take_data(Call *c, object src, object diff_dst) except -1:
+    cdef int i
+    dtype = src.dtype
+    c.code = code_of(dtype)
+    if c.code < 0:
+        raise wrong_dtype("src", src, _or(_TABLE))
+    if diff_dst.dtype is not dtype and code_of(diff_dst.dtype) != c.code:
+        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[c.code]}, as src is")
+    hold(c, BN_SRC, src)
+    hold(c, BN_DIFF_DST, diff_dst)
+    if c.view[BN_SRC].ndim < 2:
+        raise ValueError(f"src: expected at least 2 dimensions, got shape {src.shape}")
+    if not same_shape(&c.view[BN_DIFF_DST], &c.view[BN_SRC]):
+        raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
+    for i in range(c.view[BN_SRC].ndim):
+        c.is_empty = c.is_empty or c.view[BN_SRC].shape[i] == 0
+    return 0
+
+
+cdef int take_attributes(Call *c, object data_format, object num_threads) except -1:
+    if data_format == "NXC":
+        c.last = True
+    elif data_format == "NCX":
+        c.last = False
+    else:
+        raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {data_format!r}")
+    c.channel = c.view[BN_SRC].ndim - 1 if c.last else 1
+    c.channels = c.view[BN_SRC].shape[c.channel]
+    c.problem.num_threads = as_num_threads(num_threads)
+    return 0
+
+
+cdef int check_vector_dtype(Call *c, object a, str name) except -1:
+    """A dtype that fits the data, and mean's."""
+    cdef int code = code_of(a.dtype)
+    if code < 0 or not ALLOWED[c.code][code]:
+        data = _NAME_OF_CODE[c.code]
+        error = wrong_dtype(name, a, f"{_or(_TABLE[data])} with {data} data")
+        if a.dtype.isnative and a.dtype.kind in "fiu":
+            error = TypeError(f"{error}; pass {name}.astype(np.{_TABLE[data][0]})")
+        raise error
+    if c.vector_code < 0:
+        c.vector_code = code
+    elif code != c.vector_code:
+        raise TypeError(
+            f"{name}: expected {_NAME_OF_CODE[c.vector_code]}, as mean is, "
+            f"got {_NAME_OF_CODE[code]}"
+        )
+    return 0
+
+
+cdef void point(bn_vector *v, const void *data, Py_ssize_t stride, int code) noexcept nogil:
+    v.data = <char *>data
+    v.stride = stride
+    v.dtype = <bn_dtype>code
+
+
+cdef bint point_at(bn_vector *v, object a, int code, Py_ssize_t channels) except -1:
+    """Point v at a vector of this code, if it has this length. The array owns the
+    memory, and the caller holds the array for as long as v is used."""
+    cdef const float[:] f32
+    cdef const double[:] f64
+    cdef const uint16_t[:] bits
+    if a.ndim != 1:
+        return False
+    if code == BN_F32:
+        f32 = a
+        if f32.shape[0] == channels and channels:
+            point(v, &f32[0], f32.strides[0], code)
+        return f32.shape[0] == channels
+    elif code == BN_F64:
+        f64 = a
+        if f64.shape[0] == channels and channels:
+            point(v, &f64[0], f64.strides[0], code)
+        return f64.shape[0] == channels
+    else:
+        bits = a.view(np.uint16)
+        if bits.shape[0] == channels and channels:
+            point(v, &bits[0], bits.strides[0], code)
+        return bits.shape[0] == channels
+
+
+cdef object take_vector(Call *c, bn_vector *v, object a, str name, object src):
+    """The array of a (C,) argument, checked, with v pointing at it."""
+    a = as_vector(a, name)
+    check_vector_dtype(c, a, name)
+    if not point_at(v, a, c.vector_code, c.channels):
+        where = "last axis" if c.last else "axis 1"
+        raise ValueError(
+            f"{name}: expected shape ({c.channels},), for the channels on the {where} of src of "
+            f"shape {src.shape}, got {a.shape}; channels on another axis: pass np.moveaxis(src, "
+            f"axis, {-1 if c.last else 1}), and diff_dst alike, which copies nothing"
+        )
+    return a
+
+
+cdef object as_sums(object sums, Py_ssize_t channels):
+    sums = as_vector(sums, "sums")
+    if code_of(sums.dtype) != BN_F64:
+        raise wrong_dtype("sums", sums, "float64")
+    if sums.shape != (2, channels):
+        raise ValueError(f"sums: expected shape (2, {channels}), got {sums.shape}")
+    return np.ascontiguousarray(sums)
+
+
+# ---- checks: outputs ----------------------------------------------------------
+
+cdef object split_out(object out, bint param_grads):
+    if out is None:
+        return none_given
+    if not isinstance(out, (tuple, list)):
+        raise TypeError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"got {type(out).__name__}"
+        )
+    if len(out) != 3:
+        raise ValueError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"got {len(out)} entries"
+        )
+    if not param_grads and (out[1] is not None or out[2] is not None):
+        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
+    return out
+
+
+cdef int check_out(object a, str name, int code) except -1:
+    if type(a) is not ndarray and (
+            not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray)):
+        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+    if code_of(a.dtype) != code:
+        raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {a.dtype}")
+    return 0
+
+
+cdef object wrong_shape(str name, object shape, object a):
+    return ValueError(f"{name}: expected shape {shape}, got {a.shape}")
+
+
+cdef object read_only(str name):
+    return ValueError(f"{name}: expected a writable array, got a read-only one")
+
+
+cdef int take_diff_src(Call *c, object a, object src) except -1:
+    check_out(a, "out: diff_src", c.code)
+    hold(c, BN_DIFF_SRC, a)
+    if not same_shape(&c.view[BN_DIFF_SRC], &c.view[BN_SRC]):
+        raise wrong_shape("out: diff_src", src.shape, a)
+    if c.view[BN_DIFF_SRC].readonly:
+        raise read_only("out: diff_src")
+    return 0
+
+
+cdef int take_param_grad(Call *c, bn_vector *v, object a, str name) except -1:
+    check_out(a, name, c.vector_code)
+    if not point_at(v, a, c.vector_code, c.channels):
+        raise wrong_shape(name, (c.channels,), a)
+    if not a.flags.writeable:
+        raise read_only(name)
+    return 0
+
+
+cdef object new_param_grad(Call *c, bn_vector *v, object mean):
+    a = empty(c.channels, mean.dtype)
+    point_at(v, a, c.vector_code, c.channels)
+    return a
+
 
 cdef struct Extent:
     uintptr_t begin
-    uintptr_t end
+    uintptr_t end       # 0: no array
 
 
-cdef Extent extent_of(const Py_buffer *view) noexcept nogil:
+cdef void stretch(Extent *e, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
+    if stride < 0:
+        e.begin += <uintptr_t>((n - 1) * stride)
+    else:
+        e.end += <uintptr_t>((n - 1) * stride)
+
+
+cdef Extent extent_of_view(const Py_buffer *view) noexcept nogil:
     cdef Extent e
     cdef int i
     e.begin = <uintptr_t>view.buf
-    e.end = e.begin + view.itemsize
+    e.end = e.begin + <uintptr_t>view.itemsize
     for i in range(view.ndim):
-        if view.strides[i] < 0:
-            e.begin += <uintptr_t>((view.shape[i] - 1) * view.strides[i])
-        else:
-            e.end += <uintptr_t>((view.shape[i] - 1) * view.strides[i])
+        stretch(&e, view.shape[i], view.strides[i])
+    return e
+
+
+cdef Extent extent_of_vector(const bn_vector *v, Py_ssize_t channels) noexcept nogil:
+    cdef Extent e
+    e.begin = <uintptr_t>v.data
+    e.end = 0
+    if v.data != NULL:
+        e.end = e.begin + (8 if v.dtype == BN_F64 else 4 if v.dtype == BN_F32 else 2)
+        stretch(&e, channels, v.stride)
     return e
 
 
@@ -381,71 +576,55 @@ cdef bint same_place(const Py_buffer *a, const Py_buffer *b) noexcept nogil:
     return True
 
 
-cdef int check_shared(list names, list arrays, Py_buffer *views) except -1:
-    """Refuse outputs that share memory with anything but, exactly, src or diff_dst.
+# The arrays of a call as check_shared has them: first the outputs.
+cdef tuple NAMES = ("out: diff_src", "out: diff_gamma", "out: diff_beta",
+                    "src", "diff_dst", "mean", "variance", "gamma", "sums")
 
-    The first three entries are the outputs, the next two src and diff_dst, of
-    which, and of diff_src, views holds the buffers.
-    """
+
+cdef int check_shared(Call *c, tuple arrays) except -1:
+    """Refuse outputs that share memory with anything but, exactly, src or diff_dst."""
     cdef Extent extents[9]
-    cdef Py_buffer view
-    cdef int i, j, n = len(arrays)
-    for i in range(n):
-        if arrays[i] is None:
-            continue
-        PyObject_GetBuffer(arrays[i], &view, PyBUF_STRIDES)
-        extents[i] = extent_of(&view)
-        if i < 3 and overlaps_itself(&view):
-            PyBuffer_Release(&view)
-            raise ValueError(f"{names[i]}: overlaps itself in memory")
-        PyBuffer_Release(&view)
+    cdef const bn_vector *vectors[5]
+    cdef int i, j
+    cdef bint in_place
+    vectors[:] = [&c.problem.diff_gamma, &c.problem.diff_beta, &c.problem.mean,
+                  &c.problem.variance, &c.problem.gamma]
+    for i in range(9):
+        extents[i].begin = extents[i].end = 0
+    if arrays[0] is not None:
+        extents[0] = extent_of_view(&c.view[BN_DIFF_SRC])
+    for i in range(2):
+        extents[1 + i] = extent_of_vector(vectors[i], c.channels)
+    extents[3] = extent_of_view(&c.view[BN_SRC])
+    extents[4] = extent_of_view(&c.view[BN_DIFF_DST])
     for i in range(3):
-        for j in range(i + 1, n):
-            if arrays[i] is None or arrays[j] is None:
+        extents[5 + i] = extent_of_vector(vectors[2 + i], c.channels)
+    cdef const double[:, ::1] sums
+    if arrays[8] is not None:
+        sums = arrays[8]
+        extents[8].begin = <uintptr_t>&sums[0, 0]
+        extents[8].end = extents[8].begin + 2 * c.channels * sizeof(double)
+
+    if extents[0].end and overlaps_itself(&c.view[BN_DIFF_SRC]):
+        raise ValueError(f"{NAMES[0]}: overlaps itself in memory")
+    for i in range(2):
+        if extents[1 + i].end and c.channels > 1 and vectors[i].stride == 0:
+            raise ValueError(f"{NAMES[1 + i]}: overlaps itself in memory")
+    for i in range(3):
+        if extents[i].end == 0:
+            continue
+        for j in range(i + 1, 9):
+            if extents[j].end == 0:
                 continue
-            if i == 0 and j == 3 and same_place(&views[BN_DIFF_SRC], &views[BN_SRC]):
-                continue
-            if i == 0 and j == 4 and same_place(&views[BN_DIFF_SRC], &views[BN_DIFF_DST]):
-                continue
-            if share(&extents[i], &extents[j], arrays[i], arrays[j]):
+            in_place = i == 0 and (j == 3 or j == 4) and same_place(
+                &c.view[BN_DIFF_SRC], &c.view[BN_SRC if j == 3 else BN_DIFF_DST])
+            if not in_place and share(&extents[i], &extents[j], arrays[i], arrays[j]):
                 may = " (it may be exactly src or exactly diff_dst)" if i == 0 else ""
-                raise ValueError(f"{names[i]}: shares memory with {names[j]}{may}")
+                raise ValueError(f"{NAMES[i]}: shares memory with {NAMES[j]}{may}")
     return 0
 
 
-# ---- outputs ----------------------------------------------------------------
-
-cdef tuple split_out(object out, bint param_grads):
-    if out is None:
-        return None, None, None
-    if not isinstance(out, (tuple, list)):
-        raise TypeError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
-            f"got {type(out).__name__}"
-        )
-    if len(out) != 3:
-        raise ValueError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
-            f"got {len(out)} entries"
-        )
-    if not param_grads and (out[1] is not None or out[2] is not None):
-        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
-    return tuple(out)
-
-
-cdef int check_out(object a, str name, object shape, int code) except -1:
-    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
-    if code_of(a.dtype) != code:
-        raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {a.dtype}")
-    if a.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {a.shape}")
-    if not a.flags.writeable:
-        raise ValueError(f"{name}: expected a writable array, got a read-only one")
-    return 0
-
-
-# ---- the three functions ----------------------------------------------------
+# ---- a call, from arguments to result -------------------------------------------
 
 cdef enum What:
     WHOLE
@@ -453,223 +632,127 @@ cdef enum What:
     APPLY
 
 
-cdef struct Views:
-    Py_buffer view[3]
-    bint held[3]
-
-
-cdef int hold(Views *v, int operand, object a, bint writable) except -1:
-    release(v, operand)
-    PyObject_GetBuffer(a, &v.view[operand], PyBUF_STRIDES | (PyBUF_WRITABLE if writable else 0))
-    v.held[operand] = True
-    return 0
-
-
-cdef void release(Views *v, int operand) noexcept:
-    if v.held[operand]:
-        PyBuffer_Release(&v.view[operand])
-        v.held[operand] = False
-
-
 cdef object gradient(What what, object src, object diff_dst, object mean, object variance,
                      object gamma, object sums, object count, object epsilon,
                      object data_format, bint is_training, bint param_grads, object out,
                      object num_threads):
-    cdef Views v
+    cdef Call c
     cdef int o
     for o in range(BN_OPERANDS):
-        v.held[o] = False
+        c.held[o] = False
     try:
-        return checked(&v, what, src, diff_dst, mean, variance, gamma, sums, count, epsilon,
+        return checked(&c, what, src, diff_dst, mean, variance, gamma, sums, count, epsilon,
                        data_format, is_training, param_grads, out, num_threads)
     finally:
         for o in range(BN_OPERANDS):
-            release(&v, o)
+            release(&c, o)
 
 
-cdef int check_vector(object a, str name, int data, int vector, Py_ssize_t channels,
-                      object src, bint last) except -1:
-    """The code of a (C,) vector; `vector` is the code it must have, -1 for any that
-    fits the data."""
-    cdef int code = code_of(a.dtype)
-    if code < 0 or not ALLOWED[data][code]:
-        data_name = _NAME_OF_CODE[data]
-        error = wrong_dtype(name, a, f"{_or(_TABLE[data_name])} with {data_name} data")
-        if a.dtype.isnative and a.dtype.kind in "fiu":
-            error = TypeError(f"{error}; pass {name}.astype(np.{_TABLE[data_name][0]})")
-        raise error
-    if vector >= 0 and code != vector:
-        raise TypeError(
-            f"{name}: expected {_NAME_OF_CODE[vector]}, as mean is, got {_NAME_OF_CODE[code]}"
-        )
-    if a.ndim != 1 or a.shape[0] != channels:
-        where = "last axis" if last else "axis 1"
-        raise ValueError(
-            f"{name}: expected shape ({channels},), for the channels on the {where} of src of "
-            f"shape {src.shape}, got {a.shape}; channels on another axis: pass "
-            f"np.moveaxis(src, axis, {-1 if last else 1}), and diff_dst alike, which copies nothing"
-        )
-    return code
-
-
-cdef object as_sums(object sums, Py_ssize_t channels):
-    sums = as_vector(sums, "sums")
-    if code_of(sums.dtype) != BN_F64:
-        raise wrong_dtype("sums", sums, "float64")
-    if sums.shape != (2, channels):
-        raise ValueError(f"sums: expected shape (2, {channels}), got {sums.shape}")
-    return np.ascontiguousarray(sums)
-
-
-cdef object checked(Views *v, What what, object src, object diff_dst, object mean,
+cdef object checked(Call *c, What what, object src, object diff_dst, object mean,
                     object variance, object gamma, object sums, object count, object epsilon,
                     object data_format, bint is_training, bint param_grads, object out,
                     object num_threads):
-    cdef bn_problem p
-    cdef Order order
-    cdef int code, vector_code, channel, i
-    cdef bint last, is_empty = False, copy_back = False
-    cdef bn_status status
+    cdef bn_problem *p = &c.problem
     cdef double elements = 0
-    cdef double[:, ::1] sums_view
-    cdef Py_ssize_t channels
+    c.is_empty = False
+    c.vector_code = -1
+    p.variance.data = p.gamma.data = p.diff_gamma.data = p.diff_beta.data = NULL
 
-    # -- data
     src = as_array(src, "src")
     diff_dst = as_array(diff_dst, "diff_dst")
-    code = code_of(src.dtype)
-    if code < 0:
-        raise wrong_dtype("src", src, _or(_TABLE))
-    if code_of(diff_dst.dtype) != code:
-        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[code]}, as src is")
-    hold(v, BN_SRC, src, False)
-    hold(v, BN_DIFF_DST, diff_dst, False)
-    if v.view[BN_SRC].ndim < 2:
-        raise ValueError(f"src: expected at least 2 dimensions, got shape {src.shape}")
-    if v.view[BN_DIFF_DST].ndim != v.view[BN_SRC].ndim:
-        raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
-    for i in range(v.view[BN_SRC].ndim):
-        if v.view[BN_DIFF_DST].shape[i] != v.view[BN_SRC].shape[i]:
-            raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
-        is_empty = is_empty or v.view[BN_SRC].shape[i] == 0
-
-    # -- attributes
-    if data_format == "NXC":
-        last = True
-    elif data_format == "NCX":
-        last = False
-    else:
-        raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {data_format!r}")
-    channel = v.view[BN_SRC].ndim - 1 if last else 1
-    channels = v.view[BN_SRC].shape[channel]
-    p.dtype = <bn_dtype>code
+    take_data(c, src, diff_dst)
+    take_attributes(c, data_format, num_threads)
+    p.dtype = <bn_dtype>c.code
     p.training = is_training
-    p.num_threads = as_num_threads(num_threads)
-    p.epsilon = as_epsilon(epsilon) if what != REDUCE else 0
+    p.epsilon = 0 if what == REDUCE else as_epsilon(epsilon)
 
-    # -- vectors
-    mean = as_vector(mean, "mean")
-    vector_code = check_vector(mean, "mean", code, -1, channels, src, last)
-    if what != REDUCE:
-        variance = as_vector(variance, "variance")
-        check_vector(variance, "variance", code, vector_code, channels, src, last)
-        if gamma is not None:
-            gamma = as_vector(gamma, "gamma")
-            check_vector(gamma, "gamma", code, vector_code, channels, src, last)
+    mean = take_vector(c, &p.mean, mean, "mean", src)
+    if what == REDUCE:
+        sums = np.zeros((2, c.channels))
+        sort_axes(&c.view[BN_SRC], c.channel, &c.order)
+        if not c.is_empty:
+            run(c, what, src, diff_dst, None, sums, 0)
+        return sums
+    variance = take_vector(c, &p.variance, variance, "variance", src)
+    if gamma is not None:
+        gamma = take_vector(c, &p.gamma, gamma, "gamma", src)
     if what == APPLY:
-        elements = as_count(count, is_empty)
-        sums = as_sums(sums, channels)
+        elements = as_count(count, c.is_empty)
+        sums = as_sums(sums, c.channels)
 
-    # -- outputs
-    if what == REDUCE:
-        sums = np.zeros((2, channels))
+    diff_src, diff_gamma, diff_beta = split_out(out, param_grads)
+    if diff_src is not None:
+        take_diff_src(c, diff_src, src)
+    if diff_gamma is not None:
+        take_param_grad(c, &p.diff_gamma, diff_gamma, "out: diff_gamma")
+    if diff_beta is not None:
+        take_param_grad(c, &p.diff_beta, diff_beta, "out: diff_beta")
+    if out is not None and not c.is_empty:
+        check_shared(c, (diff_src, diff_gamma, diff_beta, src, diff_dst, mean, variance, gamma,
+                         sums))
+
+    sort_axes(&c.view[BN_SRC], c.channel, &c.order)
+    if diff_src is None:
+        diff_src = dense(src, &c.order)
+        hold(c, BN_DIFF_SRC, diff_src)
+    if param_grads and diff_gamma is None:
+        diff_gamma = new_param_grad(c, &p.diff_gamma, mean)
+    if param_grads and diff_beta is None:
+        diff_beta = new_param_grad(c, &p.diff_beta, mean)
+    if not c.is_empty:
+        run(c, what, src, diff_dst, diff_src, sums, elements)
     else:
-        diff_src, diff_gamma, diff_beta = split_out(out, param_grads)
-        if diff_src is not None:
-            check_out(diff_src, "out: diff_src", src.shape, code)
-        if diff_gamma is not None:
-            check_out(diff_gamma, "out: diff_gamma", (channels,), vector_code)
-        if diff_beta is not None:
-            check_out(diff_beta, "out: diff_beta", (channels,), vector_code)
-        if out is not None and not is_empty:
-            if diff_src is not None:
-                hold(v, BN_DIFF_SRC, diff_src, True)
-            check_shared(
-                ["out: diff_src", "out: diff_gamma", "out: diff_beta", "src", "diff_dst", "mean",
-                 "variance", "gamma", "sums"],
-                [diff_src, diff_gamma, diff_beta, src, diff_dst, mean, variance, gamma,
-                 sums if what == APPLY else None],
-                v.view,
-            )
-        if param_grads:
-            if diff_gamma is None:
-                diff_gamma = empty(channels, mean.dtype)
-            if diff_beta is None:
-                diff_beta = empty(channels, mean.dtype)
+        for a in (diff_gamma, diff_beta):
+            if a is not None:
+                a[...] = 0
+    return new_tuple(BatchNormGradients, (diff_src, diff_gamma, diff_beta))
 
-    # -- axes
-    sort_axes(&v.view[BN_SRC], channel, &order)
-    if what != REDUCE and diff_src is None:
-        diff_src = dense(&v.view[BN_SRC], &order, src.dtype)
-        if not is_empty:
-            hold(v, BN_DIFF_SRC, diff_src, True)
-    if is_empty:
-        if what == REDUCE:
-            return sums
-        if param_grads:
-            diff_gamma[...] = 0
-            diff_beta[...] = 0
-        return BatchNormGradients(diff_src, diff_gamma, diff_beta)
-    result = target = None if what == REDUCE else diff_src
-    if not follows(&v.view[BN_SRC], &order):
-        copied = dense(&v.view[BN_SRC], &order, src.dtype)
-        np.copyto(copied, src)
-        src = copied
-        hold(v, BN_SRC, src, False)
-    if not follows(&v.view[BN_DIFF_DST], &order):
-        copied = dense(&v.view[BN_SRC], &order, src.dtype)
-        np.copyto(copied, diff_dst)
-        diff_dst = copied
-        hold(v, BN_DIFF_DST, diff_dst, False)
+
+cdef object walkable(Call *c, int operand, object a, object src):
+    """`a`, or a dense copy of it if the kernels cannot walk it in src's order."""
+    if follows(&c.view[operand], &c.order):
+        return a
+    copied = dense(src, &c.order)
+    if operand != BN_DIFF_SRC:
+        np.copyto(copied, a)
+    hold(c, operand, copied)
+    return copied
+
+
+cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, object sums,
+             double count) except -1:
+    """The C call, between the copies it may need. diff_src is None for REDUCE."""
+    cdef bn_status status
+    cdef double[:, ::1] reduced
+    cdef const double[:, ::1] given
+    walkable(c, BN_SRC, src, src)
+    walkable(c, BN_DIFF_DST, diff_dst, src)
     if what == REDUCE:
-        v.view[BN_DIFF_SRC] = v.view[BN_SRC]
-    elif not follows(&v.view[BN_DIFF_SRC], &order):
-        target = dense(&v.view[BN_SRC], &order, src.dtype)
-        hold(v, BN_DIFF_SRC, target, True)
-        copy_back = True
-    set_axes(&p, v.view, &order, channel, channels)
+        c.view[BN_DIFF_SRC] = c.view[BN_SRC]
+        written = None
+    else:
+        written = walkable(c, BN_DIFF_SRC, diff_src, src)
+    set_axes(&c.problem, c.view, &c.order, c.channel, c.channels)
 
-    # -- vectors, as the problem has them
-    memset(&p.variance, 0, sizeof(bn_vector))
-    memset(&p.gamma, 0, sizeof(bn_vector))
-    memset(&p.diff_gamma, 0, sizeof(bn_vector))
-    memset(&p.diff_beta, 0, sizeof(bn_vector))
-    read_vector(&p.mean, mean, vector_code)
-    if what != REDUCE:
-        read_vector(&p.variance, variance, vector_code)
-        if gamma is not None:
-            read_vector(&p.gamma, gamma, vector_code)
-        if param_grads:
-            read_vector(&p.diff_gamma, diff_gamma, vector_code)
-            read_vector(&p.diff_beta, diff_beta, vector_code)
-
-    # -- go
     if what == WHOLE:
         with nogil:
-            status = bn_backward(&p)
-    else:
-        sums_view = sums
+            status = bn_backward(&c.problem)
+    elif what == REDUCE:
+        reduced = sums
         with nogil:
-            if what == REDUCE:
-                status = bn_backward_reduce(&p, &sums_view[0, 0])
-            else:
-                status = bn_backward_apply(&p, &sums_view[0, 0], elements)
+            status = bn_backward_reduce(&c.problem, &reduced[0, 0])
+    else:
+        given = sums
+        with nogil:
+            status = bn_backward_apply(&c.problem, &given[0, 0], count)
     if status != BN_OK:
         raise MemoryError("bn_ext: no memory for partial sums")
-    if copy_back:
-        np.copyto(result, target)
-    return sums if what == REDUCE else BatchNormGradients(result, diff_gamma, diff_beta)
+    if written is not diff_src:
+        np.copyto(diff_src, written)
+    return 0
 
+
+# ---- the public functions -------------------------------------------------------
 
 def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
                         data_format="NXC", is_training=True, param_grads=True,

@@ -64,6 +64,7 @@ typedef struct {
     char *coef[BN_COEFS]; /* per channel, in the arithmetic type */
     double *partial;      /* (chunks, BN_PLANES, channels) */
     double *sums;         /* (2, channels), rounded to doubles */
+    pair *rstd;           /* per channel */
 } work;
 
 /* A thread's own memory. The two passes run turn by turn on different tiles, so
@@ -150,7 +151,7 @@ static void plan(work *w, int threads) {
         w->form = PIXELS;
         if (w->channels < MERGE_BELOW) {
             const int64_t unit = MERGED_UNIT / greatest_common_divisor(w->channels, MERGED_UNIT);
-            w->merged = unit * ceil_div(MERGED_COLUMNS, unit * w->channels);
+            w->merged = at_most(unit * ceil_div(MERGED_COLUMNS, unit * w->channels), w->outer);
         }
         w->rows = ceil_div(w->outer, w->merged);
         w->regular = w->merged == 1 || w->outer == 1 ||
@@ -202,6 +203,7 @@ static size_t lay_out_work(work *w, char *block) {
     for (int i = 0; i < BN_COEFS; i++)
         w->coef[i] = take(block, &used, w->channels, w->number);
     w->sums = take(block, &used, 2 * w->channels, sizeof(double));
+    w->rstd = take(block, &used, w->channels, sizeof(pair));
     w->partial =
         take(block, &used, w->first ? w->chunks * BN_PLANES * w->channels : 0, sizeof(double));
     return used;
@@ -245,38 +247,35 @@ static void set_coef(const work *w, int which, int64_t c, double value) {
         ((float *)w->coef[which])[c] = (float)value;
 }
 
-/* What needs no sums. */
-static void set_means_and_scales(const work *w) {
+/* What needs no sums. Double data deserves coefficients that are rounded once, so those
+ * go through pairs; for the rest, doubles are far finer than the float they end as. */
+static void prepare_channels(const work *w) {
     const bn_problem *p = w->p;
     for (int64_t c = 0; c < w->channels; c++) {
         set_coef(w, BN_MEAN, c, parameter(&p->mean, c));
         if (!p->variance.data)
             continue;
         const double variance = parameter(&p->variance, c), gamma = parameter(&p->gamma, c);
-        if (p->dtype == BN_F64) {
-            const pair rstd = pair_rsqrt(pair_sum(variance, p->epsilon));
-            set_coef(w, BN_SCALE, c, pair_round(pair_times(pair_of(gamma, 0), rstd)));
-        } else {
-            set_coef(w, BN_SCALE, c, gamma * (1 / sqrt(variance + p->epsilon)));
-        }
+        const pair rstd = p->dtype == BN_F64 ? pair_rsqrt(pair_sum(variance, p->epsilon))
+                                             : pair_of(1 / sqrt(variance + p->epsilon), 0);
+        w->rstd[c] = rstd;
+        set_coef(w, BN_SCALE, c,
+                 p->dtype == BN_F64 ? pair_round(pair_times(pair_of(gamma, 0), rstd))
+                                    : gamma * rstd.high);
     }
 }
 
-/* Double data deserves coefficients that are rounded once, so those go through
- * pairs; for the rest, doubles are far finer than the float they end as. */
 static void finish_channel(const work *w, int64_t c, double sum_dy, double sum_dy_xc) {
     const bn_problem *p = w->p;
-    const double variance = parameter(&p->variance, c);
+    const pair rstd = w->rstd[c];
     double diff_gamma, slope;
     if (p->dtype == BN_F64) {
-        const pair rstd = pair_rsqrt(pair_sum(variance, p->epsilon));
         const pair product = pair_times(pair_of(sum_dy_xc, 0), rstd);
         diff_gamma = pair_round(product);
         slope = pair_round(pair_over(pair_times(product, rstd), w->count));
     } else {
-        const double rstd = 1 / sqrt(variance + p->epsilon);
-        diff_gamma = rstd * sum_dy_xc;
-        slope = rstd * diff_gamma / w->count;
+        diff_gamma = rstd.high * sum_dy_xc;
+        slope = rstd.high * diff_gamma / w->count;
     }
     set_coef(w, BN_SHIFT, c, sum_dy / w->count);
     set_coef(w, BN_SLOPE, c, slope);
@@ -580,7 +579,7 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     bn_status status = BN_NO_MEMORY;
     char *team = bn_schedule_memory(&s, threads);
     if (team) {
-        set_means_and_scales(&w);
+        prepare_channels(&w);
         if (given)
             for (int64_t c = 0; c < w.channels; c++)
                 finish_channel(&w, c, given[c], given[w.channels + c]);
