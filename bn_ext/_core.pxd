@@ -58,6 +58,8 @@ cdef extern from "bn.h" nogil:
     void bn_isa_use(int level)
 
     void bn_set_cpu_quota(int threads)
+    void bn_cache_sizes(int64_t *l2, int64_t *last_level)
+    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
     int bn_default_threads()
     c_bool bn_has_openmp()
     c_bool bn_forked()

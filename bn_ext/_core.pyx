@@ -975,6 +975,18 @@ def _set_cpu_quota(int threads):
     bn_set_cpu_quota(threads)
 
 
+def _cache_sizes():
+    """(bytes of a core's second-level cache, of the last-level cache)."""
+    cdef int64_t l2, last_level
+    bn_cache_sizes(&l2, &last_level)
+    return l2, last_level
+
+
+def _set_cache_sizes(l2, last_level):
+    """Pretend, for tests; zeros ask the system again."""
+    bn_set_cache_sizes(l2, last_level)
+
+
 def _default_threads():
     return bn_default_threads()
 

@@ -170,6 +170,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
         "default_threads": _core._default_threads(),
         "cpu_quota": _QUOTA,
+        "cache_sizes": _core._cache_sizes(),
         "forked": _core._forked(),
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -179,7 +180,9 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         return config
     width = max(map(len, config))
     for key, value in config.items():
-        print(f"{key:<{width}}  {', '.join(value) if isinstance(value, tuple) else value}")
+        print(
+            f"{key:<{width}}  {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
+        )
     return None
 
 

@@ -8,15 +8,19 @@
  *               column of the wide row keeps its own sums.
  *   ROWS        short rows per channel (NCX). One row of the kernel is a run of
  *               channels, each with all its `inner` columns, of one n.
- *   LONG_ROWS   long rows per channel. A row is folded to LANES columns: element
- *               x belongs to column x mod LANES, and up to eight stretches of
- *               LANES elements are the rows of a block.
+ *   LONG_ROWS   long rows per channel. A row is folded to `lanes` columns: element
+ *               x belongs to column x mod lanes, and eight stretches of that many
+ *               elements, one behind the other, are the rows of a block.
  *
- * A column sums its rows in blocks of eight from the start of each chunk, a
- * channel sums its columns at the end of each chunk, and chunks are added in
- * order once the tile is done. Chunks are CHUNK_ROWS kernel rows (PIXELS, ROWS)
- * or about CHUNK_ELEMENTS of one channel (LONG_ROWS). Tiles, threads and caches
- * only decide who works when.
+ * A channel sums its columns at the end of each chunk, and chunks are added in order
+ * once the tile is done. A chunk is CHUNK_ROWS kernel rows (PIXELS, ROWS) or about
+ * CHUNK_ELEMENTS of one channel (LONG_ROWS). Tiles, threads and caches only decide who
+ * works when.
+ *
+ * Which eight rows of a chunk are summed together follows from how memory is read
+ * fastest: stretches of 128 bytes side by side, or else rows far apart. So n rows are
+ * cut into eight streams of q = ceil(n/8) consecutive rows, and block g holds row g of
+ * each stream. (Eight consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
  *
  * Where axes cannot be merged (views with gaps), the same columns are visited in
  * several runs; where a LONG_ROWS block crosses a gap, its elements are gathered
@@ -32,20 +36,28 @@
 typedef enum { PIXELS, ROWS, LONG_ROWS } form;
 
 enum {
-    MERGE_BELOW = 128,    /* channels: from here on a pixel fills registers by itself */
-    MERGED_COLUMNS = 256, /* at least, after merging */
-    MERGED_UNIT = 32,     /* merged columns are a multiple of this: no tails */
-    LONG_ROW = 1024,      /* elements from which a row is long */
-    LANES = 256,
-    BLOCK = BN_ROWS * LANES,
-    CHUNK_ROWS = 128,
-    CHUNK_ELEMENTS = 16 * BLOCK,
+    MERGE_BELOW = 128,     /* channels: from here on a pixel fills registers by itself */
+    MERGED_COLUMNS = 256,  /* at least, after merging */
+    MERGED_UNIT = 32,      /* merged columns are a multiple of this: no tails */
+    LONG_ROW = 1024,       /* elements from which a row is long */
+    LONG_ROW_OF_FEW = 256, /* the same where there are few rows to share a column's cost */
+    FEW_ROWS = 32,
+    STRETCH_BYTES = 128, /* of `lanes` elements */
+    LINE_BYTES = 64,
+    PAGE_BYTES = 4096,
+    CHUNK_ROWS = 136,       /* 8 * 17: streams of 17 rows rarely start in one cache set */
+    CHUNK_ELEMENTS = 32768, /* a multiple of every block */
+    PIECE_ELEMENTS = 4096,  /* what is gathered, or reduced and then scaled, at a time */
+    PIECE_BYTES = 128 << 10,
+    APPLY_STREAMS = 4, /* eight are slower where diff_src is written (measured) */
 };
 
 typedef struct {
     const bn_problem *p;
     const bn_dtype_kernels *kernels;
-    bn_kernel *first, *second; /* NULL: no such pass */
+    bn_kernel *reduce, *write; /* NULL: no such kernel */
+    bool fused;                /* reduce and write in the first pass: frozen statistics */
+    bool streaming;            /* diff_src bypasses the cache */
     int64_t size;              /* bytes of an element */
     int64_t number;            /* bytes of an arithmetic number */
     int64_t channels, outer, inner;
@@ -55,16 +67,19 @@ typedef struct {
     bool regular;           /* each block is one run of columns (LONG_ROWS: of elements) */
     int64_t merged;         /* PIXELS: rows read as one */
     int64_t rows;           /* PIXELS, ROWS: kernel rows, the last one maybe shorter */
+    int64_t lanes;          /* LONG_ROWS */
     int64_t chunks;         /* tasks per tile */
     int64_t rows_per_chunk; /* LONG_ROWS with rows shorter than a chunk */
     int64_t chunks_per_row; /* LONG_ROWS with longer ones, else 1 */
     int64_t tile, tiles;    /* channels per tile, tiles */
     int64_t columns;        /* of the widest tile */
 
-    char *coef[BN_COEFS]; /* per channel, in the arithmetic type */
-    double *partial;      /* (chunks, BN_PLANES, channels) */
-    double *sums;         /* (2, channels), rounded to doubles */
-    pair *rstd;           /* per channel */
+    char *coefs; /* (BN_COEFS, channels), in the arithmetic type */
+    bn_sums sums;
+    double *partial;      /* (chunks, planes, channels) */
+    double *gamma, *rstd; /* per channel */
+    double *rstd_low;     /* what rstd lacks, for double data */
+    double *value;        /* per channel, for what is converted */
 } work;
 
 /* A thread's own memory. The two passes run turn by turn on different tiles, so
@@ -72,9 +87,9 @@ typedef struct {
 typedef struct {
     int64_t from[2]; /* the channel whose coefficients come first; -1: none laid out */
     bn_coefs coefs[2];
-    char *column[2][BN_COEFS];
+    char *column[2]; /* (BN_COEFS, columns) each */
     bn_sums sums;
-    char *gathered[2]; /* one block of src and of diff_dst */
+    char *gathered[2]; /* a piece of src and of diff_dst */
 } scratch;
 
 /* ---- where things are -------------------------------------------------- */
@@ -97,14 +112,11 @@ static void place(bn_block *b, const work *w, const int64_t offset[BN_OPERANDS])
         b->data[o] = (char *)((uintptr_t)w->p->data[o] + (uintptr_t)offset[o]);
 }
 
-/* Rows row, row + step, ... of the outer axes. */
-static void place_rows(bn_block *b, const work *w, int64_t row, int64_t step) {
-    for (int k = 0; k < b->rows; k++) {
-        int64_t offset[BN_OPERANDS] = {0};
-        add_offset(w->p->outer, w->p->n_outer, row + k * step, offset);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b->row[o][k] = offset[o];
-    }
+/* Offset of the index-th position of the outer axes. */
+static void row_offset(const work *w, int64_t index, int64_t offset[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        offset[o] = 0;
+    add_offset(w->p->outer, w->p->n_outer, index, offset);
 }
 
 static int64_t count_of(const bn_axis *axes, int n) {
@@ -116,6 +128,10 @@ static int64_t count_of(const bn_axis *axes, int n) {
 
 static int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
+}
+
+static int64_t at_least(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
 static int64_t ceil_div(int64_t a, int64_t b) {
@@ -144,9 +160,11 @@ static void plan(work *w, int threads) {
     w->outer = count_of(p->outer, p->n_outer);
     w->inner = count_of(p->inner, p->n_inner);
     w->merged = w->chunks_per_row = w->rows_per_chunk = 1;
+    w->lanes = STRETCH_BYTES / w->size;
 
     bn_extent e = {.channels = w->channels, .columns = 1, .divisible = true};
     e.bytes = w->outer * w->inner * 2 * w->size;
+    w->streaming = w->write && bn_streaming(w->channels * e.bytes / 2 * 3);
     if (w->inner == 1) {
         w->form = PIXELS;
         if (w->channels < MERGE_BELOW) {
@@ -159,7 +177,7 @@ static void plan(work *w, int threads) {
         w->chunks = ceil_div(w->rows, CHUNK_ROWS);
         e.interleaved = true;
         e.divisible = w->merged == 1;
-    } else if (w->inner < LONG_ROW) {
+    } else if (w->inner < (w->outer < FEW_ROWS ? LONG_ROW_OF_FEW : LONG_ROW)) {
         w->form = ROWS;
         w->rows = w->outer;
         w->regular = p->n_inner == 1 && (w->channels == 1 || steps(w, &p->channel, w->inner));
@@ -182,7 +200,7 @@ static void plan(work *w, int threads) {
     w->tiles = ceil_div(w->channels, w->tile);
     w->columns = w->form == PIXELS ? w->tile * w->merged
                  : w->form == ROWS ? w->tile * w->inner
-                                   : LANES;
+                                   : w->lanes;
 }
 
 /* ---- memory ------------------------------------------------------------ */
@@ -198,20 +216,22 @@ static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
     return block ? block + at : NULL;
 }
 
-static size_t lay_out_work(work *w, char *block) {
-    size_t used = 0;
-    for (int i = 0; i < BN_COEFS; i++)
-        w->coef[i] = take(block, &used, w->channels, w->number);
-    w->sums = take(block, &used, 2 * w->channels, sizeof(double));
-    w->rstd = take(block, &used, w->channels, sizeof(pair));
-    w->partial =
-        take(block, &used, w->first ? w->chunks * BN_PLANES * w->channels : 0, sizeof(double));
-    return used;
-}
-
 /* Planes that the arithmetic type uses: floats lose nothing in doubles. */
 static int planes(const work *w) {
     return w->p->dtype == BN_F64 ? BN_PLANES : BN_LOST_DY;
+}
+
+static size_t lay_out_work(work *w, char *block) {
+    size_t used = 0;
+    const int64_t c = w->channels;
+    w->coefs = take(block, &used, BN_COEFS * c, w->number);
+    w->sums = (bn_sums){take(block, &used, BN_PLANES * c, sizeof(double)), c};
+    w->gamma = take(block, &used, c, sizeof(double));
+    w->rstd = take(block, &used, c, sizeof(double));
+    w->rstd_low = take(block, &used, c, sizeof(double));
+    w->value = take(block, &used, c, sizeof(double));
+    w->partial = take(block, &used, w->reduce ? w->chunks * planes(w) * c : 0, sizeof(double));
+    return used;
 }
 
 static size_t lay_out_scratch(const work *w, scratch *s, char *block) {
@@ -219,14 +239,13 @@ static size_t lay_out_scratch(const work *w, scratch *s, char *block) {
     take(block, &used, 1, sizeof *s);
     for (int pass = 0; pass < 2; pass++) {
         s->from[pass] = -1;
-        for (int i = 0; i < BN_COEFS; i++)
-            s->column[pass][i] = take(block, &used, w->columns, w->number);
+        s->column[pass] = take(block, &used, BN_COEFS * w->columns, w->number);
     }
     s->sums.stride = (w->columns + BN_PAD + 7) / 8 * 8;
-    s->sums.plane = take(block, &used, w->first ? planes(w) * s->sums.stride : 0, sizeof(double));
+    s->sums.plane = take(block, &used, w->reduce ? planes(w) * s->sums.stride : 0, sizeof(double));
     for (int o = 0; o < 2; o++)
         s->gathered[o] =
-            take(block, &used, w->form == LONG_ROWS && !w->regular ? BLOCK : 0, w->size);
+            take(block, &used, w->p->n_outer > 1 || !w->regular ? PIECE_ELEMENTS : 0, w->size);
     return used;
 }
 
@@ -236,53 +255,73 @@ static void start(void *work_, void *scratch_) {
 
 /* ---- once per channel -------------------------------------------------- */
 
-static double parameter(const bn_vector *v, int64_t c) {
-    return v->data ? vector_get(v, c) : 1;
-}
-
-static void set_coef(const work *w, int which, int64_t c, double value) {
+static void set_coefs(const work *w, int which, int64_t from, int64_t n, const double *values) {
     if (w->p->dtype == BN_F64)
-        ((double *)w->coef[which])[c] = value;
+        memcpy((double *)w->coefs + which * w->channels + from, values, (size_t)n * sizeof *values);
     else
-        ((float *)w->coef[which])[c] = (float)value;
+        for (int64_t i = 0; i < n; i++)
+            ((float *)w->coefs)[which * w->channels + from + i] = (float)values[i];
 }
 
 /* What needs no sums. Double data deserves coefficients that are rounded once, so those
  * go through pairs; for the rest, doubles are far finer than the float they end as. */
 static void prepare_channels(const work *w) {
     const bn_problem *p = w->p;
-    for (int64_t c = 0; c < w->channels; c++) {
-        set_coef(w, BN_MEAN, c, parameter(&p->mean, c));
-        if (!p->variance.data)
-            continue;
-        const double variance = parameter(&p->variance, c), gamma = parameter(&p->gamma, c);
-        const pair rstd = p->dtype == BN_F64 ? pair_rsqrt(pair_sum(variance, p->epsilon))
-                                             : pair_of(1 / sqrt(variance + p->epsilon), 0);
-        w->rstd[c] = rstd;
-        set_coef(w, BN_SCALE, c,
-                 p->dtype == BN_F64 ? pair_round(pair_times(pair_of(gamma, 0), rstd))
-                                    : gamma * rstd.high);
-    }
+    const int64_t n = w->channels;
+    double *value = w->value;
+    vector_read(&p->mean, 0, n, value);
+    set_coefs(w, BN_MEAN, 0, n, value);
+    if (!p->variance.data)
+        return;
+    vector_read(&p->variance, 0, n, w->rstd);
+    vector_read(&p->gamma, 0, n, w->gamma);
+    if (p->dtype == BN_F64)
+        for (int64_t c = 0; c < n; c++) {
+            const pair rstd = pair_rsqrt(pair_sum(w->rstd[c], p->epsilon));
+            w->rstd[c] = rstd.high;
+            w->rstd_low[c] = rstd.low;
+            value[c] = pair_round(pair_times(pair_of(w->gamma[c], 0), rstd));
+        }
+    else
+        for (int64_t c = 0; c < n; c++) {
+            w->rstd[c] = 1 / sqrt(w->rstd[c] + p->epsilon);
+            value[c] = w->gamma[c] * w->rstd[c];
+        }
+    set_coefs(w, BN_SCALE, 0, n, value);
 }
 
-static void finish_channel(const work *w, int64_t c, double sum_dy, double sum_dy_xc) {
+/* Inf or NaN make what was lost meaningless. */
+static double rounded(double sum, double lost) {
+    return isnan(sum + lost) ? sum : sum + lost;
+}
+
+/* From the sums of n channels, rounded to doubles: coefficients and parameter gradients. */
+static void finish_channels(const work *w, int64_t from, int64_t n) {
     const bn_problem *p = w->p;
-    const pair rstd = w->rstd[c];
-    double diff_gamma, slope;
-    if (p->dtype == BN_F64) {
-        const pair product = pair_times(pair_of(sum_dy_xc, 0), rstd);
-        diff_gamma = pair_round(product);
-        slope = pair_round(pair_over(pair_times(product, rstd), w->count));
-    } else {
-        diff_gamma = rstd.high * sum_dy_xc;
-        slope = rstd.high * diff_gamma / w->count;
-    }
-    set_coef(w, BN_SHIFT, c, sum_dy / w->count);
-    set_coef(w, BN_SLOPE, c, slope);
+    const double *sum_dy = w->sums.plane + from, *sum_dy_xc = sum_dy + w->channels;
+    const double *rstd = w->rstd + from, *rstd_low = w->rstd_low + from;
+    double *value = w->value + from, *slope = w->gamma + from;
+    for (int64_t c = 0; c < n; c++)
+        value[c] = sum_dy[c] / w->count;
+    set_coefs(w, BN_SHIFT, from, n, value);
+    /* gamma has done its duty: its place takes the slopes. */
+    if (p->dtype == BN_F64)
+        for (int64_t c = 0; c < n; c++) {
+            const pair r = {rstd[c], rstd_low[c]};
+            const pair diff_gamma = pair_times(pair_of(sum_dy_xc[c], 0), r);
+            value[c] = pair_round(diff_gamma);
+            slope[c] = pair_round(pair_over(pair_times(diff_gamma, r), w->count));
+        }
+    else
+        for (int64_t c = 0; c < n; c++) {
+            value[c] = rstd[c] * sum_dy_xc[c];
+            slope[c] = rstd[c] * value[c] / w->count;
+        }
+    set_coefs(w, BN_SLOPE, from, n, slope);
     if (p->diff_beta.data)
-        vector_set(&p->diff_beta, c, sum_dy);
+        vector_write(&p->diff_beta, from, n, sum_dy);
     if (p->diff_gamma.data)
-        vector_set(&p->diff_gamma, c, diff_gamma);
+        vector_write(&p->diff_gamma, from, n, value);
 }
 
 /* ---- sums -------------------------------------------------------------- */
@@ -293,51 +332,45 @@ static void clear_sums(const work *w, scratch *s, int64_t columns) {
                (size_t)(columns + BN_PAD) * sizeof(double));
 }
 
-static void keep_total(const work *w, int64_t chunk, int64_t c, const double total[BN_PLANES]) {
-    double *to = w->partial + chunk * BN_PLANES * w->channels + c;
-    for (int plane = 0; plane < BN_PLANES; plane++)
-        to[plane * w->channels] = total[plane];
+static bn_sums from_column(const bn_sums *sums, int64_t column) {
+    return (bn_sums){sums->plane + column, sums->stride};
 }
 
-static void add_to_total(double total[BN_PLANES], int which, double term, double lost) {
-    const pair sum = pair_sum(total[which], term);
-    total[which] = sum.high;
-    total[which + BN_LOST_DY] += sum.low + lost;
+static bn_sums partial_of(const work *w, int64_t chunk) {
+    return (bn_sums){w->partial + chunk * planes(w) * w->channels, w->channels};
 }
 
-/* A channel's columns are `merged` apart by `channels`. */
-static void total_merged(const work *w, scratch *s, int64_t c, double total[BN_PLANES]) {
-    for (int64_t m = 0; m < w->merged; m++)
-        for (int which = BN_SUM_DY; which <= BN_SUM_DY_XC; which++) {
-            const double *at = s->sums.plane + which * s->sums.stride + m * w->channels + c;
-            const double lost = planes(w) == BN_PLANES ? at[BN_LOST_DY * s->sums.stride] : 0;
-            add_to_total(total, which, *at, lost);
-        }
-}
-
-/* Inf or NaN make what was lost meaningless. */
-static double rounded(double sum, double lost) {
-    return isnan(sum + lost) ? sum : sum + lost;
+/* A channel's columns are `merged` apart by n: the upper half of the merged rows is
+ * added to the lower one, until one is left. */
+static void keep_merged(const work *w, scratch *s, int64_t from, int64_t n, int64_t chunk) {
+    for (int64_t m = w->merged; m > 1; m -= m / 2) {
+        const bn_sums upper = from_column(&s->sums, (m - m / 2) * n);
+        w->kernels->add(&s->sums, &upper, m / 2 * n);
+    }
+    const bn_sums to = partial_of(w, chunk);
+    for (int plane = 0; plane < planes(w); plane++)
+        memcpy(to.plane + plane * to.stride + from, s->sums.plane + plane * s->sums.stride,
+               (size_t)n * sizeof(double));
 }
 
 static void finish_tile(void *work_, int64_t tile) {
     const work *w = work_;
-    const int64_t end = at_most((tile + 1) * w->tile, w->channels);
-    for (int64_t c = tile * w->tile; c < end; c++) {
-        double total[BN_PLANES] = {0};
-        for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
-            const double *from = w->partial + chunk * BN_PLANES * w->channels + c;
-            for (int which = BN_SUM_DY; which <= BN_SUM_DY_XC; which++)
-                add_to_total(total, which, from[which * w->channels],
-                             from[(which + BN_LOST_DY) * w->channels]);
-        }
-        const double sum_dy = rounded(total[BN_SUM_DY], total[BN_LOST_DY]);
-        const double sum_dy_xc = rounded(total[BN_SUM_DY_XC], total[BN_LOST_DY_XC]);
-        w->sums[c] = sum_dy;
-        w->sums[w->channels + c] = sum_dy_xc;
-        if (w->p->variance.data)
-            finish_channel(w, c, sum_dy, sum_dy_xc);
+    const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
+    const bn_sums sums = from_column(&w->sums, from);
+    for (int plane = 0; plane < planes(w); plane++)
+        memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
+    for (int64_t chunk = 0; chunk < w->chunks; chunk++) {
+        const bn_sums all = partial_of(w, chunk), part = from_column(&all, from);
+        w->kernels->add(&sums, &part, n);
     }
+    for (int which = 0; planes(w) == BN_PLANES && which < BN_LOST_DY; which++) {
+        double *sum = sums.plane + which * sums.stride;
+        const double *lost = sums.plane + (which + BN_LOST_DY) * sums.stride;
+        for (int64_t c = 0; c < n; c++)
+            sum[c] = rounded(sum[c], lost[c]);
+    }
+    if (w->p->variance.data)
+        finish_channels(w, from, n);
 }
 
 /* ---- tasks ------------------------------------------------------------- */
@@ -347,196 +380,324 @@ static const bn_coefs *coefs_of(const work *w, scratch *s, int pass, int64_t fro
     if (s->from[pass] == from)
         return &s->coefs[pass];
     s->from[pass] = from;
-    const int64_t each = w->form == PIXELS ? 1 : w->form == ROWS ? w->inner : LANES;
-    for (int i = 0; i < BN_COEFS; i++) {
-        const char *channel = w->coef[i] + from * w->number;
-        char *column = s->column[pass][i];
-        if (w->merged == 1 && each == 1) {
-            s->coefs[pass].column[i] = channel;
-            continue;
-        }
-        w->kernels->expand(channel, w->merged, n, each, column);
-        s->coefs[pass].column[i] = column;
+    const int64_t each = w->form == PIXELS ? 1 : w->form == ROWS ? w->inner : w->lanes;
+    const char *channel = w->coefs + from * w->number;
+    const int written = w->p->training ? (1 << BN_COEFS) - 1 : 1 << BN_SCALE;
+    const int needed = (pass == 0) << BN_MEAN | (pass == 1 || w->fused ? written : 0);
+    if (w->merged == 1 && each == 1) {
+        s->coefs[pass] = (bn_coefs){channel, w->channels};
+        return &s->coefs[pass];
     }
+    for (int i = 0; i < BN_COEFS; i++)
+        if (needed >> i & 1)
+            w->kernels->expand(channel + i * w->channels * w->number, w->merged, n, each,
+                               s->column[pass] + i * w->columns * w->number);
+    s->coefs[pass] = (bn_coefs){s->column[pass], w->columns};
     return &s->coefs[pass];
 }
 
-static void call(const work *w, bn_kernel *kernel, const bn_block *b, const bn_coefs *coefs,
-                 const bn_sums *sums, int64_t column) {
-    bn_coefs c;
-    for (int i = 0; i < BN_COEFS; i++)
-        c.column[i] = (const char *)coefs->column[i] + column * w->number;
-    const bn_sums at = {sums->plane + column, sums->stride};
-    kernel(b, &c, &at);
+/* What a task does to each of its blocks. */
+typedef struct {
+    const work *w;
+    scratch *s;
+    bn_kernel *reduce, *write;
+    bn_coefs coefs;
+    bn_sums sums;
+} job;
+
+/* Reduce, write, or first the one and then the other while the block is in cache. */
+static void do_block(const job *j, bn_block *b, int64_t column) {
+    const bn_coefs coefs = {(const char *)j->coefs.column + column * j->w->number, j->coefs.stride};
+    const bn_sums sums = {j->sums.plane + column, j->sums.stride};
+    if (j->reduce)
+        j->reduce(b, &coefs, &sums);
+    if (j->write)
+        j->write(b, &coefs, &sums);
 }
 
-static void pixels(const work *w, bn_kernel *kernel, const bn_coefs *coefs, const bn_sums *sums,
-                   int64_t tile, int64_t chunk) {
-    const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
-    const int64_t runs = w->regular ? 1 : w->merged;
-    const int64_t full = w->outer / w->merged, end = at_most((chunk + 1) * CHUNK_ROWS, w->rows);
-    for (int64_t row = chunk * CHUNK_ROWS; row < end; row += BN_ROWS) {
-        bn_block b;
-        int64_t offset[BN_OPERANDS];
+/* The same, `repeats` so few at a time that what was reduced is still in cache. */
+static void do_blocks(const job *j, const bn_block *blocks, int64_t column) {
+    bn_block piece = *blocks, *b = &piece;
+    const int64_t all = b->repeats, bytes = b->rows * b->cols * j->w->size * 2;
+    const int64_t few = j->reduce && j->write ? at_least(PIECE_BYTES / bytes, 1) : all;
+    for (int64_t done = 0; done < all; done += few) {
+        b->repeats = at_most(few, all - done);
+        do_block(j, b, column);
         for (int o = 0; o < BN_OPERANDS; o++)
-            offset[o] = from * w->p->channel.stride[o];
-        place(&b, w, offset);
-        b.rows = (int)at_most(at_most(row + BN_ROWS, end), full) - (int)at_most(row, full);
-        for (int64_t run = 0; b.rows && run < runs; run++) {
-            b.cols = w->regular ? n * w->merged : n;
-            place_rows(&b, w, row * w->merged + run, w->merged);
-            call(w, kernel, &b, coefs, sums, run * n);
-        }
-        if (full < w->rows && row + BN_ROWS > full) {
-            const int64_t rest = w->outer - full * w->merged;
-            for (int64_t run = 0; run < (w->regular ? 1 : rest); run++) {
-                b.rows = 1;
-                b.cols = w->regular ? n * rest : n;
-                place_rows(&b, w, full * w->merged + run, 1);
-                call(w, kernel, &b, coefs, sums, run * n);
-            }
-        }
+            b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)(few * b->step[o]));
     }
 }
 
-static void rows(const work *w, bn_kernel *kernel, const bn_coefs *coefs, const bn_sums *sums,
-                 int64_t tile, int64_t chunk) {
+/* Rows that are not a fixed pitch apart: each written by itself; the rows of a block
+ * brought together in a buffer, a piece of columns at a time, before they are summed. */
+static void do_uneven(const job *j, const bn_block *run_block, const int64_t *index, int n,
+                      int64_t column) {
+    const work *w = j->w;
+    job reduce = *j, write = *j;
+    reduce.write = write.reduce = NULL;
+    enum { COLUMNS = PIECE_ELEMENTS / BN_ROWS };
+    for (int64_t done = 0; j->reduce && done < run_block->cols; done += COLUMNS) {
+        bn_block b = {.rows = n, .repeats = 1, .cols = at_most(COLUMNS, run_block->cols - done)};
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.pitch[o] = b.cols * w->size;
+        for (int k = 0; k < n; k++) {
+            int64_t offset[BN_OPERANDS];
+            row_offset(w, index[k], offset);
+            for (int o = 0; o < 2; o++)
+                memcpy(j->s->gathered[o] + k * b.pitch[o],
+                       run_block->data[o] + offset[o] + done * w->size, (size_t)b.pitch[o]);
+        }
+        b.data[BN_SRC] = j->s->gathered[0];
+        b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
+        do_block(&reduce, &b, column + done);
+    }
+    for (int k = 0; j->write && k < n; k++) {
+        bn_block b = *run_block;
+        b.rows = 1;
+        b.repeats = 1;
+        b.streaming = w->streaming;
+        int64_t offset[BN_OPERANDS];
+        row_offset(w, index[k], offset);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)offset[o]);
+        do_block(&write, &b, column);
+    }
+}
+
+/* n kernel rows from `row` on, where row i is outer position i * merged + run, in
+ * streams. run_block has data and cols; column is its first. */
+static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_t n, int64_t run,
+                    int64_t column) {
+    const work *w = j->w;
+    const bool even = w->p->n_outer <= 1;
+    int64_t step[BN_OPERANDS] = {0};
+    for (int o = 0; o < BN_OPERANDS && w->p->n_outer == 1; o++)
+        step[o] = w->p->outer[0].stride[o] * w->merged;
+    int64_t most = j->reduce ? BN_ROWS : APPLY_STREAMS, q = ceil_div(n, most);
+    /* Streams whole pages apart would contend for the same few lines of L1. */
+    if (!j->reduce && q * step[BN_DIFF_SRC] % PAGE_BYTES == 0)
+        most = w->size == 2 ? 2 : 1, q = ceil_div(n, most);
+    if (!j->reduce && w->streaming && q * step[BN_DIFF_SRC] % LINE_BYTES)
+        most = 1, q = n; /* streams would meet register boundaries at different columns */
+    const int64_t streams = ceil_div(n, q), last = n - (streams - 1) * q;
+    /* Blocks 0 ... last-1 hold a row of every stream; the last stream has no more. */
+    for (int64_t g = 0; g < q;) {
+        bn_block b = *run_block;
+        b.rows = (int)(g < last ? streams : streams - 1);
+        b.repeats = even ? (g < last ? last : q) - g : 1;
+        b.streaming = w->streaming;
+        if (even) {
+            int64_t offset[BN_OPERANDS];
+            row_offset(w, (row + g) * w->merged + run, offset);
+            for (int o = 0; o < BN_OPERANDS; o++) {
+                b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)offset[o]);
+                b.step[o] = step[o];
+                b.pitch[o] = q * step[o];
+            }
+            do_blocks(j, &b, column);
+        } else {
+            int64_t index[BN_ROWS];
+            for (int k = 0; k < b.rows; k++)
+                index[k] = (row + k * q + g) * w->merged + run;
+            do_uneven(j, run_block, index, b.rows, column);
+        }
+        g += b.repeats;
+    }
+}
+
+static void pixels(const job *j, int64_t from, int64_t n, int64_t chunk) {
+    const work *w = j->w;
+    const int64_t row = chunk * CHUNK_ROWS, end = at_most(row + CHUNK_ROWS, w->rows);
+    const int64_t full = at_most(end, w->outer / w->merged), runs = w->regular ? 1 : w->merged;
+    int64_t offset[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        offset[o] = from * w->p->channel.stride[o];
+    bn_block b = {.cols = w->regular ? n * w->merged : n};
+    place(&b, w, offset);
+    for (int64_t run = 0; full > row && run < runs; run++)
+        do_rows(j, &b, row, full - row, run, run * n);
+    if (full < end) { /* the rest of the last wide row */
+        const int64_t rest = w->outer - full * w->merged;
+        b.cols = w->regular ? n * rest : n;
+        for (int64_t run = 0; run < (w->regular ? 1 : rest); run++)
+            do_rows(j, &b, full, 1, run, run * n);
+    }
+}
+
+static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
+    const work *w = j->w;
     const bn_problem *p = w->p;
-    const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
     const int64_t length = w->regular ? n * w->inner : p->inner[p->n_inner - 1].size;
     const int64_t runs = w->regular ? 1 : w->inner / length;
-    const int64_t end = at_most((chunk + 1) * CHUNK_ROWS, w->rows);
-    for (int64_t row = chunk * CHUNK_ROWS; row < end; row += BN_ROWS) {
-        bn_block b = {.rows = (int)at_most(BN_ROWS, end - row), .cols = length};
-        place_rows(&b, w, row, 1);
-        for (int64_t c = 0; c < (w->regular ? 1 : n); c++)
-            for (int64_t run = 0; run < runs; run++) {
-                int64_t offset[BN_OPERANDS];
-                for (int o = 0; o < BN_OPERANDS; o++)
-                    offset[o] = (from + c) * p->channel.stride[o];
-                add_offset(p->inner, p->n_inner - 1, run, offset);
-                place(&b, w, offset);
-                call(w, kernel, &b, coefs, sums, c * w->inner + run * length);
-            }
-    }
+    const int64_t row = chunk * CHUNK_ROWS, count = at_most(CHUNK_ROWS, w->rows - row);
+    bn_block b = {.cols = length};
+    for (int64_t c = 0; c < (w->regular ? 1 : n); c++)
+        for (int64_t run = 0; run < runs; run++) {
+            int64_t offset[BN_OPERANDS];
+            for (int o = 0; o < BN_OPERANDS; o++)
+                offset[o] = (from + c) * p->channel.stride[o];
+            add_offset(p->inner, p->n_inner - 1, run, offset);
+            place(&b, w, offset);
+            do_rows(j, &b, row, count, 0, c * w->inner + run * length);
+        }
 }
 
-/* Stretches of LANES elements as rows, and what is left as one shorter row. */
-static void stretches(bn_block *b, const work *w, bn_kernel *kernel, const bn_coefs *coefs,
-                      const bn_sums *sums, int64_t n) {
-    b->rows = (int)(n / LANES);
-    b->cols = LANES;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        for (int k = 0; k < b->rows; k++)
-            b->row[o][k] = k * LANES * w->size;
-    if (b->rows)
-        kernel(b, coefs, sums);
-    if (n % LANES) {
+/* n neighbouring elements from b->data on, in stretches of `length`: blocks of eight
+ * stretches, then one of what is left of eight, then what is left of one. */
+static void do_stretches(const job *j, bn_block *b, int64_t length, int64_t n) {
+    const int64_t size = j->w->size, block = BN_ROWS * length;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b->step[o] = block * size;
+        b->pitch[o] = length * size;
+    }
+    const struct {
+        int64_t rows, cols, repeats;
+    } parts[] = {{BN_ROWS, length, n / block}, {n % block / length, length, 1}, {1, n % length, 1}};
+    for (int i = 0; i < 3; i++) {
+        b->rows = (int)parts[i].rows;
+        b->cols = parts[i].cols;
+        b->repeats = parts[i].repeats;
+        const int64_t elements = parts[i].rows * parts[i].cols * parts[i].repeats;
+        if (elements)
+            do_block(j, b, 0);
         for (int o = 0; o < BN_OPERANDS; o++)
-            b->row[o][0] = n / LANES * LANES * w->size;
-        b->rows = 1;
-        b->cols = n % LANES;
-        kernel(b, coefs, sums);
+            b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)(elements * size));
     }
 }
 
-/* n elements, from x on, of a row with gaps: each run by itself, or gathered. */
-static void scattered(const work *w, scratch *s, bn_kernel *kernel, const bn_coefs *coefs,
-                      const bn_sums *sums, const int64_t row[BN_OPERANDS], int64_t x, int64_t n) {
+/* n neighbouring elements: sums need stretches of `lanes`; writing needs none, so it
+ * takes one line at a time, from a line's start on. */
+static void do_run(const job *j, const bn_block *run, int64_t n) {
+    const work *w = j->w;
+    if (j->reduce) {
+        job reduce = *j;
+        reduce.write = NULL;
+        bn_block b = *run;
+        do_stretches(&reduce, &b, w->lanes, n);
+    }
+    if (j->write) {
+        job write = *j;
+        write.reduce = NULL;
+        bn_block b = *run;
+        const int64_t line = LINE_BYTES / w->size;
+        const int64_t skew = (int64_t)((uintptr_t)b.data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
+        const int64_t head = w->streaming && skew ? at_most(line - skew, n) : 0;
+        do_stretches(&write, &b, line, head);
+        b.streaming = w->streaming;
+        do_stretches(&write, &b, line, n - head);
+    }
+}
+
+/* n elements, from x on, of a row with gaps: summed from a buffer where they are
+ * neighbours, written run by run. */
+static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x, int64_t n) {
+    const work *w = j->w;
     const bn_problem *p = w->p;
-    const bool gather = kernel == w->kernels->reduce;
     const int64_t length = p->inner[p->n_inner - 1].size;
-    bn_block b;
-    for (int64_t done = 0; done < n;) {
-        const int64_t run = (x + done) / length, at = (x + done) % length;
-        const int64_t take = at_most(length - at, n - done);
-        int64_t offset[BN_OPERANDS];
-        for (int o = 0; o < BN_OPERANDS; o++)
-            offset[o] = row[o] + at * w->size;
-        add_offset(p->inner, p->n_inner - 1, run, offset);
-        place(&b, w, offset);
-        if (gather)
-            for (int o = 0; o < 2; o++)
-                memcpy(s->gathered[o] + done * w->size, b.data[o], (size_t)(take * w->size));
-        else
-            stretches(&b, w, kernel, coefs, sums, take);
-        done += take;
-    }
-    if (gather) {
-        b.data[BN_SRC] = s->gathered[0];
-        b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = s->gathered[1];
-        stretches(&b, w, kernel, coefs, sums, n);
+    job reduce = *j, write = *j;
+    reduce.write = write.reduce = NULL;
+    for (int writing = 0; writing < 2; writing++) {
+        if (writing ? !j->write : !j->reduce)
+            continue;
+        bn_block b = {.rows = 0};
+        for (int64_t done = 0, take; done < n; done += take) {
+            const int64_t run = (x + done) / length, at = (x + done) % length;
+            take = at_most(length - at, n - done);
+            int64_t offset[BN_OPERANDS];
+            for (int o = 0; o < BN_OPERANDS; o++)
+                offset[o] = row[o] + at * w->size;
+            add_offset(p->inner, p->n_inner - 1, run, offset);
+            place(&b, w, offset);
+            if (writing)
+                do_run(&write, &b, take);
+            for (int o = 0; o < 2 && !writing; o++)
+                memcpy(j->s->gathered[o] + done * w->size, b.data[o], (size_t)(take * w->size));
+        }
+        if (!writing) {
+            b.data[BN_SRC] = j->s->gathered[0];
+            b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
+            do_run(&reduce, &b, n);
+        }
     }
 }
 
-static void long_rows(const work *w, scratch *s, bn_kernel *kernel, const bn_coefs *coefs,
-                      const bn_sums *sums, int64_t channel, int64_t chunk) {
-    const bn_problem *p = w->p;
+static void long_rows(const job *j, int64_t channel, int64_t chunk) {
+    const work *w = j->w;
     const int64_t first = chunk / w->chunks_per_row * w->rows_per_chunk;
     const int64_t x0 = chunk % w->chunks_per_row * CHUNK_ELEMENTS;
     const int64_t x1 = w->chunks_per_row > 1 ? at_most(x0 + CHUNK_ELEMENTS, w->inner) : w->inner;
+    const bool pieces = !w->regular || (j->reduce && j->write);
     for (int64_t n = first; n < at_most(first + w->rows_per_chunk, w->outer); n++) {
         int64_t row[BN_OPERANDS];
+        row_offset(w, n, row);
         for (int o = 0; o < BN_OPERANDS; o++)
-            row[o] = channel * p->channel.stride[o];
-        add_offset(p->outer, p->n_outer, n, row);
-        for (int64_t x = x0; x < x1; x += BLOCK) {
-            const int64_t length = at_most(BLOCK, x1 - x);
-            if (w->regular) {
-                bn_block b;
-                int64_t offset[BN_OPERANDS];
-                for (int o = 0; o < BN_OPERANDS; o++)
-                    offset[o] = row[o] + x * w->size;
-                place(&b, w, offset);
-                stretches(&b, w, kernel, coefs, sums, length);
-            } else if (kernel == w->kernels->reduce_scale) {
-                scattered(w, s, w->kernels->reduce, coefs, sums, row, x, length);
-                scattered(w, s, w->kernels->scale, coefs, sums, row, x, length);
-            } else {
-                scattered(w, s, kernel, coefs, sums, row, x, length);
+            row[o] += channel * w->p->channel.stride[o];
+        for (int64_t x = x0, length; x < x1; x += length) {
+            length = pieces ? at_most(PIECE_ELEMENTS, x1 - x) : x1 - x;
+            if (!w->regular) {
+                do_scattered(j, row, x, length);
+                continue;
             }
+            bn_block b = {.rows = 0};
+            int64_t offset[BN_OPERANDS];
+            for (int o = 0; o < BN_OPERANDS; o++)
+                offset[o] = row[o] + x * w->size;
+            place(&b, w, offset);
+            do_run(j, &b, length);
         }
     }
 }
 
-static void pass(const work *w, scratch *s, int which, int64_t tile, int64_t chunk) {
-    bn_kernel *kernel = which == 0 ? w->first : w->second;
-    const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
-    const bool sum = which == 0;
-    if (w->form == LONG_ROWS) {
-        for (int64_t c = from; c < from + n; c++) {
-            double total[BN_PLANES];
-            const bn_coefs *coefs = coefs_of(w, s, which, c, 1);
-            if (sum)
-                clear_sums(w, s, LANES);
-            long_rows(w, s, kernel, coefs, &s->sums, c, chunk);
-            if (sum) {
-                w->kernels->total(&s->sums, 0, LANES, total);
-                keep_total(w, chunk, c, total);
-            }
-        }
+/* One chunk of the n channels from `from` on; for LONG_ROWS n is 1. */
+static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t n, int64_t chunk) {
+    const job j = {
+        .w = w,
+        .s = s,
+        .reduce = pass == 0 ? w->reduce : NULL,
+        .write = pass == 1 || w->fused ? w->write : NULL,
+        .coefs = *coefs_of(w, s, pass, from, n),
+        .sums = s->sums,
+    };
+    if (j.reduce)
+        clear_sums(w, s,
+                   w->form == PIXELS ? n * w->merged
+                   : w->form == ROWS ? n * w->inner
+                                     : w->lanes);
+    if (w->form == PIXELS)
+        pixels(&j, from, n, chunk);
+    else if (w->form == ROWS)
+        rows(&j, from, n, chunk);
+    else
+        long_rows(&j, from, chunk);
+    if (!j.reduce)
+        return;
+    if (w->form == PIXELS) {
+        keep_merged(w, s, from, n, chunk);
         return;
     }
-    const bn_coefs *coefs = coefs_of(w, s, which, from, n);
-    if (sum)
-        clear_sums(w, s, w->form == ROWS ? n * w->inner : n * w->merged);
-    (w->form == ROWS ? rows : pixels)(w, kernel, coefs, &s->sums, tile, chunk);
-    for (int64_t c = 0; sum && c < n; c++) {
-        double total[BN_PLANES] = {0};
-        if (w->form == ROWS)
-            w->kernels->total(&s->sums, c * w->inner, w->inner, total);
-        else
-            total_merged(w, s, c, total);
-        keep_total(w, chunk, from + c, total);
+    const int64_t each = w->form == ROWS ? w->inner : w->lanes;
+    const bn_sums all = partial_of(w, chunk);
+    for (int64_t c = 0; c < n; c++) {
+        const bn_sums columns = from_column(&s->sums, c * each), to = from_column(&all, from + c);
+        w->kernels->total(&columns, each, &to);
     }
+}
+
+static void task(const work *w, scratch *s, int pass, int64_t tile, int64_t chunk) {
+    const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
+    if (w->form != LONG_ROWS)
+        do_chunk(w, s, pass, from, n, chunk);
+    else
+        for (int64_t c = from; c < from + n; c++)
+            do_chunk(w, s, pass, c, 1, chunk);
 }
 
 static void first_task(void *work_, void *scratch_, int64_t tile, int64_t chunk) {
-    pass(work_, scratch_, 0, tile, chunk);
+    task(work_, scratch_, 0, tile, chunk);
 }
 
 static void second_task(void *work_, void *scratch_, int64_t tile, int64_t chunk) {
-    pass(work_, scratch_, 1, tile, chunk);
+    task(work_, scratch_, 1, tile, chunk);
 }
 
 /* ---- the three entries ------------------------------------------------- */
@@ -545,15 +706,9 @@ static void second_task(void *work_, void *scratch_, int64_t tile, int64_t chunk
 static bn_status run(const bn_problem *p, const double *given, double *wanted, double count) {
     work w = {.p = p, .kernels = &bn_kernels_current()->dtype[p->dtype]};
     const bool param_grads = p->diff_gamma.data || p->diff_beta.data;
-    if (wanted)
-        w.first = w.kernels->reduce;
-    else if (p->training) {
-        w.first = given ? NULL : w.kernels->reduce;
-        w.second = w.kernels->apply;
-    } else if (param_grads && !given)
-        w.first = w.kernels->reduce_scale;
-    else
-        w.second = w.kernels->scale;
+    w.fused = !p->training && param_grads && !given && !wanted;
+    w.reduce = wanted || w.fused || (p->training && !given) ? w.kernels->reduce : NULL;
+    w.write = wanted ? NULL : p->training ? w.kernels->apply : w.kernels->scale;
 
     const int64_t elements =
         count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
@@ -569,8 +724,9 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     const bn_schedule s = {
         .tiles = w.tiles,
         .tasks = w.chunks,
-        .first = w.first ? first_task : NULL,
-        .second = w.second ? second_task : NULL,
+        .tile_bytes = w.tile * w.outer * w.inner * w.size * 2,
+        .first = w.reduce ? first_task : NULL,
+        .second = w.write && !w.fused ? second_task : NULL,
         .finish = finish_tile,
         .start = start,
         .work = &w,
@@ -580,12 +736,13 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     char *team = bn_schedule_memory(&s, threads);
     if (team) {
         prepare_channels(&w);
-        if (given)
-            for (int64_t c = 0; c < w.channels; c++)
-                finish_channel(&w, c, given[c], given[w.channels + c]);
+        if (given) {
+            memcpy(w.sums.plane, given, (size_t)(2 * w.channels) * sizeof *given);
+            finish_channels(&w, 0, w.channels);
+        }
         bn_schedule_run(&s, threads, team);
         if (wanted)
-            memcpy(wanted, w.sums, (size_t)(2 * w.channels) * sizeof *wanted);
+            memcpy(wanted, w.sums.plane, (size_t)(2 * w.channels) * sizeof *wanted);
         status = BN_OK;
     }
     free(team);

@@ -72,22 +72,26 @@ bn_status bn_backward_apply(const bn_problem *p, const double *sums, double coun
 
 enum { BN_ROWS = 8 };
 
-/* Up to BN_ROWS rows of one run of columns. Row k of operand o starts at
- * data[o] + row[o][k]; its cols elements are contiguous. A kernel touches no
- * byte outside them. */
+/* Up to BN_ROWS rows of one run of columns, `pitch` bytes apart, and the same again
+ * `repeats` times, each `step` bytes on. The cols elements of a row are contiguous. A
+ * kernel touches no byte outside them. With `streaming`, diff_src bypasses the cache
+ * where it fills registers. */
 typedef struct {
     char *data[BN_OPERANDS];
-    int64_t row[BN_OPERANDS][BN_ROWS];
+    int64_t pitch[BN_OPERANDS];
+    int64_t step[BN_OPERANDS];
+    int64_t repeats, cols;
     int rows;
-    int64_t cols;
+    bool streaming;
 } bn_block;
 
-/* What a channel contributes to the formula, one value per column, in the
- * arithmetic type (double for BN_F64, float for the others). */
+/* What a channel contributes to the formula, one value per column, in the arithmetic
+ * type (double for BN_F64, float for the others): planes of `stride` numbers each. */
 enum { BN_MEAN, BN_SHIFT, BN_SLOPE, BN_SCALE, BN_COEFS };
 
 typedef struct {
-    const void *column[BN_COEFS];
+    const void *column;
+    int64_t stride;
 } bn_coefs;
 
 /* Running sums of every column, in planes of `stride` doubles each: sum(dy),
@@ -105,13 +109,15 @@ typedef struct {
 typedef void bn_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
 
 typedef struct {
-    bn_kernel *reduce;       /* the sums */
-    bn_kernel *apply;        /* training diff_src */
-    bn_kernel *scale;        /* frozen diff_src */
-    bn_kernel *reduce_scale; /* the sums and frozen diff_src, in one pass */
+    bn_kernel *reduce; /* the sums */
+    bn_kernel *apply;  /* training diff_src */
+    bn_kernel *scale;  /* frozen diff_src */
 
-    /* Sum n neighbouring columns from `first` into total[BN_PLANES]. */
-    void (*total)(const bn_sums *sums, int64_t first, int64_t n, double *total);
+    /* Add n columns of sums to n others. */
+    void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);
+
+    /* Sum n neighbouring columns to one, the first of `to`. */
+    void (*total)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
     /* Lay per-channel values out by columns: (all, channels, each). */
     void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each, void *column);
@@ -134,6 +140,8 @@ const bn_kernels *bn_kernels_current(void);
 
 void bn_set_cpu_quota(int threads); /* a container's limit; 0: none */
 int bn_default_threads(void);       /* what num_threads = 0 may use at most, now */
+void bn_cache_sizes(int64_t *l2, int64_t *last_level);   /* bytes, as asked from the system */
+void bn_set_cache_sizes(int64_t l2, int64_t last_level); /* 0: ask again */
 bool bn_has_openmp(void);
 bool bn_forked(void);
 void bn_last_call(int *threads, int64_t *tasks); /* of this thread's last call */

@@ -19,7 +19,7 @@
 #define AR(x)       JOIN(ARITHMETIC, x)
 #define FN(x)       JOIN(x, STORAGE)
 
-enum { REDUCE = 1, APPLY = 2, SCALE = 4 };
+typedef enum { REDUCE, APPLY, SCALE } what;
 
 #define ARITHMETIC f32
 #define STORAGE    f32
@@ -36,7 +36,7 @@ enum { REDUCE = 1, APPLY = 2, SCALE = 4 };
 #define STORAGE    f64
 #include "backward.inc"
 
-#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, reduce_scale_##x, total_##x, expand_##x}
+#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, add_##x, total_##x, expand_##x}
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 

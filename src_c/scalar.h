@@ -38,24 +38,28 @@ static inline double f16_to_double(uint16_t half) {
     return half & 0x8000 ? -magnitude : magnitude;
 }
 
-static inline double vector_get(const bn_vector *v, int64_t i) {
-    const char *at = v->data + i * v->stride;
+/* n elements from the first-th on, as doubles; ones where the vector is absent. */
+static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to) {
+    const char *at = v->data + first * v->stride;
     uint16_t half;
     float single;
-    double value;
-    switch (v->dtype) {
-    case BN_F64:
-        memcpy(&value, at, sizeof value);
-        return value;
-    case BN_F32:
-        memcpy(&single, at, sizeof single);
-        return single;
-    case BN_F16:
-        memcpy(&half, at, sizeof half);
-        return f16_to_double(half);
-    default:
-        memcpy(&half, at, sizeof half);
-        return float_from_bits((uint32_t)half << 16);
+    if (!v->data) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = 1;
+    } else if (v->dtype == BN_F64) {
+        for (int64_t i = 0; i < n; i++, at += v->stride)
+            memcpy(&to[i], at, sizeof *to);
+    } else if (v->dtype == BN_F32) {
+        for (int64_t i = 0; i < n; i++, at += v->stride) {
+            memcpy(&single, at, sizeof single);
+            to[i] = single;
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++, at += v->stride) {
+            memcpy(&half, at, sizeof half);
+            to[i] =
+                v->dtype == BN_F16 ? f16_to_double(half) : float_from_bits((uint32_t)half << 16);
+        }
     }
 }
 
@@ -94,26 +98,25 @@ static inline uint16_t bf16_from_double(double value) {
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-static inline void vector_set(const bn_vector *v, int64_t i, double value) {
-    char *at = v->data + i * v->stride;
-    uint16_t half;
-    float single;
-    switch (v->dtype) {
-    case BN_F64:
-        value = isnan(value) ? fabs((double)NAN) : value;
-        memcpy(at, &value, sizeof value);
-        break;
-    case BN_F32:
-        single = isnan(value) ? float_from_bits(0x7fc00000u) : (float)value;
-        memcpy(at, &single, sizeof single);
-        break;
-    case BN_F16:
-        half = f16_from_double(value);
-        memcpy(at, &half, sizeof half);
-        break;
-    default:
-        half = bf16_from_double(value);
-        memcpy(at, &half, sizeof half);
+/* The same back, rounded once, every NaN the canonical one. */
+static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, const double *from) {
+    char *at = v->data + first * v->stride;
+    if (v->dtype == BN_F64) {
+        for (int64_t i = 0; i < n; i++, at += v->stride) {
+            const double value = isnan(from[i]) ? fabs((double)NAN) : from[i];
+            memcpy(at, &value, sizeof value);
+        }
+    } else if (v->dtype == BN_F32) {
+        for (int64_t i = 0; i < n; i++, at += v->stride) {
+            const float value = isnan(from[i]) ? float_from_bits(0x7fc00000u) : (float)from[i];
+            memcpy(at, &value, sizeof value);
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++, at += v->stride) {
+            const uint16_t half =
+                v->dtype == BN_F16 ? f16_from_double(from[i]) : bf16_from_double(from[i]);
+            memcpy(at, &half, sizeof half);
+        }
     }
 }
 

@@ -1,18 +1,24 @@
 /* schedule.c: which thread does what, and when. The only file that knows OpenMP
  * and cache sizes; nothing decided here can change a bit of any result.
  *
- * A problem is cut into tiles (ranges of channels) and each tile's pass into
- * tasks (chunks of rows). All tasks stand in one ordered list,
+ * A problem is cut into tiles (ranges of channels), and each tile's passes into tasks
+ * (chunks of rows). One parallel region, and in it no barrier: the last task of a tile's
+ * first pass finishes the tile (coefficients) and releases it; a second task waits for
+ * that. There are three orders of work.
  *
- *     reduce 0 | reduce 1 | apply 0, reduce 2 | apply 1, reduce 3 | ... | apply n
+ *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
+ *            that what it has reduced is still in its own cache when it writes.
+ *   PHASES   one tile, or all of them in cache: all first tasks, then all second ones,
+ *            those backwards, since what was reduced last is still in cache.
+ *   LIST     few large tiles:
+ *               reduce 0 | reduce 1 | apply 0, reduce 2 | apply 1, reduce 3 | ...
+ *            taken in order by all threads. The distance between a tile's reduce and its
+ *            apply gives every thread a task to do before anyone must wait.
  *
- * and the threads of one parallel region take them in order from an atomic
- * cursor. There is no barrier: the last task of a tile's reduce finishes the
- * tile (coefficients) and releases it; an apply task waits for that. Tasks wait
- * only for earlier ones, and earlier ones have been taken by running threads, so
- * the wait ends whatever number of threads the runtime delivers, one included.
- * The distance between a tile's reduce and its apply gives every thread a task
- * to do before anyone must wait.
+ * In SOLO and PHASES each thread has a share of its own, the same at every call and in
+ * both passes, for the sake of its cache, and when that is done takes from the others'.
+ * A task waits only for tasks that running threads have taken, so every wait ends,
+ * whatever number of threads the runtime delivers, one included.
  */
 #include "schedule.h"
 
@@ -27,6 +33,11 @@
 #ifndef _WIN32
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+#endif
+#ifdef __APPLE__
+#include <sys/sysctl.h>
 #endif
 
 /* A thread's start is worth about this many elements. */
@@ -104,8 +115,6 @@ int bn_threads_wanted(int num_threads, int64_t elements) {
     return worth < threads ? (int)worth : threads;
 }
 
-/* ---- tiles ------------------------------------------------------------- */
-
 static int64_t at_least(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
@@ -114,37 +123,109 @@ static int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* ---- caches ------------------------------------------------------------ */
+
+/* Where the system does not tell. */
+enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
+
+static int64_t ask_cache(int level) {
+    int64_t bytes = 0;
+#ifdef __linux__
+    bytes = sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) {
+        char path[64], unit = 0;
+        long long size = 0;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
+        FILE *file = fopen(path, "r");
+        if (file && fscanf(file, "%lld%c", &size, &unit) >= 1)
+            bytes = size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1);
+        if (file)
+            fclose(file);
+    }
+#elif defined(__APPLE__)
+    size_t length = sizeof bytes;
+    if (sysctlbyname(level == 2 ? "hw.l2cachesize" : "hw.l3cachesize", &bytes, &length, NULL, 0))
+        bytes = 0;
+#endif
+    return bytes;
+}
+
+/* The cache of one core, and the last one, which all share; 0: not asked yet. */
+static atomic_llong l2_size, last_level_size;
+
+static int64_t l2_bytes(void) {
+    if (!atomic_load(&l2_size)) {
+        const int64_t asked = ask_cache(2);
+        atomic_store(&l2_size, asked > 0 ? asked : USUAL_L2);
+    }
+    return atomic_load(&l2_size);
+}
+
+static int64_t last_level_bytes(void) {
+    if (!atomic_load(&last_level_size)) {
+        const int64_t asked = ask_cache(3);
+        atomic_store(&last_level_size, asked > 0 ? asked : at_least(USUAL_L3, l2_bytes()));
+    }
+    return atomic_load(&last_level_size);
+}
+
+void bn_cache_sizes(int64_t *l2, int64_t *last_level) {
+    *l2 = l2_bytes();
+    *last_level = last_level_bytes();
+}
+
+void bn_set_cache_sizes(int64_t l2, int64_t last_level) {
+    atomic_store(&l2_size, l2);
+    atomic_store(&last_level_size, last_level);
+}
+
+bool bn_streaming(int64_t bytes) {
+    return bytes > last_level_bytes() / 4 * 3;
+}
+
+/* ---- tiles ------------------------------------------------------------- */
+
 /* Channels per tile. A tile's src and diff_dst should stay in a core's share of
  * cache from reduce to apply, and its columns in L1. With interleaved channels
  * (NXC) a narrow tile would touch each row in scraps, so there a tile is as wide
  * as working space allows, and narrower only to give every thread tasks. */
 int64_t bn_tile_channels(const bn_extent *e, int threads) {
-    enum { TILE_BYTES = 512 << 10, TILE_COLUMNS = 1024, WIDEST = 4096, NARROWEST = 64 };
+    enum { TILE_COLUMNS = 2048, WIDEST = 4096, NARROWEST = 64 };
     enum { TASKS_PER_THREAD = 4 };
     if (!e->divisible)
         return e->channels;
-    int64_t width = e->interleaved
-                        ? WIDEST
-                        : at_most(TILE_BYTES / at_least(e->bytes, 1), TILE_COLUMNS / e->columns);
+    int64_t width =
+        e->interleaved ? WIDEST : at_most(l2_bytes() / 2 / e->bytes, TILE_COLUMNS / e->columns);
     width = at_least(at_most(width, e->channels), 1);
     if (threads > 1) {
+        const int64_t tasks = e->interleaved ? threads : TASKS_PER_THREAD * threads;
+        const int64_t tiles = (tasks + e->chunks - 1) / e->chunks;
         const int64_t narrowest = e->interleaved ? NARROWEST : 1;
-        const int64_t tiles = (TASKS_PER_THREAD * threads + e->chunks - 1) / e->chunks;
-        width = at_most(width, at_least(e->channels / tiles, narrowest));
+        width = at_most(width, at_least((e->channels + tiles - 1) / tiles, narrowest));
     }
     return width;
 }
 
-/* ---- the list of tasks ------------------------------------------------- */
+/* ---- the work of one call ---------------------------------------------- */
+
+enum { SOLO_TILES = 4 }; /* per thread, so that none waits long for the last ones */
+
+typedef enum { SOLO, PHASES, LIST } order;
+
+/* The next item of one thread's share; a cache line each. */
+typedef struct {
+    _Alignas(64) atomic_llong next;
+} cursor;
 
 typedef struct {
     const bn_schedule *s;
-    int64_t ahead; /* tiles reduced before the first one is applied */
-    int64_t total;
-    atomic_llong cursor;
+    order order;
+    int64_t ahead; /* LIST: tiles reduced before the first one is applied */
+    int threads;   /* as asked for: where fewer come, they take the others' shares */
     atomic_int entered;
-    atomic_llong *left; /* per tile: reduce tasks still running or to come; -1: finished */
-} list;
+    atomic_llong *left; /* per tile: first tasks still running or to come; -1: finished */
+    cursor *cursors;    /* (2, threads): of each pass */
+} team;
 
 static void relax(int *tries) {
     if (++*tries > 1000) {
@@ -161,7 +242,7 @@ static void relax(int *tries) {
 #endif
 }
 
-static void run_first(list *l, void *scratch, int64_t tile, int64_t task) {
+static void run_first(team *l, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = l->s;
     s->first(s->work, scratch, tile, task);
     if (atomic_fetch_sub_explicit(&l->left[tile], 1, memory_order_acq_rel) == 1) {
@@ -170,27 +251,19 @@ static void run_first(list *l, void *scratch, int64_t tile, int64_t task) {
     }
 }
 
-static void run_second(list *l, void *scratch, int64_t tile, int64_t task) {
+static void run_second(team *l, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = l->s;
     int tries = 0;
     while (s->first && atomic_load_explicit(&l->left[tile], memory_order_acquire) >= 0)
         relax(&tries);
-    /* Backwards: the chunks that were reduced last are those still in cache. */
-    s->second(s->work, scratch, tile, s->tasks - 1 - task);
+    s->second(s->work, scratch, tile, task);
 }
 
-/* Task number i of the list. Round t of tiles + ahead rounds holds the reduce of
- * tile t and the apply of tile t - ahead, where there are such tiles. */
-static void run_task(list *l, void *scratch, int64_t i) {
+/* Item i of the list. Round t of tiles + ahead rounds holds the reduce of tile t and
+ * the apply of tile t - ahead, where there are such tiles. */
+static void run_listed(team *l, void *scratch, int64_t i) {
     const bn_schedule *s = l->s;
     const int64_t n = s->tasks;
-    if (!s->first || !s->second) {
-        if (s->first)
-            run_first(l, scratch, i / n, i % n);
-        else
-            run_second(l, scratch, i / n, i % n);
-        return;
-    }
     const int64_t lead = l->ahead * n, both = 2 * n * (s->tiles - l->ahead);
     if (i < lead) {
         run_first(l, scratch, i / n, i % n);
@@ -199,20 +272,62 @@ static void run_task(list *l, void *scratch, int64_t i) {
         if (task < n)
             run_first(l, scratch, tile + l->ahead, task);
         else
-            run_second(l, scratch, tile, task - n);
+            run_second(l, scratch, tile, 2 * n - 1 - task);
     } else {
         const int64_t rest = i - lead - both;
-        run_second(l, scratch, s->tiles - l->ahead + rest / n, rest % n);
+        run_second(l, scratch, s->tiles - l->ahead + rest / n, n - 1 - rest % n);
     }
 }
 
-static void run_thread(list *l, char *scratch) {
+static void run_tile(team *l, void *scratch, int64_t tile) {
+    for (int64_t task = 0; task < l->s->tasks; task++)
+        run_first(l, scratch, tile, task);
+    for (int64_t task = l->s->tasks; task-- > 0;)
+        run_second(l, scratch, tile, task);
+}
+
+static int64_t items_of(const team *l, int pass) {
+    const bn_schedule *s = l->s;
+    if (l->order == SOLO)
+        return pass == 0 ? s->tiles : 0;
+    if (l->order == LIST)
+        return pass == 0 ? 2 * s->tiles * s->tasks : 0;
+    return (pass == 0 ? s->first != NULL : s->second != NULL) ? s->tiles * s->tasks : 0;
+}
+
+static void run_item(team *l, void *scratch, int pass, int64_t item) {
+    const int64_t n = l->s->tasks;
+    if (l->order == SOLO)
+        run_tile(l, scratch, item);
+    else if (l->order == LIST)
+        run_listed(l, scratch, item);
+    else if (pass == 0)
+        run_first(l, scratch, item / n, item % n);
+    else
+        run_second(l, scratch, item / n, item % n);
+}
+
+/* One pass: a thread's own share (the list is everyone's), then what is left of the
+ * others'. The second pass goes backwards. */
+static void run_pass(team *l, void *scratch, int pass, int me) {
+    const int shares = l->order == LIST ? 1 : l->threads;
+    const int64_t items = items_of(l, pass);
+    for (int turn = 0; turn < shares; turn++) {
+        const int whose = (me + turn) % shares;
+        const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
+        atomic_llong *next = &l->cursors[pass * l->threads + whose].next;
+        for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < to - from;)
+            run_item(l, scratch, pass, pass == 0 ? from + i : to - 1 - i);
+    }
+}
+
+static void run_thread(team *l, char *scratch, int me) {
     const uint64_t mode = fp_mode_enter();
-    scratch += l->s->scratch * (size_t)atomic_fetch_add(&l->entered, 1);
+    atomic_fetch_add(&l->entered, 1);
+    scratch += l->s->scratch * (size_t)me;
     l->s->start(l->s->work, scratch);
-    for (int64_t i;
-         (i = atomic_fetch_add_explicit(&l->cursor, 1, memory_order_relaxed)) < l->total;)
-        run_task(l, scratch, i);
+    run_pass(l, scratch, 0, me);
+    run_pass(l, scratch, 1, me);
     fp_mode_leave(mode);
 }
 
@@ -220,40 +335,52 @@ static int team_size(const bn_schedule *s, int threads) {
     return (int)at_most(threads, s->tiles * s->tasks);
 }
 
-/* The counters, then each thread's scratch, from a cache line on. */
+/* The counters, the cursors, then each thread's scratch, from a cache line on. */
 static size_t counters_size(const bn_schedule *s) {
     return ((size_t)s->tiles * sizeof(atomic_llong) + 63) / 64 * 64;
 }
 
 void *bn_schedule_memory(const bn_schedule *s, int threads) {
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)team_size(s, threads), s->scratch, &bytes) ||
+    if (__builtin_mul_overflow((size_t)team_size(s, threads), s->scratch + 2 * sizeof(cursor),
+                               &bytes) ||
         __builtin_add_overflow(bytes, counters_size(s) + 64, &bytes))
         return NULL;
     return malloc(bytes);
 }
 
+static order choose_order(const bn_schedule *s, int threads) {
+    const int64_t cache = last_level_bytes() / 2;
+    if (!s->first || !s->second || s->tiles == 1)
+        return PHASES;
+    if (s->tiles >= SOLO_TILES * threads && threads * s->tile_bytes <= cache)
+        return SOLO;
+    return s->tiles * s->tile_bytes <= cache ? PHASES : LIST;
+}
+
 void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
-    const int64_t tasks = s->tiles * s->tasks;
     threads = team_size(s, threads);
-    list l = {.s = s, .total = tasks * ((s->first != NULL) + (s->second != NULL))};
+    team l = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
         l.ahead = at_most((threads + s->tasks - 1) / s->tasks, s->tiles);
 
     char *aligned = (char *)(((uintptr_t)memory + 63) / 64 * 64);
-    char *scratch = aligned + counters_size(s);
     l.left = (atomic_llong *)aligned;
+    l.cursors = (cursor *)(aligned + counters_size(s));
+    char *scratch = (char *)(l.cursors + 2 * threads);
     for (int64_t t = 0; t < s->tiles; t++)
         atomic_init(&l.left[t], s->tasks);
+    for (int i = 0; i < 2 * threads; i++)
+        atomic_init(&l.cursors[i].next, 0);
 
 #ifdef _OPENMP
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-        run_thread(&l, scratch);
+        run_thread(&l, scratch, omp_get_thread_num());
     } else
 #endif
-        run_thread(&l, scratch);
+        run_thread(&l, scratch, 0);
 
     last_threads = atomic_load(&l.entered);
-    last_tasks = tasks;
+    last_tasks = s->tiles * s->tasks;
 }

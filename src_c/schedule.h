@@ -20,6 +20,7 @@ typedef void bn_task(void *work, void *scratch, int64_t tile, int64_t task);
 
 typedef struct {
     int64_t tiles;
+    int64_t tile_bytes;                       /* of src and diff_dst */
     int64_t tasks;                            /* per tile and pass */
     bn_task *first, *second;                  /* NULL: no such pass */
     void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks ended */
@@ -30,6 +31,8 @@ typedef struct {
 
 /* Threads worth having, before the number of tasks is known. */
 int bn_threads_wanted(int num_threads, int64_t elements);
+/* Should this many bytes of src, diff_dst and diff_src be written past the cache? */
+bool bn_streaming(int64_t bytes);
 int64_t bn_tile_channels(const bn_extent *e, int threads);
 
 /* What a run needs, in one block that the caller frees; NULL if it cannot be had. */

@@ -9,12 +9,13 @@
  * For each arithmetic type A in {f32, f64}: A_num, A_vec, and A_wide_*, sums that
  * are wider than their terms. For each storage type S in {f32, f64, f16, bf16}:
  *     S_BYTES           the size of an element
- *     S_PACK            vectors that one load or store unit holds (2 for bf16)
+ *     S_PACK            vectors that one load or store unit holds: 2 for 16-bit types
  *     S_SHORT           1 if its values have so few bits that eight sum in a float
  *     S_load(p, h)      vector h of the pack at p
  *     S_load_part       the same of a pack that ends after n elements; the rest is 0
  *     S_store(p, v)     a whole pack, rounded to nearest even
  *     S_store_part      its first n elements
+ *     S_stream          a whole pack past the cache; p is a multiple of VEC_BYTES
  *     S_split, S_join   between column order and pack order
  * A bf16 pack is a row of 32-bit words, each an even element below an odd one:
  * vector 0 holds the even elements, vector 1 the odd ones. Either is one shift or
@@ -77,6 +78,8 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
     return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);
 #else
     u32v v = {0};
+    if (n == VEC_BYTES)
+        return *(const u32v_any *)p;
     memcpy(&v, p, (size_t)n);
     return v;
 #endif
@@ -86,7 +89,32 @@ INLINE void store_bytes(char *p, u32v v, int64_t n) {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_epi8(p, _bzhi_u64(~0ull, (unsigned)n), (__m512i)v);
 #else
-    memcpy(p, &v, (size_t)n);
+    if (n == VEC_BYTES)
+        *(u32v_any *)p = v;
+    else
+        memcpy(p, &v, (size_t)n);
+#endif
+}
+
+/* ---- past the cache ---------------------------------------------------- */
+
+/* Stores that do not read the line first and leave the cache to others. They are
+ * ordered with nothing: stream_fence() ends a series of them. */
+INLINE void stream_bytes(char *p, u32v v) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512((void *)p, (__m512i)v);
+#elif defined(__AVX2__)
+    _mm256_stream_si256((void *)p, (__m256i)v);
+#elif defined(__x86_64__)
+    _mm_stream_si128((void *)p, (__m128i)v);
+#else
+    *(u32v_any *)p = v;
+#endif
+}
+
+INLINE void stream_fence(void) {
+#if defined(__x86_64__)
+    _mm_sfence();
 #endif
 }
 
@@ -95,14 +123,28 @@ INLINE void store_bytes(char *p, u32v v, int64_t n) {
 /* x86 and Arm make NaNs of different sign: every one that is written is the
  * positive quiet NaN without payload. */
 INLINE f32v canonical_f32(f32v v) {
-    const u32v nan = (u32v){0} + 0x7fc00000u;
-    return (f32v)select_u32((u32v)(v == v), (u32v)v, nan);
+#if defined(__AVX512F__)
+    const __mmask16 number = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q);
+    return (f32v)_mm512_mask_mov_ps((__m512)((u32v){0} + 0x7fc00000u), number, (__m512)v);
+#elif defined(__AVX2__)
+    const __m256 number = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_ORD_Q);
+    return (f32v)_mm256_blendv_ps((__m256)((u32v){0} + 0x7fc00000u), (__m256)v, number);
+#else
+    return (f32v)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
+#endif
 }
 
 INLINE f64v canonical_f64(f64v v) {
-    const u64v nan = (u64v){0} + 0x7ff8000000000000u;
-    const u64v ordered = (u64v)(v == v);
-    return (f64v)((ordered & (u64v)v) | (~ordered & nan));
+#if defined(__AVX512F__)
+    const __mmask8 number = _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_ORD_Q);
+    return (f64v)_mm512_mask_mov_pd((__m512d)((u64v){0} + (0x7ff8ull << 48)), number, (__m512d)v);
+#elif defined(__AVX2__)
+    const __m256d number = _mm256_cmp_pd((__m256d)v, (__m256d)v, _CMP_ORD_Q);
+    return (f64v)_mm256_blendv_pd((__m256d)((u64v){0} + (0x7ff8ull << 48)), (__m256d)v, number);
+#else
+    const u64v number = (u64v)(v == v);
+    return (f64v)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
+#endif
 }
 
 /* ---- f32 to f64, half a register each ---------------------------------- */
@@ -229,6 +271,9 @@ INLINE f32v f32_load_part(const char *p, int64_t n, int h) {
 INLINE void f32_store(char *p, const f32v *v) {
     *(f32v_any *)p = canonical_f32(v[0]);
 }
+INLINE void f32_stream(char *p, const f32v *v) {
+    stream_bytes(p, (u32v)canonical_f32(v[0]));
+}
 INLINE void f32_store_part(char *p, const f32v *v, int64_t n) {
     store_bytes(p, (u32v)canonical_f32(v[0]), 4 * n);
 }
@@ -255,6 +300,9 @@ INLINE f64v f64_load_part(const char *p, int64_t n, int h) {
 INLINE void f64_store(char *p, const f64v *v) {
     *(f64v_any *)p = canonical_f64(v[0]);
 }
+INLINE void f64_stream(char *p, const f64v *v) {
+    stream_bytes(p, (u32v)canonical_f64(v[0]));
+}
 INLINE void f64_store_part(char *p, const f64v *v, int64_t n) {
     store_bytes(p, (u32v)canonical_f64(v[0]), 8 * n);
 }
@@ -268,33 +316,41 @@ INLINE void f64_join(const f64v *pack, f64v *column) {
 
 /* ---- f16 --------------------------------------------------------------- */
 
-enum { f16_BYTES = 2, f16_PACK = 1, f16_SHORT = 1 };
+enum { f16_BYTES = 2, f16_PACK = 2, f16_SHORT = 1 };
 
+INLINE u16h f16_half(u32v bytes, int h) {
+    u16h half[2];
+    memcpy(half, &bytes, sizeof half);
+    return half[h];
+}
+INLINE u32v f16_both(const f32v *v) {
+    const u16h half[2] = {narrow_f16(canonical_f32(v[0])), narrow_f16(canonical_f32(v[1]))};
+    u32v bytes;
+    memcpy(&bytes, half, sizeof bytes);
+    return bytes;
+}
 INLINE f32v f16_load(const char *p, int h) {
-    (void)h;
-    return widen_f16(*(const u16h_any *)p);
+    return widen_f16(*(const u16h_any *)(p + h * (VEC_BYTES / 2)));
 }
 INLINE f32v f16_load_part(const char *p, int64_t n, int h) {
-    (void)h;
-    const u32v bytes = load_bytes(p, 2 * n);
-    u16h half;
-    memcpy(&half, &bytes, sizeof half);
-    return widen_f16(half);
+    return widen_f16(f16_half(load_bytes(p, 2 * n), h));
 }
 INLINE void f16_store(char *p, const f32v *v) {
     *(u16h_any *)p = narrow_f16(canonical_f32(v[0]));
+    *(u16h_any *)(p + VEC_BYTES / 2) = narrow_f16(canonical_f32(v[1]));
+}
+INLINE void f16_stream(char *p, const f32v *v) {
+    stream_bytes(p, f16_both(v));
 }
 INLINE void f16_store_part(char *p, const f32v *v, int64_t n) {
-    const u16h half = narrow_f16(canonical_f32(v[0]));
-    u32v bytes = {0};
-    memcpy(&bytes, &half, sizeof half);
-    store_bytes(p, bytes, 2 * n);
+    store_bytes(p, f16_both(v), 2 * n);
 }
 INLINE f32v f16_split(const f32v *column, int h) {
-    return f32_split(column, h);
+    return column[h];
 }
 INLINE void f16_join(const f32v *pack, f32v *column) {
-    f32_join(pack, column);
+    column[0] = pack[0];
+    column[1] = pack[1];
 }
 
 /* ---- bf16 -------------------------------------------------------------- */
@@ -318,6 +374,9 @@ INLINE f32v bf16_load_part(const char *p, int64_t n, int h) {
 }
 INLINE void bf16_store(char *p, const f32v *v) {
     *(u32v_any *)p = bf16_pack(v);
+}
+INLINE void bf16_stream(char *p, const f32v *v) {
+    stream_bytes(p, bf16_pack(v));
 }
 INLINE void bf16_store_part(char *p, const f32v *v, int64_t n) {
     store_bytes(p, bf16_pack(v), 2 * n);

@@ -68,10 +68,12 @@ def test_show_config(capsys):
     assert bn_ext.show_config() is None
     printed = capsys.readouterr().out
     for key, value in config.items():
-        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         assert re.search(rf"^{key} +{re.escape(shown)}$", printed, re.MULTILINE)
     assert config["isa"] in config["available_isas"]
     assert config["default_threads"] >= 1
+    l2, last_level = config["cache_sizes"]
+    assert 2**15 <= l2 <= last_level
     with pytest.raises(ValueError, match="mode: expected 'stdout' or 'dicts', got 'json'"):
         bn_ext.show_config(mode="json")
 

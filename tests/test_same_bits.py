@@ -72,6 +72,12 @@ def test_fp_modes_take_effect():
     assert results["zero"][2] < 1
 
 
+@pytest.fixture(autouse=True)
+def _real_caches_afterwards():
+    yield
+    _core._set_cache_sizes(0, 0)
+
+
 # ---- factors --------------------------------------------------------------------
 
 # What the bits may hang on.
@@ -93,6 +99,8 @@ CIRCUMSTANCES = {
     "out": ["fresh", "given", "given with gaps", "over src", "over diff_dst"],
     "calls": ["one", "reduce and apply"],
     "fp": list(FP_MODES),
+    # Sizes that make every tile one channel, or all of them, and stream every store.
+    "caches": [(0, 0), (1, 1), (1 << 40, 1), (1, 1 << 40)],
 }
 
 SHAPES = [
@@ -134,7 +142,7 @@ def make(rng, dims, types, data_format, values):
 
 
 def run(problem, *, channels_last, is_training, isa, threads, src_offset, diff_dst_offset,
-        src_memory, diff_dst_memory, out, calls, fp):  # fmt: skip
+        src_memory, diff_dst_memory, out, calls, fp, caches):  # fmt: skip
     """The bits of all outputs under these circumstances."""
     order = memory_order(problem.src.ndim, problem.axis, channels_last)
     bytes_off = {"aligned": 0, "element": problem.src.itemsize, "byte": 1}
@@ -158,6 +166,7 @@ def run(problem, *, channels_last, is_training, isa, threads, src_offset, diff_d
     }
     more = {"is_training": is_training, "epsilon": EPSILON, "out": outs}
     _core._use_isa(isa)
+    _core._set_cache_sizes(*caches)
     with fp_mode(fp):
         if calls == "one":
             grads = bn_ext.batch_norm_backward(src, diff_dst, *problem.vectors(), **options, **more)

@@ -1,0 +1,90 @@
+/* streams.c: bare loops that bound what any gradient can reach on this memory.
+ *
+ * Compiled by benchmarks/streams.py with this machine's compiler, for this machine. Each
+ * loop moves bytes as a gradient must and computes nothing that costs time:
+ *     two     reads diff_dst, writes diff_src               (frozen, diff_src alone)
+ *     three   reads src and diff_dst, writes diff_src       (the floor)
+ *     five    reads both, then reads both again and writes  (two passes without a cache)
+ * Every thread takes one contiguous share. With `streaming`, stores bypass the cache.
+ */
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+typedef uint64_t v __attribute__((vector_size(64), aligned(64)));
+
+static inline void store(v *to, v value, int streaming) {
+#ifdef __AVX512F__
+    if (streaming) {
+        _mm512_stream_si512((void *)to, (__m512i)value);
+        return;
+    }
+#elif defined(__AVX2__)
+    if (streaming) {
+        __m256i half[2];
+        memcpy(half, &value, sizeof half);
+        _mm256_stream_si256((__m256i *)to, half[0]);
+        _mm256_stream_si256((__m256i *)to + 1, half[1]);
+        return;
+    }
+#endif
+    (void)streaming;
+    *to = value;
+}
+
+static void fence(void) {
+#ifdef __x86_64__
+    _mm_sfence();
+#endif
+}
+
+static volatile uint64_t sink;
+
+static void take(v value) {
+    if (value[0] == 0x123456789abcdefu)
+        sink = value[1];
+}
+
+/* Arrays start on cache lines; bytes behind the last whole line are left alone. */
+
+void two(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads, int streaming) {
+    (void)src;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < bytes / 64; i++)
+            store(&diff_src[i], diff_dst[i] + 1, streaming);
+        fence();
+    }
+}
+
+void three(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+           int streaming) {
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < bytes / 64; i++)
+            store(&diff_src[i], src[i] + diff_dst[i], streaming);
+        fence();
+    }
+}
+
+void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+          int streaming) {
+#pragma omp parallel num_threads(threads)
+    {
+        v sums[4] = {{0}};
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < bytes / 256; i++)
+            for (int k = 0; k < 4; k++)
+                sums[k] += src[4 * i + k] ^ diff_dst[4 * i + k];
+        take(sums[0] + sums[1] + sums[2] + sums[3]);
+#pragma omp for schedule(static) nowait
+        for (int64_t i = 0; i < bytes / 64; i++)
+            store(&diff_src[i], src[i] + diff_dst[i], streaming);
+        fence();
+    }
+}
