@@ -72,8 +72,7 @@ void three(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int thre
     }
 }
 
-void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
-          int streaming) {
+void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads, int streaming) {
 #pragma omp parallel num_threads(threads)
     {
         v sums[4] = {{0}};

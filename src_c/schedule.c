@@ -131,17 +131,17 @@ enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
 static int64_t ask_cache(int level) {
     int64_t bytes = 0;
 #ifdef __linux__
-    bytes = sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
-    if (bytes <= 0) {
-        char path[64], unit = 0;
-        long long size = 0;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
-        FILE *file = fopen(path, "r");
-        if (file && fscanf(file, "%lld%c", &size, &unit) >= 1)
-            bytes = size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1);
-        if (file)
-            fclose(file);
-    }
+    /* First what the kernel says: sysconf multiplied a virtual machine's L3 by ten. */
+    char path[64], unit = 0;
+    long long size = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%lld%c", &size, &unit) >= 1)
+        bytes = size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1);
+    if (file)
+        fclose(file);
+    if (bytes <= 0)
+        bytes = sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
 #elif defined(__APPLE__)
     size_t length = sizeof bytes;
     if (sysctlbyname(level == 2 ? "hw.l2cachesize" : "hw.l3cachesize", &bytes, &length, NULL, 0))

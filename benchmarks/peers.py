@@ -1,0 +1,120 @@
+"""What one would use instead: each gives a call over a problem's values, or None.
+
+A peer that is not installed, or does not take a dtype, is skipped with a word.
+"""
+
+import numpy as np
+
+import bn_ext
+
+
+def bn_ext_call(problem, threads, mode):
+    """One call, outputs given."""
+    options = {
+        "epsilon": problem.epsilon,
+        "data_format": problem.layout,
+        "num_threads": threads,
+        "is_training": mode == "training",
+        "param_grads": mode != "frozen-src",
+    }
+    out = problem.out if options["param_grads"] else (problem.diff_src, None, None)
+    arguments = problem.src, problem.diff_dst, problem.mean, problem.variance, problem.gamma
+    return lambda: bn_ext.batch_norm_backward(*arguments, out=out, **options)
+
+
+def numpy_call(problem, threads, mode):
+    """The formula, as a NumPy user writes it."""
+    number = problem.mean.dtype
+    axes = tuple(i for i in range(problem.src.ndim) if i != problem.axis % problem.src.ndim)
+    shape = [1] * problem.src.ndim
+    shape[problem.axis] = -1
+    mean, variance, gamma = (
+        v.reshape(shape) for v in (problem.mean, problem.variance, problem.gamma)
+    )
+    m = problem.src.size // problem.mean.size
+
+    def call():
+        x, dy = problem.src.astype(number, copy=False), problem.diff_dst.astype(number, copy=False)
+        rstd = 1 / np.sqrt(variance + number.type(problem.epsilon))
+        xhat = (x - mean) * rstd
+        diff_beta = dy.sum(axis=axes, keepdims=True)
+        diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
+        diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
+        return diff_src.astype(problem.dtype), diff_gamma, diff_beta
+
+    return call if mode == "training" else None
+
+
+def torch_call(problem, threads, mode):
+    """native_batch_norm_backward, in the same memory format."""
+    import torch
+
+    torch.set_num_threads(threads)
+
+    def tensor(array):
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    x, dy = (tensor(a).movedim(problem.axis, 1) for a in (problem.src, problem.diff_dst))
+    mean, variance, gamma = (
+        torch.from_numpy(v) for v in (problem.mean, problem.variance, problem.gamma)
+    )
+    rstd = (variance + problem.epsilon).rsqrt()
+    training = mode == "training"
+    wanted = [True] * 3 if mode != "frozen-src" else [True, False, False]
+    backward = torch.ops.aten.native_batch_norm_backward
+    arguments = dy, x, gamma, mean, variance, mean, rstd, training, problem.epsilon, wanted
+    return lambda: backward(*arguments)
+
+
+def jax_call(problem, threads, mode):
+    """The formula under jit, on the CPU; threads are JAX's own choice."""
+    if mode != "training" or problem.dtype == np.float64:
+        return None
+    import jax
+    import jax.numpy as jnp
+
+    axes = tuple(i for i in range(problem.src.ndim) if i != problem.axis % problem.src.ndim)
+    shape = [1] * problem.src.ndim
+    shape[problem.axis] = -1
+    m = problem.src.size // problem.mean.size
+
+    @jax.jit
+    def backward(x, dy, mean, variance, gamma):
+        dtype, x, dy = x.dtype, x.astype(jnp.float32), dy.astype(jnp.float32)
+        mean, gamma = mean.reshape(shape), gamma.reshape(shape)
+        rstd = jax.lax.rsqrt(variance.reshape(shape) + problem.epsilon)
+        xhat = (x - mean) * rstd
+        diff_beta = dy.sum(axis=axes, keepdims=True)
+        diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
+        diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
+        return diff_src.astype(dtype), diff_gamma, diff_beta
+
+    vectors = problem.mean, problem.variance, problem.gamma
+    arguments = [jnp.asarray(a) for a in (problem.src, problem.diff_dst, *vectors)]
+    return lambda: jax.block_until_ready(backward(*arguments))
+
+
+def tensorflow_call(problem, threads, mode):
+    """FusedBatchNormGradV3, eager."""
+    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64:
+        return None
+    import tensorflow as tf
+
+    axes = {("NXC", 4): "NHWC", ("NCX", 4): "NCHW", ("NXC", 5): "NDHWC", ("NCX", 5): "NCDHW"}
+    x, dy = (tf.constant(a) for a in (problem.src, problem.diff_dst))
+    vectors = [tf.constant(v) for v in (problem.gamma, problem.mean, problem.variance)]
+    empty = tf.zeros(0)
+
+    def call():
+        return tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=dy, x=x, scale=vectors[0], reserve_space_1=vectors[1],
+            reserve_space_2=vectors[2], reserve_space_3=empty, epsilon=problem.epsilon,
+            data_format=axes[problem.layout, problem.src.ndim], is_training=mode == "training",
+        )  # fmt: skip
+
+    return call
+
+
+PEERS = {"numpy": numpy_call, "torch": torch_call, "jax": jax_call, "tensorflow": tensorflow_call}
