@@ -542,50 +542,62 @@ static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
         }
 }
 
+static void advance(bn_block *b, int64_t bytes) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)bytes);
+}
+
 /* n neighbouring elements from b->data on, in stretches of `length`: blocks of eight
- * stretches, then one of what is left of eight, then what is left of one. */
-static void do_stretches(const job *j, bn_block *b, int64_t length, int64_t n) {
+ * stretches, then one of what is left of eight, then what is left of one. b ends up
+ * behind them. */
+static void do_stretches(const job *j, bn_kernel *kernel, bn_block *b, int64_t length, int64_t n) {
     const int64_t size = j->w->size, block = BN_ROWS * length;
+    const int64_t blocks = n / block, rest = n % block, rows = rest / length, tail = rest % length;
     for (int o = 0; o < BN_OPERANDS; o++) {
         b->step[o] = block * size;
         b->pitch[o] = length * size;
     }
-    const struct {
-        int64_t rows, cols, repeats;
-    } parts[] = {{BN_ROWS, length, n / block}, {n % block / length, length, 1}, {1, n % length, 1}};
-    for (int i = 0; i < 3; i++) {
-        b->rows = (int)parts[i].rows;
-        b->cols = parts[i].cols;
-        b->repeats = parts[i].repeats;
-        const int64_t elements = parts[i].rows * parts[i].cols * parts[i].repeats;
-        if (elements)
-            do_block(j, b, 0);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)(elements * size));
+    if (blocks) {
+        b->rows = BN_ROWS;
+        b->cols = length;
+        b->repeats = blocks;
+        kernel(b, &j->coefs, &j->sums);
+        advance(b, blocks * block * size);
+    }
+    b->repeats = 1;
+    if (rows) {
+        b->rows = (int)rows;
+        b->cols = length;
+        kernel(b, &j->coefs, &j->sums);
+        advance(b, rows * length * size);
+    }
+    if (tail) {
+        b->rows = 1;
+        b->cols = tail;
+        kernel(b, &j->coefs, &j->sums);
+        advance(b, tail * size);
     }
 }
 
 /* n neighbouring elements: sums need stretches of `lanes`; writing needs none, so it
  * takes one line at a time, from a line's start on. */
-static void do_run(const job *j, const bn_block *run, int64_t n) {
+static void reduce_run(const job *j, const bn_block *run, int64_t n) {
+    bn_block b = *run;
+    do_stretches(j, j->reduce, &b, j->w->lanes, n);
+}
+
+static void write_run(const job *j, const bn_block *run, int64_t n) {
     const work *w = j->w;
-    if (j->reduce) {
-        job reduce = *j;
-        reduce.write = NULL;
-        bn_block b = *run;
-        do_stretches(&reduce, &b, w->lanes, n);
-    }
-    if (j->write) {
-        job write = *j;
-        write.reduce = NULL;
-        bn_block b = *run;
-        const int64_t line = LINE_BYTES / w->size;
+    bn_block b = *run;
+    const int64_t line = LINE_BYTES / w->size;
+    if (w->streaming) {
         const int64_t skew = (int64_t)((uintptr_t)b.data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
-        const int64_t head = w->streaming && skew ? at_most(line - skew, n) : 0;
-        do_stretches(&write, &b, line, head);
-        b.streaming = w->streaming;
-        do_stretches(&write, &b, line, n - head);
+        const int64_t head = skew ? at_most(line - skew, n) : 0;
+        do_stretches(j, j->write, &b, line, head);
+        b.streaming = true;
+        n -= head;
     }
+    do_stretches(j, j->write, &b, line, n);
 }
 
 /* n elements, from x on, of a row with gaps: summed from a buffer where they are
@@ -594,8 +606,6 @@ static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x
     const work *w = j->w;
     const bn_problem *p = w->p;
     const int64_t length = p->inner[p->n_inner - 1].size;
-    job reduce = *j, write = *j;
-    reduce.write = write.reduce = NULL;
     for (int writing = 0; writing < 2; writing++) {
         if (writing ? !j->write : !j->reduce)
             continue;
@@ -609,14 +619,14 @@ static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x
             add_offset(p->inner, p->n_inner - 1, run, offset);
             place(&b, w, offset);
             if (writing)
-                do_run(&write, &b, take);
+                write_run(j, &b, take);
             for (int o = 0; o < 2 && !writing; o++)
                 memcpy(j->s->gathered[o] + done * w->size, b.data[o], (size_t)(take * w->size));
         }
         if (!writing) {
             b.data[BN_SRC] = j->s->gathered[0];
             b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
-            do_run(&reduce, &b, n);
+            reduce_run(j, &b, n);
         }
     }
 }
@@ -643,7 +653,10 @@ static void long_rows(const job *j, int64_t channel, int64_t chunk) {
             for (int o = 0; o < BN_OPERANDS; o++)
                 offset[o] = row[o] + x * w->size;
             place(&b, w, offset);
-            do_run(j, &b, length);
+            if (j->reduce)
+                reduce_run(j, &b, length);
+            if (j->write)
+                write_run(j, &b, length);
         }
     }
 }
