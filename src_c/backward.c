@@ -12,6 +12,9 @@
  *               x belongs to column x mod lanes, and eight stretches of that many
  *               elements, one behind the other, are the rows of a block.
  *
+ *   PARALLEL_ROWS  the same with eight rows or more: then the rows of a block are
+ *               stretches at one x of eight n.
+ *
  * A channel sums its columns at the end of each chunk, and chunks are added in order
  * once the tile is done. A chunk is CHUNK_ROWS kernel rows (PIXELS, ROWS) or about
  * CHUNK_ELEMENTS of one channel (LONG_ROWS). Tiles, threads and caches only decide who
@@ -33,21 +36,21 @@
 #include "scalar.h"
 #include "schedule.h"
 
-typedef enum { PIXELS, ROWS, LONG_ROWS } form;
+typedef enum { PIXELS, ROWS, LONG_ROWS, PARALLEL_ROWS } form;
 
 enum {
-    MERGE_BELOW = 128,     /* channels: from here on a pixel fills registers by itself */
-    MERGED_COLUMNS = 256,  /* at least, after merging */
-    MERGED_UNIT = 32,      /* merged columns are a multiple of this: no tails */
-    LONG_ROW = 1024,       /* elements from which a row is long */
-    LONG_ROW_OF_FEW = 256, /* the same where there are few rows to share a column's cost */
-    FEW_ROWS = 32,
-    STRETCH_BYTES = 128, /* of `lanes` elements */
+    MERGE_BELOW = 128,    /* channels: from here on a pixel fills registers by itself */
+    MERGED_COLUMNS = 256, /* at least, after merging */
+    MERGED_UNIT = 32,     /* merged columns are a multiple of this: no tails */
+    LONG_ROW = 256,       /* elements from which a row is long */
+    STRETCH_BYTES = 128,  /* of `lanes` elements */
     LINE_BYTES = 64,
     PAGE_BYTES = 4096,
     CHUNK_ROWS = 136,       /* 8 * 17: streams of 17 rows rarely start in one cache set */
     CHUNK_ELEMENTS = 32768, /* a multiple of every block */
-    PIECE_ELEMENTS = 4096,  /* what is gathered, or reduced and then scaled, at a time */
+    PARALLEL_ELEMENTS = 4 * CHUNK_ELEMENTS, /* of all rows of a chunk */
+    PIECE = 512,                            /* elements of each of eight rows */
+    PIECE_ELEMENTS = BN_ROWS * PIECE, /* what is gathered, or reduced and then scaled, at a time */
     PIECE_BYTES = 128 << 10,
     APPLY_STREAMS = 4, /* eight are slower where diff_src is written (measured) */
 };
@@ -69,6 +72,7 @@ typedef struct {
     int64_t rows;           /* PIXELS, ROWS: kernel rows, the last one maybe shorter */
     int64_t lanes;          /* LONG_ROWS */
     int64_t chunks;         /* tasks per tile */
+    int64_t x_chunk;        /* LONG_ROWS, PARALLEL_ROWS: elements of a row per chunk */
     int64_t rows_per_chunk; /* LONG_ROWS with rows shorter than a chunk */
     int64_t chunks_per_row; /* LONG_ROWS with longer ones, else 1 */
     int64_t tile, tiles;    /* channels per tile, tiles */
@@ -177,22 +181,27 @@ static void plan(work *w, int threads) {
         w->chunks = ceil_div(w->rows, CHUNK_ROWS);
         e.interleaved = true;
         e.divisible = w->merged == 1;
-    } else if (w->inner < (w->outer < FEW_ROWS ? LONG_ROW_OF_FEW : LONG_ROW)) {
+    } else if (w->inner < LONG_ROW) {
         w->form = ROWS;
         w->rows = w->outer;
         w->regular = p->n_inner == 1 && (w->channels == 1 || steps(w, &p->channel, w->inner));
         w->chunks = ceil_div(w->rows, CHUNK_ROWS);
         e.columns = w->inner;
-    } else {
+    } else if (w->outer < BN_ROWS) {
         w->form = LONG_ROWS;
         w->regular = p->n_inner == 1;
-        if (w->inner >= CHUNK_ELEMENTS) {
-            w->chunks_per_row = ceil_div(w->inner, CHUNK_ELEMENTS);
-            w->chunks = w->outer * w->chunks_per_row;
-        } else {
+        w->x_chunk = CHUNK_ELEMENTS;
+        w->chunks_per_row = ceil_div(w->inner, w->x_chunk);
+        if (w->chunks_per_row == 1)
             w->rows_per_chunk = ceil_div(CHUNK_ELEMENTS, w->inner);
-            w->chunks = ceil_div(w->outer, w->rows_per_chunk);
-        }
+        w->chunks = ceil_div(w->outer, w->rows_per_chunk) * w->chunks_per_row;
+    } else {
+        w->form = PARALLEL_ROWS;
+        w->regular = p->n_inner == 1;
+        w->rows_per_chunk = at_most(w->outer, CHUNK_ROWS);
+        w->x_chunk = PARALLEL_ELEMENTS / w->rows_per_chunk / PIECE * PIECE;
+        w->chunks_per_row = ceil_div(w->inner, w->x_chunk);
+        w->chunks = ceil_div(w->outer, w->rows_per_chunk) * w->chunks_per_row;
     }
 
     e.chunks = w->chunks;
@@ -435,9 +444,8 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
     const work *w = j->w;
     job reduce = *j, write = *j;
     reduce.write = write.reduce = NULL;
-    enum { COLUMNS = PIECE_ELEMENTS / BN_ROWS };
-    for (int64_t done = 0; j->reduce && done < run_block->cols; done += COLUMNS) {
-        bn_block b = {.rows = n, .repeats = 1, .cols = at_most(COLUMNS, run_block->cols - done)};
+    for (int64_t done = 0; j->reduce && done < run_block->cols; done += PIECE) {
+        bn_block b = {.rows = n, .repeats = 1, .cols = at_most(PIECE, run_block->cols - done)};
         for (int o = 0; o < BN_OPERANDS; o++)
             b.pitch[o] = b.cols * w->size;
         for (int k = 0; k < n; k++) {
@@ -631,37 +639,153 @@ static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x
     }
 }
 
-static void long_rows(const job *j, int64_t channel, int64_t chunk) {
+/* Elements x ... x + n - 1 of one row of a channel: all at once where they are
+ * neighbours and only one thing is to be done, else in pieces. */
+static void do_row(const job *j, int64_t channel, int64_t index, int64_t x, int64_t n) {
     const work *w = j->w;
-    const int64_t first = chunk / w->chunks_per_row * w->rows_per_chunk;
-    const int64_t x0 = chunk % w->chunks_per_row * CHUNK_ELEMENTS;
-    const int64_t x1 = w->chunks_per_row > 1 ? at_most(x0 + CHUNK_ELEMENTS, w->inner) : w->inner;
     const bool pieces = !w->regular || (j->reduce && j->write);
-    for (int64_t n = first; n < at_most(first + w->rows_per_chunk, w->outer); n++) {
-        int64_t row[BN_OPERANDS];
-        row_offset(w, n, row);
+    int64_t row[BN_OPERANDS];
+    row_offset(w, index, row);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        row[o] += channel * w->p->channel.stride[o];
+    for (int64_t done = 0, length; done < n; done += length) {
+        length = pieces ? at_most(PIECE_ELEMENTS, n - done) : n - done;
+        if (!w->regular) {
+            do_scattered(j, row, x + done, length);
+            continue;
+        }
+        bn_block b = {.rows = 0};
+        int64_t offset[BN_OPERANDS];
         for (int o = 0; o < BN_OPERANDS; o++)
-            row[o] += channel * w->p->channel.stride[o];
-        for (int64_t x = x0, length; x < x1; x += length) {
-            length = pieces ? at_most(PIECE_ELEMENTS, x1 - x) : x1 - x;
-            if (!w->regular) {
-                do_scattered(j, row, x, length);
-                continue;
-            }
-            bn_block b = {.rows = 0};
+            offset[o] = row[o] + (x + done) * w->size;
+        place(&b, w, offset);
+        if (j->reduce)
+            reduce_run(j, &b, length);
+        if (j->write)
+            write_run(j, &b, length);
+    }
+}
+
+/* What a chunk of LONG_ROWS or PARALLEL_ROWS is. */
+typedef struct {
+    int64_t channel, row, rows, x, length;
+} patch;
+
+static patch patch_of(const work *w, int64_t channel, int64_t chunk) {
+    const int64_t row = chunk / w->chunks_per_row * w->rows_per_chunk;
+    const int64_t x = chunk % w->chunks_per_row * w->x_chunk;
+    return (patch){channel, row, at_most(w->rows_per_chunk, w->outer - row), x,
+                   at_most(w->x_chunk, w->inner - x)};
+}
+
+static void long_rows(const job *j, const patch *a) {
+    for (int64_t n = 0; n < a->rows; n++)
+        do_row(j, a->channel, a->row + n, a->x, a->length);
+}
+
+/* b holds the starts of its rows: n elements of each, `lanes` columns at a time. */
+static void do_columns(const job *j, bn_kernel *kernel, bn_block *b, int64_t n) {
+    const work *w = j->w;
+    b->cols = w->lanes;
+    b->repeats = n / w->lanes;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->step[o] = w->lanes * w->size;
+    if (b->repeats)
+        kernel(b, &j->coefs, &j->sums);
+    advance(b, b->repeats * w->lanes * w->size);
+    b->cols = n % w->lanes;
+    b->repeats = 1;
+    if (b->cols)
+        kernel(b, &j->coefs, &j->sums);
+    advance(b, b->cols * w->size);
+}
+
+/* The first row of each of `streams`, at element x, with the pitch between them. */
+static bn_block head_of(const work *w, const patch *a, int64_t g, int64_t q, int64_t streams,
+                        int64_t x) {
+    bn_block b = {.rows = (int)streams};
+    int64_t offset[BN_OPERANDS];
+    row_offset(w, a->row + g, offset);
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        offset[o] += a->channel * w->p->channel.stride[o] + x * w->size;
+        b.pitch[o] = q * w->p->outer[0].stride[o];
+    }
+    place(&b, w, offset);
+    return b;
+}
+
+/* The same brought together from rows with gaps or at uneven distances. */
+static bn_block gathered_of(const job *j, const patch *a, int64_t g, int64_t q, int64_t streams,
+                            int64_t x, int64_t n) {
+    const work *w = j->w;
+    const bn_problem *p = w->p;
+    const int64_t length = p->inner[p->n_inner - 1].size;
+    for (int64_t k = 0; k < streams; k++)
+        for (int64_t done = 0, take; done < n; done += take) {
+            const int64_t run = (x + done) / length, at = (x + done) % length;
+            take = at_most(length - at, n - done);
             int64_t offset[BN_OPERANDS];
+            row_offset(w, a->row + k * q + g, offset);
             for (int o = 0; o < BN_OPERANDS; o++)
-                offset[o] = row[o] + x * w->size;
-            place(&b, w, offset);
-            if (j->reduce)
-                reduce_run(j, &b, length);
-            if (j->write)
-                write_run(j, &b, length);
+                offset[o] += a->channel * p->channel.stride[o] + at * w->size;
+            add_offset(p->inner, p->n_inner - 1, run, offset);
+            bn_block from;
+            place(&from, w, offset);
+            for (int o = 0; o < 2; o++)
+                memcpy(j->s->gathered[o] + (k * n + done) * w->size, from.data[o],
+                       (size_t)(take * w->size));
+        }
+    bn_block b = {.rows = (int)streams};
+    b.data[BN_SRC] = j->s->gathered[0];
+    b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.pitch[o] = n * w->size;
+    return b;
+}
+
+static void reduce_parallel(const job *j, const patch *a) {
+    const work *w = j->w;
+    const bool even = w->regular && w->p->n_outer == 1;
+    const int64_t q = ceil_div(a->rows, BN_ROWS), streams = ceil_div(a->rows, q);
+    const int64_t last = a->rows - (streams - 1) * q;
+    job write = *j;
+    write.reduce = NULL;
+    for (int64_t g = 0; g < q; g++) {
+        const int64_t here = g < last ? streams : streams - 1;
+        for (int64_t done = 0, n; done < a->length; done += n) {
+            n = even && !j->write ? a->length : at_most(PIECE, a->length - done);
+            bn_block b = even ? head_of(w, a, g, q, here, a->x + done)
+                              : gathered_of(j, a, g, q, here, a->x + done, n);
+            do_columns(j, j->reduce, &b, n);
+            for (int64_t k = 0; j->write && k < here; k++)
+                do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
         }
     }
 }
 
-/* One chunk of the n channels from `from` on; for LONG_ROWS n is 1. */
+static void write_parallel(const job *j, const patch *a) {
+    const work *w = j->w;
+    const int64_t q = ceil_div(a->rows, APPLY_STREAMS), streams = ceil_div(a->rows, q);
+    const int64_t pitch = w->p->n_outer == 1 ? q * w->p->outer[0].stride[BN_DIFF_SRC] : 0;
+    if (!w->regular || pitch % PAGE_BYTES == 0 || (w->streaming && pitch % LINE_BYTES)) {
+        long_rows(j, a);
+        return;
+    }
+    const int64_t last = a->rows - (streams - 1) * q;
+    for (int64_t g = 0; g < q; g++) {
+        bn_block b = head_of(w, a, g, q, g < last ? streams : streams - 1, a->x);
+        int64_t head = 0;
+        if (w->streaming) {
+            const int64_t skew = (int64_t)((uintptr_t)b.data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
+            head = skew ? at_most(LINE_BYTES / w->size - skew, a->length) : 0;
+            do_columns(j, j->write, &b, head);
+            b.streaming = true;
+        }
+        do_columns(j, j->write, &b, a->length - head);
+    }
+}
+
+/* One chunk of the n channels from `from` on; n is 1 for LONG_ROWS and PARALLEL_ROWS. */
 static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t n, int64_t chunk) {
     const job j = {
         .w = w,
@@ -680,8 +804,15 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
         pixels(&j, from, n, chunk);
     else if (w->form == ROWS)
         rows(&j, from, n, chunk);
-    else
-        long_rows(&j, from, chunk);
+    else {
+        const patch a = patch_of(w, from, chunk);
+        if (w->form == LONG_ROWS)
+            long_rows(&j, &a);
+        else if (j.reduce)
+            reduce_parallel(&j, &a);
+        else
+            write_parallel(&j, &a);
+    }
     if (!j.reduce)
         return;
     if (w->form == PIXELS) {
@@ -698,7 +829,7 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
 
 static void task(const work *w, scratch *s, int pass, int64_t tile, int64_t chunk) {
     const int64_t from = tile * w->tile, n = at_most(w->tile, w->channels - from);
-    if (w->form != LONG_ROWS)
+    if (w->form < LONG_ROWS)
         do_chunk(w, s, pass, from, n, chunk);
     else
         for (int64_t c = from; c < from + n; c++)
