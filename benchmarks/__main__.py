@@ -32,6 +32,8 @@ must that find nothing in cache. Written by `python -m benchmarks`.
 
 ![bars against the floor](benchmarks.png)
 """
+# Longer than another OpenMP pool spins before it sleeps.
+PAUSE, BURST = 0.01, 0.005
 MODES = ("training", "frozen", "frozen-src")
 
 
@@ -41,10 +43,10 @@ def measure(calls, seconds):
     start, rounds = time.perf_counter(), 0
     while rounds < 5 or time.perf_counter() - start < seconds:
         for name, call in calls.items():
-            time.sleep(0.002)
-            # A burst: its first call wakes the threads and warms the cache.
-            for _ in range(2 if best[name] > 2e-3 else 6):
-                before = time.perf_counter()
+            time.sleep(PAUSE)
+            # A burst: its first calls wake threads and clock, and warm the cache.
+            end = time.perf_counter() + BURST
+            while (before := time.perf_counter()) < end:
                 call()
                 best[name] = min(best[name], time.perf_counter() - before)
         rounds += 1
