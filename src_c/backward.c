@@ -1,24 +1,23 @@
 /* backward.c: the operation. A problem becomes tasks, and a task becomes blocks
  * for the kernels; per-channel sums become coefficients and parameter gradients.
  *
- * The order of every sum is fixed here, by the shape alone. There are three forms:
+ * The order of every sum is fixed here, by the shape alone. There are four forms:
  *
- *   PIXELS      inner = 1 (NXC). A row is one pixel's channels. With few channels,
- *               `merged` rows are read as one, so that a register is full; each
- *               column of the wide row keeps its own sums.
- *   ROWS        short rows per channel (NCX). One row of the kernel is a run of
- *               channels, each with all its `inner` columns, of one n.
- *   LONG_ROWS   long rows per channel. A row is folded to `lanes` columns: element
- *               x belongs to column x mod lanes, and eight stretches of that many
- *               elements, one behind the other, are the rows of a block.
- *
- *   PARALLEL_ROWS  the same with eight rows or more: then the rows of a block are
- *               stretches at one x of eight n.
+ *   PIXELS         inner = 1 (NXC). A row is one pixel's channels. With few channels,
+ *                  `merged` rows are read as one, so that a register is full; each
+ *                  column of the wide row keeps its own sums.
+ *   ROWS           short rows per channel (NCX). One row of the kernel is a run of
+ *                  channels, each with all its `inner` columns, of one n.
+ *   LONG_ROWS      long rows per channel. A row is folded to `lanes` columns: element x
+ *                  belongs to column x mod lanes. Eight stretches of that many elements,
+ *                  one behind the other, are the rows of a block.
+ *   PARALLEL_ROWS  the same where there are eight n or more: the rows of a block are
+ *                  the stretches of eight n at one x.
  *
  * A channel sums its columns at the end of each chunk, and chunks are added in order
- * once the tile is done. A chunk is CHUNK_ROWS kernel rows (PIXELS, ROWS) or about
- * CHUNK_ELEMENTS of one channel (LONG_ROWS). Tiles, threads and caches only decide who
- * works when.
+ * once the tile is done. A chunk is CHUNK_ROWS kernel rows (PIXELS, ROWS), about
+ * CHUNK_ELEMENTS of one channel (LONG_ROWS), or up to CHUNK_ROWS n times x_chunk
+ * (PARALLEL_ROWS). Tiles, threads and caches only decide who works when.
  *
  * Which eight rows of a chunk are summed together follows from how memory is read
  * fastest: stretches of 128 bytes side by side, or else rows far apart. So n rows are
@@ -26,8 +25,8 @@
  * each stream. (Eight consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
  *
  * Where axes cannot be merged (views with gaps), the same columns are visited in
- * several runs; where a LONG_ROWS block crosses a gap, its elements are gathered
- * in a buffer of one block before they are summed.
+ * several runs; where a stretch crosses a gap, or rows are not a fixed pitch apart, a
+ * block is gathered in a buffer that stays in cache before it is summed.
  */
 #include <stdlib.h>
 
@@ -51,8 +50,8 @@ enum {
     PARALLEL_ELEMENTS = 4 * CHUNK_ELEMENTS, /* of all rows of a chunk */
     PIECE = 512,                            /* elements of each of eight rows */
     PIECE_ELEMENTS = BN_ROWS * PIECE, /* what is gathered, or reduced and then scaled, at a time */
-    PIECE_BYTES = 128 << 10,
-    APPLY_STREAMS = 4, /* eight are slower where diff_src is written (measured) */
+    PIECE_BYTES = 128 << 10,          /* of src and diff_dst, the same */
+    APPLY_STREAMS = 4,                /* eight are slower where diff_src is written (measured) */
 };
 
 typedef struct {
@@ -67,14 +66,14 @@ typedef struct {
     double count; /* elements per channel, over all parts */
 
     form form;
-    bool regular;           /* each block is one run of columns (LONG_ROWS: of elements) */
+    bool regular;           /* no gap in a row (PIXELS: nor between merged rows) */
     int64_t merged;         /* PIXELS: rows read as one */
     int64_t rows;           /* PIXELS, ROWS: kernel rows, the last one maybe shorter */
-    int64_t lanes;          /* LONG_ROWS */
+    int64_t lanes;          /* LONG_ROWS, PARALLEL_ROWS: elements of a stretch */
     int64_t chunks;         /* tasks per tile */
     int64_t x_chunk;        /* LONG_ROWS, PARALLEL_ROWS: elements of a row per chunk */
-    int64_t rows_per_chunk; /* LONG_ROWS with rows shorter than a chunk */
-    int64_t chunks_per_row; /* LONG_ROWS with longer ones, else 1 */
+    int64_t rows_per_chunk; /* LONG_ROWS, PARALLEL_ROWS: n per chunk */
+    int64_t chunks_per_row; /* and chunks that share these n */
     int64_t tile, tiles;    /* channels per tile, tiles */
     int64_t columns;        /* of the widest tile */
 
