@@ -1,7 +1,6 @@
 """The bare loops of streams.c, compiled for this machine when first asked for."""
 
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -19,12 +18,11 @@ def load():
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"bn_ext-streams-{digest}.so"
-    if not path.exists():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "streams.so"
         flags = FLAGS if b"avx512" in Path("/proc/cpuinfo").read_bytes() else FLAGS[:2] + FLAGS[3:]
         subprocess.run([compiler, *flags, str(SOURCE), "-o", str(path)], check=True)
-    library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
     for name in ("two", "three", "five"):
         getattr(library, name).argtypes = [ctypes.c_void_p] * 3 + [
             ctypes.c_int64,
