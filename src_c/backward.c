@@ -115,11 +115,28 @@ static void place(bn_block *b, const work *w, const int64_t offset[BN_OPERANDS])
         b->data[o] = (char *)((uintptr_t)w->p->data[o] + (uintptr_t)offset[o]);
 }
 
+static void shift(bn_block *b, const int64_t offset[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)offset[o]);
+}
+
+/* All operands by the same number of bytes. */
+static void advance(bn_block *b, int64_t bytes) {
+    shift(b, (const int64_t[BN_OPERANDS]){bytes, bytes, bytes});
+}
+
 /* Offset of the index-th position of the outer axes. */
 static void row_offset(const work *w, int64_t index, int64_t offset[BN_OPERANDS]) {
     for (int o = 0; o < BN_OPERANDS; o++)
         offset[o] = 0;
     add_offset(w->p->outer, w->p->n_outer, index, offset);
+}
+
+/* The same of one channel's row there. */
+static void channel_row_offset(const work *w, int64_t channel, int64_t index,
+                               int64_t offset[BN_OPERANDS]) {
+    row_offset(w, index, offset);
+    add_offset(&w->p->channel, 1, channel, offset);
 }
 
 static int64_t count_of(const bn_axis *axes, int n) {
@@ -414,7 +431,7 @@ typedef struct {
 } job;
 
 /* Reduce, write, or first the one and then the other while the block is in cache. */
-static void do_block(const job *j, bn_block *b, int64_t column) {
+static void do_block(const job *j, const bn_block *b, int64_t column) {
     const bn_coefs coefs = {(const char *)j->coefs.column + column * j->w->number, j->coefs.stride};
     const bn_sums sums = {j->sums.plane + column, j->sums.stride};
     if (j->reduce)
@@ -424,16 +441,27 @@ static void do_block(const job *j, bn_block *b, int64_t column) {
 }
 
 /* The same, `repeats` so few at a time that what was reduced is still in cache. */
-static void do_blocks(const job *j, const bn_block *blocks, int64_t column) {
-    bn_block piece = *blocks, *b = &piece;
-    const int64_t all = b->repeats, bytes = b->rows * b->cols * j->w->size * 2;
+static void do_blocks(const job *j, bn_block b, int64_t column) {
+    const int64_t all = b.repeats, bytes = b.rows * b.cols * j->w->size * 2;
     const int64_t few = j->reduce && j->write ? at_least(PIECE_BYTES / bytes, 1) : all;
     for (int64_t done = 0; done < all; done += few) {
-        b->repeats = at_most(few, all - done);
-        do_block(j, b, column);
+        b.repeats = at_most(few, all - done);
+        do_block(j, &b, column);
+        int64_t past[BN_OPERANDS];
         for (int o = 0; o < BN_OPERANDS; o++)
-            b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)(few * b->step[o]));
+            past[o] = few * b.step[o];
+        shift(&b, past);
     }
+}
+
+/* The buffer as a block of rows of n elements. */
+static bn_block gathered_block(const job *j, int64_t rows, int64_t n) {
+    bn_block b = {.rows = (int)rows, .repeats = 1, .cols = n};
+    b.data[BN_SRC] = j->s->gathered[0];
+    b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.pitch[o] = n * j->w->size;
+    return b;
 }
 
 /* Rows that are not a fixed pitch apart: each written by itself; the rows of a block
@@ -444,9 +472,7 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
     job reduce = *j, write = *j;
     reduce.write = write.reduce = NULL;
     for (int64_t done = 0; j->reduce && done < run_block->cols; done += PIECE) {
-        bn_block b = {.rows = n, .repeats = 1, .cols = at_most(PIECE, run_block->cols - done)};
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b.pitch[o] = b.cols * w->size;
+        const bn_block b = gathered_block(j, n, at_most(PIECE, run_block->cols - done));
         for (int k = 0; k < n; k++) {
             int64_t offset[BN_OPERANDS];
             row_offset(w, index[k], offset);
@@ -454,8 +480,6 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
                 memcpy(j->s->gathered[o] + k * b.pitch[o],
                        run_block->data[o] + offset[o] + done * w->size, (size_t)b.pitch[o]);
         }
-        b.data[BN_SRC] = j->s->gathered[0];
-        b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
         do_block(&reduce, &b, column + done);
     }
     for (int k = 0; j->write && k < n; k++) {
@@ -465,8 +489,7 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
         b.streaming = w->streaming;
         int64_t offset[BN_OPERANDS];
         row_offset(w, index[k], offset);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)offset[o]);
+        shift(&b, offset);
         do_block(&write, &b, column);
     }
 }
@@ -496,12 +519,12 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
         if (even) {
             int64_t offset[BN_OPERANDS];
             row_offset(w, (row + g) * w->merged + run, offset);
+            shift(&b, offset);
             for (int o = 0; o < BN_OPERANDS; o++) {
-                b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)offset[o]);
                 b.step[o] = step[o];
                 b.pitch[o] = q * step[o];
             }
-            do_blocks(j, &b, column);
+            do_blocks(j, b, column);
         } else {
             int64_t index[BN_ROWS];
             for (int k = 0; k < b.rows; k++)
@@ -549,11 +572,6 @@ static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
         }
 }
 
-static void advance(bn_block *b, int64_t bytes) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b->data[o] = (char *)((uintptr_t)b->data[o] + (uintptr_t)bytes);
-}
-
 /* n neighbouring elements from b->data on, in stretches of `length`: blocks of eight
  * stretches, then one of what is left of eight, then what is left of one. b ends up
  * behind them. */
@@ -593,48 +611,58 @@ static void reduce_run(const job *j, const bn_block *run, int64_t n) {
     do_stretches(j, j->reduce, &b, j->w->lanes, n);
 }
 
+/* Of n elements, those before diff_src's next cache line, if stores are to stream. */
+static int64_t before_line(const work *w, const bn_block *b, int64_t n) {
+    const int64_t skew = (int64_t)((uintptr_t)b->data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
+    return w->streaming && skew ? at_most(LINE_BYTES / w->size - skew, n) : 0;
+}
+
 static void write_run(const job *j, const bn_block *run, int64_t n) {
     const work *w = j->w;
     bn_block b = *run;
-    const int64_t line = LINE_BYTES / w->size;
-    if (w->streaming) {
-        const int64_t skew = (int64_t)((uintptr_t)b.data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
-        const int64_t head = skew ? at_most(line - skew, n) : 0;
-        do_stretches(j, j->write, &b, line, head);
-        b.streaming = true;
-        n -= head;
+    const int64_t line = LINE_BYTES / w->size, head = before_line(w, &b, n);
+    do_stretches(j, j->write, &b, line, head);
+    b.streaming = w->streaming;
+    do_stretches(j, j->write, &b, line, n - head);
+}
+
+/* The run of neighbours at element x of a row with gaps: its place, and how many of n
+ * elements it has. */
+static int64_t run_at(const work *w, const int64_t row[BN_OPERANDS], int64_t x, int64_t n,
+                      bn_block *b) {
+    const bn_problem *p = w->p;
+    const int64_t length = p->inner[p->n_inner - 1].size, at = x % length;
+    int64_t offset[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        offset[o] = row[o] + at * w->size;
+    add_offset(p->inner, p->n_inner - 1, x / length, offset);
+    place(b, w, offset);
+    return at_most(length - at, n);
+}
+
+/* n elements, from x on, of a row, brought together as row k of the buffer. */
+static void gather(const job *j, const int64_t row[BN_OPERANDS], int64_t x, int64_t n, int64_t k) {
+    const int64_t size = j->w->size;
+    bn_block b;
+    for (int64_t done = 0, take; done < n; done += take) {
+        take = run_at(j->w, row, x + done, n - done, &b);
+        for (int o = 0; o < 2; o++)
+            memcpy(j->s->gathered[o] + (k * n + done) * size, b.data[o], (size_t)(take * size));
     }
-    do_stretches(j, j->write, &b, line, n);
 }
 
 /* n elements, from x on, of a row with gaps: summed from a buffer where they are
  * neighbours, written run by run. */
 static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x, int64_t n) {
-    const work *w = j->w;
-    const bn_problem *p = w->p;
-    const int64_t length = p->inner[p->n_inner - 1].size;
-    for (int writing = 0; writing < 2; writing++) {
-        if (writing ? !j->write : !j->reduce)
-            continue;
-        bn_block b = {.rows = 0};
-        for (int64_t done = 0, take; done < n; done += take) {
-            const int64_t run = (x + done) / length, at = (x + done) % length;
-            take = at_most(length - at, n - done);
-            int64_t offset[BN_OPERANDS];
-            for (int o = 0; o < BN_OPERANDS; o++)
-                offset[o] = row[o] + at * w->size;
-            add_offset(p->inner, p->n_inner - 1, run, offset);
-            place(&b, w, offset);
-            if (writing)
-                write_run(j, &b, take);
-            for (int o = 0; o < 2 && !writing; o++)
-                memcpy(j->s->gathered[o] + done * w->size, b.data[o], (size_t)(take * w->size));
-        }
-        if (!writing) {
-            b.data[BN_SRC] = j->s->gathered[0];
-            b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
-            reduce_run(j, &b, n);
-        }
+    if (j->reduce) {
+        gather(j, row, x, n, 0);
+        const bn_block b = gathered_block(j, 1, n);
+        reduce_run(j, &b, n);
+    }
+    bn_block b = {.rows = 0};
+    for (int64_t done = 0, take; j->write && done < n; done += take) {
+        take = run_at(j->w, row, x + done, n - done, &b);
+        write_run(j, &b, take);
     }
 }
 
@@ -644,9 +672,7 @@ static void do_row(const job *j, int64_t channel, int64_t index, int64_t x, int6
     const work *w = j->w;
     const bool pieces = !w->regular || (j->reduce && j->write);
     int64_t row[BN_OPERANDS];
-    row_offset(w, index, row);
-    for (int o = 0; o < BN_OPERANDS; o++)
-        row[o] += channel * w->p->channel.stride[o];
+    channel_row_offset(w, channel, index, row);
     for (int64_t done = 0, length; done < n; done += length) {
         length = pieces ? at_most(PIECE_ELEMENTS, n - done) : n - done;
         if (!w->regular) {
@@ -654,10 +680,8 @@ static void do_row(const job *j, int64_t channel, int64_t index, int64_t x, int6
             continue;
         }
         bn_block b = {.rows = 0};
-        int64_t offset[BN_OPERANDS];
-        for (int o = 0; o < BN_OPERANDS; o++)
-            offset[o] = row[o] + (x + done) * w->size;
-        place(&b, w, offset);
+        place(&b, w, row);
+        advance(&b, (x + done) * w->size);
         if (j->reduce)
             reduce_run(j, &b, length);
         if (j->write)
@@ -704,42 +728,23 @@ static bn_block head_of(const work *w, const patch *a, int64_t g, int64_t q, int
                         int64_t x) {
     bn_block b = {.rows = (int)streams};
     int64_t offset[BN_OPERANDS];
-    row_offset(w, a->row + g, offset);
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        offset[o] += a->channel * w->p->channel.stride[o] + x * w->size;
-        b.pitch[o] = q * w->p->outer[0].stride[o];
-    }
+    channel_row_offset(w, a->channel, a->row + g, offset);
     place(&b, w, offset);
+    advance(&b, x * w->size);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.pitch[o] = q * w->p->outer[0].stride[o];
     return b;
 }
 
 /* The same brought together from rows with gaps or at uneven distances. */
 static bn_block gathered_of(const job *j, const patch *a, int64_t g, int64_t q, int64_t streams,
                             int64_t x, int64_t n) {
-    const work *w = j->w;
-    const bn_problem *p = w->p;
-    const int64_t length = p->inner[p->n_inner - 1].size;
-    for (int64_t k = 0; k < streams; k++)
-        for (int64_t done = 0, take; done < n; done += take) {
-            const int64_t run = (x + done) / length, at = (x + done) % length;
-            take = at_most(length - at, n - done);
-            int64_t offset[BN_OPERANDS];
-            row_offset(w, a->row + k * q + g, offset);
-            for (int o = 0; o < BN_OPERANDS; o++)
-                offset[o] += a->channel * p->channel.stride[o] + at * w->size;
-            add_offset(p->inner, p->n_inner - 1, run, offset);
-            bn_block from;
-            place(&from, w, offset);
-            for (int o = 0; o < 2; o++)
-                memcpy(j->s->gathered[o] + (k * n + done) * w->size, from.data[o],
-                       (size_t)(take * w->size));
-        }
-    bn_block b = {.rows = (int)streams};
-    b.data[BN_SRC] = j->s->gathered[0];
-    b.data[BN_DIFF_DST] = b.data[BN_DIFF_SRC] = j->s->gathered[1];
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b.pitch[o] = n * w->size;
-    return b;
+    for (int64_t k = 0; k < streams; k++) {
+        int64_t row[BN_OPERANDS];
+        channel_row_offset(j->w, a->channel, a->row + k * q + g, row);
+        gather(j, row, x, n, k);
+    }
+    return gathered_block(j, streams, n);
 }
 
 static void reduce_parallel(const job *j, const patch *a) {
@@ -773,13 +778,9 @@ static void write_parallel(const job *j, const patch *a) {
     const int64_t last = a->rows - (streams - 1) * q;
     for (int64_t g = 0; g < q; g++) {
         bn_block b = head_of(w, a, g, q, g < last ? streams : streams - 1, a->x);
-        int64_t head = 0;
-        if (w->streaming) {
-            const int64_t skew = (int64_t)((uintptr_t)b.data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
-            head = skew ? at_most(LINE_BYTES / w->size - skew, a->length) : 0;
-            do_columns(j, j->write, &b, head);
-            b.streaming = true;
-        }
+        const int64_t head = before_line(w, &b, a->length);
+        do_columns(j, j->write, &b, head);
+        b.streaming = w->streaming;
         do_columns(j, j->write, &b, a->length - head);
     }
 }
