@@ -44,7 +44,6 @@ enum {
     LONG_ROW = 256,       /* elements from which a row is long */
     STRETCH_BYTES = 128,  /* of `lanes` elements */
     LINE_BYTES = 64,
-    PAGE_BYTES = 4096,
     CHUNK_ROWS = 136,       /* 8 * 17: streams of 17 rows rarely start in one cache set */
     CHUNK_ELEMENTS = 32768, /* a multiple of every block */
     PARALLEL_ELEMENTS = 4 * CHUNK_ELEMENTS, /* of all rows of a chunk */
@@ -182,7 +181,7 @@ static void plan(work *w, int threads) {
     w->merged = w->chunks_per_row = w->rows_per_chunk = 1;
     w->lanes = STRETCH_BYTES / w->size;
 
-    bn_extent e = {.channels = w->channels, .columns = 1, .divisible = true};
+    bn_extent e = {.channels = w->channels, .divisible = true};
     e.bytes = w->outer * w->inner * 2 * w->size;
     w->streaming = w->write && bn_streaming(w->channels * e.bytes / 2 * 3);
     if (w->inner == 1) {
@@ -195,6 +194,7 @@ static void plan(work *w, int threads) {
         w->regular = w->merged == 1 || w->outer == 1 ||
                      (p->n_outer == 1 && steps(w, &p->outer[0], w->channels));
         w->chunks = ceil_div(w->rows, CHUNK_ROWS);
+        e.columns = 1;
         e.interleaved = true;
         e.divisible = w->merged == 1;
     } else if (w->inner < LONG_ROW) {
@@ -503,12 +503,9 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
     int64_t step[BN_OPERANDS] = {0};
     for (int o = 0; o < BN_OPERANDS && w->p->n_outer == 1; o++)
         step[o] = w->p->outer[0].stride[o] * w->merged;
-    int64_t most = j->reduce ? BN_ROWS : APPLY_STREAMS, q = ceil_div(n, most);
-    /* Streams whole pages apart would contend for the same few lines of L1. */
-    if (!j->reduce && q * step[BN_DIFF_SRC] % PAGE_BYTES == 0)
-        most = w->size == 2 ? 2 : 1, q = ceil_div(n, most);
+    int64_t q = ceil_div(n, j->reduce ? BN_ROWS : APPLY_STREAMS);
     if (!j->reduce && w->streaming && q * step[BN_DIFF_SRC] % LINE_BYTES)
-        most = 1, q = n; /* streams would meet register boundaries at different columns */
+        q = n; /* streams would meet register boundaries at different columns */
     const int64_t streams = ceil_div(n, q), last = n - (streams - 1) * q;
     /* Blocks 0 ... last-1 hold a row of every stream; the last stream has no more. */
     for (int64_t g = 0; g < q;) {
@@ -771,7 +768,7 @@ static void write_parallel(const job *j, const patch *a) {
     const work *w = j->w;
     const int64_t q = ceil_div(a->rows, APPLY_STREAMS), streams = ceil_div(a->rows, q);
     const int64_t pitch = w->p->n_outer == 1 ? q * w->p->outer[0].stride[BN_DIFF_SRC] : 0;
-    if (!w->regular || pitch % PAGE_BYTES == 0 || (w->streaming && pitch % LINE_BYTES)) {
+    if (!w->regular || (w->streaming && pitch % LINE_BYTES)) {
         long_rows(j, a);
         return;
     }

@@ -10,7 +10,7 @@
 typedef struct {
     int64_t channels;
     int64_t chunks;   /* tasks per tile and pass */
-    int64_t columns;  /* working-space columns per channel */
+    int64_t columns;  /* in working space, per channel; 0: its rows are read by themselves */
     int64_t bytes;    /* of src and diff_dst per channel */
     bool divisible;   /* may a tile be a part of the channels? */
     bool interleaved; /* are a row's channels neighbours in memory? */
