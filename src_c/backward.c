@@ -42,7 +42,6 @@ enum {
     MERGED_COLUMNS = 256, /* at least, after merging */
     MERGED_UNIT = 32,     /* merged columns are a multiple of this: no tails */
     LONG_ROW = 256,       /* elements from which a row is long */
-    STRETCH_BYTES = 128,  /* of `lanes` elements */
     LINE_BYTES = 64,
     CHUNK_ROWS = 136,       /* 8 * 17: streams of 17 rows rarely start in one cache set */
     CHUNK_ELEMENTS = 32768, /* a multiple of every block */
@@ -179,7 +178,7 @@ static void plan(work *w, int threads) {
     w->outer = count_of(p->outer, p->n_outer);
     w->inner = count_of(p->inner, p->n_inner);
     w->merged = w->chunks_per_row = w->rows_per_chunk = 1;
-    w->lanes = STRETCH_BYTES / w->size;
+    w->lanes = BN_STRETCH_BYTES / w->size;
 
     bn_extent e = {.channels = w->channels, .divisible = true};
     e.bytes = w->outer * w->inner * 2 * w->size;
@@ -569,58 +568,46 @@ static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
         }
 }
 
-/* n neighbouring elements from b->data on, in stretches of `length`: blocks of eight
- * stretches, then one of what is left of eight, then what is left of one. b ends up
- * behind them. */
-static void do_stretches(const job *j, bn_kernel *kernel, bn_block *b, int64_t length, int64_t n) {
-    const int64_t size = j->w->size, block = BN_ROWS * length;
-    const int64_t blocks = n / block, rest = n % block, rows = rest / length, tail = rest % length;
+/* n neighbouring elements, in stretches of `lanes`: blocks of eight stretches, then one
+ * of what is left of eight, then what is left of a stretch. */
+static void reduce_run(const job *j, const bn_block *run, int64_t n) {
+    const int64_t lanes = j->w->lanes, size = j->w->size, block = BN_ROWS * lanes;
+    const int64_t blocks = n / block, rows = n % block / lanes, tail = n % lanes;
+    bn_block b = *run;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        b->step[o] = block * size;
-        b->pitch[o] = length * size;
+        b.step[o] = block * size;
+        b.pitch[o] = lanes * size;
     }
     if (blocks) {
-        b->rows = BN_ROWS;
-        b->cols = length;
-        b->repeats = blocks;
-        kernel(b, &j->coefs, &j->sums);
-        advance(b, blocks * block * size);
+        b.rows = BN_ROWS;
+        b.cols = lanes;
+        b.repeats = blocks;
+        j->reduce(&b, &j->coefs, &j->sums);
+        advance(&b, blocks * block * size);
     }
-    b->repeats = 1;
+    b.repeats = 1;
     if (rows) {
-        b->rows = (int)rows;
-        b->cols = length;
-        kernel(b, &j->coefs, &j->sums);
-        advance(b, rows * length * size);
+        b.rows = (int)rows;
+        b.cols = lanes;
+        j->reduce(&b, &j->coefs, &j->sums);
+        advance(&b, rows * lanes * size);
     }
     if (tail) {
-        b->rows = 1;
-        b->cols = tail;
-        kernel(b, &j->coefs, &j->sums);
-        advance(b, tail * size);
+        b.rows = 1;
+        b.cols = tail;
+        j->reduce(&b, &j->coefs, &j->sums);
     }
 }
 
-/* n neighbouring elements: sums need stretches of `lanes`; writing needs none, so it
- * takes one line at a time, from a line's start on. */
-static void reduce_run(const job *j, const bn_block *run, int64_t n) {
-    bn_block b = *run;
-    do_stretches(j, j->reduce, &b, j->w->lanes, n);
-}
-
-/* Of n elements, those before diff_src's next cache line, if stores are to stream. */
-static int64_t before_line(const work *w, const bn_block *b, int64_t n) {
-    const int64_t skew = (int64_t)((uintptr_t)b->data[BN_DIFF_SRC] % LINE_BYTES) / w->size;
-    return w->streaming && skew ? at_most(LINE_BYTES / w->size - skew, n) : 0;
-}
-
+/* n neighbouring elements. */
 static void write_run(const job *j, const bn_block *run, int64_t n) {
-    const work *w = j->w;
     bn_block b = *run;
-    const int64_t line = LINE_BYTES / w->size, head = before_line(w, &b, n);
-    do_stretches(j, j->write, &b, line, head);
-    b.streaming = w->streaming;
-    do_stretches(j, j->write, &b, line, n - head);
+    b.rows = 1;
+    b.cols = n;
+    b.repeats = 1;
+    b.streaming = j->w->streaming;
+    b.uniform = true;
+    j->write(&b, &j->coefs, &j->sums);
 }
 
 /* The run of neighbours at element x of a row with gaps: its place, and how many of n
@@ -704,20 +691,19 @@ static void long_rows(const job *j, const patch *a) {
 }
 
 /* b holds the starts of its rows: n elements of each, `lanes` columns at a time. */
-static void do_columns(const job *j, bn_kernel *kernel, bn_block *b, int64_t n) {
+static void reduce_columns(const job *j, bn_block *b, int64_t n) {
     const work *w = j->w;
     b->cols = w->lanes;
     b->repeats = n / w->lanes;
     for (int o = 0; o < BN_OPERANDS; o++)
         b->step[o] = w->lanes * w->size;
     if (b->repeats)
-        kernel(b, &j->coefs, &j->sums);
+        j->reduce(b, &j->coefs, &j->sums);
     advance(b, b->repeats * w->lanes * w->size);
     b->cols = n % w->lanes;
     b->repeats = 1;
     if (b->cols)
-        kernel(b, &j->coefs, &j->sums);
-    advance(b, b->cols * w->size);
+        j->reduce(b, &j->coefs, &j->sums);
 }
 
 /* The first row of each of `streams`, at element x, with the pitch between them. */
@@ -757,7 +743,7 @@ static void reduce_parallel(const job *j, const patch *a) {
             n = even && !j->write ? a->length : at_most(PIECE, a->length - done);
             bn_block b = even ? head_of(w, a, g, q, here, a->x + done)
                               : gathered_of(j, a, g, q, here, a->x + done, n);
-            do_columns(j, j->reduce, &b, n);
+            reduce_columns(j, &b, n);
             for (int64_t k = 0; j->write && k < here; k++)
                 do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
         }
@@ -775,10 +761,11 @@ static void write_parallel(const job *j, const patch *a) {
     const int64_t last = a->rows - (streams - 1) * q;
     for (int64_t g = 0; g < q; g++) {
         bn_block b = head_of(w, a, g, q, g < last ? streams : streams - 1, a->x);
-        const int64_t head = before_line(w, &b, a->length);
-        do_columns(j, j->write, &b, head);
+        b.cols = a->length;
+        b.repeats = 1;
         b.streaming = w->streaming;
-        do_columns(j, j->write, &b, a->length - head);
+        b.uniform = true;
+        j->write(&b, &j->coefs, &j->sums);
     }
 }
 

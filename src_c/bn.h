@@ -70,19 +70,20 @@ bn_status bn_backward_apply(const bn_problem *p, const double *sums, double coun
 
 /* ---- kernels: one table per instruction-set level ---------------------- */
 
-enum { BN_ROWS = 8 };
+enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
 
 /* Up to BN_ROWS rows of one run of columns, `pitch` bytes apart, and the same again
  * `repeats` times, each `step` bytes on. The cols elements of a row are contiguous. A
- * kernel touches no byte outside them. With `streaming`, diff_src bypasses the cache
- * where it fills registers. */
+ * kernel touches no byte outside them. Only where diff_src is written: with `streaming`
+ * it bypasses the cache where it fills registers; with `uniform` all columns are of one
+ * channel, and coefficients are laid out for BN_STRETCH_BYTES of elements alone. */
 typedef struct {
     char *data[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
     int64_t step[BN_OPERANDS];
     int64_t repeats, cols;
     int rows;
-    bool streaming;
+    bool streaming, uniform;
 } bn_block;
 
 /* What a channel contributes to the formula, one value per column, in the arithmetic

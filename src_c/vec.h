@@ -122,10 +122,15 @@ INLINE void stream_fence(void) {
 
 /* x86 and Arm make NaNs of different sign: every one that is written is the
  * positive quiet NaN without payload. */
+
+/* A table for vfixupimm: what is a NaN (the two lowest classes) comes from the first
+ * operand, all else from the second. */
+enum { NANS_FROM_FIRST = 0x11111100 };
+
 INLINE f32v canonical_f32(f32v v) {
 #if defined(__AVX512F__)
-    const __mmask16 number = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_ORD_Q);
-    return (f32v)_mm512_mask_mov_ps((__m512)((u32v){0} + 0x7fc00000u), number, (__m512)v);
+    const __m512 nan = (__m512)((u32v){0} + 0x7fc00000u);
+    return (f32v)_mm512_fixupimm_ps(nan, (__m512)v, _mm512_set1_epi32(NANS_FROM_FIRST), 0);
 #elif defined(__AVX2__)
     const __m256 number = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_ORD_Q);
     return (f32v)_mm256_blendv_ps((__m256)((u32v){0} + 0x7fc00000u), (__m256)v, number);
@@ -136,8 +141,8 @@ INLINE f32v canonical_f32(f32v v) {
 
 INLINE f64v canonical_f64(f64v v) {
 #if defined(__AVX512F__)
-    const __mmask8 number = _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_ORD_Q);
-    return (f64v)_mm512_mask_mov_pd((__m512d)((u64v){0} + (0x7ff8ull << 48)), number, (__m512d)v);
+    const __m512d nan = (__m512d)((u64v){0} + (0x7ff8ull << 48));
+    return (f64v)_mm512_fixupimm_pd(nan, (__m512d)v, _mm512_set1_epi64(NANS_FROM_FIRST), 0);
 #elif defined(__AVX2__)
     const __m256d number = _mm256_cmp_pd((__m256d)v, (__m256d)v, _CMP_ORD_Q);
     return (f64v)_mm256_blendv_pd((__m256d)((u64v){0} + (0x7ff8ull << 48)), (__m256d)v, number);
@@ -360,11 +365,20 @@ enum { bf16_BYTES = 2, bf16_PACK = 2, bf16_SHORT = 1 };
 INLINE f32v bf16_unpack(u32v words, int h) {
     return (f32v)(h ? words & 0xffff0000u : words << 16);
 }
-/* A canonical NaN has room below its last kept bit, so rounding keeps it one. */
+/* Adds 0x7fff and the last kept bit: the kept bits are then rounded to nearest even. A
+ * canonical NaN has room below its last kept bit, so it stays one. */
+INLINE u32v bf16_round(f32v v) {
+    const u32v bits = (u32v)canonical_f32(v);
+#if defined(__AVX512F__)
+    /* ~(bit | 0x7ffe) in one instruction, and a - ~b is a + b + 1. */
+    const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);
+    return bits - (u32v)_mm512_ternarylogic_epi32((__m512i)(bits >> 16), one, most, 0x15);
+#else
+    return bits + 0x7fffu + (bits >> 16 & 1u);
+#endif
+}
 INLINE u32v bf16_pack(const f32v *v) {
-    const u32v even = (u32v)canonical_f32(v[0]), odd = (u32v)canonical_f32(v[1]);
-    return (even + 0x7fffu + (even >> 16 & 1u)) >> 16 |
-           ((odd + 0x7fffu + (odd >> 16 & 1u)) & 0xffff0000u);
+    return bf16_round(v[0]) >> 16 | (bf16_round(v[1]) & 0xffff0000u);
 }
 INLINE f32v bf16_load(const char *p, int h) {
     return bf16_unpack(*(const u32v_any *)p, h);
@@ -410,6 +424,18 @@ INLINE void f32_wide_add(wide *w, f32v term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
 }
+/* The floats at p. Widening from memory spares the shuffle of the upper half. */
+INLINE void f32_wide_add_at(wide *w, const char *p) {
+#if defined(__AVX512F__)
+    w->v[0] += (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p));
+    w->v[1] += (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p + 8));
+#elif defined(__AVX2__)
+    w->v[0] += (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p));
+    w->v[1] += (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p + 4));
+#else
+    f32_wide_add(w, *(const f32v_any *)p);
+#endif
+}
 INLINE wide f32_wide_load(const double *sum, const double *lost) {
     (void)lost;
     return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
@@ -422,6 +448,9 @@ INLINE void f32_wide_store(double *sum, double *lost, wide w) {
 
 INLINE void f64_wide_add(wide *w, f64v term) {
     two_sum(&w->v[0], &w->v[1], term);
+}
+INLINE void f64_wide_add_at(wide *w, const char *p) {
+    f64_wide_add(w, *(const f64v_any *)p);
 }
 INLINE wide f64_wide_load(const double *sum, const double *lost) {
     return (wide){{*(const f64v_any *)sum, *(const f64v_any *)lost}};
