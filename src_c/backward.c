@@ -15,9 +15,10 @@
  *                  the stretches of eight n at one x.
  *
  * A channel sums its columns at the end of each chunk, and chunks are added in order
- * once the tile is done. A chunk is CHUNK_ROWS kernel rows (PIXELS, ROWS), about
- * CHUNK_ELEMENTS of one channel (LONG_ROWS), or up to CHUNK_ROWS n times x_chunk
- * (PARALLEL_ROWS). Tiles, threads and caches only decide who works when.
+ * once the tile is done. A chunk is eight streams of 17 kernel rows (PIXELS with short
+ * rows: of up to 129), about CHUNK_ELEMENTS of one channel (LONG_ROWS), or up to
+ * CHUNK_ROWS n times x_chunk (PARALLEL_ROWS). Tiles, threads and caches only decide who
+ * works when.
  *
  * Which eight rows of a chunk are summed together follows from how memory is read
  * fastest: stretches of 128 bytes side by side, or else rows far apart. So n rows are
@@ -41,15 +42,23 @@ enum {
     MERGE_BELOW = 128,    /* channels: from here on a pixel fills registers by itself */
     MERGED_COLUMNS = 256, /* at least, after merging */
     MERGED_UNIT = 32,     /* merged columns are a multiple of this: no tails */
-    LONG_ROW = 256,       /* elements from which a row is long */
+    LONG_ROW = 256,       /* elements from which a row is long, or 16 for each n ... */
+    LONGEST_ROW = 1024,   /* ... but not more than this (both measured) */
+    PARALLEL_LEAST = 3,   /* n from which long rows are read side by side (measured) */
     LINE_BYTES = 64,
-    CHUNK_ROWS = 136,       /* 8 * 17: streams of 17 rows rarely start in one cache set */
-    CHUNK_ELEMENTS = 32768, /* a multiple of every block */
-    PARALLEL_ELEMENTS = 4 * CHUNK_ELEMENTS, /* of all rows of a chunk */
-    PIECE = 512,                            /* elements of each of eight rows */
+    LEAST_STREAM = 17,        /* rows of each of eight streams of a chunk: odd, since streams */
+    MOST_STREAM = 129,        /* an even number of rows apart meet in one cache set */
+    STREAM_BYTES = 128 << 10, /* where rows are short and many */
+    CHUNK_ROWS = BN_ROWS * LEAST_STREAM, /* PARALLEL_ROWS: n at most */
+    CHUNK_ELEMENTS = 32768,              /* a multiple of every block */
+    SHORTEST_CHUNK = 4096,               /* PARALLEL_ROWS: bounds of x_chunk */
+    LONGEST_CHUNK = 16384,
+    TASKS = 64,
+    PIECE = 512,                      /* elements of each of eight rows */
     PIECE_ELEMENTS = BN_ROWS * PIECE, /* what is gathered, or reduced and then scaled, at a time */
     PIECE_BYTES = 128 << 10,          /* of src and diff_dst, the same */
     APPLY_STREAMS = 4,                /* eight are slower where diff_src is written (measured) */
+    FOLD_BLOCKS = 17,                 /* that 16-bit types sum in floats */
 };
 
 typedef struct {
@@ -70,7 +79,7 @@ typedef struct {
     int64_t lanes;          /* LONG_ROWS, PARALLEL_ROWS: elements of a stretch */
     int64_t chunks;         /* tasks per tile */
     int64_t x_chunk;        /* LONG_ROWS, PARALLEL_ROWS: elements of a row per chunk */
-    int64_t rows_per_chunk; /* LONG_ROWS, PARALLEL_ROWS: n per chunk */
+    int64_t rows_per_chunk; /* kernel rows (PIXELS, ROWS), or n */
     int64_t chunks_per_row; /* and chunks that share these n */
     int64_t tile, tiles;    /* channels per tile, tiles */
     int64_t columns;        /* of the widest tile */
@@ -90,6 +99,7 @@ typedef struct {
     bn_coefs coefs[2];
     char *column[2]; /* (BN_COEFS, columns) each */
     bn_sums sums;
+    int64_t pending;   /* LONG_ROWS, PARALLEL_ROWS: blocks summed since the last fold */
     char *gathered[2]; /* a piece of src and of diff_dst */
 } scratch;
 
@@ -170,6 +180,13 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
 
 /* ---- the plan ---------------------------------------------------------- */
 
+/* PIXELS: rows of each of a chunk's eight streams. */
+static int64_t stream_rows(const work *w) {
+    const int64_t long_enough = STREAM_BYTES / (w->merged * w->channels * w->size);
+    const int64_t rows = at_most(at_most(long_enough, w->rows / (TASKS * BN_ROWS)), MOST_STREAM);
+    return at_least(rows, LEAST_STREAM) | 1;
+}
+
 static void plan(work *w, int threads) {
     const bn_problem *p = w->p;
     w->size = dtype_size(p->dtype);
@@ -192,17 +209,19 @@ static void plan(work *w, int threads) {
         w->rows = ceil_div(w->outer, w->merged);
         w->regular = w->merged == 1 || w->outer == 1 ||
                      (p->n_outer == 1 && steps(w, &p->outer[0], w->channels));
-        w->chunks = ceil_div(w->rows, CHUNK_ROWS);
+        w->rows_per_chunk = BN_ROWS * stream_rows(w);
+        w->chunks = ceil_div(w->rows, w->rows_per_chunk);
         e.columns = 1;
         e.interleaved = true;
         e.divisible = w->merged == 1;
-    } else if (w->inner < LONG_ROW) {
+    } else if (w->inner < at_least(LONG_ROW, 16 * at_most(w->outer, LONGEST_ROW / 16))) {
         w->form = ROWS;
         w->rows = w->outer;
         w->regular = p->n_inner == 1 && (w->channels == 1 || steps(w, &p->channel, w->inner));
-        w->chunks = ceil_div(w->rows, CHUNK_ROWS);
+        w->rows_per_chunk = CHUNK_ROWS;
+        w->chunks = ceil_div(w->rows, w->rows_per_chunk);
         e.columns = w->inner;
-    } else if (w->outer < BN_ROWS) {
+    } else if (w->outer < PARALLEL_LEAST) {
         w->form = LONG_ROWS;
         w->regular = p->n_inner == 1;
         w->x_chunk = CHUNK_ELEMENTS;
@@ -214,7 +233,10 @@ static void plan(work *w, int threads) {
         w->form = PARALLEL_ROWS;
         w->regular = p->n_inner == 1;
         w->rows_per_chunk = at_most(w->outer, CHUNK_ROWS);
-        w->x_chunk = PARALLEL_ELEMENTS / w->rows_per_chunk / PIECE * PIECE;
+        /* As long as can be, but with tasks enough for many threads. */
+        const int64_t parts = ceil_div(TASKS, w->channels);
+        w->x_chunk = at_least(at_most(w->inner / parts, LONGEST_CHUNK), SHORTEST_CHUNK);
+        w->x_chunk = ceil_div(w->x_chunk, PIECE) * PIECE;
         w->chunks_per_row = ceil_div(w->inner, w->x_chunk);
         w->chunks = ceil_div(w->outer, w->rows_per_chunk) * w->chunks_per_row;
     }
@@ -245,11 +267,16 @@ static int planes(const work *w) {
     return w->p->dtype == BN_F64 ? BN_PLANES : BN_LOST_DY;
 }
 
+/* Are blocks summed in floats before they go into doubles? */
+static bool folds(const work *w) {
+    return w->size == 2;
+}
+
 static size_t lay_out_work(work *w, char *block) {
     size_t used = 0;
     const int64_t c = w->channels;
     w->coefs = take(block, &used, BN_COEFS * c, w->number);
-    w->sums = (bn_sums){take(block, &used, BN_PLANES * c, sizeof(double)), c};
+    w->sums = (bn_sums){take(block, &used, BN_PLANES * c, sizeof(double)), c, NULL};
     w->gamma = take(block, &used, c, sizeof(double));
     w->rstd = take(block, &used, c, sizeof(double));
     w->rstd_low = take(block, &used, c, sizeof(double));
@@ -266,7 +293,9 @@ static size_t lay_out_scratch(const work *w, scratch *s, char *block) {
         s->column[pass] = take(block, &used, BN_COEFS * w->columns, w->number);
     }
     s->sums.stride = (w->columns + BN_PAD + 7) / 8 * 8;
-    s->sums.plane = take(block, &used, w->reduce ? planes(w) * s->sums.stride : 0, sizeof(double));
+    const int64_t columns = w->reduce ? s->sums.stride : 0;
+    s->sums.plane = take(block, &used, planes(w) * columns, sizeof(double));
+    s->sums.running = take(block, &used, folds(w) ? 2 * columns : 0, sizeof(float));
     for (int o = 0; o < 2; o++)
         s->gathered[o] =
             take(block, &used, w->p->n_outer > 1 || !w->regular ? PIECE_ELEMENTS : 0, w->size);
@@ -351,17 +380,21 @@ static void finish_channels(const work *w, int64_t from, int64_t n) {
 /* ---- sums -------------------------------------------------------------- */
 
 static void clear_sums(const work *w, scratch *s, int64_t columns) {
+    const size_t all = (size_t)(columns + BN_PAD);
     for (int plane = 0; plane < planes(w); plane++)
-        memset(s->sums.plane + plane * s->sums.stride, 0,
-               (size_t)(columns + BN_PAD) * sizeof(double));
+        memset(s->sums.plane + plane * s->sums.stride, 0, all * sizeof(double));
+    for (int plane = 0; plane < 2 && folds(w); plane++)
+        memset(s->sums.running + plane * s->sums.stride, 0, all * sizeof(float));
+    s->pending = 0;
 }
 
 static bn_sums from_column(const bn_sums *sums, int64_t column) {
-    return (bn_sums){sums->plane + column, sums->stride};
+    float *running = sums->running ? sums->running + column : NULL;
+    return (bn_sums){sums->plane + column, sums->stride, running};
 }
 
 static bn_sums partial_of(const work *w, int64_t chunk) {
-    return (bn_sums){w->partial + chunk * planes(w) * w->channels, w->channels};
+    return (bn_sums){w->partial + chunk * planes(w) * w->channels, w->channels, NULL};
 }
 
 /* A channel's columns are `merged` apart by n: the upper half of the merged rows is
@@ -432,7 +465,7 @@ typedef struct {
 /* Reduce, write, or first the one and then the other while the block is in cache. */
 static void do_block(const job *j, const bn_block *b, int64_t column) {
     const bn_coefs coefs = {(const char *)j->coefs.column + column * j->w->number, j->coefs.stride};
-    const bn_sums sums = {j->sums.plane + column, j->sums.stride};
+    const bn_sums sums = from_column(&j->sums, column);
     if (j->reduce)
         j->reduce(b, &coefs, &sums);
     if (j->write)
@@ -506,11 +539,14 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
     if (!j->reduce && w->streaming && q * step[BN_DIFF_SRC] % LINE_BYTES)
         q = n; /* streams would meet register boundaries at different columns */
     const int64_t streams = ceil_div(n, q), last = n - (streams - 1) * q;
+    const bn_sums sums = from_column(&j->sums, column);
     /* Blocks 0 ... last-1 hold a row of every stream; the last stream has no more. */
-    for (int64_t g = 0; g < q;) {
+    for (int64_t g = 0, pending = 0; g < q;) {
         bn_block b = *run_block;
         b.rows = (int)(g < last ? streams : streams - 1);
         b.repeats = even ? (g < last ? last : q) - g : 1;
+        if (j->reduce && folds(w))
+            b.repeats = at_most(b.repeats, FOLD_BLOCKS - pending);
         b.streaming = w->streaming;
         if (even) {
             int64_t offset[BN_OPERANDS];
@@ -528,12 +564,18 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
             do_uneven(j, run_block, index, b.rows, column);
         }
         g += b.repeats;
+        pending += b.repeats;
+        if (j->reduce && folds(w) && (pending == FOLD_BLOCKS || g == q)) {
+            w->kernels->fold(&sums, run_block->cols);
+            pending = 0;
+        }
     }
 }
 
 static void pixels(const job *j, int64_t from, int64_t n, int64_t chunk) {
     const work *w = j->w;
-    const int64_t row = chunk * CHUNK_ROWS, end = at_most(row + CHUNK_ROWS, w->rows);
+    const int64_t row = chunk * w->rows_per_chunk;
+    const int64_t end = at_most(row + w->rows_per_chunk, w->rows);
     const int64_t full = at_most(end, w->outer / w->merged), runs = w->regular ? 1 : w->merged;
     int64_t offset[BN_OPERANDS];
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -555,7 +597,8 @@ static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
     const bn_problem *p = w->p;
     const int64_t length = w->regular ? n * w->inner : p->inner[p->n_inner - 1].size;
     const int64_t runs = w->regular ? 1 : w->inner / length;
-    const int64_t row = chunk * CHUNK_ROWS, count = at_most(CHUNK_ROWS, w->rows - row);
+    const int64_t row = chunk * w->rows_per_chunk;
+    const int64_t count = at_most(w->rows_per_chunk, w->rows - row);
     bn_block b = {.cols = length};
     for (int64_t c = 0; c < (w->regular ? 1 : n); c++)
         for (int64_t run = 0; run < runs; run++) {
@@ -568,6 +611,22 @@ static void rows(const job *j, int64_t from, int64_t n, int64_t chunk) {
         }
 }
 
+/* Blocks of `lanes` columns, folded every FOLD_BLOCKS; b ends up behind them. */
+static void reduce_lanes(const job *j, bn_block *b, int64_t blocks) {
+    for (int64_t most = blocks, done; blocks > 0; blocks -= done) {
+        if (folds(j->w))
+            most = FOLD_BLOCKS - j->s->pending;
+        b->repeats = done = at_most(most, blocks);
+        j->reduce(b, &j->coefs, &j->sums);
+        advance(b, done * b->step[BN_SRC]);
+        j->s->pending += done;
+        if (folds(j->w) && j->s->pending == FOLD_BLOCKS) {
+            j->w->kernels->fold(&j->sums, j->w->lanes);
+            j->s->pending = 0;
+        }
+    }
+}
+
 /* n neighbouring elements, in stretches of `lanes`: blocks of eight stretches, then one
  * of what is left of eight, then what is left of a stretch. */
 static void reduce_run(const job *j, const bn_block *run, int64_t n) {
@@ -578,25 +637,17 @@ static void reduce_run(const job *j, const bn_block *run, int64_t n) {
         b.step[o] = block * size;
         b.pitch[o] = lanes * size;
     }
-    if (blocks) {
-        b.rows = BN_ROWS;
-        b.cols = lanes;
-        b.repeats = blocks;
-        j->reduce(&b, &j->coefs, &j->sums);
-        advance(&b, blocks * block * size);
-    }
-    b.repeats = 1;
-    if (rows) {
-        b.rows = (int)rows;
-        b.cols = lanes;
-        j->reduce(&b, &j->coefs, &j->sums);
-        advance(&b, rows * lanes * size);
-    }
-    if (tail) {
-        b.rows = 1;
-        b.cols = tail;
-        j->reduce(&b, &j->coefs, &j->sums);
-    }
+    b.rows = BN_ROWS;
+    b.cols = lanes;
+    reduce_lanes(j, &b, blocks);
+    b.rows = (int)rows;
+    reduce_lanes(j, &b, rows != 0);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.data[o] = run->data[o];
+    advance(&b, (n - tail) * size);
+    b.rows = 1;
+    b.cols = tail;
+    reduce_lanes(j, &b, tail != 0);
 }
 
 /* n neighbouring elements. */
@@ -693,17 +744,12 @@ static void long_rows(const job *j, const patch *a) {
 /* b holds the starts of its rows: n elements of each, `lanes` columns at a time. */
 static void reduce_columns(const job *j, bn_block *b, int64_t n) {
     const work *w = j->w;
-    b->cols = w->lanes;
-    b->repeats = n / w->lanes;
     for (int o = 0; o < BN_OPERANDS; o++)
         b->step[o] = w->lanes * w->size;
-    if (b->repeats)
-        j->reduce(b, &j->coefs, &j->sums);
-    advance(b, b->repeats * w->lanes * w->size);
+    b->cols = w->lanes;
+    reduce_lanes(j, b, n / w->lanes);
     b->cols = n % w->lanes;
-    b->repeats = 1;
-    if (b->cols)
-        j->reduce(b, &j->coefs, &j->sums);
+    reduce_lanes(j, b, b->cols != 0);
 }
 
 /* The first row of each of `streams`, at element x, with the pitch between them. */
@@ -779,11 +825,11 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
         .coefs = *coefs_of(w, s, pass, from, n),
         .sums = s->sums,
     };
+    const int64_t columns = w->form == PIXELS ? n * w->merged
+                            : w->form == ROWS ? n * w->inner
+                                              : w->lanes;
     if (j.reduce)
-        clear_sums(w, s,
-                   w->form == PIXELS ? n * w->merged
-                   : w->form == ROWS ? n * w->inner
-                                     : w->lanes);
+        clear_sums(w, s, columns);
     if (w->form == PIXELS)
         pixels(&j, from, n, chunk);
     else if (w->form == ROWS)
@@ -799,6 +845,8 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
     }
     if (!j.reduce)
         return;
+    if (folds(w) && s->pending)
+        w->kernels->fold(&s->sums, columns);
     if (w->form == PIXELS) {
         keep_merged(w, s, from, n, chunk);
         return;

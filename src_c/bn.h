@@ -98,13 +98,15 @@ typedef struct {
 /* Running sums of every column, in planes of `stride` doubles each: sum(dy),
  * sum(dy * xc), and behind them what rounding took from each of the two
  * (BN_F64 alone; the other types sum floats in doubles and lose nothing that
- * matters). Kernels may add zeros to up to BN_PAD columns behind the last. */
+ * matters). 16-bit types sum a few blocks in floats first, `running`, of the same two
+ * sums. Kernels may add zeros to up to BN_PAD columns behind the last. */
 enum { BN_SUM_DY, BN_SUM_DY_XC, BN_LOST_DY, BN_LOST_DY_XC, BN_PLANES };
 enum { BN_PAD = 64 };
 
 typedef struct {
     double *plane;
     int64_t stride;
+    float *running;
 } bn_sums;
 
 typedef void bn_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
@@ -113,6 +115,9 @@ typedef struct {
     bn_kernel *reduce; /* the sums */
     bn_kernel *apply;  /* training diff_src */
     bn_kernel *scale;  /* frozen diff_src */
+
+    /* Move n columns of `running` into the doubles. */
+    void (*fold)(const bn_sums *sums, int64_t n);
 
     /* Add n columns of sums to n others. */
     void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);

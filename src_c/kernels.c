@@ -36,7 +36,7 @@ typedef enum { REDUCE, APPLY, SCALE } what;
 #define STORAGE    f64
 #include "backward.inc"
 
-#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, add_##x, total_##x, expand_##x}
+#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, fold_##x, add_##x, total_##x, expand_##x}
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 

@@ -50,10 +50,16 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
         for (int64_t i = 0; i < n; i++, at += v->stride)
             memcpy(&to[i], at, sizeof *to);
     } else if (v->dtype == BN_F32) {
-        for (int64_t i = 0; i < n; i++, at += v->stride) {
-            memcpy(&single, at, sizeof single);
-            to[i] = single;
-        }
+        if (v->stride == sizeof single) /* the usual case, as a loop that fills registers */
+            for (int64_t i = 0; i < n; i++) {
+                memcpy(&single, at + i * (int64_t)sizeof single, sizeof single);
+                to[i] = single;
+            }
+        else
+            for (int64_t i = 0; i < n; i++, at += v->stride) {
+                memcpy(&single, at, sizeof single);
+                to[i] = single;
+            }
     } else {
         for (int64_t i = 0; i < n; i++, at += v->stride) {
             memcpy(&half, at, sizeof half);
