@@ -2,7 +2,10 @@
 
     python -m benchmarks                                   resnet set, float32 and bfloat16
     python -m benchmarks --sets mlp odd --dtypes float16 --peers numpy torch
-    python -m benchmarks --write docs                      benchmarks.json, .md and .png there
+    python -m benchmarks --report sizes                    GB/s over size, 1 KB to 1 GB
+    python -m benchmarks --report kernels                  GB/s of each kernel at each level
+    python -m benchmarks --report situations               other work around a call; growth
+    python -m benchmarks --write docs                      JSON, tables and pictures there
 
 The floor is a loop that reads src and diff_dst and writes diff_src, nothing else, on the
 same arrays with the same threads. All calls of a row are interleaved, with a pause before
@@ -11,9 +14,7 @@ each so that another pool's idle threads have gone to sleep; the minimum counts.
 
 import argparse
 import json
-import math
 import platform
-import time
 from datetime import date
 from pathlib import Path
 
@@ -22,111 +23,7 @@ from rich.progress import Progress
 
 import bn_ext
 
-from . import peers, sets, streams
-
-HEADING = """# Benchmarks
-
-Times as multiples of the floor: a loop that reads src and diff_dst and writes diff_src, on the
-same arrays with the same threads. two: the same without src. five: both read twice, as two passes
-must that find nothing in cache. Written by `python -m benchmarks`.
-
-![bars against the floor](benchmarks.png)
-"""
-# Longer than another OpenMP pool spins before it sleeps.
-PAUSE, BURST = 0.01, 0.005
-MODES = ("training", "frozen", "frozen-src")
-
-
-def measure(calls, seconds):
-    """Least seconds of each call, in turn until the time is up, five rounds at least."""
-    best = dict.fromkeys(calls, math.inf)
-    start, rounds = time.perf_counter(), 0
-    while rounds < 5 or time.perf_counter() - start < seconds:
-        for name, call in calls.items():
-            time.sleep(PAUSE)
-            # A burst: its first calls wake threads and clock, and warm the cache.
-            end = time.perf_counter() + BURST
-            while (before := time.perf_counter()) < end:
-                call()
-                best[name] = min(best[name], time.perf_counter() - before)
-        rounds += 1
-    return best
-
-
-def row(shape, layout, dtype, threads, mode, names, library, seconds, say):
-    """One line of the table, or None where the shape has no such layout."""
-    if sets.dims(shape, layout) is None:
-        return None
-    problem = sets.Problem(shape, layout, dtype)
-    last_level = bn_ext.show_config(mode="dicts")["cache_sizes"][1]
-    calls = {"bn_ext": peers.bn_ext_call(problem, threads, mode)}
-    if library:
-        for name in ("two", "three", "five"):
-            calls[name] = streams.loop(library, name, problem, threads, last_level)
-    for name in names:
-        try:
-            call = peers.PEERS[name](problem, threads, mode)
-            if call:
-                call()
-                calls[name] = call
-        except ImportError:
-            say(f"{name}: not installed, skipped")
-            names.remove(name)
-        except Exception as error:  # a peer's refusal is a result, not our failure
-            say(f"{name}: {dtype} {layout} {shape}: {type(error).__name__}, skipped")
-    return {
-        "shape": shape, "layout": layout, "dtype": dtype, "threads": threads, "mode": mode,
-        "bytes": problem.src.nbytes, "seconds": measure(calls, seconds),
-    }  # fmt: skip
-
-
-def table(rows):
-    """Markdown: multiples of the floor."""
-    names = list(dict.fromkeys(name for r in rows for name in r["seconds"]))
-    names = [n for n in names if n != "three"]
-    lines = [
-        "| shape (N, C, ...) | layout | dtype | threads | floor, ms | " + " | ".join(names) + " |",
-        "|" + "---|" * (5 + len(names)),
-    ]
-    for r in rows:
-        floor = r["seconds"].get("three", math.nan)
-        cells = [f"{r['seconds'][n] / floor:.2f}" if n in r["seconds"] else "" for n in names]
-        lines.append(
-            f"| {' x '.join(map(str, r['shape']))} | {r['layout']} | {r['dtype']} | {r['threads']} "
-            f"| {1e3 * floor:.3f} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(lines)
-
-
-def plot(rows, title, path):
-    """Bars of all multiples of the floor, a group for each row, a panel for each kind."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    kinds = list(dict.fromkeys((r["layout"], r["dtype"], r["threads"]) for r in rows))
-    figure, panels = plt.subplots(
-        len(kinds), 1, figsize=(11, 2.6 * len(kinds) + 0.6), layout="constrained", squeeze=False
-    )
-    names = list(dict.fromkeys(n for r in rows for n in r["seconds"] if n not in ("two", "three")))
-    for panel, kind in zip(panels[:, 0], kinds, strict=True):
-        mine = [r for r in rows if (r["layout"], r["dtype"], r["threads"]) == kind]
-        for k, name in enumerate(names):
-            heights = [r["seconds"].get(name, math.nan) / r["seconds"]["three"] for r in mine]
-            places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
-            panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-        panel.axhline(1, color="black", linewidth=0.8)
-        panel.set_yscale("log")
-        panel.set_xticks(
-            range(len(mine)), ["x".join(map(str, r["shape"])) for r in mine], fontsize=8
-        )
-        panel.set_ylabel("times the floor")
-        panel.set_title(f"{kind[0]}, {kind[1]}, {kind[2]} threads", fontsize=10)
-    panels[0, 0].legend(ncols=len(names), fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+from . import kernels, peers, rows, sets, situations, sizes, streams
 
 
 def processor():
@@ -140,6 +37,124 @@ def processor():
     return platform.processor() or platform.machine()
 
 
+def machine():
+    """Facts for the JSON, and the same as a line."""
+    config = bn_ext.show_config(mode="dicts")
+    facts = {
+        "date": str(date.today()),
+        "processor": processor(),
+        "caches": config["cache_sizes"],
+        "config": {key: config[key] for key in ("version", "isa", "python", "numpy")},
+    }
+    l2, last_level = facts["caches"]
+    title = (
+        f"{facts['processor']}, {config['isa']}, L2 {l2 >> 10} KiB, "
+        f"last level {last_level >> 20} MiB; {facts['date']}"
+    )
+    return facts, title
+
+
+def save(options, name, content):
+    if options.write:
+        (options.write / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def report_rows(options, console, library):
+    facts, title = machine()
+    cases = [
+        (name, mode, shape, layout, dtype, count)
+        for mode in options.modes
+        for count in options.threads
+        for dtype in options.dtypes
+        for layout in options.layouts
+        for name in options.sets
+        for shape in sets.SETS[name]
+    ]
+    found, names = [], list(options.peers)
+    with Progress(console=console) as progress:
+        task = progress.add_task("rows", total=len(cases))
+        for case in cases:
+            found.append(rows.row(case, names, library, options.seconds, progress.console.print))
+            progress.advance(task)
+    found = [r for r in found if r]
+    text = rows.sections(found)
+    console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
+    save(options, "benchmarks", {**facts, "rows": found})
+    if options.write:
+        picture = "![bars against the floor](benchmarks.png)\n\n" if library else ""
+        whole = f"{rows.HEADING}{title}\n\n{picture}{text}\n"
+        (options.write / "benchmarks.md").write_text(whole)
+        if library:
+            most = max(options.threads)
+            shown = [r for r in found if r["set"] == options.sets[0] and r["threads"] == most]
+            shown = [r for r in shown if r["mode"] == options.modes[0]]
+            rows.plot(shown, title, options.write / "benchmarks.png")
+
+
+def report_sizes(options, console, library):
+    facts, title = machine()
+    most, threads = 1 << 30, max(options.threads)
+    with Progress(console=console) as progress:
+        task = progress.add_task("sizes", total=sizes.count(most) * len(options.dtypes))
+        found = {
+            dtype: sizes.measure(
+                dtype, threads, most, options.seconds / 4, library, lambda: progress.advance(task)
+            )
+            for dtype in options.dtypes
+        }
+    for dtype, points in found.items():
+        names = list(points[0]["gb_per_s"])
+        lines = [[p["bytes"], *(f"{p['gb_per_s'][n]:.1f}" for n in names)] for p in points]
+        console.print(f"{dtype}, {threads} threads, GB/s", markup=False)
+        console.print(rows.markdown(["bytes of a tensor", *names], lines) + "\n", markup=False)
+    save(options, "sizes", {**facts, "threads": threads, "points": found})
+    if options.write:
+        title = f"(N, 64), {threads} threads; {title}"
+        sizes.plot(found, facts["caches"], title, options.write / "sizes.png")
+
+
+def report_kernels(options, console, library):
+    _, title = machine()
+    with Progress(console=console) as progress:
+        total = 4 * len(options.dtypes) * len(bn_ext.available_isas())
+        task = progress.add_task("kernels", total=total)
+        found = kernels.measure(
+            options.dtypes, options.seconds / 10, lambda: progress.advance(task)
+        )
+    text = f"{title}; GB/s, one thread, in the first-level cache\n\n{kernels.table(found)}\n"
+    console.print(text, markup=False, soft_wrap=True)
+    if options.write:
+        (options.write / "kernels.md").write_text(f"# Kernels\n\n{text}")
+
+
+def report_situations(options, console, library):
+    facts, title = machine()
+    threads, found = max(options.threads), {}
+    with Progress(console=console) as progress:
+        task = progress.add_task("situations", total=len(situations.ALL))
+        for name, run in situations.ALL.items():
+            found[name] = run(threads, options.seconds)
+            progress.advance(task)
+    lines = [
+        [what, situations.shown(*value)]
+        for group in found.values()
+        for what, value in group.items()
+    ]
+    text = f"{title}; {threads} threads\n\n{rows.markdown(['', ''], lines)}\n"
+    console.print(text, markup=False, soft_wrap=True)
+    save(options, "situations", {**facts, "threads": threads, "found": found})
+    if options.write:
+        (options.write / "situations.md").write_text(f"# Situations\n\n{text}")
+
+
+REPORTS = {
+    "rows": report_rows,
+    "sizes": report_sizes,
+    "kernels": report_kernels,
+    "situations": report_situations,
+}
+
+
 def main(arguments=None):
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -147,61 +162,23 @@ def main(arguments=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    every = bn_ext.show_config(mode="dicts")["default_threads"]
+    parser.add_argument("--report", choices=REPORTS, default="rows")
     parser.add_argument("--sets", nargs="+", choices=sets.SETS, default=["resnet"])
     parser.add_argument("--dtypes", nargs="+", choices=sets.DTYPES, default=["float32", "bfloat16"])
     parser.add_argument("--layouts", nargs="+", choices=sets.LAYOUTS, default=list(sets.LAYOUTS))
-    parser.add_argument("--threads", nargs="+", type=int, default=None, help="default: all")
-    parser.add_argument("--mode", choices=MODES, default="training")
+    parser.add_argument("--threads", nargs="+", type=int, default=[every], help="default: all")
+    parser.add_argument("--modes", nargs="+", choices=rows.MODES, default=["training"])
     parser.add_argument("--peers", nargs="*", choices=peers.PEERS, default=list(peers.PEERS))
-    parser.add_argument("--seconds", type=float, default=1.0, help="per row")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, table and picture")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")
     options = parser.parse_args(arguments)
 
-    config = bn_ext.show_config(mode="dicts")
-    threads = options.threads or [config["default_threads"]]
     console = Console()
     library = streams.load()
     if library is None:
         console.print("no C compiler: no floor, seconds alone")
-    cases = [
-        (shape, layout, dtype, count)
-        for count in threads
-        for dtype in options.dtypes
-        for layout in options.layouts
-        for name in options.sets
-        for shape in sets.SETS[name]
-    ]
-    rows, names = [], list(options.peers)
-    with Progress(console=console) as progress:
-        task = progress.add_task("rows", total=len(cases))
-        for case in cases:
-            rows.append(
-                row(*case, options.mode, names, library, options.seconds, progress.console.print)
-            )
-            progress.advance(task)
-    rows = [r for r in rows if r]
-
-    facts = {
-        "date": str(date.today()),
-        "processor": processor(),
-        "caches": config["cache_sizes"],
-        "config": {key: config[key] for key in ("version", "isa", "python", "numpy")},
-        "mode": options.mode,
-    }
-    title = (
-        f"{facts['processor']}, {config['isa']}, L2 {config['cache_sizes'][0] >> 10} KiB, "
-        f"last level {config['cache_sizes'][1] >> 20} MiB; {options.mode}; {facts['date']}"
-    )
-    text = f"{title}\n\n{table(rows)}\n"
-    console.print(text, markup=False, soft_wrap=True)
-    if options.write:
-        folder = options.write
-        (folder / "benchmarks.json").write_text(
-            json.dumps({**facts, "rows": rows}, indent=1) + "\n"
-        )
-        (folder / "benchmarks.md").write_text(f"{HEADING}\n{text}")
-        if library:
-            plot(rows, title, folder / "benchmarks.png")
+    REPORTS[options.report](options, console, library)
 
 
 if __name__ == "__main__":

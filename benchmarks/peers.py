@@ -7,6 +7,8 @@ import numpy as np
 
 import bn_ext
 
+from . import onednn
+
 
 def bn_ext_call(problem, threads, mode):
     """One call, outputs given."""
@@ -117,4 +119,16 @@ def tensorflow_call(problem, threads, mode):
     return call
 
 
-PEERS = {"numpy": numpy_call, "torch": torch_call, "jax": jax_call, "tensorflow": tensorflow_call}
+def onednn_blocked_call(problem, threads, mode):
+    """Blocks of 16 channels, oneDNN's own choice: not what an array's owner has."""
+    return onednn.call(problem, threads, mode, "blocked")
+
+
+PEERS = {
+    "numpy": numpy_call,
+    "torch": torch_call,
+    "jax": jax_call,
+    "tensorflow": tensorflow_call,
+    "oneDNN": onednn.call,
+    "oneDNN blocked": onednn_blocked_call,
+}

@@ -43,7 +43,7 @@ class Problem:
     """Arguments and outputs, allocated once."""
 
     def __init__(self, shape, layout, dtype):
-        self.layout, self.dtype = layout, DTYPES[dtype]
+        self.dims, self.layout, self.dtype = shape, layout, DTYPES[dtype]
         # As the bare loops need them: on cache lines, and not all at one place in a page.
         self.src, self.diff_dst, self.diff_src = (
             aligned(dims(shape, layout), self.dtype, offset) for offset in (0, 1536, 2560)

@@ -1,5 +1,5 @@
 # The C interface, as src_c/bn.h declares it.
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 
 cdef extern from "bn.h" nogil:
@@ -52,6 +52,40 @@ cdef extern from "bn.h" nogil:
     bn_status bn_backward_reduce(const bn_problem *p, double *sums)
     bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
 
+    ctypedef struct bn_block:
+        char *data[3]
+        int64_t pitch[3]
+        int64_t step[3]
+        int64_t repeats
+        int64_t cols
+        int rows
+        c_bool streaming
+        c_bool uniform
+
+    ctypedef struct bn_coefs:
+        const void *column
+        int64_t stride
+
+    ctypedef struct bn_sums:
+        double *plane
+        int64_t stride
+        float *running
+
+    ctypedef void bn_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
+
+    ctypedef struct bn_dtype_kernels:
+        bn_kernel *reduce
+        bn_kernel *apply
+        bn_kernel *scale
+        void (*fold)(const bn_sums *sums, int64_t n)
+        void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
+        void (*total)(const bn_sums *sums, int64_t n, const bn_sums *to)
+
+    ctypedef struct bn_kernels:
+        bn_dtype_kernels dtype[4]
+
+    const bn_kernels *bn_kernels_of(int level)
+
     int bn_isa_count()
     const char *bn_isa_name(int level)
     int bn_isa_current()
@@ -64,3 +98,8 @@ cdef extern from "bn.h" nogil:
     c_bool bn_has_openmp()
     c_bool bn_forked()
     void bn_last_call(int *threads, int64_t *tasks)
+
+
+cdef extern from "fp_mode.h" nogil:
+    uint64_t fp_mode_enter()
+    void fp_mode_leave(uint64_t mode)

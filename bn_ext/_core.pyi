@@ -1,3 +1,8 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from bn_ext import (
     BatchNormGradients as BatchNormGradients,
 )
@@ -28,3 +33,23 @@ def _default_threads() -> int: ...
 def _has_openmp() -> bool: ...
 def _forked() -> bool: ...
 def _last_call() -> tuple[int, int]: ...
+def _run_kernel(
+    isa: str,
+    dtype: str,
+    name: str,
+    block: tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int, bool, bool],
+    coefs: NDArray[np.uint8],
+    planes: NDArray[np.float64],
+    running: NDArray[np.float32] | None,
+    stride: int,
+    calls: int = 1,
+) -> None: ...
+def _run_sums_kernel(
+    isa: str,
+    dtype: str,
+    name: str,
+    planes: NDArray[np.float64],
+    running: NDArray[np.float32] | None,
+    n: int,
+    other: NDArray[np.float64] | None,
+) -> None: ...

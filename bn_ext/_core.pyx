@@ -31,7 +31,7 @@ import numpy as np
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
-from libc.stdint cimport int64_t, uint16_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uint64_t, uintptr_t
 
 __all__ = [
     "BatchNormGradients",
@@ -1005,3 +1005,67 @@ def _last_call():
     cdef int64_t tasks
     bn_last_call(&threads, &tasks)
     return threads, tasks
+
+
+# ---- one kernel by itself, for who checks or tunes it -----------------------
+
+cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
+    cdef int level = _available_isas().index(isa)
+    cdef int code = _CODE_OF_NAME[dtype]
+    return &bn_kernels_of(level).dtype[code]
+
+
+cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] running) except *:
+    cdef bn_sums sums
+    sums.plane = &planes[0, 0]
+    sums.stride = planes.shape[1]
+    sums.running = &running[0, 0] if running is not None else NULL
+    return sums
+
+
+def _run_kernel(isa, dtype, name, block, const unsigned char[:, ::1] coefs,
+                double[:, ::1] planes, float[:, ::1] running, int64_t stride, int calls=1):
+    """Run a block kernel (reduce, apply or scale) `calls` times. Nothing is checked.
+
+    block: (addresses, pitches, steps, repeats, rows, cols, streaming, uniform), the
+    first three for src, diff_dst and diff_src. coefs: (BN_COEFS, bytes), planes of
+    `stride` numbers. planes, running: the sums, as bn.h has them.
+    """
+    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
+    cdef bn_kernel *kernel = kernels.reduce
+    cdef bn_sums sums = sums_of(planes, running)
+    cdef bn_coefs c
+    cdef bn_block b
+    cdef uint64_t mode
+    cdef int i
+    if name != "reduce":
+        kernel = kernels.apply if name == "apply" else kernels.scale
+    c.column = &coefs[0, 0]
+    c.stride = stride
+    addresses, pitches, steps, b.repeats, b.rows, b.cols, b.streaming, b.uniform = block
+    for i in range(BN_OPERANDS):
+        b.data[i] = <char *><uintptr_t>addresses[i]
+        b.pitch[i] = pitches[i]
+        b.step[i] = steps[i]
+    with nogil:
+        mode = fp_mode_enter()
+        for i in range(calls):
+            kernel(&b, &c, &sums)
+        fp_mode_leave(mode)
+
+
+def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] running, int64_t n,
+                     double[:, ::1] other):
+    """Run a kernel that works on sums: fold; add (other to them); total (into other)."""
+    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
+    cdef bn_sums sums = sums_of(planes, running), others
+    cdef uint64_t mode = fp_mode_enter()
+    if name == "fold":
+        kernels.fold(&sums, n)
+    else:
+        others = sums_of(other, None)
+        if name == "add":
+            kernels.add(&sums, &others, n)
+        else:
+            kernels.total(&sums, n, &others)
+    fp_mode_leave(mode)

@@ -140,6 +140,7 @@ int bn_isa_count(void);             /* levels this CPU can run, worst first */
 const char *bn_isa_name(int level); /* 0 <= level < bn_isa_count() */
 int bn_isa_current(void);
 void bn_isa_use(int level);
+const bn_kernels *bn_kernels_of(int level);
 const bn_kernels *bn_kernels_current(void);
 
 /* ---- process-wide state ------------------------------------------------ */

@@ -99,6 +99,10 @@ void bn_isa_use(int level) {
     current = level;
 }
 
+const bn_kernels *bn_kernels_of(int level) {
+    return tables[level];
+}
+
 const bn_kernels *bn_kernels_current(void) {
     return tables[bn_isa_current()];
 }

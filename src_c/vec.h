@@ -6,14 +6,14 @@
  * 16-bit types, widening a half, touching part of a register) is written here
  * once per level; no other file tests which instruction set it is built for.
  *
- * For each arithmetic type A in {f32, f64}: A_num, A_vec, and A_wide_*, sums that
- * are wider than their terms. For each storage type S in {f32, f64, f16, bf16}:
+ * For each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
+ * wider than their terms; A_any_nan, A_canonical. For each storage type S in {f32, f64, f16, bf16}:
  *     S_BYTES           the size of an element
  *     S_PACK            vectors that one load or store unit holds: 2 for 16-bit types
  *     S_SHORT           1 if its values have so few bits that eight sum in a float
  *     S_load(p, h)      vector h of the pack at p
  *     S_load_part       the same of a pack that ends after n elements; the rest is 0
- *     S_store(p, v)     a whole pack, rounded to nearest even
+ *     S_store(p, v)     a whole pack, rounded to nearest even; every NaN canonical
  *     S_store_part      its first n elements
  *     S_stream          a whole pack past the cache; p is a multiple of VEC_BYTES
  *     S_split, S_join   between column order and pack order
@@ -26,6 +26,7 @@
 #ifndef BN_VEC_H
 #define BN_VEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -121,35 +122,43 @@ INLINE void stream_fence(void) {
 /* ---- NaN --------------------------------------------------------------- */
 
 /* x86 and Arm make NaNs of different sign: every one that is written is the
- * positive quiet NaN without payload. */
-
-/* A table for vfixupimm: what is a NaN (the two lowest classes) comes from the first
- * operand, all else from the second. */
-enum { NANS_FROM_FIRST = 0x11111100 };
-
-INLINE f32v canonical_f32(f32v v) {
+ * positive quiet NaN without payload. They are rare, so it is enough to look for
+ * them, two registers at a time, and mend where there are any. */
+INLINE bool f32_any_nan(f32v a, f32v b) {
 #if defined(__AVX512F__)
-    const __m512 nan = (__m512)((u32v){0} + 0x7fc00000u);
-    return (f32v)_mm512_fixupimm_ps(nan, (__m512)v, _mm512_set1_epi32(NANS_FROM_FIRST), 0);
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q);
 #elif defined(__AVX2__)
-    const __m256 number = _mm256_cmp_ps((__m256)v, (__m256)v, _CMP_ORD_Q);
-    return (f32v)_mm256_blendv_ps((__m256)((u32v){0} + 0x7fc00000u), (__m256)v, number);
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q));
+#elif defined(__x86_64__)
+    return _mm_movemask_ps(_mm_cmpunord_ps((__m128)a, (__m128)b));
+#elif defined(__aarch64__)
+    return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 #else
-    return (f32v)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
+    return true;
 #endif
 }
 
-INLINE f64v canonical_f64(f64v v) {
+INLINE bool f64_any_nan(f64v a, f64v b) {
 #if defined(__AVX512F__)
-    const __m512d nan = (__m512d)((u64v){0} + (0x7ff8ull << 48));
-    return (f64v)_mm512_fixupimm_pd(nan, (__m512d)v, _mm512_set1_epi64(NANS_FROM_FIRST), 0);
+    return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q);
 #elif defined(__AVX2__)
-    const __m256d number = _mm256_cmp_pd((__m256d)v, (__m256d)v, _CMP_ORD_Q);
-    return (f64v)_mm256_blendv_pd((__m256d)((u64v){0} + (0x7ff8ull << 48)), (__m256d)v, number);
+    return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
+#elif defined(__x86_64__)
+    return _mm_movemask_pd(_mm_cmpunord_pd((__m128d)a, (__m128d)b));
+#elif defined(__aarch64__)
+    return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 #else
+    return true;
+#endif
+}
+
+INLINE f32v f32_canonical(f32v v) {
+    return (f32v)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
+}
+
+INLINE f64v f64_canonical(f64v v) {
     const u64v number = (u64v)(v == v);
     return (f64v)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
-#endif
 }
 
 /* ---- f32 to f64, half a register each ---------------------------------- */
@@ -274,13 +283,13 @@ INLINE f32v f32_load_part(const char *p, int64_t n, int h) {
     return (f32v)load_bytes(p, 4 * n);
 }
 INLINE void f32_store(char *p, const f32v *v) {
-    *(f32v_any *)p = canonical_f32(v[0]);
+    *(f32v_any *)p = v[0];
 }
 INLINE void f32_stream(char *p, const f32v *v) {
-    stream_bytes(p, (u32v)canonical_f32(v[0]));
+    stream_bytes(p, (u32v)v[0]);
 }
 INLINE void f32_store_part(char *p, const f32v *v, int64_t n) {
-    store_bytes(p, (u32v)canonical_f32(v[0]), 4 * n);
+    store_bytes(p, (u32v)v[0], 4 * n);
 }
 INLINE f32v f32_split(const f32v *column, int h) {
     (void)h;
@@ -303,13 +312,13 @@ INLINE f64v f64_load_part(const char *p, int64_t n, int h) {
     return (f64v)load_bytes(p, 8 * n);
 }
 INLINE void f64_store(char *p, const f64v *v) {
-    *(f64v_any *)p = canonical_f64(v[0]);
+    *(f64v_any *)p = v[0];
 }
 INLINE void f64_stream(char *p, const f64v *v) {
-    stream_bytes(p, (u32v)canonical_f64(v[0]));
+    stream_bytes(p, (u32v)v[0]);
 }
 INLINE void f64_store_part(char *p, const f64v *v, int64_t n) {
-    store_bytes(p, (u32v)canonical_f64(v[0]), 8 * n);
+    store_bytes(p, (u32v)v[0], 8 * n);
 }
 INLINE f64v f64_split(const f64v *column, int h) {
     (void)h;
@@ -329,7 +338,7 @@ INLINE u16h f16_half(u32v bytes, int h) {
     return half[h];
 }
 INLINE u32v f16_both(const f32v *v) {
-    const u16h half[2] = {narrow_f16(canonical_f32(v[0])), narrow_f16(canonical_f32(v[1]))};
+    const u16h half[2] = {narrow_f16(v[0]), narrow_f16(v[1])};
     u32v bytes;
     memcpy(&bytes, half, sizeof bytes);
     return bytes;
@@ -341,8 +350,8 @@ INLINE f32v f16_load_part(const char *p, int64_t n, int h) {
     return widen_f16(f16_half(load_bytes(p, 2 * n), h));
 }
 INLINE void f16_store(char *p, const f32v *v) {
-    *(u16h_any *)p = narrow_f16(canonical_f32(v[0]));
-    *(u16h_any *)(p + VEC_BYTES / 2) = narrow_f16(canonical_f32(v[1]));
+    *(u16h_any *)p = narrow_f16(v[0]);
+    *(u16h_any *)(p + VEC_BYTES / 2) = narrow_f16(v[1]);
 }
 INLINE void f16_stream(char *p, const f32v *v) {
     stream_bytes(p, f16_both(v));
@@ -368,7 +377,7 @@ INLINE f32v bf16_unpack(u32v words, int h) {
 /* Adds 0x7fff and the last kept bit: the kept bits are then rounded to nearest even. A
  * canonical NaN has room below its last kept bit, so it stays one. */
 INLINE u32v bf16_round(f32v v) {
-    const u32v bits = (u32v)canonical_f32(v);
+    const u32v bits = (u32v)v;
 #if defined(__AVX512F__)
     /* ~(bit | 0x7ffe) in one instruction, and a - ~b is a + b + 1. */
     const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);

@@ -1,0 +1,97 @@
+// onednn.cpp: oneDNN's batch-normalization backward as a peer, behind four C functions.
+//
+// Compiled by benchmarks/onednn.py against the system's libdnnl (2.x or 3.x). `layout`
+// is 0 for channels last, 1 for channels first, 2 for oneDNN's own blocks of 16
+// channels; blocked tensors are oneDNN's, filled once from channels-first ones.
+#include <omp.h>
+
+#include <cstdint>
+#include <dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+using namespace dnnl;
+
+namespace {
+
+struct Call {
+    engine eng{engine::kind::cpu, 0};
+    stream s{eng};
+    batch_normalization_backward primitive;
+    std::unordered_map<int, memory> arguments;
+};
+
+memory::format_tag tag_of(int layout, size_t ndims) {
+    using tag = memory::format_tag;
+    static const tag tags[3][4] = {{tag::nc, tag::nwc, tag::nhwc, tag::ndhwc},
+                                   {tag::nc, tag::ncw, tag::nchw, tag::ncdhw},
+                                   {tag::undef, tag::nCw16c, tag::nChw16c, tag::nCdhw16c}};
+    return tags[layout][ndims - 2];
+}
+
+}  // namespace
+
+// data: src, diff_dst, diff_src; vectors: mean, variance, gamma, diff_gamma, diff_beta.
+// NULL where oneDNN has no such implementation.
+extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, void **data,
+                        float **vectors, float epsilon, int frozen, int threads) try {
+    omp_set_num_threads(threads);
+    const memory::data_type types[] = {memory::data_type::f32, memory::data_type::bf16,
+                                       memory::data_type::f16};
+    const memory::dims dims(dims_, dims_ + ndims);
+    const memory::desc md(dims, types[dtype], tag_of(layout, dims.size()));
+    auto flags = normalization_flags::use_scale | normalization_flags::use_shift;
+    if (frozen)
+        flags |= normalization_flags::use_global_stats;
+
+    auto *c = new Call;
+#if DNNL_VERSION_MAJOR < 3
+    const auto forward = batch_normalization_forward::primitive_desc(
+        {prop_kind::forward_training, md, epsilon, flags}, c->eng);
+    const auto backward = batch_normalization_backward::primitive_desc(
+        {prop_kind::backward, md, md, epsilon, flags}, c->eng, forward);
+#else
+    const auto forward = batch_normalization_forward::primitive_desc(
+        c->eng, prop_kind::forward_training, md, md, epsilon, flags);
+    const auto backward = batch_normalization_backward::primitive_desc(
+        c->eng, prop_kind::backward, md, md, md, epsilon, flags, forward);
+#endif
+    c->primitive = batch_normalization_backward(backward);
+
+    const int names[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC};
+    for (int i = 0; i < 3; i++) {
+        const memory::desc plain(dims, types[dtype], tag_of(layout == 2 ? 1 : layout, dims.size()));
+        memory given(plain, c->eng, data[i]);
+        if (layout == 2) {
+            memory blocked(md, c->eng);
+            reorder(given, blocked).execute(c->s, given, blocked);
+            c->s.wait();
+            given = blocked;
+        }
+        c->arguments.insert({names[i], given});
+    }
+    const int vector_names[] = {DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE,
+                                DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT};
+    const memory::desc vector({dims[1]}, memory::data_type::f32, memory::format_tag::x);
+    for (int i = 0; i < 5; i++)
+        c->arguments.insert({vector_names[i], memory(vector, c->eng, vectors[i])});
+    return c;
+} catch (const dnnl::error &) {
+    return nullptr;
+}
+
+extern "C" void bn_run(void *call) {
+    auto *c = static_cast<Call *>(call);
+    c->primitive.execute(c->s, c->arguments);
+    c->s.wait();
+}
+
+extern "C" void bn_free(void *call) {
+    delete static_cast<Call *>(call);
+}
+
+extern "C" void bn_version(int *version) {
+    version[0] = dnnl_version()->major;
+    version[1] = dnnl_version()->minor;
+    version[2] = dnnl_version()->patch;
+}
