@@ -79,16 +79,16 @@ def report_rows(options, console, library):
     found = [r for r in found if r]
     text = rows.sections(found)
     console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
-    save(options, "benchmarks", {**facts, "rows": found})
+    save(options, options.name, {**facts, "rows": found})
     if options.write:
-        picture = "![bars against the floor](benchmarks.png)\n\n" if library else ""
+        picture = f"![bars against the floor]({options.name}.png)\n\n" if library else ""
         whole = f"{rows.HEADING}{title}\n\n{picture}{text}\n"
-        (options.write / "benchmarks.md").write_text(whole)
+        (options.write / f"{options.name}.md").write_text(whole)
         if library:
             most = max(options.threads)
             shown = [r for r in found if r["set"] == options.sets[0] and r["threads"] == most]
             shown = [r for r in shown if r["mode"] == options.modes[0]]
-            rows.plot(shown, title, options.write / "benchmarks.png")
+            rows.plot(shown, title, options.write / f"{options.name}.png")
 
 
 def report_sizes(options, console, library):
@@ -172,6 +172,7 @@ def main(arguments=None):
     parser.add_argument("--peers", nargs="*", choices=peers.PEERS, default=list(peers.PEERS))
     parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")
+    parser.add_argument("--name", default="benchmarks", help="of the files of report rows")
     options = parser.parse_args(arguments)
 
     console = Console()

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <dnnl.hpp>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -29,7 +30,7 @@ memory::format_tag tag_of(int layout, size_t ndims) {
     return tags[layout][ndims - 2];
 }
 
-}  // namespace
+} // namespace
 
 // data: src, diff_dst, diff_src; vectors: mean, variance, gamma, diff_gamma, diff_beta.
 // NULL where oneDNN has no such implementation.
@@ -44,7 +45,7 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
     if (frozen)
         flags |= normalization_flags::use_global_stats;
 
-    auto *c = new Call;
+    auto c = std::make_unique<Call>();
 #if DNNL_VERSION_MAJOR < 3
     const auto forward = batch_normalization_forward::primitive_desc(
         {prop_kind::forward_training, md, epsilon, flags}, c->eng);
@@ -75,7 +76,11 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
     const memory::desc vector({dims[1]}, memory::data_type::f32, memory::format_tag::x);
     for (int i = 0; i < 5; i++)
         c->arguments.insert({vector_names[i], memory(vector, c->eng, vectors[i])});
-    return c;
+    // Some versions ask for a shift that the gradient does not need.
+    c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[0])});
+    c->primitive.execute(c->s, c->arguments);
+    c->s.wait();
+    return c.release();
 } catch (const dnnl::error &) {
     return nullptr;
 }
