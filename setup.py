@@ -5,8 +5,8 @@ compiles the kernels itself and links the objects in.
 """
 
 import os
-import platform
 import sys
+import sysconfig
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -19,11 +19,16 @@ X86_LEVELS = {
     "v3": ["-march=x86-64-v3", "-mtune=generic"],
     "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
 }
-LEVELS = X86_LEVELS if platform.machine() in ("x86_64", "AMD64") else {"baseline": []}
+# Of the machine built for, which _PYTHON_HOST_PLATFORM names in a cross build.
+TARGET = sysconfig.get_platform().rpartition("-")[2]
+LEVELS = X86_LEVELS if TARGET in ("x86_64", "amd64") else {"baseline": []}
 
 # After the user's CFLAGS: the promise of equal bits hangs on these.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
-FLAGS += ["-fvisibility=hidden", "-Wno-psabi", "-g0"]
+FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+# Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
+STRIP = "-g" not in os.environ.get("CFLAGS", "").split()
+FLAGS += ["-g0"] if STRIP else []
 # macOS's compiler has no OpenMP of its own: there the kernels run on one thread.
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 
@@ -53,8 +58,8 @@ core = Extension(
     include_dirs=[str(HERE)],
     depends=[str(HERE / name) for name in (*HEADERS, "kernels.c")],
     define_macros=[("BN_LEVELS(X)", " ".join(f"X({level})" for level in LEVELS))],
-    extra_compile_args=[*FLAGS, *OPENMP],
-    extra_link_args=[*OPENMP, "-Wl,-s"] if sys.platform == "linux" else OPENMP,
+    extra_compile_args=[*FLAGS, "-fno-tree-slp-vectorize", *OPENMP],
+    extra_link_args=[*OPENMP, "-Wl,-s"] if STRIP and sys.platform == "linux" else OPENMP,
 )
 
 setup(ext_modules=cythonize([core]), cmdclass={"build_ext": BuildExt})

@@ -5,6 +5,7 @@
     python -m benchmarks --report sizes                    GB/s over size, 1 KB to 1 GB
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
     python -m benchmarks --report situations               other work around a call; growth
+    python -m benchmarks --report ladder                   from the plain loop on, step by step
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
 The floor is a loop that reads src and diff_dst and writes diff_src, nothing else, on the
@@ -23,7 +24,7 @@ from rich.progress import Progress
 
 import bn_ext
 
-from . import kernels, peers, rows, sets, situations, sizes, streams
+from . import kernels, ladder, peers, rows, sets, situations, sizes, streams
 
 
 def processor():
@@ -147,8 +148,21 @@ def report_situations(options, console, library):
         (options.write / "situations.md").write_text(f"# Situations\n\n{text}")
 
 
+def report_ladder(options, console, library):
+    _, title = machine()
+    threads = max(options.threads)
+    with Progress(console=console) as progress:
+        task = progress.add_task("problems", total=len(ladder.SHAPES) * len(sets.LAYOUTS))
+        found = ladder.measure(library, threads, options.seconds, lambda: progress.advance(task))
+    text = f"{title}; milliseconds, float32\n\n{ladder.table(found)}\n"
+    console.print(text, markup=False, soft_wrap=True)
+    if options.write:
+        (options.write / "ladder.md").write_text(f"# Step by step\n\n{text}")
+
+
 REPORTS = {
     "rows": report_rows,
+    "ladder": report_ladder,
     "sizes": report_sizes,
     "kernels": report_kernels,
     "situations": report_situations,

@@ -3,6 +3,8 @@
 A peer that is not installed, or does not take a dtype, is skipped with a word.
 """
 
+import os
+
 import numpy as np
 
 import bn_ext
@@ -71,8 +73,8 @@ def torch_call(problem, threads, mode):
 
 
 def jax_call(problem, threads, mode):
-    """The formula under jit, on the CPU; threads are JAX's own choice."""
-    if mode != "training" or problem.dtype == np.float64:
+    """The formula under jit, on the CPU; JAX takes all threads."""
+    if mode != "training" or problem.dtype == np.float64 or threads != os.cpu_count():
         return None
     import jax
     import jax.numpy as jnp
@@ -99,8 +101,8 @@ def jax_call(problem, threads, mode):
 
 
 def tensorflow_call(problem, threads, mode):
-    """FusedBatchNormGradV3, eager."""
-    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64:
+    """FusedBatchNormGradV3, eager; TensorFlow takes all threads."""
+    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != os.cpu_count():
         return None
     import tensorflow as tf
 

@@ -11,6 +11,8 @@ from . import peers, sets, streams
 # Longer than another OpenMP pool spins before it sleeps.
 PAUSE, BURST = 0.01, 0.005
 MODES = ("training", "frozen", "frozen-src")
+#: Bytes of a tensor below which calls are short, and easily disturbed: more rounds.
+SHORT = 8 << 20
 #: What reads and writes as many bytes as it must and computes nothing.
 FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
 LOOPS = ("two", "three", "five")
@@ -67,7 +69,8 @@ def row(case, names, library, seconds, say):
             say(f"{name}: {dtype} {layout} {shape}: {type(error).__name__}, skipped")
     return {
         "set": name_of_set, "mode": mode, "shape": shape, "layout": layout, "dtype": dtype,
-        "threads": threads, "bytes": problem.src.nbytes, "seconds": measure(calls, seconds),
+        "threads": threads, "bytes": problem.src.nbytes,
+        "seconds": measure(calls, seconds if problem.src.nbytes > SHORT else 3 * seconds),
     }  # fmt: skip
 
 

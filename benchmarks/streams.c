@@ -6,7 +6,9 @@
  *     three   reads src and diff_dst, writes diff_src       (the floor)
  *     five    reads both, then reads both again and writes  (two passes without a cache)
  * Every thread takes one contiguous share. With `streaming`, stores bypass the cache.
+ * And, to be compared with, the gradient itself without any art: `plain`.
  */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -86,4 +88,34 @@ void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threa
             store(&diff_src[i], src[i] + diff_dst[i], streaming);
         fence();
     }
+}
+
+/* The gradient as a textbook has it: two loops in memory order, sums in doubles, one
+ * thread. sums is working space of 2 * channels. */
+void plain(const float *src, const float *diff_dst, float *diff_src, int64_t outer,
+           int64_t channels, int64_t inner, const float *mean, const float *variance,
+           const float *gamma, float *diff_gamma, float *diff_beta, float epsilon, double *sums) {
+    const double m = (double)outer * (double)inner;
+    memset(sums, 0, 2 * (size_t)channels * sizeof *sums);
+    for (int64_t n = 0; n < outer; n++)
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t x = 0; x < inner; x++) {
+                const int64_t i = (n * channels + c) * inner + x;
+                sums[c] += diff_dst[i];
+                sums[channels + c] += diff_dst[i] * (src[i] - mean[c]);
+            }
+    for (int64_t c = 0; c < channels; c++) {
+        diff_beta[c] = (float)sums[c];
+        diff_gamma[c] = (float)(sums[channels + c] / sqrt(variance[c] + epsilon));
+    }
+    for (int64_t n = 0; n < outer; n++)
+        for (int64_t c = 0; c < channels; c++) {
+            const float rstd = 1 / sqrtf(variance[c] + epsilon), scale = gamma[c] * rstd;
+            const float shift = (float)(diff_beta[c] / m),
+                        slope = (float)(rstd * diff_gamma[c] / m);
+            for (int64_t x = 0; x < inner; x++) {
+                const int64_t i = (n * channels + c) * inner + x;
+                diff_src[i] = scale * (diff_dst[i] - (shift + (src[i] - mean[c]) * slope));
+            }
+        }
 }

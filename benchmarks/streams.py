@@ -21,7 +21,7 @@ def load():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "streams.so"
         flags = FLAGS if b"avx512" in Path("/proc/cpuinfo").read_bytes() else FLAGS[:2] + FLAGS[3:]
-        subprocess.run([compiler, *flags, str(SOURCE), "-o", str(path)], check=True)
+        subprocess.run([compiler, *flags, str(SOURCE), "-o", str(path), "-lm"], check=True)
         library = ctypes.CDLL(str(path))
     for name in ("two", "three", "five"):
         getattr(library, name).argtypes = [ctypes.c_void_p] * 3 + [

@@ -752,17 +752,17 @@ static void reduce_columns(const job *j, bn_block *b, int64_t n) {
     reduce_lanes(j, b, b->cols != 0);
 }
 
-/* The first row of each of `streams`, at element x, with the pitch between them. */
-static bn_block head_of(const work *w, const patch *a, int64_t g, int64_t q, int64_t streams,
-                        int64_t x) {
-    bn_block b = {.rows = (int)streams};
+/* Make b's rows start at row g of each of `streams`, at element x, q rows apart. Field by
+ * field: a whole block, just written in parts, is slow to copy. */
+static void set_head(bn_block *b, const work *w, const patch *a, int64_t g, int64_t q,
+                     int64_t streams, int64_t x) {
     int64_t offset[BN_OPERANDS];
     channel_row_offset(w, a->channel, a->row + g, offset);
-    place(&b, w, offset);
-    advance(&b, x * w->size);
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b.pitch[o] = q * w->p->outer[0].stride[o];
-    return b;
+    b->rows = (int)streams;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b->data[o] = (char *)((uintptr_t)w->p->data[o] + (uintptr_t)(offset[o] + x * w->size));
+        b->pitch[o] = q * w->p->outer[0].stride[o];
+    }
 }
 
 /* The same brought together from rows with gaps or at uneven distances. */
@@ -787,8 +787,12 @@ static void reduce_parallel(const job *j, const patch *a) {
         const int64_t here = g < last ? streams : streams - 1;
         for (int64_t done = 0, n; done < a->length; done += n) {
             n = even && !j->write ? a->length : at_most(PIECE, a->length - done);
-            bn_block b = even ? head_of(w, a, g, q, here, a->x + done)
-                              : gathered_of(j, a, g, q, here, a->x + done, n);
+            bn_block b;
+            if (even)
+                set_head(&b, w, a, g, q, here, a->x + done);
+            else
+                b = gathered_of(j, a, g, q, here, a->x + done, n);
+            b.streaming = b.uniform = false;
             reduce_columns(j, &b, n);
             for (int64_t k = 0; j->write && k < here; k++)
                 do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
@@ -806,7 +810,10 @@ static void write_parallel(const job *j, const patch *a) {
     }
     const int64_t last = a->rows - (streams - 1) * q;
     for (int64_t g = 0; g < q; g++) {
-        bn_block b = head_of(w, a, g, q, g < last ? streams : streams - 1, a->x);
+        bn_block b;
+        set_head(&b, w, a, g, q, g < last ? streams : streams - 1, a->x);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.step[o] = 0;
         b.cols = a->length;
         b.repeats = 1;
         b.streaming = w->streaming;

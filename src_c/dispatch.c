@@ -77,12 +77,17 @@ static int level_needed(const char *name) {
 
 static _Atomic int current = -1;
 
+/* Asked once: under a hypervisor cpuid takes microseconds. */
 int bn_isa_count(void) {
-    const int all = (int)(sizeof tables / sizeof *tables), level = cpu_level();
-    int n = 0;
-    while (n < all && level_needed(tables[n]->name) <= level)
-        n++;
-    return n;
+    static _Atomic int count;
+    if (!count) {
+        const int all = (int)(sizeof tables / sizeof *tables), level = cpu_level();
+        int n = 0;
+        while (n < all && level_needed(tables[n]->name) <= level)
+            n++;
+        count = n;
+    }
+    return count;
 }
 
 const char *bn_isa_name(int level) {

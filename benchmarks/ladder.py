@@ -1,0 +1,85 @@
+"""From the plain loop to the package, step by step: what each step is worth.
+
+The steps are the package itself with parts of it switched off: instruction-set level, cache
+sizes it believes in (with endless ones it neither cuts tiles nor streams stores), threads.
+"""
+
+import ctypes
+
+import numpy as np
+
+import bn_ext
+from bn_ext import _core
+
+from . import peers, rows, sets
+
+SHAPES = [(50, 256, 56, 56), (50, 64, 56, 56), (50, 256, 14, 14), (8, 64, 28, 28)]
+ENDLESS = 1 << 40
+
+
+def plain_call(library, problem):
+    """The textbook loops of streams.c."""
+    outer = problem.dims[0] if problem.layout == "NCX" else problem.src.size // problem.mean.size
+    inner = problem.src.size // problem.mean.size // outer
+    sums = np.empty((2, problem.mean.size))
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (problem.src, problem.diff_dst)]
+    pointers.append(ctypes.c_void_p(problem.diff_src.ctypes.data))
+    vectors = (problem.mean, problem.variance, problem.gamma, *problem.out[1:])
+    arguments = [
+        *pointers,
+        *(ctypes.c_int64(n) for n in (outer, problem.mean.size, inner)),
+        *(ctypes.c_void_p(v.ctypes.data) for v in vectors),
+        ctypes.c_float(problem.epsilon),
+        ctypes.c_void_p(sums.ctypes.data),
+    ]
+    return lambda: library.plain(*arguments)
+
+
+def package_call(problem, isa, caches, threads):
+    """A call of the package, so restrained."""
+    call = peers.bn_ext_call(problem, threads, "training")
+
+    def restrained():
+        _core._use_isa(isa)
+        _core._set_cache_sizes(*caches)
+        call()
+
+    return restrained
+
+
+def steps(library, problem, threads):
+    """{what it is: call}, each with one thing more than the one before."""
+    isas = bn_ext.available_isas()
+    l2, _ = _core._cache_sizes()
+    found = {"NumPy formula": peers.numpy_call(problem, 1, "training")}
+    found["plain C loops, -O3 -march=native"] = plain_call(library, problem)
+    for isa in isas:
+        label = f"vectors in rows and columns, {isa}"
+        found[label] = package_call(problem, isa, (ENDLESS, ENDLESS), 1)
+    found["tiles that stay in cache"] = package_call(problem, isas[-1], (l2, ENDLESS), 1)
+    found["stores past the cache"] = package_call(problem, isas[-1], (0, 0), 1)
+    if threads > 1:
+        found[f"{threads} threads"] = package_call(problem, isas[-1], (0, 0), threads)
+    return found
+
+
+def measure(library, threads, seconds, advance):
+    """{(shape, layout): {step: seconds}}"""
+    found = {}
+    for shape in SHAPES:
+        for layout in sets.LAYOUTS:
+            problem = sets.Problem(shape, layout, "float32")
+            found[shape, layout] = rows.measure(steps(library, problem, threads), seconds)
+            advance()
+    _core._use_isa(bn_ext.available_isas()[-1])
+    _core._set_cache_sizes(0, 0)
+    return found
+
+
+def table(found):
+    heading = ["step", *(f"{'x'.join(map(str, shape))} {layout}" for shape, layout in found)]
+    lines = [
+        [step, *(f"{1e3 * times[step]:.3g}" for times in found.values())]
+        for step in next(iter(found.values()))
+    ]
+    return rows.markdown(heading, lines)

@@ -1,0 +1,369 @@
+"""Break the C in many ways, one at a time; the suite must fail for each.
+
+    python -P tests/mutate.py                all of them; the table goes to docs/mutations.md
+    python -P tests/mutate.py --only 3 17    some of them; nothing is written
+
+Run in an environment that has what the tests need. Each mutant is built in a copy of the
+tree; the fast tests run first, the rest only if those pass. A mutant that hangs is found too.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "bn_ext", "src_c", "tests", "docs")
+FAST = ["-m", "quick and not full"]
+REST = ["--ignore=tests/test_example.py"]
+HANGS = 300  # seconds
+
+#: (file, what it is now, what it becomes, in words); the text occurs once.
+MUTANTS = [
+    ("backward.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
+    ("backward.inc", "const int k = n & 4;", "const int k = n & 2;", "remainder rows taken twice"),
+    ("backward.inc", "right = FN(four)(u, h, 4,", "right = FN(four)(u, h, 3,", "a row off by one"),
+    (
+        "backward.inc",
+        "return FN(plus)(a, b);\n}\n\n/* The tree",
+        "return FN(plus)(b, a.dy[0] != a.dy[0] ? a : b);\n}\n\n/* The tree",
+        "half of the tree counted twice",
+    ),
+    (
+        "backward.inc",
+        "left = {{0}, {0}}, right",
+        "left = {{0}, {0}}, right = {{0}, {0}}; if (n == 8) { left = FN(one)(u, h, 0, mean, "
+        "sum_dy); for (int i = 1; i < 8; i++) left = FN(plus)(left, FN(one)(u, h, i, mean, "
+        "sum_dy)); return left; } FN(term) unused",
+        "rows summed one after the other, not as a tree",
+    ),
+    (
+        "backward.inc",
+        "u.coefs += u.uniform ? 0 : columns;",
+        "u.coefs += columns;",
+        "one channel's coefficients run past their end",
+    ),
+    (
+        "backward.inc",
+        "dx[h] = scale * (dy - (shift + xc * slope));",
+        "dx[h] = scale * (dy - shift - xc * slope);",
+        "the formula associated otherwise",
+    ),
+    (
+        "backward.inc",
+        "dx[h] = scale * (dy - (shift + xc * slope));",
+        "dx[h] = dy - (shift + xc * slope);",
+        "gamma dropped",
+    ),
+    ("backward.inc", "dx[h] = scale * dy;", "dx[h] = dy;", "gamma dropped, frozen"),
+    (
+        "backward.inc",
+        "% VEC_BYTES) / OF(BYTES);",
+        "% VEC_BYTES) / OF(BYTES) / 2;",
+        "streaming stores from a wrong boundary",
+    ),
+    (
+        "backward.inc",
+        "(b->rows == 1 || b->pitch[BN_DIFF_SRC] % VEC_BYTES == 0) &&",
+        "",
+        "streaming stores to rows of unequal alignment",
+    ),
+    (
+        "backward.inc",
+        "    if (cols)\n        FN(part)(what, u, n, cols);",
+        "    if (cols > 1)\n        FN(part)(what, u, n, cols);",
+        "a last column alone is forgotten",
+    ),
+    ("backward.inc", "store_bytes(running, (u32v){0}, bytes);", "", "floats folded twice"),
+    (
+        "backward.inc",
+        "b = s[k + width]",
+        "b = s[2 * width - 1 - k]",
+        "lanes added in another order",
+    ),
+    (
+        "backward.inc",
+        "two_sum(&s, &l, t);",
+        "s += t;",
+        "what rounding takes is lost between chunks",
+    ),
+    ("backward.inc", "*to++ = from[c];", "*to++ = from[0];", "all channels get one's coefficients"),
+    ("backward.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
+    (
+        "backward.inc",
+        "u.diff_src += step_diff_src;",
+        "u.diff_src += step_src;",
+        "diff_src stepped through as if it lay like src",
+    ),
+    (
+        "backward.inc",
+        "if (!OF(SHORT) && u.part)\n        AR(wide_add)(sum_dy, dy);",
+        "if (!OF(SHORT) && u.part)\n        (void)at;",
+        "sum(dy) forgets the last columns",
+    ),
+    (
+        "backward.inc",
+        "const FN(term) b = FN(two)(u, h, k + 2,",
+        "const FN(term) b = FN(two)(u, h, k + 1,",
+        "tree with an overlap",
+    ),
+    ("vec.h", "_mm512_set1_epi32(0x7ffe)", "_mm512_set1_epi32(0x7ffc)", "bf16 rounding, v4"),
+    ("vec.h", "bits + 0x7fffu + (bits >> 16 & 1u)", "bits + 0x8000u", "bf16 ties rounded up"),
+    ("vec.h", "0xfffu + (magnitude >> 13 & 1u)", "0x1000u", "f16 ties rounded up, baseline"),
+    ("vec.h", "0x1p112f", "0x1p111f", "f16 widened by half, baseline"),
+    (
+        "vec.h",
+        "(u32v)((f32v)magnitude + 0.5f) - 0x3f000000u",
+        "(u32v)((f32v)magnitude + 0.5f) & 0",
+        "f16 subnormals flushed, baseline",
+    ),
+    (
+        "vec.h",
+        "_mm512_add_epi32(even, _mm512_set1_epi32(h))",
+        "even",
+        "odd columns get even ones' coefficients, v4",
+    ),
+    (
+        "vec.h",
+        "_mm256_permute2f128_ps(a, b, 0x31);\n#elif",
+        "_mm256_permute2f128_ps(a, b, 0x13);\n#elif",
+        "bf16 columns joined in another order, v3",
+    ),
+    (
+        "vec.h",
+        "_mm512_add_epi32(low, _mm512_set1_epi32(8))",
+        "_mm512_add_epi32(low, _mm512_set1_epi32(7))",
+        "bf16 columns joined one off, v4",
+    ),
+    ("vec.h", "(0x7ff8ull << 48))));", "(0xfff8ull << 48))));", "f64 NaN of the other sign"),
+    (
+        "vec.h",
+        "(*sum - (total - added)) + (term - added)",
+        "(*sum - (total - added)) - (term - added)",
+        "TwoSum's error with a wrong sign",
+    ),
+    (
+        "vec.h",
+        "_mm512_extractf32x8_ps((__m512)v, 1)",
+        "_mm512_extractf32x8_ps((__m512)v, 0)",
+        "upper half of a register taken for the lower, v4",
+    ),
+    (
+        "vec.h",
+        "_mm256_loadu_ps((const float *)p + 8)",
+        "_mm256_loadu_ps((const float *)p + 7)",
+        "sum(dy) reads one float off, v4",
+    ),
+    (
+        "backward.c",
+        "(double)w.outer * (double)w.inner;",
+        "(double)w.outer * (double)w.inner - 1;",
+        "M is one less",
+    ),
+    (
+        "backward.c",
+        "return isnan(sum + lost) ? sum : sum + lost;",
+        "return sum;",
+        "f64's lost parts never added",
+    ),
+    ("backward.c", "FOLD_BLOCKS = 17,", "FOLD_BLOCKS = 16,", "fold interval"),
+    ("backward.c", "LEAST_STREAM = 17,", "LEAST_STREAM = 19,", "rows per stream"),
+    (
+        "backward.c",
+        "const bn_sums all = partial_of(w, chunk), part = from_column(&all, from);",
+        "const bn_sums all = partial_of(w, w->chunks - 1 - chunk), part = from_column(&all, from);",
+        "chunks added in another order",
+    ),
+    (
+        "backward.c",
+        "from_column(&s->sums, (m - m / 2) * n)",
+        "from_column(&s->sums, m / 2 * n)",
+        "merged pixels with an odd number",
+    ),
+    (
+        "backward.c",
+        "if (s->from[pass] == from)",
+        "if (s->from[pass] >= 0)",
+        "another tile's coefficients kept",
+    ),
+    (
+        "backward.c",
+        "slope[c] = rstd[c] * value[c] / w->count;",
+        "slope[c] = rstd[c] * value[c] / (w->count + 1);",
+        "slope with a wrong M",
+    ),
+    (
+        "backward.c",
+        "const int64_t rest = w->outer - full * w->merged;",
+        "const int64_t rest = w->outer - full * w->merged - 1;",
+        "last pixel forgotten",
+    ),
+    (
+        "backward.c",
+        "index[k] = (row + k * q + g) * w->merged + run;",
+        "index[k] = (row + g) * w->merged + run;",
+        "uneven rows: one stream for all",
+    ),
+    (
+        "backward.c",
+        "b.pitch[o] = q * step[o];",
+        "b.pitch[o] = q * step[0];",
+        "streams of diff_src placed as if it lay like src",
+    ),
+    (
+        "backward.c",
+        "reduce_lanes(j, &b, tail != 0);",
+        "reduce_lanes(j, &b, 0);",
+        "tail of a row not summed",
+    ),
+    (
+        "backward.c",
+        "const int64_t few = j->reduce && j->write ?",
+        "const int64_t few = 0 ?",
+        "frozen statistics: reduced whole before written (in place: from what was overwritten)",
+    ),
+    (
+        "backward.c",
+        "at_most(w->x_chunk, w->inner - x)};",
+        "w->x_chunk};",
+        "chunks overlap behind a row's end",
+    ),
+    (
+        "backward.c",
+        "s->pending == FOLD_BLOCKS",
+        "s->pending == FOLD_BLOCKS - 1",
+        "folded one block early",
+    ),
+    (
+        "schedule.c",
+        "memory_order_acq_rel) == 1)",
+        "memory_order_acq_rel) == 2)",
+        "tile finished before its last task",
+    ),
+    (
+        "schedule.c",
+        "items * (whose + 1) / shares",
+        "(items - 1) * (whose + 1) / shares",
+        "last task never run",
+    ),
+    ("schedule.c", "atomic_store(&forked, true);", "", "a fork goes unnoticed"),
+    (
+        "schedule.c",
+        "run_first(l, scratch, tile + l->ahead, task);",
+        "run_first(l, scratch, tile, task);",
+        "list out of step",
+    ),
+    (
+        "schedule.c",
+        "if (quota > 0 && quota < threads)",
+        "if (quota < 0)",
+        "a container's limit ignored",
+    ),
+    (
+        "schedule.c",
+        "s->second(s->work, scratch, tile, task);\n}",
+        "if (tile)\n        s->second(s->work, scratch, tile, task);\n}",
+        "first tile never written",
+    ),
+    (
+        "schedule.c",
+        "const uint64_t mode = fp_mode_enter();",
+        "const uint64_t mode = 0x1f80;",
+        "threads compute in the mode they were given",
+    ),
+    ("scalar.h", "return bits | 1;", "return bits;", "16-bit parameter gradients rounded twice"),
+    (
+        "scalar.h",
+        "((a.high - back.high) - back.low + a.low) / b",
+        "0",
+        "f64 quotients rounded twice",
+    ),
+    ("scalar.h", "r * ((1 - one.high) - one.low) / 2", "0", "f64 rstd without its correction"),
+]
+
+
+def run(command, folder):
+    """(seconds, why it failed or '')."""
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=HANGS,
+            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        why = ""
+        if done.returncode:
+            lines = done.stdout.splitlines()
+            failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+            why = failed[0].split(" - ")[0] if failed else f"exit {done.returncode}"
+    except subprocess.TimeoutExpired:
+        why = "hangs"
+    return time.monotonic() - start, why
+
+
+def build(folder):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    return "" if done.returncode == 0 else "does not build:\n" + done.stderr[-2000:]
+
+
+def kill(folder):
+    """What finds the mutant built in a folder, or ''."""
+    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    _, why = run([sys.executable, "-m", "bn_ext", "verify"], folder)
+    if why:
+        return "python -m bn_ext verify" + (" (hangs)" if why == "hangs" else "")
+    for part in (FAST, REST):
+        _, why = run(pytest + part, folder)
+        if why:
+            return why
+    return ""
+
+
+def main(arguments=None):
+    """Try them; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", type=int, help="numbers, from 1")
+    parser.add_argument("--write", type=Path, default=ROOT / "docs" / "mutations.md")
+    options = parser.parse_args(arguments)
+    for name, old, _, words in MUTANTS:
+        if (ROOT / "src_c" / name).read_text().count(old) != 1:
+            raise SystemExit(f"{name}: {words}: {old!r} does not occur once")
+    numbers = options.only or range(1, len(MUTANTS) + 1)
+    lines, survived = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        for part in PARTS:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, folder / part)
+        broken = build(folder) or kill(folder)
+        if broken:
+            raise SystemExit(f"before any mutation: {broken}")
+        for number in numbers:
+            name, old, new, words = MUTANTS[number - 1]
+            path, right = folder / "src_c" / name, (ROOT / "src_c" / name).read_text()
+            path.write_text(right.replace(old, new))
+            found = build(folder) or kill(folder)
+            path.write_text(right)
+            if not found:
+                survived.append(number)
+            print(f"{number:3} {name}: {words}: {found or 'SURVIVED'}", flush=True)
+            by = found.splitlines()[0] if found else "**nothing**"
+            lines.append(f"| {number} | {name} | {words} | {by} |")
+    print(f"{len(lines) - len(survived)} of {len(lines)} found")
+    if not options.only:
+        head = (
+            "# Mutations\n\nEach breaks the C in one place; what finds it first. By "
+            "`tests/mutate.py`.\n\n| | file | what is broken | found by |\n|---|---|---|---|\n"
+        )
+        options.write.write_text(head + "\n".join(lines) + "\n")
+    return int(bool(survived))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
