@@ -6,6 +6,7 @@
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
     python -m benchmarks --report situations               other work around a call; growth
     python -m benchmarks --report ladder                   from the plain loop on, step by step
+    python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
 The floor is a loop that reads src and diff_dst and writes diff_src, nothing else, on the
@@ -24,7 +25,7 @@ from rich.progress import Progress
 
 import bn_ext
 
-from . import kernels, ladder, peers, rows, sets, situations, sizes, streams
+from . import kernels, ladder, peers, readme, rows, sets, situations, sizes, streams
 
 
 def processor():
@@ -160,8 +161,13 @@ def report_ladder(options, console, library):
         (options.write / "ladder.md").write_text(f"# Step by step\n\n{text}")
 
 
+def report_readme(options, console, library):
+    readme.write(console)
+
+
 REPORTS = {
     "rows": report_rows,
+    "readme": report_readme,
     "ladder": report_ladder,
     "sizes": report_sizes,
     "kernels": report_kernels,

@@ -1,9 +1,12 @@
 """No byte outside the arrays is read or written."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bn_ext
@@ -33,5 +36,60 @@ sys.path.insert(0, {str(GUARDED.parent)!r})
 import guarded
 guarded.Region(1).memory[guarded.PAGE * 2]
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True)
     assert done.returncode < 0  # killed by a signal
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
+def test_every_allocation_may_fail(tmp_path):
+    pytest.importorskip("ml_dtypes")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path / "fail_malloc.so"
+    source = GUARDED.with_name("fail_malloc.c")
+    built = subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], capture_output=True
+    )
+    if built.returncode:
+        pytest.skip("no glibc to build against")
+    done = subprocess.run(
+        [sys.executable, str(GUARDED.with_name("no_memory.py"))],
+        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "allocations failed" in done.stdout
+
+
+@pytest.mark.huge
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_more_than_2_to_the_31_elements(data_format):
+    """Three tensors of 4 GB: every offset beyond 32 bits, in both forms of loops."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    n, channels = 2**31 // 64 + 5, 64
+    shape = (n, channels) if data_format == "NXC" else (1, channels, n)
+    src = np.ones(shape, ml_dtypes.bfloat16)
+    diff_dst = np.full(shape, 0.5, ml_dtypes.bfloat16)
+    last = (-1, slice(None)) if data_format == "NXC" else (0, slice(None), -1)
+    diff_dst[last] = 1
+    ones = np.ones(channels, np.float32)
+    found = bn_ext.batch_norm_backward(
+        src, diff_dst, 0 * ones, ones, ones, epsilon=0.0, data_format=data_format,
+        is_training=False, out=(diff_dst, None, None),
+    )  # fmt: skip
+    assert (found.diff_beta == np.float32(0.5 * n + 0.5)).all()
+    assert (found.diff_gamma == np.float32(0.5 * n + 0.5)).all()
+    assert (diff_dst[last].astype(np.float32) == 1).all()
+
+
+@pytest.mark.huge
+def test_more_than_2_to_the_32_elements_by_strides_of_0():
+    """Views that repeat one row: many elements, little memory; sums alone, nothing is written."""
+    n, channels = 2**32 // 64 + 3, 64
+    row = np.arange(channels, dtype=np.float32)
+    src = np.broadcast_to(row, (n, channels))
+    sums = bn_ext.batch_norm_backward_reduce(src, src, np.zeros(channels, np.float32))
+    exact = n * np.array([row, row * row], np.float64)
+    np.testing.assert_allclose(sums, exact, rtol=1e-6)

@@ -230,3 +230,111 @@ def test_epsilon_matters_here_too():
     assert all_bits(p.run(bn_ext.batch_norm_backward)) != all_bits(
         p.run(bn_ext.batch_norm_backward, epsilon=2 * EPSILON)
     )
+
+
+def mixed_problem(seed):
+    """A small problem whose form, dtype and mode hang on the seed, and its options."""
+    rng = np.random.default_rng(seed)
+    data_format = ("NXC", "NCX")[seed % 2]
+    shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
+    p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
+    return p, {"data_format": data_format, "is_training": seed % 3 != 0}
+
+
+def mixed_bits(seed, num_threads=None):
+    p, options = mixed_problem(seed)
+    found = p.run(bn_ext.batch_norm_backward, num_threads=num_threads, **options)
+    return all_bits(found)
+
+
+def test_64_callers_with_mixed_shapes():
+    wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
+    together = threading.Barrier(64)
+
+    def call(seed):
+        together.wait()
+        return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
+
+    with ThreadPoolExecutor(64) as pool:
+        for seed, found in enumerate(pool.map(call, range(64))):
+            assert all(bits == wanted[seed] for bits in found)
+
+
+@needs_linux
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_multiprocessing_by_every_method(method):
+    """After a region in the parent, whose threads a fork does not copy."""
+    wanted = [mixed_bits(seed, 2) for seed in range(6)]
+    with multiprocessing.get_context(method).Pool(3) as pool:
+        assert pool.map(mixed_bits, range(6), chunksize=1) == wanted
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_joblib(backend):
+    joblib = pytest.importorskip("joblib")
+    wanted = [mixed_bits(seed, 1) for seed in range(6)]
+    run = joblib.Parallel(n_jobs=3, backend=backend)
+    assert run(joblib.delayed(mixed_bits)(seed) for seed in range(6)) == wanted
+
+
+@needs_fork
+@needs_openmp
+def test_fork_while_another_thread_is_inside_a_call():
+    printed = in_new_process(
+        CALL
+        + """
+import threading, warnings
+warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        call(40000, num_threads=4)
+callers = [threading.Thread(target=work) for _ in range(2)]
+for caller in callers: caller.start()
+right = 0
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if call(40000, num_threads=4) == 1 else 1)
+    right += os.waitpid(child, 0)[1] == 0
+stop.set()
+for caller in callers: caller.join()
+print(right, call(40000, num_threads=4))
+"""
+    )
+    assert printed[0] == "30"
+
+
+@needs_linux
+@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
+def test_next_to_another_pool(others):
+    """After a library with OpenMP threads of its own was imported and has used them."""
+    pytest.importorskip(others)
+    printed = in_new_process(
+        CALL
+        + f"""
+import {others}
+if "{others}" == "torch":
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+else:
+    from sklearn.cluster import KMeans
+    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
+for _ in range(20):
+    call(40000, num_threads=2)
+child = os.fork()
+if child == 0:
+    os._exit(call(40000, num_threads=2) != 1)
+print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
+"""
+    )
+    assert printed[0] == "0"
+
+
+@needs_linux
+def test_one_cpu_alone():
+    printed = in_new_process(
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+        + CALL
+        + "\nprint(call(40000), call(40000, num_threads=8))"
+    )
+    assert printed[0] == "1"

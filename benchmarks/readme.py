@@ -1,0 +1,47 @@
+"""The README's table, from docs/benchmarks.json."""
+
+import json
+from pathlib import Path
+
+from . import rows
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+def cell(r):
+    """How many times the floor, and how many times faster than the best peer in this layout."""
+    ours = r["seconds"]["bn_ext"]
+    seconds, name = rows.best_peer(r)
+    return f"{ours / rows.floor(r):.2f}", f"{seconds / ours:.1f} ({name})"
+
+
+def table(found):
+    """Markdown: the first set, all threads; a line for each shape."""
+    most = max(r["threads"] for r in found)
+    mine = [r for r in found if r["set"] == "resnet" and r["threads"] == most]
+    mine = [r for r in mine if r["mode"] == "training"]
+    kinds = [(layout, dtype) for dtype in ("float32", "bfloat16") for layout in ("NXC", "NCX")]
+    by = {(tuple(r["shape"]), r["layout"], r["dtype"]): r for r in mine}
+    heading = ["shape (N, C, H, W)"]
+    for layout, dtype in kinds:
+        heading += [f"{layout} {dtype}", "faster than the best peer"]
+    lines = []
+    for shape in dict.fromkeys(tuple(r["shape"]) for r in mine):
+        line = [" x ".join(map(str, shape))]
+        for layout, dtype in kinds:
+            line += cell(by[shape, layout, dtype])
+        lines.append(line)
+    return rows.markdown(heading, lines)
+
+
+def write(console):
+    """Put the table between its marks in README.md."""
+    facts = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
+    path = ROOT / "README.md"
+    before, rest = path.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    isa = facts["config"]["isa"]
+    text = f"{facts['processor']}, {isa}, {facts['date']}, two threads:\n\n{table(facts['rows'])}\n"
+    path.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+    console.print(text, markup=False, soft_wrap=True)

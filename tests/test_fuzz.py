@@ -1,0 +1,205 @@
+"""Any arguments at all: a documented error with nothing written, or the bits of the plain path.
+
+Hypothesis prints the arguments of a failing example, and how to run it again.
+"""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import DATA_DTYPES, all_bits, bits, dtype
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+WRONG_DTYPES = [np.dtype(d) for d in (">f4", "int32", "bool", "complex64", object, "datetime64[s]")]
+sizes = st.one_of(st.integers(0, 3), st.integers(1, 40), st.sampled_from([127, 128, 257, 1030]))
+
+
+@st.composite
+def shapes(draw):
+    shape = draw(st.lists(sizes, min_size=2, max_size=5))
+    while np.prod(shape) > 20_000:
+        shape[int(np.argmax(shape))] //= 2
+    return tuple(shape)
+
+
+def laid_out(values, draw, order):
+    """The same values in memory of another shape: axes permuted, steps, gaps, an odd place."""
+    permuted = values.transpose(order)
+    steps = [draw(st.sampled_from([1, 1, 1, 2, -1, -3])) for _ in order]
+    base_shape = [max(n, 1) * abs(s) + draw(st.sampled_from([0, 0, 3])) for n, s in
+                  zip(permuted.shape, steps, strict=True)]  # fmt: skip
+    offset = draw(st.sampled_from([0, 0, 1, 4, 17]))
+    nbytes = int(np.prod(base_shape)) * values.dtype.itemsize
+    base = np.ndarray(base_shape, values.dtype, np.zeros(nbytes + offset, np.uint8).data, offset)
+    view = base[tuple(slice(None, None, s) for s in steps)]
+    view = view[tuple(slice(0, n) for n in permuted.shape)]
+    view[...] = permuted
+    return view.transpose(np.argsort(order))
+
+
+@st.composite
+def calls(draw):
+    """(arguments, options, what the plain path is given instead), most of them valid."""
+    shape = draw(shapes())
+    name = draw(st.sampled_from(DATA_DTYPES))
+    data_format = draw(st.sampled_from(["NXC", "NCX"]))
+    axis = -1 if data_format == "NXC" else 1
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    special = draw(st.booleans())
+
+    def numbers(count, kind):
+        values = rng.standard_normal(count)
+        if special:
+            rare = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-40, 3e38]
+            values = np.where(rng.random(count) < 0.01, rng.choice(rare, count), values)
+        with np.errstate(all="ignore"):
+            return values.astype(kind)
+
+    data = [numbers(shape, dtype(name)) for _ in range(2)]
+    number = np.dtype(np.float64 if name == "float64" else np.float32)
+    vectors = [numbers(shape[axis], number) for _ in range(3)]
+    order = draw(st.permutations(range(len(shape))))
+    given_data = [laid_out(data[0], draw, order)]
+    given_data.append(laid_out(data[1], draw, draw(st.sampled_from([order, order[::-1]]))))
+    given_vectors = [laid_out(v, draw, [0]) for v in vectors]
+    options = {
+        "epsilon": draw(st.sampled_from([0.0, 1e-5, 0.5, 3])),
+        "data_format": data_format,
+        "is_training": draw(st.booleans()),
+        "param_grads": draw(st.booleans()),
+        "num_threads": draw(st.sampled_from([None, 1, 2, 5, 1000])),
+    }
+    # The plain path: dense arrays in src's order of axes, which alone may decide bits.
+    axes = np.argsort(order)
+    plain = [np.ascontiguousarray(a.transpose(order)).transpose(axes) for a in data]
+    return (*given_data, *given_vectors), options, (*plain, *vectors)
+
+
+def outputs(arguments, options, draw):
+    """An `out` that is valid, and what of it aliases an input."""
+    src, diff_dst = arguments[:2]
+    kind = draw(st.sampled_from(["none", "fresh", "src", "diff_dst", "only diff_src"]))
+    if kind == "none":
+        return None
+    number = arguments[2].dtype
+    channels = arguments[2].shape
+    if kind == "fresh" or kind == "only diff_src":
+        first = laid_out(np.full(src.shape, 7, src.dtype), draw, list(range(src.ndim)))
+    else:
+        first = src if kind == "src" else diff_dst
+    if kind == "only diff_src" or not options["param_grads"]:
+        return (first, None, None)
+    return (first, np.full(channels, 7, number), np.full(channels, 7, number))
+
+
+common = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
+
+
+@given(calls(), st.data())
+@settings(common, max_examples=300)
+def test_any_layout_gives_the_bits_of_the_plain_path(call, data):
+    arguments, options, plain = call
+    wanted = bn_ext.batch_norm_backward(*plain, **{**options, "num_threads": 1})
+    out = outputs(arguments, options, data.draw)
+    kept = [bits(a) for a in arguments]
+    found = bn_ext.batch_norm_backward(*arguments, **options, out=out)
+    assert all_bits(found) == all_bits(wanted)
+    for array, before in zip(arguments, kept, strict=True):
+        if out is None or array is not out[0]:
+            assert bits(array) == before
+
+
+@given(calls(), st.data())
+@settings(common, max_examples=100)
+def test_any_layout_in_two_calls(call, data):
+    arguments, options, plain = call
+    options.pop("param_grads")
+    wanted = bn_ext.batch_norm_backward(*plain, **{**options, "num_threads": 1})
+    shared = {k: options[k] for k in ("data_format", "num_threads")}
+    sums = bn_ext.batch_norm_backward_reduce(*arguments[:3], **shared)
+    count = arguments[0].size / max(arguments[2].size, 1)
+    if count == 0:
+        return
+    found = bn_ext.batch_norm_backward_apply(*arguments, sums, count, **options)
+    assert all_bits(found) == all_bits(wanted)
+
+
+def broken(arguments, options, draw):
+    """The same call with one thing wrong, or perhaps wrong."""
+    arguments, options = list(arguments), dict(options)
+    src = arguments[0]
+    out = (np.full(src.shape, 7, src.dtype), *(np.full_like(arguments[2], 7) for _ in range(2)))
+    kind = draw(
+        st.sampled_from(
+            ["dtype", "shape", "rank", "no array", "option", "out", "overlap", "read-only"]
+        )
+    )
+    which = draw(st.integers(0, 4))
+    if kind == "dtype":
+        arguments[which] = np.zeros(arguments[which].shape, draw(st.sampled_from(WRONG_DTYPES)))
+    elif kind == "shape":
+        shape = [n + draw(st.integers(0, 1)) for n in arguments[which].shape]
+        arguments[which] = np.ones(shape, arguments[which].dtype)
+    elif kind == "rank":
+        ranks = [arguments[which][None]]
+        if arguments[which].size:
+            ranks.append(arguments[which][..., 0])
+        arguments[which] = draw(st.sampled_from(ranks))
+    elif kind == "no array":
+        arguments[which] = draw(
+            st.sampled_from([None, 3.5, "x", [[1.0]], object(), np.ma.zeros((2, 2)), {}])
+        )
+    elif kind == "option":
+        name, value = draw(
+            st.sampled_from(
+                [
+                    ("epsilon", -1.0), ("epsilon", np.nan), ("epsilon", np.inf), ("epsilon", "1"),
+                    ("epsilon", None), ("data_format", "NHWC"), ("data_format", None),
+                    ("num_threads", 0), ("num_threads", -2), ("num_threads", 1.5),
+                    ("num_threads", 2**40), ("num_threads", "2"),
+                ]
+            )
+        )  # fmt: skip
+        options[name] = value
+    elif kind == "out":
+        out = draw(
+            st.sampled_from(
+                [
+                    (out[0], out[1]), out[0], "no", (out[0], out[1], out[1]), (out[1], *out[1:]),
+                    (out[0].astype(ml_dtypes.float8_e4m3fn), *out[1:]), (None, out[0], None),
+                    (out[0], out[1].astype(np.float16), out[2]), (np.float32(1), None, None),
+                ]
+            )
+        )  # fmt: skip
+    elif kind == "overlap":
+        memory = np.zeros((src.shape[0] + 1, *src.shape[1:]), src.dtype)
+        arguments[which % 2] = memory[1:]
+        out = (memory[:-1], *out[1:])
+    else:
+        for array in out:
+            array.flags.writeable = False
+    return tuple(arguments), options, out
+
+
+@given(calls(), st.data())
+@settings(common, max_examples=300)
+def test_whatever_is_wrong_nothing_is_written(call, data):
+    arguments, options, _ = call
+    arguments, options, out = broken(arguments, options, data.draw)
+    watched = [a for a in (*arguments, *(out if isinstance(out, tuple) else (out,)))
+               if isinstance(a, np.ndarray) and a.dtype != object]  # fmt: skip
+    before = [a.tobytes() for a in watched]
+    try:
+        bn_ext.batch_norm_backward(*arguments, **options, out=out)
+    except (TypeError, ValueError) as error:
+        written = [a.tobytes() for a in watched] != before
+        if written or not str(error):
+            pytest.fail(f"{error!r}, written: {written}")
