@@ -32,7 +32,12 @@ def plain_call(library, problem):
         ctypes.c_float(problem.epsilon),
         ctypes.c_void_p(sums.ctypes.data),
     ]
-    return lambda: library.plain(*arguments)
+
+    def call():
+        assert sums is not None  # alive as long as the call
+        library.plain(*arguments)
+
+    return call
 
 
 def package_call(problem, isa, caches, threads):

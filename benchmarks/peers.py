@@ -17,7 +17,8 @@ def bn_ext_call(problem, threads, mode):
     options = {
         "epsilon": problem.epsilon,
         "data_format": problem.layout,
-        "num_threads": threads,
+        # All of them: the package's own choice, which gives a small problem one.
+        "num_threads": None if threads == os.cpu_count() else threads,
         "is_training": mode == "training",
         "param_grads": mode != "frozen-src",
     }

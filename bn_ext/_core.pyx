@@ -32,6 +32,7 @@ from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint16_t, uint64_t, uintptr_t
+from libc.string cimport memcpy, memset
 
 __all__ = [
     "BatchNormGradients",
@@ -699,23 +700,90 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
         diff_gamma = new_param_grad(c, &p.diff_gamma, mean)
     if param_grads and diff_beta is None:
         diff_beta = new_param_grad(c, &p.diff_beta, mean)
+    # Before anything is written: what follows must not fail for want of memory.
+    grads = new_tuple(BatchNormGradients, (diff_src, diff_gamma, diff_beta))
     if not c.is_empty:
         run(c, what, src, diff_dst, diff_src, sums, elements)
     else:
         for a in (diff_gamma, diff_beta):
             if a is not None:
                 a[...] = 0
-    return new_tuple(BatchNormGradients, (diff_src, diff_gamma, diff_beta))
+    return grads
+
+
+cdef void copy_run(char *to, Py_ssize_t to_step, const char *source, Py_ssize_t step,
+                   Py_ssize_t n, Py_ssize_t itemsize) noexcept nogil:
+    cdef Py_ssize_t i
+    if itemsize == 8:
+        for i in range(n):
+            memcpy(to + i * to_step, source + i * step, 8)
+    elif itemsize == 4:
+        for i in range(n):
+            memcpy(to + i * to_step, source + i * step, 4)
+    else:
+        for i in range(n):
+            memcpy(to + i * to_step, source + i * step, 2)
+
+
+cdef void copy_elements(const Py_buffer *source, const Py_buffer *to,
+                        const Order *order) noexcept nogil:
+    """Copy between arrays of one shape, not empty, in this order of axes.
+
+    By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes
+    (2.4) where it gets none.
+    """
+    cdef Py_ssize_t at[BN_MAX_AXES]
+    cdef Py_ssize_t n = 1, to_step = 0, step = 0    # of the last axis
+    cdef Py_ssize_t m = 1, to_jump = 0, jump = 0    # of the one before
+    cdef Py_ssize_t block, done, i
+    cdef char *read = <char *>source.buf
+    cdef char *write = <char *>to.buf
+    cdef int last = order.n - 1, k, axis
+    if last >= 0:
+        axis = order.axis[last]
+        n, to_step, step = to.shape[axis], to.strides[axis], source.strides[axis]
+    if last >= 1:
+        axis = order.axis[last - 1]
+        m, to_jump, jump = to.shape[axis], to.strides[axis], source.strides[axis]
+    # Where the last axis takes the longer steps, a line that was read serves the next ones too.
+    block = 16 if distance(jump) < distance(step) else n
+    memset(at, 0, sizeof(at))
+    while True:
+        done = 0
+        while done < n:
+            for i in range(m):
+                copy_run(write + i * to_jump + done * to_step, to_step,
+                         read + i * jump + done * step, step, min(block, n - done), to.itemsize)
+            done += block
+        k = last - 2
+        while k >= 0:
+            axis = order.axis[k]
+            at[k] += 1
+            read += source.strides[axis]
+            write += to.strides[axis]
+            if at[k] < to.shape[axis]:
+                break
+            read -= at[k] * source.strides[axis]
+            write -= at[k] * to.strides[axis]
+            at[k] = 0
+            k -= 1
+        if k < 0:
+            return
 
 
 cdef object walkable(Call *c, int operand, object a, object src):
     """`a`, or a dense copy of it if the kernels cannot walk it in src's order."""
     if follows(&c.view[operand], &c.order):
         return a
+    cdef Py_buffer view
     copied = dense(src, &c.order)
+    PyObject_GetBuffer(copied, &view, PyBUF_STRIDES)
     if operand != BN_DIFF_SRC:
-        np.copyto(copied, a)
-    hold(c, operand, copied)
+        with nogil:
+            copy_elements(&c.view[operand], &view, &c.order)
+    release(c, operand)
+    c.view[operand] = view
+    c.held[operand] = True
     return copied
 
 
@@ -723,6 +791,8 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
              double count) except -1:
     """The C call, between the copies it may need. diff_src is None for REDUCE."""
     cdef bn_status status
+    cdef bint back
+    cdef Py_buffer given_back
     cdef double[:, ::1] reduced
     cdef const double[:, ::1] given
     walkable(c, BN_SRC, src, src)
@@ -732,6 +802,9 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
         written = None
     else:
         written = walkable(c, BN_DIFF_SRC, diff_src, src)
+    back = written is not diff_src
+    if back:
+        PyObject_GetBuffer(diff_src, &given_back, PyBUF_STRIDES)
     set_axes(&c.problem, c.view, &c.order, c.channel, c.channels)
 
     if what == WHOLE:
@@ -745,10 +818,13 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
         given = sums
         with nogil:
             status = bn_backward_apply(&c.problem, &given[0, 0], count)
+    if back:
+        if status == BN_OK:
+            with nogil:
+                copy_elements(&c.view[BN_DIFF_SRC], &given_back, &c.order)
+        PyBuffer_Release(&given_back)
     if status != BN_OK:
         raise MemoryError("bn_ext: no memory for partial sums")
-    if written is not diff_src:
-        np.copyto(diff_src, written)
     return 0
 
 
@@ -1037,7 +1113,7 @@ def _run_kernel(isa, dtype, name, block, const unsigned char[:, ::1] coefs,
     cdef bn_coefs c
     cdef bn_block b
     cdef uint64_t mode
-    cdef int i
+    cdef int i, _i
     if name != "reduce":
         kernel = kernels.apply if name == "apply" else kernels.scale
     c.column = &coefs[0, 0]
@@ -1049,7 +1125,7 @@ def _run_kernel(isa, dtype, name, block, const unsigned char[:, ::1] coefs,
         b.step[i] = steps[i]
     with nogil:
         mode = fp_mode_enter()
-        for i in range(calls):
+        for _i in range(calls):
             kernel(&b, &c, &sums)
         fp_mode_leave(mode)
 

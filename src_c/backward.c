@@ -462,6 +462,17 @@ typedef struct {
     bn_sums sums;
 } job;
 
+/* A block of up to eight rows, APPLY_STREAMS of them at a time. */
+static void write_block(const job *j, const bn_block *whole, const bn_coefs *coefs) {
+    for (int done = 0; done < whole->rows; done += APPLY_STREAMS) {
+        bn_block b = *whole;
+        b.rows = (int)at_most(APPLY_STREAMS, whole->rows - done);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)(done * b.pitch[o]));
+        j->write(&b, coefs, &j->sums);
+    }
+}
+
 /* Reduce, write, or first the one and then the other while the block is in cache. */
 static void do_block(const job *j, const bn_block *b, int64_t column) {
     const bn_coefs coefs = {(const char *)j->coefs.column + column * j->w->number, j->coefs.stride};
@@ -469,7 +480,7 @@ static void do_block(const job *j, const bn_block *b, int64_t column) {
     if (j->reduce)
         j->reduce(b, &coefs, &sums);
     if (j->write)
-        j->write(b, &coefs, &sums);
+        write_block(j, b, &coefs);
 }
 
 /* The same, `repeats` so few at a time that what was reduced is still in cache. */
@@ -705,11 +716,13 @@ static void do_scattered(const job *j, const int64_t row[BN_OPERANDS], int64_t x
  * neighbours and only one thing is to be done, else in pieces. */
 static void do_row(const job *j, int64_t channel, int64_t index, int64_t x, int64_t n) {
     const work *w = j->w;
-    const bool pieces = !w->regular || (j->reduce && j->write);
+    const bool pieces = j->reduce && j->write;
     int64_t row[BN_OPERANDS];
     channel_row_offset(w, channel, index, row);
     for (int64_t done = 0, length; done < n; done += length) {
-        length = pieces ? at_most(PIECE_ELEMENTS, n - done) : n - done;
+        length = !w->regular ? at_most(PIECE_ELEMENTS, n - done)
+                 : pieces    ? at_most(PIECE_BYTES / (2 * w->size), n - done)
+                             : n - done;
         if (!w->regular) {
             do_scattered(j, row, x + done, length);
             continue;
@@ -779,6 +792,7 @@ static bn_block gathered_of(const job *j, const patch *a, int64_t g, int64_t q, 
 static void reduce_parallel(const job *j, const patch *a) {
     const work *w = j->w;
     const bool even = w->regular && w->p->n_outer == 1;
+    const bool unaligned = w->streaming && w->p->outer[0].stride[BN_DIFF_SRC] % LINE_BYTES;
     const int64_t q = ceil_div(a->rows, BN_ROWS), streams = ceil_div(a->rows, q);
     const int64_t last = a->rows - (streams - 1) * q;
     job write = *j;
@@ -786,7 +800,9 @@ static void reduce_parallel(const job *j, const patch *a) {
     for (int64_t g = 0; g < q; g++) {
         const int64_t here = g < last ? streams : streams - 1;
         for (int64_t done = 0, n; done < a->length; done += n) {
-            n = even && !j->write ? a->length : at_most(PIECE, a->length - done);
+            n = !even      ? at_most(PIECE, a->length - done)
+                : j->write ? at_most(PIECE_BYTES / (2 * BN_ROWS * w->size), a->length - done)
+                           : a->length;
             bn_block b;
             if (even)
                 set_head(&b, w, a, g, q, here, a->x + done);
@@ -794,8 +810,17 @@ static void reduce_parallel(const job *j, const patch *a) {
                 b = gathered_of(j, a, g, q, here, a->x + done, n);
             b.streaming = b.uniform = false;
             reduce_columns(j, &b, n);
-            for (int64_t k = 0; j->write && k < here; k++)
-                do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
+            if (j->write && even && !unaligned) {
+                set_head(&b, w, a, g, q, here, a->x + done);
+                b.cols = n;
+                b.repeats = 1;
+                b.streaming = w->streaming;
+                b.uniform = true;
+                write_block(j, &b, &j->coefs);
+            } else {
+                for (int64_t k = 0; j->write && k < here; k++)
+                    do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
+            }
         }
     }
 }

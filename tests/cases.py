@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 
+import bn_ext
 from bn_ext import _core
 
 #: (data dtype, vector dtype): the package's own table.
@@ -111,3 +112,19 @@ def memory_order(ndim, channel, channels_last):
     """Axis order, slowest first, with the channel fastest or behind axis 0."""
     others = [axis for axis in range(ndim) if axis != channel % ndim]
     return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]
+
+
+def mixed_problem(seed):
+    """A small problem whose form, dtype and mode hang on the seed, and its options."""
+    rng = np.random.default_rng(seed)
+    data_format = ("NXC", "NCX")[seed % 2]
+    shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
+    p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
+    return p, {"data_format": data_format, "is_training": seed % 3 != 0}
+
+
+def mixed_bits(seed, num_threads=None):
+    """What it gives. Here, since worker processes must be able to import it."""
+    p, options = mixed_problem(seed)
+    found = p.run(bn_ext.batch_norm_backward, num_threads=num_threads, **options)
+    return all_bits(found)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import DTYPES, EPSILON, Problem, all_bits
+from cases import DTYPES, EPSILON, Problem, all_bits, mixed_bits
 
 import bn_ext
 from bn_ext import _core
@@ -232,21 +232,6 @@ def test_epsilon_matters_here_too():
     )
 
 
-def mixed_problem(seed):
-    """A small problem whose form, dtype and mode hang on the seed, and its options."""
-    rng = np.random.default_rng(seed)
-    data_format = ("NXC", "NCX")[seed % 2]
-    shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
-    p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
-    return p, {"data_format": data_format, "is_training": seed % 3 != 0}
-
-
-def mixed_bits(seed, num_threads=None):
-    p, options = mixed_problem(seed)
-    found = p.run(bn_ext.batch_norm_backward, num_threads=num_threads, **options)
-    return all_bits(found)
-
-
 def test_64_callers_with_mixed_shapes():
     wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
     together = threading.Barrier(64)
@@ -266,7 +251,7 @@ def test_multiprocessing_by_every_method(method):
     """After a region in the parent, whose threads a fork does not copy."""
     wanted = [mixed_bits(seed, 2) for seed in range(6)]
     with multiprocessing.get_context(method).Pool(3) as pool:
-        assert pool.map(mixed_bits, range(6), chunksize=1) == wanted
+        assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
