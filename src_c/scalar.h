@@ -40,13 +40,15 @@ static inline double f16_to_double(uint16_t half) {
 
 /* n elements from the first-th on, as doubles; ones where the vector is absent. */
 static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to) {
-    const char *at = v->data + first * v->stride;
-    uint16_t half;
-    float single;
     if (!v->data) {
         for (int64_t i = 0; i < n; i++)
             to[i] = 1;
-    } else if (v->dtype == BN_F64) {
+        return;
+    }
+    const char *at = v->data + first * v->stride;
+    uint16_t half;
+    float single;
+    if (v->dtype == BN_F64) {
         for (int64_t i = 0; i < n; i++, at += v->stride)
             memcpy(&to[i], at, sizeof *to);
     } else if (v->dtype == BN_F32) {
