@@ -6,13 +6,14 @@ serves every number of columns and every alignment.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._runtime import _core
+from bn_ext import _core
 
 __all__ = [
     "DTYPES",
@@ -68,7 +69,9 @@ class Dtype:
             bits = values.astype(np.float16).view(np.uint16)
         else:
             bits = values.view(self.bits)
-        return np.where(np.isnan(values), self.bits.type(self.nan), bits)
+        bits = bits.copy()
+        bits[np.isnan(values)] = self.nan
+        return bits
 
 
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -110,7 +113,8 @@ def _tree(terms: Array) -> Array:
     zero = np.zeros_like(terms[0])
 
     def two(k: int) -> Array:
-        return terms[k] + terms[k + 1]
+        pair: Array = terms[k] + terms[k + 1]
+        return pair
 
     def four(k: int) -> Array:
         return two(k) + two(k + 2)
@@ -213,7 +217,7 @@ def run(
     isa: str,
     kernel: str,
     case: Case,
-    operands: tuple[Array, Array, Array],
+    operands: Sequence[Array],
     rows: int,
     columns: int,
     streaming: bool = False,

@@ -10,14 +10,13 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import bn_ext
-from bn_ext import _kernels
+from bn_ext import _core, _kernels
 from bn_ext._kernels import DTYPES, KERNELS, PAD, REGISTER, ROWS, Array, Case, Dtype
-from bn_ext._runtime import _core
 
 __all__ = ["WrongBitsError", "digests", "print_digests", "print_speeds", "verify"]
 
@@ -215,7 +214,7 @@ def check_level(isa: str, seed: int) -> int:
 
 # ---- whole calls ------------------------------------------------------------
 
-SHAPES = [
+SHAPES: list[tuple[tuple[int, ...], Literal["NXC", "NCX"]]] = [
     ((3, 5), "NXC"), ((1, 8), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"),
     ((2, 3, 5), "NCX"), ((37, 6, 7, 7), "NCX"), ((2, 3, 31, 33), "NCX"), ((9, 3, 20, 20), "NCX"),
     ((4, 2, 40000), "NCX"), ((1, 2, 70001), "NCX"), ((11, 1, 13), "NCX"), ((5000, 16), "NXC"),
@@ -239,7 +238,8 @@ def _storage(name: str) -> np.dtype[Any] | None:
         import ml_dtypes
     except ImportError:
         return None
-    return np.dtype(ml_dtypes.bfloat16)
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
 
 
 def digests(isa: str) -> dict[str, str]:

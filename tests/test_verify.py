@@ -61,7 +61,6 @@ def test_the_command():
     assert "every bit as promised" in done.stdout
 
 
-@pytest.mark.quick
 def test_wrong_usage_ends_with_2():
     done = subprocess.run(
         [sys.executable, "-P", "-m", "bn_ext", "prove"], capture_output=True, text=True
