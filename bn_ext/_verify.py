@@ -120,18 +120,20 @@ class Memory:
 
     def __init__(self, case: Case, most: int):
         self.pitch = (most * case.dtype.bits.itemsize // REGISTER + 3) * REGISTER
-        self.bytes = [np.zeros((ROWS + 2) * self.pitch, np.uint8) for _ in range(3)]
+        self.bytes = [np.zeros((ROWS + 2) * (self.pitch + 8), np.uint8) for _ in range(3)]
 
     def views(self, case: Case, columns: int, offset: int, rows: int) -> tuple[Array, ...]:
-        """Filled (rows, columns) views, `offset` bytes past a register boundary."""
+        """Filled (rows, columns) views, `offset` bytes past a register boundary.
+
+        With an odd number of columns rows differ in alignment.
+        """
         size = case.dtype.bits.itemsize
+        pitch = self.pitch + columns % 2 * size
         found = []
         for k, memory in enumerate(self.bytes):
             memory[:] = 0xA5
             start = -memory.ctypes.data % REGISTER + REGISTER + offset
-            view = np.ndarray(
-                (rows, columns), case.dtype.bits, memory.data, start, (self.pitch, size)
-            )
+            view = np.ndarray((rows, columns), case.dtype.bits, memory.data, start, (pitch, size))
             if k < 2:
                 view[:] = (case.src, case.diff_dst)[k][:rows, :columns]
             found.append(view)

@@ -11,8 +11,8 @@
  *   LONG_ROWS      long rows per channel. A row is folded to `lanes` columns: element x
  *                  belongs to column x mod lanes. Eight stretches of that many elements,
  *                  one behind the other, are the rows of a block.
- *   PARALLEL_ROWS  the same where there are eight n or more: the rows of a block are
- *                  the stretches of eight n at one x.
+ *   PARALLEL_ROWS  the same where there are three n or more: the rows of a block are
+ *                  the stretches of up to eight n at one x.
  *
  * A channel sums its columns at the end of each chunk, and chunks are added in order
  * once the tile is done. A chunk is eight streams of 17 kernel rows (PIXELS with short
@@ -789,10 +789,13 @@ static bn_block gathered_of(const job *j, const patch *a, int64_t g, int64_t q, 
     return gathered_block(j, streams, n);
 }
 
+/* Writing (frozen statistics: after each piece), four rows at once where their lines of
+ * diff_src begin at the same columns. */
 static void reduce_parallel(const job *j, const patch *a) {
     const work *w = j->w;
     const bool even = w->regular && w->p->n_outer == 1;
-    const bool unaligned = w->streaming && w->p->outer[0].stride[BN_DIFF_SRC] % LINE_BYTES;
+    const bool together =
+        even && !(w->streaming && w->p->outer[0].stride[BN_DIFF_SRC] % LINE_BYTES);
     const int64_t q = ceil_div(a->rows, BN_ROWS), streams = ceil_div(a->rows, q);
     const int64_t last = a->rows - (streams - 1) * q;
     job write = *j;
@@ -808,9 +811,8 @@ static void reduce_parallel(const job *j, const patch *a) {
                 set_head(&b, w, a, g, q, here, a->x + done);
             else
                 b = gathered_of(j, a, g, q, here, a->x + done, n);
-            b.streaming = b.uniform = false;
             reduce_columns(j, &b, n);
-            if (j->write && even && !unaligned) {
+            if (j->write && together) {
                 set_head(&b, w, a, g, q, here, a->x + done);
                 b.cols = n;
                 b.repeats = 1;
@@ -827,9 +829,9 @@ static void reduce_parallel(const job *j, const patch *a) {
 
 static void write_parallel(const job *j, const patch *a) {
     const work *w = j->w;
+    const bool even = w->regular && w->p->n_outer == 1;
     const int64_t q = ceil_div(a->rows, APPLY_STREAMS), streams = ceil_div(a->rows, q);
-    const int64_t pitch = w->p->n_outer == 1 ? q * w->p->outer[0].stride[BN_DIFF_SRC] : 0;
-    if (!w->regular || (w->streaming && pitch % LINE_BYTES)) {
+    if (!even || (w->streaming && q * w->p->outer[0].stride[BN_DIFF_SRC] % LINE_BYTES)) {
         long_rows(j, a);
         return;
     }
