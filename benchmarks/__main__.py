@@ -61,6 +61,13 @@ def save(options, name, content):
         (options.write / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
+def show(options, console, name, heading, text):
+    """A page by itself: on the console, and where to write."""
+    console.print(text, markup=False, soft_wrap=True)
+    if options.write:
+        (options.write / f"{name}.md").write_text(f"# {heading}\n\n{text}")
+
+
 def report_rows(options, console, library):
     facts, title = machine()
     cases = [
@@ -118,15 +125,12 @@ def report_sizes(options, console, library):
 def report_kernels(options, console, library):
     _, title = machine()
     with Progress(console=console) as progress:
-        total = 4 * len(options.dtypes) * len(bn_ext.available_isas())
-        task = progress.add_task("kernels", total=total)
+        task = progress.add_task("kernels", total=kernels.count(options.dtypes))
         found = kernels.measure(
             options.dtypes, options.seconds / 10, lambda: progress.advance(task)
         )
     text = f"{title}; GB/s, one thread, in the first-level cache\n\n{kernels.table(found)}\n"
-    console.print(text, markup=False, soft_wrap=True)
-    if options.write:
-        (options.write / "kernels.md").write_text(f"# Kernels\n\n{text}")
+    show(options, console, "kernels", "Kernels", text)
 
 
 def report_situations(options, console, library):
@@ -143,10 +147,8 @@ def report_situations(options, console, library):
         for what, value in group.items()
     ]
     text = f"{title}; {threads} threads\n\n{rows.markdown(['', ''], lines)}\n"
-    console.print(text, markup=False, soft_wrap=True)
+    show(options, console, "situations", "Situations", text)
     save(options, "situations", {**facts, "threads": threads, "found": found})
-    if options.write:
-        (options.write / "situations.md").write_text(f"# Situations\n\n{text}")
 
 
 def report_ladder(options, console, library):
@@ -156,9 +158,7 @@ def report_ladder(options, console, library):
         task = progress.add_task("problems", total=len(ladder.SHAPES) * len(sets.LAYOUTS))
         found = ladder.measure(library, threads, options.seconds, lambda: progress.advance(task))
     text = f"{title}; milliseconds, float32\n\n{ladder.table(found)}\n"
-    console.print(text, markup=False, soft_wrap=True)
-    if options.write:
-        (options.write / "ladder.md").write_text(f"# Step by step\n\n{text}")
+    show(options, console, "ladder", "Step by step", text)
 
 
 def report_readme(options, console, library):

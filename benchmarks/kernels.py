@@ -1,20 +1,21 @@
 """Speed of each kernel by itself, at each instruction-set level: for who tunes one loop."""
 
-import bn_ext
 from bn_ext import _kernels
 
 from . import rows
 
 
-def measure(dtypes, seconds, advance=lambda: None):
+def count(dtypes):
+    return len(_kernels.TIMED) * len(dtypes)
+
+
+def measure(dtypes, seconds, advance):
     """{(dtype, kernel): {level: GB/s}}"""
     found = {}
     for dtype in dtypes:
-        for kernel, uniform in _kernels.TIMED:
-            line = found[dtype, f"{kernel}, one channel" if uniform else kernel] = {}
-            for isa in bn_ext.available_isas():
-                line[isa] = _kernels.speed(isa, dtype, kernel, uniform, seconds)
-                advance()
+        for what, speeds in _kernels.speeds(dtype, seconds):
+            found[dtype, what] = speeds
+            advance()
     return found
 
 

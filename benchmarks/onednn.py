@@ -17,7 +17,7 @@ LAYOUTS = {"NXC": 0, "NCX": 1, "blocked": 2}
 
 
 @cache
-def library():
+def load():
     """The driver; ImportError where there is no compiler or no libdnnl (Debian: libdnnl-dev)."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:
@@ -36,7 +36,7 @@ def library():
 
 def call(problem, threads, mode, layout=None):
     """A call over a problem's arrays, in `layout` (default: the problem's own), or None."""
-    driver = library()
+    driver = load()
     dtype = DTYPES.get(problem.dtype.name)
     layout = layout or problem.layout
     if dtype is None or mode == "frozen-src" or (layout == "blocked" and problem.layout != "NCX"):

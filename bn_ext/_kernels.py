@@ -6,30 +6,33 @@ serves every number of columns and every alignment.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core
+from bn_ext import _core, available_isas
 
 __all__ = [
     "DTYPES",
     "KERNELS",
+    "SUMS_KERNELS",
     "TIMED",
     "Case",
     "Dtype",
     "expected",
     "run",
     "speed",
+    "speeds",
     "sums_kernel_expected",
 ]
 
 Array = NDArray[Any]
 
 KERNELS = ("reduce", "apply", "scale")
+SUMS_KERNELS = ("fold", "add", "total")
 ROWS = 8
 #: Bytes of a stretch: so far reach the coefficients of a uniform block.
 STRETCH = 128
@@ -129,12 +132,12 @@ def _tree(terms: Array) -> Array:
     return left + right
 
 
-def _expected_sums(case: Case, rows: int, planes: Array, running: Array) -> tuple[Array, Array]:
+def _expected_sums(case: Case, rows: int) -> tuple[Array, Array]:
     """The sums after one more block of `rows` rows."""
     mean = case.coefs[0]
     dy = case.dtype.widen(case.diff_dst)[:rows]
     dy_xc = dy * (case.dtype.widen(case.src)[:rows] - mean)
-    planes, running = planes.copy(), running.copy()
+    planes, running = case.planes.copy(), case.running.copy()
     if case.dtype.short:
         running[0] += _tree(dy)
         running[1] += _tree(dy_xc)
@@ -153,7 +156,7 @@ def expected(kernel: str, case: Case, rows: int, uniform: bool = False) -> Any:
     """What one block of the first `rows` rows gives: diff_src's bits, or (planes, running)."""
     with np.errstate(all="ignore"):
         if kernel == "reduce":
-            return _expected_sums(case, rows, case.planes, case.running)
+            return _expected_sums(case, rows)
         coefs = case.coefs[:, :1] if uniform else case.coefs
         mean, shift, slope, scale = coefs
         dx = case.dtype.widen(case.diff_dst)[:rows]
@@ -285,3 +288,10 @@ def speed(isa: str, dtype: str, kernel: str, uniform: bool, seconds: float = 0.1
         run(isa, kernel, case, operands, rows, _COLUMNS, uniform=uniform, calls=calls)
         best = min(best, time.perf_counter() - before)
     return 1e-9 * _TENSORS[kernel] * rows * _COLUMNS * d.bits.itemsize * calls / best
+
+
+def speeds(dtype: str, seconds: float = 0.1) -> Iterator[tuple[str, dict[str, float]]]:
+    """What is timed of one dtype, in words, with its speed at each level."""
+    for kernel, uniform in TIMED:
+        found = {isa: speed(isa, dtype, kernel, uniform, seconds) for isa in available_isas()}
+        yield kernel + (", one channel" if uniform else ""), found

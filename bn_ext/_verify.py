@@ -16,7 +16,7 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core, _kernels
-from bn_ext._kernels import DTYPES, KERNELS, PAD, REGISTER, ROWS, Array, Case, Dtype
+from bn_ext._kernels import DTYPES, KERNELS, PAD, REGISTER, ROWS, SUMS_KERNELS, Array, Case, Dtype
 
 __all__ = ["WrongBitsError", "digests", "print_digests", "print_speeds", "verify"]
 
@@ -25,7 +25,7 @@ REPORT = (
     "with the lines above and what `python -c 'import bn_ext; bn_ext.show_config()'` prints."
 )
 
-#: SHA-256 of the outputs of `whole_calls`, the first 16 digits; equal on every machine.
+#: SHA-256 of what `digests` calls give, the first 16 digits; equal on every machine.
 DIGESTS: dict[str, str] = {
     "float32 training": "5c4de85dc04875a8",
     "float32 frozen": "5f9da0d4dcb3b2b2",
@@ -205,12 +205,10 @@ def check_level(isa: str, seed: int) -> int:
     """Every kernel of one level; the number of runs."""
     runs = 0
     for dtype in DTYPES.values():
-        for kernel in KERNELS:
-            rng = np.random.default_rng([seed, len(kernel), *dtype.name.encode()])
-            runs += check_block_kernel(isa, kernel, dtype, rng)
-        for kernel in ("fold", "add", "total"):
-            rng = np.random.default_rng([seed, len(kernel), *dtype.name.encode()])
-            runs += check_sums_kernel(isa, kernel, dtype, rng)
+        for kernel in KERNELS + SUMS_KERNELS:
+            check = check_block_kernel if kernel in KERNELS else check_sums_kernel
+            rng = np.random.default_rng([seed, *f"{kernel}_{dtype.name}".encode()])
+            runs += check(isa, kernel, dtype, rng)
     return runs
 
 
@@ -316,7 +314,5 @@ def print_speeds() -> None:
     levels = bn_ext.available_isas()
     print(f"\n{'GB/s':>30}", *(f"{level:>9}" for level in levels))
     for dtype in DTYPES:
-        for kernel, uniform in _kernels.TIMED:
-            label = f"{dtype} {kernel}" + (", one channel" if uniform else "")
-            found = (_kernels.speed(level, dtype, kernel, uniform) for level in levels)
-            print(f"{label:>30}", *(f"{speed:9.0f}" for speed in found))
+        for what, found in _kernels.speeds(dtype):
+            print(f"{dtype} {what}".rjust(30), *(f"{speed:9.0f}" for speed in found.values()))

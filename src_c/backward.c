@@ -154,14 +154,6 @@ static int64_t count_of(const bn_axis *axes, int n) {
     return count;
 }
 
-static int64_t at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t at_least(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 static int64_t ceil_div(int64_t a, int64_t b) {
     return a / b + (a % b != 0);
 }
@@ -464,6 +456,10 @@ typedef struct {
 
 /* A block of up to eight rows, APPLY_STREAMS of them at a time. */
 static void write_block(const job *j, const bn_block *whole, const bn_coefs *coefs) {
+    if (whole->rows <= APPLY_STREAMS) {
+        j->write(whole, coefs, &j->sums);
+        return;
+    }
     for (int done = 0; done < whole->rows; done += APPLY_STREAMS) {
         bn_block b = *whole;
         b.rows = (int)at_most(APPLY_STREAMS, whole->rows - done);
@@ -661,15 +657,22 @@ static void reduce_run(const job *j, const bn_block *run, int64_t n) {
     reduce_lanes(j, &b, tail != 0);
 }
 
+/* b holds the starts of its rows, all of one channel: n elements of each. */
+static void write_columns(const job *j, bn_block *b, int64_t n) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->step[o] = 0;
+    b->cols = n;
+    b->repeats = 1;
+    b->streaming = j->w->streaming;
+    b->uniform = true;
+    write_block(j, b, &j->coefs);
+}
+
 /* n neighbouring elements. */
 static void write_run(const job *j, const bn_block *run, int64_t n) {
     bn_block b = *run;
     b.rows = 1;
-    b.cols = n;
-    b.repeats = 1;
-    b.streaming = j->w->streaming;
-    b.uniform = true;
-    j->write(&b, &j->coefs, &j->sums);
+    write_columns(j, &b, n);
 }
 
 /* The run of neighbours at element x of a row with gaps: its place, and how many of n
@@ -814,11 +817,7 @@ static void reduce_parallel(const job *j, const patch *a) {
             reduce_columns(j, &b, n);
             if (j->write && together) {
                 set_head(&b, w, a, g, q, here, a->x + done);
-                b.cols = n;
-                b.repeats = 1;
-                b.streaming = w->streaming;
-                b.uniform = true;
-                write_block(j, &b, &j->coefs);
+                write_columns(j, &b, n);
             } else {
                 for (int64_t k = 0; j->write && k < here; k++)
                     do_row(&write, a->channel, a->row + k * q + g, a->x + done, n);
@@ -839,13 +838,7 @@ static void write_parallel(const job *j, const patch *a) {
     for (int64_t g = 0; g < q; g++) {
         bn_block b;
         set_head(&b, w, a, g, q, g < last ? streams : streams - 1, a->x);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b.step[o] = 0;
-        b.cols = a->length;
-        b.repeats = 1;
-        b.streaming = w->streaming;
-        b.uniform = true;
-        j->write(&b, &j->coefs, &j->sums);
+        write_columns(j, &b, a->length);
     }
 }
 

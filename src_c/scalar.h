@@ -8,6 +8,16 @@
 
 #include "bn.h"
 
+/* ---- sizes ------------------------------------------------------------- */
+
+static inline int64_t at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t at_least(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 /* ---- dtypes ------------------------------------------------------------ */
 
 static inline float float_from_bits(uint32_t bits) {

@@ -26,6 +26,7 @@
 #include <stdlib.h>
 
 #include "fp_mode.h"
+#include "scalar.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -113,14 +114,6 @@ int bn_threads_wanted(int num_threads, int64_t elements) {
         return 1;
     const int threads = bn_default_threads();
     return worth < threads ? (int)worth : threads;
-}
-
-static int64_t at_least(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 /* ---- caches ------------------------------------------------------------ */

@@ -127,7 +127,7 @@ def test_onednn(dtype, layout, mode):
     onednn = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(onednn)
     try:
-        onednn.library()
+        onednn.load()
     except ImportError as error:
         pytest.skip(str(error))
 
