@@ -16,7 +16,6 @@ each so that another pool's idle threads have gone to sleep; the minimum counts.
 
 import argparse
 import json
-import platform
 from datetime import date
 from pathlib import Path
 
@@ -24,19 +23,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 import bn_ext
+from bn_ext._bench.peers import MODES
+from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
+from bn_ext._bench.timing import Case, markdown
 
-from . import kernels, ladder, peers, readme, rows, sets, situations, sizes, streams
-
-
-def processor():
-    """Its name, where the system tells."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+from . import kernels, ladder, readme, rows, situations, sizes, streams
 
 
 def machine():
@@ -44,7 +35,7 @@ def machine():
     config = bn_ext.show_config(mode="dicts")
     facts = {
         "date": str(date.today()),
-        "processor": processor(),
+        "processor": config["processor"],
         "caches": config["cache_sizes"],
         "config": {key: config[key] for key in ("version", "isa", "python", "numpy")},
     }
@@ -71,21 +62,23 @@ def show(options, console, name, heading, text):
 def report_rows(options, console, library):
     facts, title = machine()
     cases = [
-        (name, mode, shape, layout, dtype, count)
+        Case(shape, layout, dtype, count, mode, name)
         for mode in options.modes
         for count in options.threads
         for dtype in options.dtypes
         for layout in options.layouts
         for name in options.sets
-        for shape in sets.SETS[name]
+        for shape in SETS[name]
     ]
+    cases = [case for case in cases if case.exists()]
     found, names = [], list(options.peers)
     with Progress(console=console) as progress:
         task = progress.add_task("rows", total=len(cases))
         for case in cases:
-            found.append(rows.row(case, names, library, options.seconds, progress.console.print))
+            found.append(
+                rows.measure(case, names, library, options.seconds, progress.console.print)
+            )
             progress.advance(task)
-    found = [r for r in found if r]
     text = rows.sections(found)
     console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
     save(options, options.name, {**facts, "rows": found})
@@ -115,7 +108,7 @@ def report_sizes(options, console, library):
         names = list(points[0]["gb_per_s"])
         lines = [[p["bytes"], *(f"{p['gb_per_s'][n]:.1f}" for n in names)] for p in points]
         console.print(f"{dtype}, {threads} threads, GB/s", markup=False)
-        console.print(rows.markdown(["bytes of a tensor", *names], lines) + "\n", markup=False)
+        console.print(markdown(["bytes of a tensor", *names], lines) + "\n", markup=False)
     save(options, "sizes", {**facts, "threads": threads, "points": found})
     if options.write:
         title = f"(N, 64), {threads} threads; {title}"
@@ -146,7 +139,7 @@ def report_situations(options, console, library):
         for group in found.values()
         for what, value in group.items()
     ]
-    text = f"{title}; {threads} threads\n\n{rows.markdown(['', ''], lines)}\n"
+    text = f"{title}; {threads} threads\n\n{markdown(['', ''], lines)}\n"
     show(options, console, "situations", "Situations", text)
     save(options, "situations", {**facts, "threads": threads, "found": found})
 
@@ -155,7 +148,7 @@ def report_ladder(options, console, library):
     _, title = machine()
     threads = max(options.threads)
     with Progress(console=console) as progress:
-        task = progress.add_task("problems", total=len(ladder.SHAPES) * len(sets.LAYOUTS))
+        task = progress.add_task("problems", total=len(ladder.SHAPES) * len(LAYOUTS))
         found = ladder.measure(library, threads, options.seconds, lambda: progress.advance(task))
     text = f"{title}; milliseconds, float32\n\n{ladder.table(found)}\n"
     show(options, console, "ladder", "Step by step", text)
@@ -184,12 +177,12 @@ def main(arguments=None):
     )
     every = bn_ext.show_config(mode="dicts")["default_threads"]
     parser.add_argument("--report", choices=REPORTS, default="rows")
-    parser.add_argument("--sets", nargs="+", choices=sets.SETS, default=["resnet"])
-    parser.add_argument("--dtypes", nargs="+", choices=sets.DTYPES, default=["float32", "bfloat16"])
-    parser.add_argument("--layouts", nargs="+", choices=sets.LAYOUTS, default=list(sets.LAYOUTS))
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=["resnet"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "bfloat16"])
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--threads", nargs="+", type=int, default=[every], help="default: all")
-    parser.add_argument("--modes", nargs="+", choices=rows.MODES, default=["training"])
-    parser.add_argument("--peers", nargs="*", choices=peers.PEERS, default=list(peers.PEERS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["training"])
+    parser.add_argument("--peers", nargs="*", choices=rows.ALL_PEERS, default=list(rows.ALL_PEERS))
     parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")
     parser.add_argument("--name", default="benchmarks", help="of the files of report rows")

@@ -1,8 +1,7 @@
 """Speed of each kernel by itself, at each instruction-set level: for who tunes one loop."""
 
 from bn_ext import _kernels
-
-from . import rows
+from bn_ext._bench.timing import markdown
 
 
 def count(dtypes):
@@ -22,4 +21,4 @@ def measure(dtypes, seconds, advance):
 def table(found):
     isas = list(next(iter(found.values())))
     lines = [[*key, *(f"{speeds[isa]:.0f}" for isa in isas)] for key, speeds in found.items()]
-    return rows.markdown(["dtype", "kernel", *isas], lines)
+    return markdown(["dtype", "kernel", *isas], lines)

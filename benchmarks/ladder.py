@@ -10,8 +10,9 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
-
-from . import peers, rows, sets
+from bn_ext._bench.peers import bn_ext_call, numpy_call
+from bn_ext._bench.problems import LAYOUTS, Problem
+from bn_ext._bench.timing import least_seconds, markdown
 
 SHAPES = [(50, 256, 56, 56), (50, 64, 56, 56), (50, 256, 14, 14), (8, 64, 28, 28)]
 ENDLESS = 1 << 40
@@ -42,7 +43,7 @@ def plain_call(library, problem):
 
 def package_call(problem, isa, caches, threads):
     """A call of the package, so restrained."""
-    call = peers.bn_ext_call(problem, threads, "training")
+    call = bn_ext_call(problem, threads, "training")
 
     def restrained():
         _core._use_isa(isa)
@@ -56,7 +57,7 @@ def steps(library, problem, threads):
     """{what it is: call}, each with one thing more than the one before."""
     isas = bn_ext.available_isas()
     l2, _ = _core._cache_sizes()
-    found = {"NumPy formula": peers.numpy_call(problem, 1, "training")}
+    found = {"NumPy formula": numpy_call(problem, 1, "training")}
     found["plain C loops, -O3 -march=native"] = plain_call(library, problem)
     for isa in isas:
         label = f"vectors in rows and columns, {isa}"
@@ -72,9 +73,9 @@ def measure(library, threads, seconds, advance):
     """{(shape, layout): {step: seconds}}"""
     found = {}
     for shape in SHAPES:
-        for layout in sets.LAYOUTS:
-            problem = sets.Problem(shape, layout, "float32")
-            found[shape, layout] = rows.measure(steps(library, problem, threads), seconds)
+        for layout in LAYOUTS:
+            problem = Problem(shape, layout, "float32")
+            found[shape, layout] = least_seconds(steps(library, problem, threads), seconds)
             advance()
     _core._use_isa(bn_ext.available_isas()[-1])
     _core._set_cache_sizes(0, 0)
@@ -87,4 +88,4 @@ def table(found):
         [step, *(f"{1e3 * times[step]:.3g}" for times in found.values())]
         for step in next(iter(found.values()))
     ]
-    return rows.markdown(heading, lines)
+    return markdown(heading, lines)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from bn_ext._bench.timing import markdown
+
 from . import rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +34,7 @@ def table(found):
         for layout, dtype in kinds:
             line += cell(by[shape, layout, dtype])
         lines.append(line)
-    return rows.markdown(heading, lines)
+    return markdown(heading, lines)
 
 
 def write(console):

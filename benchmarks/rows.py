@@ -2,22 +2,26 @@
 
 import math
 import statistics
-import time
 
 import bn_ext
+from bn_ext._bench.peers import PEERS
+from bn_ext._bench.timing import markdown, row
 
-from . import peers, sets, streams
+from . import onednn, streams
 
-# Longer than another OpenMP pool spins before it sleeps.
-PAUSE, BURST = 0.01, 0.005
-MODES = ("training", "frozen", "frozen-src")
-#: Bytes of a tensor below which calls are short, and easily disturbed: more rounds.
-SHORT = 8 << 20
 #: What reads and writes as many bytes as it must and computes nothing.
 FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
 LOOPS = ("two", "three", "five")
 #: A peer in a layout of its own: shown, but no bound for calls on the arrays one has.
 OTHER_LAYOUT = "oneDNN blocked"
+
+
+def onednn_blocked_call(problem, threads, mode):
+    """Blocks of 16 channels, oneDNN's own choice: not what an array's owner has."""
+    return onednn.call(problem, threads, mode, "blocked")
+
+
+ALL_PEERS = {**PEERS, "oneDNN": onednn.call, OTHER_LAYOUT: onednn_blocked_call}
 
 HEADING = """# Benchmarks
 
@@ -29,49 +33,21 @@ a row are interleaved; the least time of each counts. Written by `python -m benc
 """
 
 
-def measure(calls, seconds):
-    """Least seconds of each call, in turn until the time is up, five rounds at least."""
-    best = dict.fromkeys(calls, math.inf)
-    start, rounds = time.perf_counter(), 0
-    while rounds < 5 or time.perf_counter() - start < seconds:
-        for name, call in calls.items():
-            time.sleep(PAUSE)
-            # A burst: its first calls wake threads and clock, and warm the cache.
-            end = time.perf_counter() + BURST
-            while (before := time.perf_counter()) < end:
-                call()
-                best[name] = min(best[name], time.perf_counter() - before)
-        rounds += 1
-    return best
-
-
-def row(case, names, library, seconds, say):
-    """One line of the table, or None where the shape has no such layout."""
-    name_of_set, mode, shape, layout, dtype, threads = case
-    if sets.dims(shape, layout) is None:
-        return None
-    problem = sets.Problem(shape, layout, dtype)
+def measure(case, names, library, seconds, say):
+    """One row: the gradient, the bare loops, and peers."""
     last_level = bn_ext.show_config(mode="dicts")["cache_sizes"][1]
-    calls = {"bn_ext": peers.bn_ext_call(problem, threads, mode)}
-    if library:
-        for name in LOOPS:
-            calls[name] = streams.loop(library, name, problem, threads, last_level)
-    for name in list(names):
-        try:
-            call = peers.PEERS[name](problem, threads, mode)
-            if call:
-                call()
-                calls[name] = call
-        except ImportError as error:
-            say(f"{name}: not installed, skipped ({error})")
-            names.remove(name)
-        except Exception as error:  # a peer's refusal is a result, not our failure
-            say(f"{name}: {dtype} {layout} {shape}: {type(error).__name__}, skipped")
-    return {
-        "set": name_of_set, "mode": mode, "shape": shape, "layout": layout, "dtype": dtype,
-        "threads": threads, "bytes": problem.src.nbytes,
-        "seconds": measure(calls, seconds if problem.src.nbytes > SHORT else 3 * seconds),
-    }  # fmt: skip
+
+    def loops(problem, threads):
+        return {
+            name: streams.loop(library, name, problem, threads, last_level)
+            for name in LOOPS
+            if library
+        }
+
+    chosen = {name: ALL_PEERS[name] for name in names}
+    found = row(case, seconds, lambda name, why: say(f"{name}: {why}, skipped"), chosen, loops)
+    names[:] = chosen
+    return found
 
 
 def floor(r):
@@ -86,13 +62,6 @@ def best_peer(r):
         if name not in ("bn_ext", *LOOPS, OTHER_LAYOUT)
     ]
     return min(others, default=(math.nan, ""))
-
-
-def markdown(heading, lines):
-    return "\n".join(
-        ["| " + " | ".join(heading) + " |", "|" + "---|" * len(heading)]
-        + ["| " + " | ".join(map(str, cells)) + " |" for cells in lines]
-    )
 
 
 def groups(rows):

@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 import bn_ext
-
-from . import peers, sets
+from bn_ext._bench.peers import bn_ext_call
+from bn_ext._bench.problems import Problem
 
 PAUSE = 0.01
 
@@ -40,7 +40,7 @@ def tiny(threads, seconds):
     """Microseconds of a whole call on (1, 8)."""
     found = {}
     for dtype in ("float32", "bfloat16", "float16", "float64"):
-        p = sets.Problem((1, 8), "NXC", dtype)
+        p = Problem((1, 8), "NXC", dtype)
         call = functools.partial(
             bn_ext.batch_norm_backward,
             *(p.src, p.diff_dst, p.mean, p.variance, p.gamma),
@@ -53,8 +53,8 @@ def tiny(threads, seconds):
 
 def pipeline(threads, seconds):
     """A matrix product by NumPy, then a gradient: the pair over the sum of the two apart."""
-    p = sets.Problem((8, 64, 28, 28), "NXC", "float32")
-    gradient = peers.bn_ext_call(p, threads, "training")
+    p = Problem((8, 64, 28, 28), "NXC", "float32")
+    gradient = bn_ext_call(p, threads, "training")
     w = np.ones((256, 256), np.float32)
 
     def product():
@@ -77,8 +77,8 @@ def pipeline(threads, seconds):
 
 def neighbour(threads, seconds):
     """Median time of a gradient next to a process that keeps one core busy."""
-    p = sets.Problem((8, 64, 28, 28), "NXC", "float32")
-    gradient = peers.bn_ext_call(p, threads, "training")
+    p = Problem((8, 64, 28, 28), "NXC", "float32")
+    gradient = bn_ext_call(p, threads, "training")
     n = max(50, int(seconds / (PAUSE + 1e-4)))
     quiet = statistics.median(times(gradient, n, 0.001))
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -93,8 +93,8 @@ def neighbour(threads, seconds):
 
 def fresh(threads, seconds):
     """Fresh outputs: what they add, next to what touching new pages costs NumPy."""
-    p = sets.Problem((50, 256, 56, 56), "NXC", "float32")
-    given = peers.bn_ext_call(p, threads, "training")
+    p = Problem((50, 256, 56, 56), "NXC", "float32")
+    given = bn_ext_call(p, threads, "training")
     arguments = p.src, p.diff_dst, p.mean, p.variance, p.gamma
 
     def new():
@@ -120,8 +120,8 @@ def growth(threads, seconds):
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found, size = {}, 64 << 20
     while size <= 4 << 30 and 3.5 * size < free:
-        p = sets.Problem((size // 1024, 256), "NXC", "float32")
-        call = peers.bn_ext_call(p, threads, "training")
+        p = Problem((size // 1024, 256), "NXC", "float32")
+        call = bn_ext_call(p, threads, "training")
         call()
         best = min(times(call, max(3, int(2e8 * seconds * 8 / size))))
         found[f"(N, 256) float32, {size >> 20} MiB per tensor"] = (best / p.src.size, "s/element")

@@ -3,8 +3,11 @@
 import math
 
 import bn_ext
+from bn_ext._bench.peers import bn_ext_call
+from bn_ext._bench.problems import Problem, dtype_of
+from bn_ext._bench.timing import least_seconds
 
-from . import peers, rows, sets, streams
+from . import streams
 
 CHANNELS = 64
 
@@ -22,15 +25,15 @@ def measure(dtype, threads, most, seconds, library, advance):
     last_level = bn_ext.show_config(mode="dicts")["cache_sizes"][1]
     found = []
     for size in cases(most):
-        shape = (size // CHANNELS // sets.DTYPES[dtype].itemsize, CHANNELS)
-        problem = sets.Problem(shape, "NXC", dtype)
+        shape = (size // CHANNELS // dtype_of(dtype).itemsize, CHANNELS)
+        problem = Problem(shape, "NXC", dtype)
         calls = {
-            "bn_ext": peers.bn_ext_call(problem, threads, "training"),
-            "bn_ext, frozen": peers.bn_ext_call(problem, threads, "frozen"),
+            "bn_ext": bn_ext_call(problem, threads, "training"),
+            "bn_ext, frozen": bn_ext_call(problem, threads, "frozen"),
         }
         for name, label in (("three", "floor"), ("five", "five streams")):
             calls[label] = streams.loop(library, name, problem, threads, last_level)
-        best = rows.measure(calls, seconds)
+        best = least_seconds(calls, seconds)
         found.append({"bytes": size, "gb_per_s": {n: 3e-9 * size / t for n, t in best.items()}})
         advance()
     return found

@@ -27,13 +27,18 @@ _SPIN_COUNT = "1000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
-def _libgomps() -> set[str]:
-    """Paths of the libgomp copies in this process, where the system can tell."""
+def _read(path: Path) -> str:
+    """The text of one of the system's files, "" where there is none."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        return path.read_text()
     except OSError:
-        return set()
-    return set(re.findall(r"/\S*libgomp\S*", maps))
+        return ""
+
+
+def _openmp_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Paths of the OpenMP runtimes in this process, where the system can tell."""
+    found = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _read(maps), re.MULTILINE)
+    return list(dict.fromkeys(found))
 
 
 def _load_core() -> tuple[Any, str]:
@@ -44,13 +49,13 @@ def _load_core() -> tuple[Any, str]:
     named = [name for name in _SPIN_VARIABLES if name in os.environ]
     if named:
         return import_module("bn_ext._core"), named[0]
-    before = _libgomps()
+    before = _openmp_libraries()
     os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
     try:
         core = import_module("bn_ext._core")
     finally:
         del os.environ["GOMP_SPINCOUNT"]
-    shared = before and _libgomps() == before
+    shared = before and _openmp_libraries() == before
     return core, "another user of libgomp, loaded earlier" if shared else "bn_ext"
 
 
@@ -103,13 +108,6 @@ def _choose_isa(name: str) -> None:
     _core._use_isa(name)
 
 
-def _read_words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
-
-
 def _cpu_quota(
     cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> int | None:
@@ -118,8 +116,8 @@ def _cpu_quota(
     Every group up to the root may set a limit: the smallest counts.
     """
     limits = []
-    for line in _read_words(membership):
-        _, controllers, group = line.split(":", 2)
+    lines = (line.split(":", 2) for line in _read(membership).splitlines())
+    for _, controllers, group in (line for line in lines if len(line) == 3):
         if controllers == "":
             root, files = cgroups, ["cpu.max"]
         elif "cpu" in controllers.split(","):
@@ -129,10 +127,35 @@ def _cpu_quota(
         place = root / group.lstrip("/")
         # A container may see only its own group, mounted as the root.
         for folder in {place, *(p for p in place.parents if p.is_relative_to(root)), root}:
-            words = [word for name in files for word in _read_words(folder / name)]
+            words = [word for name in files for word in _read(folder / name).split()]
             if len(words) == 2 and words[0] not in ("max", "-1"):
                 limits.append(int(words[0]) / int(words[1]))
     return max(1, int(min(limits) + 0.5)) if limits else None
+
+
+def _processor() -> str:
+    """Its name, where the system tells."""
+    for line in _read(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _threads_set_by(threads: int) -> str:
+    """What holds the default number of threads at `threads`, in a few words."""
+    if _core._forked():
+        return "this process was forked: a copied OpenMP pool would hang"
+    if not _core._has_openmp():
+        return "built without OpenMP"
+    # Python before 3.13 does not know process_cpu_count.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if threads == _QUOTA and (cpus is None or threads < cpus):
+        return "the container's CPU quota"
+    if threads == cpus:
+        return "the process's CPUs"
+    if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
+        return "OMP_NUM_THREADS"
+    return "OpenMP's present limit (omp_set_num_threads, threadpoolctl)"
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -161,6 +184,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    threads = _core._default_threads()
     config = {
         "version": __version__,
         "isa": get_isa(),
@@ -168,11 +192,14 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core._has_openmp(),
         "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
-        "default_threads": _core._default_threads(),
+        "openmp_libraries": tuple(_openmp_libraries()),
+        "default_threads": threads,
+        "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
         "cache_sizes": _core._cache_sizes(),
         "forked": _core._forked(),
         "machine": platform.machine(),
+        "processor": _processor(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }

@@ -1,8 +1,5 @@
 """The kernel check itself: it passes here, and it can fail."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -47,23 +44,3 @@ def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     assert _verify.verify(say=said.append) == 1
     assert "report" in said[-1]
     assert "float32 training" in said[-1]
-
-
-def test_the_command():
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bn_ext", "verify", "--seed", "7"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for isa in bn_ext.available_isas():
-        assert f"{isa}: " in done.stdout
-    assert "every bit as promised" in done.stdout
-
-
-def test_wrong_usage_ends_with_2():
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bn_ext", "prove"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "verify" in done.stderr

@@ -1,33 +1,44 @@
 """What one would use instead: each gives a call over a problem's values, or None.
 
-A peer that is not installed, or does not take a dtype, is skipped with a word.
+A peer that is not installed raises ImportError; None means that it has no such call.
 """
 
 import os
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 import bn_ext
+from bn_ext._bench.problems import Problem
 
-from . import onednn
+__all__ = ["MODES", "PEERS", "Call", "Mode", "Peer", "bn_ext_call", "numpy_call"]
+
+Call = Callable[[], object]
+Mode = Literal["training", "frozen", "frozen-src"]
+Peer = Callable[[Problem, int, Mode], Call | None]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-def bn_ext_call(problem, threads, mode):
+def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
     """One call, outputs given."""
-    options = {
-        "epsilon": problem.epsilon,
-        "data_format": problem.layout,
-        # All of them: the package's own choice, which gives a small problem one.
-        "num_threads": None if threads == os.cpu_count() else threads,
-        "is_training": mode == "training",
-        "param_grads": mode != "frozen-src",
-    }
-    out = problem.out if options["param_grads"] else (problem.diff_src, None, None)
+    out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
+    # All of them: the package's own choice, which gives a small problem one.
+    num_threads = None if threads == os.cpu_count() else threads
     arguments = problem.src, problem.diff_dst, problem.mean, problem.variance, problem.gamma
-    return lambda: bn_ext.batch_norm_backward(*arguments, out=out, **options)
+    return lambda: bn_ext.batch_norm_backward(
+        *arguments,
+        epsilon=problem.epsilon,
+        data_format=problem.layout,
+        is_training=mode == "training",
+        param_grads=mode != "frozen-src",
+        out=out,
+        num_threads=num_threads,
+    )
 
 
-def numpy_call(problem, threads, mode):
+def numpy_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     """The formula, as a NumPy user writes it."""
     number = problem.mean.dtype
     axes = tuple(i for i in range(problem.src.ndim) if i != problem.axis % problem.src.ndim)
@@ -38,7 +49,7 @@ def numpy_call(problem, threads, mode):
     )
     m = problem.src.size // problem.mean.size
 
-    def call():
+    def call() -> object:
         x, dy = problem.src.astype(number, copy=False), problem.diff_dst.astype(number, copy=False)
         rstd = 1 / np.sqrt(variance + number.type(problem.epsilon))
         xhat = (x - mean) * rstd
@@ -50,13 +61,13 @@ def numpy_call(problem, threads, mode):
     return call if mode == "training" else None
 
 
-def torch_call(problem, threads, mode):
+def torch_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     """native_batch_norm_backward, in the same memory format."""
     import torch
 
     torch.set_num_threads(threads)
 
-    def tensor(array):
+    def tensor(array: Any) -> Any:
         if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
@@ -73,7 +84,7 @@ def torch_call(problem, threads, mode):
     return lambda: backward(*arguments)
 
 
-def jax_call(problem, threads, mode):
+def jax_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     """The formula under jit, on the CPU; JAX takes all threads."""
     if mode != "training" or problem.dtype == np.float64 or threads != os.cpu_count():
         return None
@@ -85,8 +96,8 @@ def jax_call(problem, threads, mode):
     shape[problem.axis] = -1
     m = problem.src.size // problem.mean.size
 
-    @jax.jit
-    def backward(x, dy, mean, variance, gamma):
+    @jax.jit  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(x: Any, dy: Any, mean: Any, variance: Any, gamma: Any) -> Any:
         dtype, x, dy = x.dtype, x.astype(jnp.float32), dy.astype(jnp.float32)
         mean, gamma = mean.reshape(shape), gamma.reshape(shape)
         rstd = jax.lax.rsqrt(variance.reshape(shape) + problem.epsilon)
@@ -101,7 +112,7 @@ def jax_call(problem, threads, mode):
     return lambda: jax.block_until_ready(backward(*arguments))
 
 
-def tensorflow_call(problem, threads, mode):
+def tensorflow_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     """FusedBatchNormGradV3, eager; TensorFlow takes all threads."""
     if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != os.cpu_count():
         return None
@@ -112,7 +123,7 @@ def tensorflow_call(problem, threads, mode):
     vectors = [tf.constant(v) for v in (problem.gamma, problem.mean, problem.variance)]
     empty = tf.zeros(0)
 
-    def call():
+    def call() -> object:
         return tf.raw_ops.FusedBatchNormGradV3(
             y_backprop=dy, x=x, scale=vectors[0], reserve_space_1=vectors[1],
             reserve_space_2=vectors[2], reserve_space_3=empty, epsilon=problem.epsilon,
@@ -122,16 +133,9 @@ def tensorflow_call(problem, threads, mode):
     return call
 
 
-def onednn_blocked_call(problem, threads, mode):
-    """Blocks of 16 channels, oneDNN's own choice: not what an array's owner has."""
-    return onednn.call(problem, threads, mode, "blocked")
-
-
-PEERS = {
+PEERS: dict[str, Peer] = {
     "numpy": numpy_call,
     "torch": torch_call,
     "jax": jax_call,
     "tensorflow": tensorflow_call,
-    "oneDNN": onednn.call,
-    "oneDNN blocked": onednn_blocked_call,
 }

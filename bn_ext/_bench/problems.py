@@ -1,0 +1,80 @@
+"""The problems: shapes as (N, C, ...), each run in the layouts it has."""
+
+import math
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DTYPES", "LAYOUTS", "SETS", "Layout", "Problem", "Shape", "dims", "dtype_of"]
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+Layout = Literal["NXC", "NCX"]
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+SETS: dict[str, list[Shape]] = {
+    "resnet": [
+        (50, 64, 112, 112), (50, 256, 56, 56), (50, 64, 56, 56), (50, 512, 28, 28),
+        (50, 256, 14, 14), (50, 2048, 7, 7), (8, 64, 28, 28),
+    ],
+    "mlp": [(256, 1024), (4096, 4096), (65536, 256), (1024, 64, 100), (32, 768, 512)],
+    "odd": [
+        (5, 33, 27, 27), (4, 200, 17, 16), (64, 23, 5, 5), (16, 12, 31, 33), (1, 19, 4, 6, 6),
+        (128, 1000), (1, 3, 512, 512), (2, 1, 700, 701),
+    ],
+}  # fmt: skip
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+def dims(shape: Shape, layout: Layout) -> Shape | None:
+    """The shape as it lies in memory; None if it has only one layout and this is not it."""
+    if layout == "NCX":
+        return shape if len(shape) > 2 else None
+    return (shape[0], *shape[2:], shape[1])
+
+
+def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
+    """An array that starts `offset` bytes past a page, its pages touched."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(nbytes + 4096 + offset, np.uint8)
+    start = -memory.ctypes.data % 4096 + offset
+    found: Array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    return found
+
+
+class Problem:
+    """Arguments and outputs, allocated once."""
+
+    def __init__(self, shape: Shape, layout: Layout, dtype: str):
+        here = dims(shape, layout)
+        if here is None:
+            raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
+        self.dims, self.layout, self.dtype = shape, layout, dtype_of(dtype)
+        # As bare loops need them: on cache lines, and not all at one place in a page.
+        self.src, self.diff_dst, self.diff_src = (
+            aligned(here, self.dtype, offset) for offset in (0, 1536, 2560)
+        )
+        rng = np.random.default_rng(0)
+        some = rng.standard_normal(min(self.src.size, 1 << 20)).astype(self.dtype)
+        for array in (self.src, self.diff_dst):
+            array.reshape(-1)[:] = np.resize(some, array.size)
+        number = np.float64 if dtype == "float64" else np.float32
+        channels = shape[1]
+        self.mean: Array = np.full(channels, 0.01, number)
+        self.variance: Array = np.full(channels, 0.9, number)
+        self.gamma: Array = np.full(channels, 1.1, number)
+        self.out = (self.diff_src, np.empty(channels, number), np.empty(channels, number))
+        self.axis = -1 if layout == "NXC" else 1
+        self.epsilon = 1e-5
