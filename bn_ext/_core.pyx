@@ -28,7 +28,12 @@ from collections import namedtuple
 
 import numpy as np
 
-from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_STRIDES,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
 from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint16_t, uint64_t, uintptr_t
@@ -111,8 +116,19 @@ cdef object wrong_dtype(str name, object a, str expected):
 
 # ---- what comes in ----------------------------------------------------------
 
+# DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm share with it.
+cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
+
+
+cdef bint lies_elsewhere(object a) except -1:
+    """Is it in the memory of an accelerator?"""
+    if hasattr(a, "__dlpack_device__"):
+        return a.__dlpack_device__()[0] not in HOST_DEVICES
+    return hasattr(a, "__cuda_array_interface__")
+
+
 cdef object as_array(object a, str name):
-    """The base-class array over a's memory; nothing is copied."""
+    """The base-class array over a's memory; nothing is copied, unless a itself has to."""
     if type(a) is ndarray:
         return a
     if isinstance(a, np.ma.MaskedArray):
@@ -122,13 +138,26 @@ cdef object as_array(object a, str name):
         )
     if isinstance(a, ndarray):
         return np.asarray(a)
-    if not isinstance(a, (str, bytes, np.generic)):
+    what = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+    if isinstance(a, (str, bytes, np.generic)):
+        raise TypeError(f"{name}: expected an array, got {what}")
+    try:
+        if lies_elsewhere(a):
+            raise TypeError("its memory is not the CPU's; copy it to the host first")
         if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
-                or isinstance(a, memoryview)):
-            return as_array(np.asarray(a), name)
+                or PyObject_CheckBuffer(a)):
+            return np.asarray(a)
         if hasattr(a, "__dlpack__"):
             return np.from_dlpack(a)
-    raise TypeError(f"{name}: expected an array, got {type(a).__name__}")
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        hint = ""
+        if str(getattr(a, "dtype", None)) == "torch.bfloat16":
+            hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+                    "which copies nothing")
+        raise TypeError(
+            f"{name}: this {what} cannot be seen as a NumPy array: {error}{hint}"
+        ) from error
+    raise TypeError(f"{name}: expected an array, got {what}")
 
 
 cdef object as_vector(object a, str name):
@@ -847,7 +876,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
         Input of the forward pass: float32, float64, float16 or bfloat16
-        (``ml_dtypes.bfloat16``), at least two dimensions, any strides.
+        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. An array of
+        NumPy, or what NumPy can see as one through ``__array__``,
+        ``__array_interface__``, the buffer protocol or DLPack in the CPU's memory:
+        torch, JAX and pyarrow tensors are not copied.
     diff_dst : array
         Gradient with respect to the output of the forward pass; src's shape and dtype.
     mean, variance : array, shape (C,)
@@ -885,7 +917,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     Raises
     ------
     TypeError
-        If an argument is no array, or its dtype is none of the above, or not in
+        If an argument is no array, or lies on an accelerator, or its dtype is none of the above, or not in
         native byte order, or masked; if src and diff_dst, or mean, variance and
         gamma, differ in dtype.
     ValueError

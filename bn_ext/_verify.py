@@ -10,12 +10,13 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 import bn_ext
 from bn_ext import _core, _kernels
+from bn_ext._bench.problems import dtype_of
 from bn_ext._kernels import DTYPES, KERNELS, PAD, REGISTER, ROWS, SUMS_KERNELS, Array, Case, Dtype
 
 __all__ = ["WrongBitsError", "digests", "print_digests", "print_speeds", "verify"]
@@ -231,17 +232,6 @@ def _numbers(shape: tuple[int, ...], start: int) -> Array:
     return ((whole - 2.0**23) / 2.0**21).reshape(shape)
 
 
-def _storage(name: str) -> np.dtype[Any] | None:
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        return None
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
-
-
 def digests(isa: str) -> dict[str, str]:
     """{"dtype mode": digest} at one level, over SHAPES; without bfloat16 if it is unknown."""
     found = {}
@@ -249,8 +239,9 @@ def digests(isa: str) -> dict[str, str]:
     _core._use_isa(isa)
     try:
         for dtype in DTYPES.values():
-            storage = _storage(dtype.name)
-            if storage is None:
+            try:
+                storage = dtype_of(dtype.name)
+            except ImportError:
                 continue
             for mode in ("training", "frozen"):
                 digest = hashlib.sha256()

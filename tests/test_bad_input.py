@@ -1,5 +1,6 @@
 """Bad input gets a clear error, and nothing is written."""
 
+import array
 import re
 
 import numpy as np
@@ -124,6 +125,58 @@ def test_masked_arrays_name_the_fix(p, argument):
 @pytest.mark.parametrize("argument", ["src", "diff_dst", "mean", "variance"])
 def test_not_array_like(p, argument, thing):
     refused(TypeError, rf"^{argument}: expected an array, got", p, **{argument: thing})
+
+
+class OnDevice:
+    """What a CUDA tensor tells of itself; DLPack's device 2 is CUDA's own memory."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, **options):
+        raise AssertionError("asked for data that cannot be reached")
+
+
+class OldOnDevice:
+    __cuda_array_interface__ = ()
+
+    def __array__(self, *_, **__):
+        raise AssertionError("asked for data that cannot be reached")
+
+
+@pytest.mark.parametrize("argument", ["src", "diff_dst", "mean", "variance", "gamma"])
+@pytest.mark.parametrize("kind", [OnDevice, OldOnDevice])
+def test_memory_of_an_accelerator(p, argument, kind):
+    message = rf"^{argument}: this .*{kind.__name__} cannot be .* memory is not the CPU's; copy it"
+    refused(TypeError, message, p, **{argument: kind()})
+
+
+@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
+def test_an_exporter_that_refuses(p, error):
+    class Refusing:
+        dtype = "torch.bfloat16"
+
+        def __array__(self, *_, **__):
+            raise error("it does not want to")
+
+    refused(
+        TypeError,
+        r"^src: this .*Refusing cannot be seen as a NumPy array: it does not want to; "
+        r"pass src.view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)",
+        p,
+        src=Refusing(),
+    )
+
+
+def test_an_exporters_own_failure_is_not_hidden(p):
+    class Broken:
+        def __array__(self, *_, **__):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        bn_ext.batch_norm_backward(
+            Broken(), p.diff_dst, p.mean, p.variance, p.gamma, epsilon=EPSILON
+        )
 
 
 def test_sequences_are_no_data(p):
@@ -397,6 +450,7 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     same(src=frozen)
     same(mean=frozen_copy(p.mean), variance=frozen_copy(p.variance), gamma=frozen_copy(p.gamma))
     same(src=memoryview(p.src))
+    same(mean=array.array("f", p.mean))
 
     class Wrapped:
         __array_interface__ = p.diff_dst.__array_interface__
@@ -483,6 +537,11 @@ class TestOneDNN:
     def test_unknown_data_format(self, p, operator):
         with pytest.raises(ValueError, match="^data_format"):
             p.run(operator, data_format="NHWC")
+
+
+def test_ngraph_of_what_is_no_array(p):
+    with pytest.raises(TypeError, match="^input: expected an array, got list"):
+        ngraph.batch_norm_training_backprop([], *[None] * 4, None, epsilon=EPSILON)
 
 
 def test_errors_use_the_operators_names(rng, p):

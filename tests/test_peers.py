@@ -8,6 +8,7 @@ infinities; where semantics.md says that one of them differs, it is not asked.
 
 import importlib.util
 import os
+import tracemalloc
 from pathlib import Path
 
 import ml_dtypes
@@ -15,6 +16,9 @@ import numpy as np
 import pytest
 
 import bn_ext
+from bn_ext._bench.peers import MODES, PEERS, bn_ext_call
+from bn_ext._bench.problems import Problem
+from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
 
 pytestmark = pytest.mark.peers
@@ -149,3 +153,67 @@ def test_onednn(dtype, layout, mode):
             is_training=mode == "training",
         )  # fmt: skip
         agree(found, p.out, dtype)
+
+
+EXPORTERS = {
+    "torch": ("torch", lambda torch, a: torch.from_numpy(a.copy())),
+    "jax": ("jax.numpy", lambda jnp, a: jnp.asarray(a)),
+    "pyarrow": ("pyarrow", lambda pa, a: pa.Tensor.from_numpy(a) if a.ndim > 1 else pa.array(a)),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_arrays_of_others_come_in_without_a_copy(name):
+    module, make = EXPORTERS[name]
+    arrays = problem((100, 3000), np.float32, "NXC")
+    others = [make(pytest.importorskip(module), a) for a in arrays]
+    wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
+    out = [np.empty_like(a) for a in wanted]
+    tracemalloc.start()
+    found = bn_ext.batch_norm_backward(*others, epsilon=1e-3, out=out)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < arrays[0].nbytes / 4
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert type(ours) is np.ndarray
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def test_tensors_that_cannot_be_seen():
+    torch = pytest.importorskip("torch")
+    src, vector = torch.ones(4, 3), torch.ones(3)
+    for tensor, why in (
+        (src.requires_grad_(), r"detach\(\)"),
+        (src.bfloat16(), r"view\(torch.int16\)"),
+        (torch.ones(4, 3, device="meta"), "[Dd]evice"),
+        (src.detach().to_sparse(), "[Ss]parse"),
+    ):
+        with pytest.raises(TypeError, match=f"^src: this torch.Tensor cannot .*{why}"):
+            bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
+
+
+def test_operators_take_tensors():
+    torch = pytest.importorskip("torch")
+    arrays = problem((4, 3, 5, 6), np.float32, "NXC")
+    wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
+    x, dy, m, v, g = (torch.from_numpy(a) for a in arrays)
+    found = onednn_graph.batch_norm_training_backward(x, dy, m, v, g, epsilon=1e-3)
+    assert found[0].tobytes() == wanted.diff_src.tobytes()
+    rstd = 1 / torch.sqrt(v + 1e-3)
+    fused_batch_norm_grad_v3(dy, x, g, m, rstd, None, epsilon=1e-3)
+    x, dy = (t.movedim(-1, 1) for t in (x, dy))
+    found = ngraph.batch_norm_training_backprop(x, g, g, m, v, dy, epsilon=1e-3)
+    assert np.moveaxis(found[0], 1, -1).tobytes() == wanted.diff_src.tobytes()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PEERS)
+def test_what_bench_times_computes_the_same(name, mode):
+    p = Problem((4, 8, 5, 6), "NCX", "float32")
+    pytest.importorskip(name)
+    call = PEERS[name](p, os.cpu_count(), mode)
+    if call is None:
+        pytest.skip("no such call")
+    diff_src = np.asarray(call()[0])
+    bn_ext_call(p, 1, mode)()
+    np.testing.assert_allclose(diff_src, p.diff_src, rtol=1e-4, atol=1e-5)

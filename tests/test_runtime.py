@@ -78,6 +78,43 @@ def test_show_config(capsys):
         bn_ext.show_config(mode="json")
 
 
+THREADS = "; config = bn_ext.show_config(mode='dicts')"
+THREADS += "; print(config['default_threads'], config['threads_set_by'])"
+
+
+@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+def test_what_sets_the_number_of_threads(monkeypatch):
+    usual = python("import bn_ext" + THREADS).stdout.partition(" ")
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if int(usual[0]) == cpus:
+        assert usual[2] == "the process's CPUs\n"
+    if cpus > 1:
+        assert python("import bn_ext" + THREADS, OMP_NUM_THREADS="1,4").stdout == (
+            "1 OMP_NUM_THREADS\n"
+        )
+        code = "import threadpoolctl, bn_ext; limit = threadpoolctl.threadpool_limits(1)"
+        assert python(code + THREADS).stdout.startswith("1 OpenMP's present limit")
+        code = "import bn_ext; bn_ext._core._set_cpu_quota(1); bn_ext._runtime._QUOTA = 1"
+        assert python(code + THREADS).stdout == "1 the container's CPU quota\n"
+    if hasattr(os, "fork"):
+        # Only a child of a process that has run on threads is marked.
+        code = (
+            "import os, sys, numpy, bn_ext\n"
+            "a, v = numpy.ones((8, 8)), numpy.ones(8)\n"
+            "bn_ext.batch_norm_backward(a, a, v, v, epsilon=0, num_threads=2)\n"
+            "pid = os.fork()\n"
+            "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
+        )
+        assert python(code + THREADS[2:]).stdout.startswith("1 this process was forked")
+    monkeypatch.setattr(_core, "_has_openmp", lambda: False)
+    assert _runtime._threads_set_by(1) == "built without OpenMP"
+
+
+def test_processor_without_the_systems_list(monkeypatch):
+    monkeypatch.setattr(_runtime, "_read", lambda path: "")
+    assert _runtime._processor()
+
+
 def test_import_needs_numpy_alone():
     code = (
         "import sys, numpy; before = set(sys.modules); import bn_ext, bn_ext.specs\n"

@@ -1,5 +1,8 @@
 """The kernel check itself: it passes here, and it can fail."""
 
+import ctypes
+import sys
+
 import numpy as np
 import pytest
 
@@ -44,3 +47,35 @@ def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     assert _verify.verify(say=said.append) == 1
     assert "report" in said[-1]
     assert "float32 training" in said[-1]
+
+
+@pytest.mark.quick
+def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
+    right = _kernels.run
+
+    def wrong(isa, kernel, case, operands, rows, columns, *options):
+        right(isa, kernel, case, operands, rows, columns, *options)
+        ctypes.memset(operands[2].ctypes.data - 1, 0, 1)
+
+    monkeypatch.setattr(_kernels, "run", wrong)
+    dtype = _kernels.DTYPES["float64"]
+    with pytest.raises(_verify.WrongBitsError, match="wrote outside its rows"):
+        _verify.check_block_kernel(bn_ext.get_isa(), "apply", dtype, np.random.default_rng(0))
+
+
+@pytest.mark.quick
+def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    monkeypatch.setattr(_verify, "check_level", lambda isa, seed: 0)
+    said = []
+    assert _verify.verify(say=said.append) == 0
+    assert "no bfloat16: no ml_dtypes" in said[1]
+
+
+@pytest.mark.quick
+def test_speeds():
+    found = dict(_kernels.speeds("float32", seconds=0.003))
+    assert {"reduce", "apply", "apply, one channel"} <= found.keys()
+    for speeds in found.values():
+        assert list(speeds) == list(bn_ext.available_isas())
+        assert all(0 < speed < 1e5 for speed in speeds.values())

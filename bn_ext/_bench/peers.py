@@ -61,7 +61,9 @@ def numpy_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     return call if mode == "training" else None
 
 
-def torch_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
+def torch_call(  # pragma: no cover - held by pytest -m peers
+    problem: Problem, threads: int, mode: Mode
+) -> Call | None:
     """native_batch_norm_backward, in the same memory format."""
     import torch
 
@@ -84,7 +86,9 @@ def torch_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     return lambda: backward(*arguments)
 
 
-def jax_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
+def jax_call(  # pragma: no cover - held by pytest -m peers
+    problem: Problem, threads: int, mode: Mode
+) -> Call | None:
     """The formula under jit, on the CPU; JAX takes all threads."""
     if mode != "training" or problem.dtype == np.float64 or threads != os.cpu_count():
         return None
@@ -112,7 +116,9 @@ def jax_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     return lambda: jax.block_until_ready(backward(*arguments))
 
 
-def tensorflow_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
+def tensorflow_call(  # pragma: no cover - held by pytest -m peers
+    problem: Problem, threads: int, mode: Mode
+) -> Call | None:
     """FusedBatchNormGradV3, eager; TensorFlow takes all threads."""
     if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != os.cpu_count():
         return None

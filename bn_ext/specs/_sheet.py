@@ -7,9 +7,11 @@ from typing import Any
 
 
 def dtype_name(array: Any) -> str:
-    """Name of an array's dtype; of anything else, its type's."""
+    """Name of an array's dtype, torch's without its module; of anything else, its type's."""
     dtype = getattr(array, "dtype", None)
-    return str(getattr(dtype, "name", dtype)) if dtype is not None else type(array).__name__
+    if dtype is None:
+        return type(array).__name__
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def require_dtype(name: str, array: Any, allowed: tuple[str, ...]) -> None:
