@@ -1,6 +1,7 @@
 """Every example in a public docstring, in the README and in docs/ runs."""
 
 import doctest
+import runpy
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,7 @@ def test_docstrings(name):
 )
 def test_pages(path):
     run(path.read_text().replace("```\n", "\n"), path.name)
+
+
+def test_typical_uses():
+    runpy.run_path(str(ROOT / "tests" / "typical_uses.py"))

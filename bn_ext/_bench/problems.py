@@ -61,7 +61,8 @@ class Problem:
         here = dims(shape, layout)
         if here is None:
             raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
-        self.dims, self.layout, self.dtype = shape, layout, dtype_of(dtype)
+        self.dims, self.dtype = shape, dtype_of(dtype)
+        self.layout: Layout = layout
         # As bare loops need them: on cache lines, and not all at one place in a page.
         self.src, self.diff_dst, self.diff_src = (
             aligned(here, self.dtype, offset) for offset in (0, 1536, 2560)

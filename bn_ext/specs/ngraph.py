@@ -1,27 +1,30 @@
 """nGraph: ``BatchNormTrainingBackprop``."""
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext.specs._sheet import dtype_name, renamed, require_dtype
 
 __all__ = ["BatchNormTrainingBackprop", "batch_norm_training_backprop"]
 
+_Data = TypeVar("_Data", bound=np.generic)
+
 _TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-class BatchNormTrainingBackprop(NamedTuple):
+class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
     """Outputs of `batch_norm_training_backprop`, in the spec's order."""
 
-    input_delta: np.ndarray[Any, Any]
-    gamma_delta: np.ndarray[Any, Any]
-    beta_delta: np.ndarray[Any, Any]
+    input_delta: NDArray[_Data]
+    gamma_delta: NDArray[_Data]
+    beta_delta: NDArray[_Data]
 
 
 def batch_norm_training_backprop(
-    input: Any,
+    input: NDArray[_Data],
     gamma: Any,
     beta: Any,
     mean: Any,
@@ -29,7 +32,7 @@ def batch_norm_training_backprop(
     normalized_delta: Any,
     *,
     epsilon: float,
-) -> BatchNormTrainingBackprop:
+) -> BatchNormTrainingBackprop[_Data]:
     """Operator ``BatchNormTrainingBackprop`` of nGraph.
 
     Parameters

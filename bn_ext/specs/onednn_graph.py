@@ -4,9 +4,10 @@ One operator under two names: the versioned one of the oneDNN Graph specificatio
 and the one of the library's Graph API.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext.specs._sheet import dtype_name, renamed, require_dtype
@@ -18,6 +19,9 @@ __all__ = [
     "batch_norm_training_backward",
 ]
 
+_Data = TypeVar("_Data", bound=np.generic)
+_Vector = TypeVar("_Vector", bound=np.generic)
+
 # Type of the data -> types of mean, variance, gamma and their gradients.
 _TYPES = {
     "float32": ("float32",),
@@ -26,20 +30,20 @@ _TYPES = {
 }
 
 
-class BatchNormTrainingBackprop(NamedTuple):
+class BatchNormTrainingBackprop(NamedTuple, Generic[_Data, _Vector]):
     """Outputs of `batch_norm_training_backprop`, in the spec's order."""
 
-    input_delta: np.ndarray[Any, Any]
-    gamma_delta: np.ndarray[Any, Any] | Any
-    beta_delta: np.ndarray[Any, Any] | Any
+    input_delta: NDArray[_Data]
+    gamma_delta: NDArray[_Vector] | Any
+    beta_delta: NDArray[_Vector] | Any
 
 
-class BatchNormTrainingBackward(NamedTuple):
+class BatchNormTrainingBackward(NamedTuple, Generic[_Data, _Vector]):
     """Outputs of `batch_norm_training_backward`, in the spec's order."""
 
-    diff_src: np.ndarray[Any, Any]
-    diff_gamma: np.ndarray[Any, Any] | Any
-    diff_beta: np.ndarray[Any, Any] | Any
+    diff_src: NDArray[_Data]
+    diff_gamma: NDArray[_Vector] | Any
+    diff_beta: NDArray[_Vector] | Any
 
 
 def _check(data: dict[str, Any], vectors: dict[str, Any], epsilon: float) -> None:
@@ -62,9 +66,9 @@ def _check(data: dict[str, Any], vectors: dict[str, Any], epsilon: float) -> Non
 
 
 def batch_norm_training_backprop(
-    input_forward: Any,
+    input_forward: NDArray[_Data],
     output_delta: Any,
-    mean: Any,
+    mean: NDArray[_Vector],
     variance: Any,
     gamma: Any = None,
     *,
@@ -72,7 +76,7 @@ def batch_norm_training_backprop(
     data_format: Literal["NXC", "NCX"] = "NXC",
     gamma_delta: bool = True,
     beta_delta: bool = True,
-) -> BatchNormTrainingBackprop:
+) -> BatchNormTrainingBackprop[_Data, _Vector]:
     """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph specification.
 
     Parameters
@@ -155,9 +159,9 @@ def batch_norm_training_backprop(
 
 
 def batch_norm_training_backward(
-    src: Any,
+    src: NDArray[_Data],
     diff_dst: Any,
-    mean: Any,
+    mean: NDArray[_Vector],
     variance: Any,
     gamma: Any = None,
     *,
@@ -165,7 +169,7 @@ def batch_norm_training_backward(
     data_format: Literal["NXC", "NCX"] = "NXC",
     diff_gamma: bool = True,
     diff_beta: bool = True,
-) -> BatchNormTrainingBackward:
+) -> BatchNormTrainingBackward[_Data, _Vector]:
     """Operator ``BatchNormTrainingBackward`` of the oneDNN Graph API.
 
     Parameters

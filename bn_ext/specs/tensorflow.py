@@ -1,13 +1,16 @@
 """TensorFlow: ``FusedBatchNormGradV3``."""
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext.specs._sheet import renamed, require_dtype
 
 __all__ = ["FusedBatchNormGradV3", "fused_batch_norm_grad_v3"]
+
+_Data = TypeVar("_Data", bound=np.generic)
 
 _TYPES = ("float16", "bfloat16", "float32")
 # The rank says how many axes there are; the string, where C is.
@@ -19,19 +22,19 @@ _FORMATS: Final[dict[str, Literal["NXC", "NCX"]]] = {
 }
 
 
-class FusedBatchNormGradV3(NamedTuple):
+class FusedBatchNormGradV3(NamedTuple, Generic[_Data]):
     """Outputs of `fused_batch_norm_grad_v3`, in the op's order."""
 
-    x_backprop: np.ndarray[Any, Any]
-    scale_backprop: np.ndarray[Any, Any]
-    offset_backprop: np.ndarray[Any, Any]
-    reserve_space_4: np.ndarray[Any, Any]
-    reserve_space_5: np.ndarray[Any, Any]
+    x_backprop: NDArray[_Data]
+    scale_backprop: NDArray[np.float32]
+    offset_backprop: NDArray[np.float32]
+    reserve_space_4: NDArray[np.float32]
+    reserve_space_5: NDArray[np.float32]
 
 
 def fused_batch_norm_grad_v3(
     y_backprop: Any,
-    x: Any,
+    x: NDArray[_Data],
     scale: Any,
     reserve_space_1: Any,
     reserve_space_2: Any,
@@ -41,7 +44,7 @@ def fused_batch_norm_grad_v3(
     data_format: str = "NHWC",
     is_training: bool = True,
     name: str | None = None,
-) -> FusedBatchNormGradV3:
+) -> FusedBatchNormGradV3[_Data]:
     """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
@@ -135,5 +138,6 @@ def fused_batch_norm_grad_v3(
             data_format=_FORMATS[data_format],
             is_training=is_training,
         )
+    diff_src, diff_gamma, diff_beta = grads
     empty = (np.empty(0, np.float32), np.empty(0, np.float32))
-    return FusedBatchNormGradV3(*grads, *empty)
+    return FusedBatchNormGradV3(diff_src, diff_gamma, diff_beta, *empty)
