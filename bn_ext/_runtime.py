@@ -1,10 +1,8 @@
 """What this process is: the instruction set in use, the threads it may have."""
 
 import os
-import platform
 import re
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,15 +25,17 @@ _SPIN_COUNT = "1000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     """The text of one of the system's files, "" where there is none."""
+    # Not by pathlib, which would double the time of the import.
     try:
-        return path.read_text()
+        with open(path) as file:
+            return file.read()
     except OSError:
         return ""
 
 
-def _openmp_libraries(maps: Path = Path("/proc/self/maps")) -> list[str]:
+def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     """Paths of the OpenMP runtimes in this process, where the system can tell."""
     found = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _read(maps), re.MULTILINE)
     return list(dict.fromkeys(found))
@@ -109,7 +109,7 @@ def _choose_isa(name: str) -> None:
 
 
 def _cpu_quota(
-    cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+    cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> int | None:
     """Whole CPUs that the process's control groups allow it, at least 1; None: no limit.
 
@@ -121,13 +121,13 @@ def _cpu_quota(
         if controllers == "":
             root, files = cgroups, ["cpu.max"]
         elif "cpu" in controllers.split(","):
-            root, files = cgroups / controllers, ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+            root, files = f"{cgroups}/{controllers}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
-        place = root / group.lstrip("/")
-        # A container may see only its own group, mounted as the root.
-        for folder in {place, *(p for p in place.parents if p.is_relative_to(root)), root}:
-            words = [word for name in files for word in _read(folder / name).split()]
+        # A container may see only its own group, mounted as the root: then most are missing.
+        names = group.strip("/").split("/")
+        for folder in {"/".join([root, *names[:k]]) for k in range(len(names) + 1)}:
+            words = [word for name in files for word in _read(f"{folder}/{name}").split()]
             if len(words) == 2 and words[0] not in ("max", "-1"):
                 limits.append(int(words[0]) / int(words[1]))
     return max(1, int(min(limits) + 0.5)) if limits else None
@@ -135,9 +135,11 @@ def _cpu_quota(
 
 def _processor() -> str:
     """Its name, where the system tells."""
-    for line in _read(Path("/proc/cpuinfo")).splitlines():
+    for line in _read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
+    import platform
+
     return platform.processor() or platform.machine()
 
 
@@ -184,6 +186,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     """
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    import platform
+
     threads = _core._default_threads()
     config = {
         "version": __version__,

@@ -179,8 +179,8 @@ def test_quota_of_the_container(tmp_path, files, membership, quota):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n")
     (tmp_path / "membership").write_text(membership + "\n")
-    assert _runtime._cpu_quota(root, tmp_path / "membership") == quota
+    assert _runtime._cpu_quota(str(root), str(tmp_path / "membership")) == quota
 
 
 def test_no_control_groups(tmp_path):
-    assert _runtime._cpu_quota(tmp_path / "none", tmp_path / "nothing") is None
+    assert _runtime._cpu_quota(str(tmp_path / "none"), str(tmp_path / "nothing")) is None
