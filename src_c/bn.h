@@ -20,6 +20,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Before anything else of ours fails for want of vector types or __builtin_convertvector. */
+#if defined(__clang__)
+#if __clang_major__ < 14
+#error "bn_ext needs clang 14 or newer"
+#endif
+#elif defined(__GNUC__)
+#if __GNUC__ < 11
+#error "bn_ext needs gcc 11 or newer"
+#endif
+#else
+#error "bn_ext needs gcc 11, clang 14, or newer; on Windows clang-cl"
+#endif
+
 #ifdef __FAST_MATH__
 #error "bn_ext promises the same bits everywhere: -ffast-math breaks that"
 #endif
