@@ -539,6 +539,15 @@ class TestOneDNN:
             p.run(operator, data_format="NHWC")
 
 
+def test_onednn_of_what_is_no_array(p):
+    for operator in (
+        onednn_graph.batch_norm_training_backprop,
+        onednn_graph.batch_norm_training_backward,
+    ):
+        with pytest.raises(TypeError, match="^(src|input_forward): expected an array, got list"):
+            operator([[1.0]], [[1.0]], p.mean, p.variance, p.gamma, epsilon=EPSILON)
+
+
 def test_ngraph_of_what_is_no_array(p):
     with pytest.raises(TypeError, match="^input: expected an array, got list"):
         ngraph.batch_norm_training_backprop([], *[None] * 4, None, epsilon=EPSILON)
