@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,9 @@ guarded.Region(1).memory[guarded.PAGE * 2]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="has no allocator but its own"
+)
 def test_every_allocation_may_fail(tmp_path):
     pytest.importorskip("ml_dtypes")
     compiler = shutil.which("cc") or shutil.which("gcc")

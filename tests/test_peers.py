@@ -6,6 +6,7 @@ Values within what the other's own arithmetic allows, and the same classes of Na
 infinities; where semantics.md says that one of them differs, it is not asked.
 """
 
+import doctest
 import importlib.util
 import os
 import tracemalloc
@@ -217,3 +218,13 @@ def test_what_bench_times_computes_the_same(name, mode):
     diff_src = np.asarray(call()[0])
     bn_ext_call(p, 1, mode)()
     np.testing.assert_allclose(diff_src, p.diff_src, rtol=1e-4, atol=1e-5)
+
+
+def test_the_page_for_torch():
+    torch = pytest.importorskip("torch")
+    page = Path(__file__).parent.parent / "docs" / "howto" / "torch.md"
+    text = page.read_text().partition("```pycon\n")[2].partition("```\n")[0]
+    names = {"torch": torch, "np": np, "bn_ext": bn_ext}
+    test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), 0)
+    assert test.examples
+    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
