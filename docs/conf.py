@@ -3,7 +3,7 @@
 import bn_ext
 
 project = "bn_ext"
-author = "the bn_ext authors"
+author = "the bn_ext developers"
 copyright = f"2026, {author}"
 version = release = bn_ext.__version__
 
