@@ -56,7 +56,7 @@ def test_help_names_every_command_and_exit_status(capsys):
     ("arguments", "message"),
     [
         ([], "the following arguments are required"),
-        (["prove"], "'verify'"),
+        (["prove"], "verify"),
         (["bench", "--shapes", "4"], "each at least 1, as 8x64x28x28, got '4'"),
         (["bench", "--shapes", "4x0"], "each at least 1, as 8x64x28x28, got '4x0'"),
         (["bench", "--shapes", "ax3"], "each at least 1, as 8x64x28x28, got 'ax3'"),

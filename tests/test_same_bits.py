@@ -178,12 +178,17 @@ def run(problem, *, channels_last, is_training, isa, threads, src_offset, diff_d
                 src, diff_dst, *problem.vectors(), sums, src.size // max(1, len(problem.mean)),
                 **options, **more,
             )  # fmt: skip
-            assert started[0] == min(threads, started[1])
+            assert started[0] == expected_threads(threads, started[1])
         started, tasks = _core._last_call()
-    assert started == min(threads, tasks)
+    assert started == expected_threads(threads, tasks)
     for given, returned in zip(outs or (), grads, strict=False):
         assert given is None or given is returned
     return all_bits(grads)
+
+
+def expected_threads(asked, tasks):
+    """How many a call takes that may have so many."""
+    return min(asked, tasks) if _core._has_openmp() else 1
 
 
 def rows(*tables):
@@ -243,8 +248,8 @@ def test_any_number_of_threads(rng, threads, large, is_training):
                 num_threads=k,
             )  # fmt: skip
             started, tasks = _core._last_call()
-            assert tasks >= k
-            assert started == k
+            assert tasks >= k or not _core._has_openmp()
+            assert started == expected_threads(k, tasks)
             results.append(all_bits(grads))
         assert results[0] == results[1]
 
