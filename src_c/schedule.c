@@ -123,6 +123,7 @@ enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
 
 static int64_t ask_cache(int level) {
     int64_t bytes = 0;
+    (void)level;
 #ifdef __linux__
     /* First what the kernel says: sysconf multiplied a virtual machine's L3 by ten. */
     char path[64], unit = 0;
@@ -133,8 +134,10 @@ static int64_t ask_cache(int level) {
         bytes = size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1);
     if (file)
         fclose(file);
+#ifdef _SC_LEVEL2_CACHE_SIZE /* not in musl */
     if (bytes <= 0)
         bytes = sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
+#endif
 #elif defined(__APPLE__)
     size_t length = sizeof bytes;
     if (sysctlbyname(level == 2 ? "hw.l2cachesize" : "hw.l3cachesize", &bytes, &length, NULL, 0))
