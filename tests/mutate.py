@@ -222,9 +222,10 @@ MUTANTS = [
     ),
     (
         "backward.c",
-        "const int64_t few = j->reduce && j->write ?",
-        "const int64_t few = 0 ?",
-        "frozen statistics: reduced whole before written (in place: from what was overwritten)",
+        "    if (j->reduce)\n        j->reduce(b, &coefs, &sums);\n    if (j->write)\n",
+        "    if (j->write)\n        write_block(j, b, &coefs);\n    if (j->reduce)\n"
+        "        j->reduce(b, &coefs, &sums);\n    if (false)\n",
+        "frozen statistics: written before reduced (in place: sums of what was overwritten)",
     ),
     (
         "backward.c",
