@@ -16,7 +16,7 @@ nox.needs_version = ">=2024.10"
 #: Scripts in .ci/ that set up what they need themselves.
 SCRIPTS = (
     "aarch64", "coverage", "docs", "freethreaded", "fuzz", "random", "run", "sanitize", "serial",
-    "soak", "stranger", "tsan", "valgrind", "wheel", "wheel-aarch64",
+    "soak", "stranger", "tsan", "valgrind", "wheel",
 )  # fmt: skip
 
 

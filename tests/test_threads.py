@@ -1,5 +1,6 @@
 """Threads: how many, when, without the GIL, and after a fork."""
 
+import json
 import multiprocessing
 import os
 import subprocess
@@ -74,6 +75,19 @@ def test_gil_is_released(rng):
         thread.join()
     assert took > 0.05
     assert advanced > 5
+
+
+@needs_openmp
+def test_threadpoolctl_lists_the_pool():
+    code = (
+        "import json, threadpoolctl\n"
+        "pools = threadpoolctl.threadpool_info()\n"
+        "pools = [p['filepath'] for p in pools if p['user_api'] == 'openmp']\n"
+        "print(json.dumps([pools, bn_ext.show_config(mode='dicts')['openmp_libraries']]))"
+    )
+    pools, ours = json.loads(" ".join(in_new_process(code)))
+    assert ours
+    assert {os.path.realpath(p) for p in pools} == {os.path.realpath(p) for p in ours}
 
 
 @needs_openmp
