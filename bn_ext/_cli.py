@@ -1,7 +1,7 @@
 """The command line: `bn-ext info`, `bn-ext verify`, `bn-ext bench`.
 
 Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage or a package
-that is missing; 130 if interrupted.
+that is missing, or a file that cannot be written; 130 if interrupted, or if nobody reads on.
 """
 
 import argparse
@@ -274,7 +274,8 @@ def parser() -> argparse.ArgumentParser:
         description="Batch normalization's gradient for NumPy arrays: what runs here, proof that "
         "every bit is as promised, and how fast it is.",
         epilog="Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage "
-        "or a package that is missing; 130 if interrupted.",
+        "or a package that is missing, or a file that cannot be written; 130 if interrupted, or if "
+        "nobody reads on.",
     )
     top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="{info,verify,bench}")
@@ -344,6 +345,13 @@ def main(arguments: list[str] | None = None) -> int:
         return status
     except UsageError as error:
         print(f"bn-ext {options.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # What is still in the buffer has nowhere to go when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 130
+    except (MemoryError, OSError) as error:
+        print(f"bn-ext {options.command}: {str(error) or 'not enough memory'}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

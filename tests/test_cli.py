@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 
@@ -97,6 +98,32 @@ def test_interrupted(capsys, monkeypatch):
 
     monkeypatch.setattr(_verify, "verify", interrupt)
     assert run(capsys, "verify") == (130, "", "interrupted\n")
+
+
+def test_nobody_reads_on():
+    code = "import sys; from bn_ext._cli import main; sys.exit(main(['info']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-P", "-u", "-c", code], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(MemoryError(), "not enough memory"), (OSError("the disk is full"), "the disk is full")],
+)
+def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(_cli, "row", fail)
+    status, _, err = run(capsys, "bench", "--shapes", "4x4")
+    assert status == 2
+    assert err == f"bn-ext bench: {message}\n"
 
 
 # ---- info -------------------------------------------------------------------
