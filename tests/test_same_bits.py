@@ -186,6 +186,26 @@ def run(problem, *, channels_last, is_training, isa, threads, src_offset, diff_d
     return all_bits(grads)
 
 
+IN_PLACE = [("NXC", 300, 40, 1), ("NXC", 50, 3, 9), ("NCX", 40, 6, 9), ("NCX", 9, 3, 900),
+            ("NCX", 2, 3, 9000)]  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("over", ["src", "diff_dst"])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), IN_PLACE)
+def test_in_place(rng, data_format, outer, channels, inner, is_training, over):
+    """What is overwritten has been read by then: one pass reads and writes, if frozen."""
+    for types in DTYPES:
+        problem = make(rng, (outer, channels, inner), types, data_format, "normal")
+        options = {"data_format": data_format, "is_training": is_training}
+        want = all_bits(problem.run(bn_ext.batch_norm_backward, **options))
+        target = getattr(problem, over)
+        grads = problem.run(bn_ext.batch_norm_backward, out=(target, None, None), **options)
+        assert grads.diff_src is target
+        assert all_bits(grads) == want
+
+
 def expected_threads(asked, tasks):
     """How many a call takes that may have so many."""
     return min(asked, tasks) if _core._has_openmp() else 1
