@@ -207,7 +207,7 @@ def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
     panel.invert_yaxis()
     panel.set_xscale("log")
     panel.xaxis.set_major_formatter("{x:g}")
-    panel.margins(x=0.1)
+    panel.margins(x=0.1, y=0.01)
     panel.set_xlabel("time as a multiple of bn_ext's")
     panel.set_title(title, fontsize=9)
     if peers:
