@@ -15,7 +15,7 @@ nox.needs_version = ">=2024.10"
 
 #: Scripts in .ci/ that set up what they need themselves.
 SCRIPTS = (
-    "aarch64", "coverage", "docs", "freethreaded", "fuzz", "random", "run", "sanitize", "serial",
+    "aarch64", "coverage", "docs", "freethreaded", "fuzz", "musl", "random", "run", "sanitize", "serial",
     "soak", "stranger", "tsan", "valgrind", "wheel",
 )  # fmt: skip
 
