@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +76,34 @@ def test_gil_is_released(rng):
         thread.join()
     assert took > 0.05
     assert advanced > 5
+
+
+@needs_openmp
+@needs_linux
+def test_pool_that_another_made_in_another_mode():
+    """Threads keep the floating-point mode they were made in; ours compute in the default one."""
+    code = f"""
+import ctypes, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_same_bits import fp_mode
+paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
+if not hasattr(gomp, "GOMP_parallel"):
+    sys.exit("no libgomp")
+nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
+with fp_mode("flush"):
+    gomp.GOMP_parallel(nothing, None, 4, 0)
+dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
+for training in (True, False):
+    one, four = (
+        bn_ext.batch_norm_backward(
+            dy, dy, v, v, epsilon=0, is_training=training, num_threads=k, out=None
+        ).diff_src.tobytes()
+        for k in (1, 4)
+    )
+    print(one == four, any(one), _core._last_call()[0])
+"""
+    assert in_new_process(code) == ["True", "True", "4"] * 2
 
 
 @needs_openmp
