@@ -25,7 +25,7 @@ from rich.progress import Progress
 import bn_ext
 from bn_ext._bench.peers import MODES
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
-from bn_ext._bench.timing import Case, markdown
+from bn_ext._bench.timing import cases_of, markdown
 
 from . import kernels, ladder, readme, rows, situations, sizes, streams
 
@@ -61,16 +61,8 @@ def show(options, console, name, heading, text):
 
 def report_rows(options, console, library):
     facts, title = machine()
-    cases = [
-        Case(shape, layout, dtype, count, mode, name)
-        for mode in options.modes
-        for count in options.threads
-        for dtype in options.dtypes
-        for layout in options.layouts
-        for name in options.sets
-        for shape in SETS[name]
-    ]
-    cases = [case for case in cases if case.exists()]
+    named = [(name, shape) for name in options.sets for shape in SETS[name]]
+    cases = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
     found, names = [], list(options.peers)
     with Progress(console=console) as progress:
         task = progress.add_task("rows", total=len(cases))

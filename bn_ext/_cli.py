@@ -20,7 +20,7 @@ import bn_ext
 from bn_ext import _verify
 from bn_ext._bench.peers import MODES, PEERS
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS, Shape, dtype_of
-from bn_ext._bench.timing import Case, Row, row
+from bn_ext._bench.timing import Case, Row, cases_of, row
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,20 +133,12 @@ def as_threads(text: str) -> int:
     return int(text)
 
 
-def cases_of(options: argparse.Namespace) -> list[Case]:
+def chosen_cases(options: argparse.Namespace) -> list[Case]:
     named = [(name, shape) for name in options.sets or [] for shape in SETS[name]]
     named += [("", shape) for shape in options.shapes or []]
     if not named:
         named = [("resnet", shape) for shape in SETS["resnet"]]
-    cases = [
-        Case(shape, layout, dtype, threads, mode, name)
-        for mode in options.modes
-        for threads in options.threads
-        for dtype in options.dtypes
-        for layout in options.layouts
-        for name, shape in named
-    ]
-    found = [case for case in cases if case.exists()]
+    found = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
     if not found:
         raise UsageError("--layouts: shapes (N, C) have the layout NXC alone")
     return found
@@ -232,7 +224,7 @@ def bench(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    cases = cases_of(options)
+    cases = chosen_cases(options)
     config = bn_ext.show_config(mode="dicts")
     assert config is not None
     title = f"{config['processor']}, {config['isa']}, bn_ext {config['version']}, {date.today()}"

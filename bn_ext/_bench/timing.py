@@ -2,14 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 from bn_ext._bench.peers import Call, Mode, Peer, bn_ext_call
 from bn_ext._bench.problems import Layout, Problem, Shape, dims
 
-__all__ = ["Case", "Row", "Skipped", "least_seconds", "markdown", "row"]
+__all__ = ["Case", "Row", "Skipped", "cases_of", "least_seconds", "markdown", "row"]
 
 # Longer than another OpenMP pool spins before it sleeps.
 PAUSE, BURST = 0.01, 0.005
@@ -31,6 +32,23 @@ class Case:
     def exists(self) -> bool:
         """Has the shape this layout?"""
         return dims(self.shape, self.layout) is not None
+
+
+def cases_of(
+    shapes: Iterable[tuple[str, Shape]],
+    modes: Iterable[Mode],
+    threads: Iterable[int],
+    dtypes: Iterable[str],
+    layouts: Iterable[Layout],
+) -> list[Case]:
+    """Every combination that exists; shapes as (name of the set, shape)."""
+    cases = (
+        Case(shape, layout, dtype, count, mode, name)
+        for mode, count, dtype, layout, (name, shape) in product(
+            modes, threads, dtypes, layouts, shapes
+        )
+    )
+    return [case for case in cases if case.exists()]
 
 
 Row = dict[str, Any]
