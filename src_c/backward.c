@@ -179,13 +179,17 @@ static int64_t stream_rows(const work *w) {
     return at_least(rows, LEAST_STREAM) | 1;
 }
 
-static void plan(work *w, int threads) {
+static void measure(work *w) {
     const bn_problem *p = w->p;
     w->size = dtype_size(p->dtype);
     w->number = p->dtype == BN_F64 ? 8 : 4;
     w->channels = p->channel.size;
     w->outer = count_of(p->outer, p->n_outer);
     w->inner = count_of(p->inner, p->n_inner);
+}
+
+static void plan(work *w, int threads) {
+    const bn_problem *p = w->p;
     w->merged = w->chunks_per_row = w->rows_per_chunk = 1;
     w->lanes = BN_STRETCH_BYTES / w->size;
 
@@ -905,6 +909,34 @@ static void second_task(void *work_, void *scratch_, int64_t tile, int64_t chunk
 
 /* ---- the three entries ------------------------------------------------- */
 
+/* A problem, or a part of one, without elements: the parameter gradients are those of the
+ * whole, zeros where that has no elements either. */
+static bn_status run_empty(work *w, const double *given, double *wanted) {
+    const bn_problem *p = w->p;
+    const size_t sums = (size_t)(2 * w->channels) * sizeof *given;
+    if (wanted) {
+        memset(wanted, 0, sums);
+        return BN_OK;
+    }
+    char *memory = malloc(lay_out_work(w, NULL));
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_work(w, memory);
+    if (w->count > 0) {
+        prepare_channels(w);
+        memcpy(w->sums.plane, given, sums);
+        finish_channels(w, 0, w->channels);
+    } else {
+        memset(w->value, 0, (size_t)w->channels * sizeof *w->value);
+        if (p->diff_gamma.data)
+            vector_write(&p->diff_gamma, 0, w->channels, w->value);
+        if (p->diff_beta.data)
+            vector_write(&p->diff_beta, 0, w->channels, w->value);
+    }
+    free(memory);
+    return BN_OK;
+}
+
 /* Sums given: no first pass. Sums wanted: no second one. */
 static bn_status run(const bn_problem *p, const double *given, double *wanted, double count) {
     work w = {.p = p, .kernels = &bn_kernels_current()->dtype[p->dtype]};
@@ -912,12 +944,15 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     w.fused = !p->training && param_grads && !given && !wanted;
     w.reduce = wanted || w.fused || (p->training && !given) ? w.kernels->reduce : NULL;
     w.write = wanted ? NULL : p->training ? w.kernels->apply : w.kernels->scale;
-
-    const int64_t elements =
-        count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
+    measure(&w);
+    w.count = count > 0 ? count : (double)w.outer * (double)w.inner;
+    const int64_t elements = w.outer * w.channels * w.inner;
+    if (elements == 0) {
+        w.reduce = NULL;
+        return run_empty(&w, given, wanted);
+    }
     const int threads = bn_threads_wanted(p->num_threads, elements);
     plan(&w, threads);
-    w.count = count > 0 ? count : (double)w.outer * (double)w.inner;
 
     char *memory = malloc(lay_out_work(&w, NULL) + 64);
     if (!memory)
