@@ -1252,6 +1252,11 @@ def _has_openmp():
     return bool(bn_has_openmp())
 
 
+def _openmp_address():
+    """Where the OpenMP runtime that serves us lies in memory; 0 without one."""
+    return bn_openmp_address()
+
+
 def _forked():
     return bool(bn_forked())
 

@@ -937,6 +937,43 @@ static bn_status run_empty(work *w, const double *given, double *wanted) {
     return BN_OK;
 }
 
+/* The call with so many threads at most. */
+static bn_status run_on(work *w, int threads, const double *given, double *wanted) {
+    plan(w, threads);
+    char *memory = malloc(lay_out_work(w, NULL) + 64);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_work(w, (char *)(((uintptr_t)memory + 63) / 64 * 64));
+    scratch measured;
+    const bn_schedule s = {
+        .tiles = w->tiles,
+        .tasks = w->chunks,
+        .tile_bytes = w->tile * w->outer * w->inner * w->size * 2,
+        .first = w->reduce ? first_task : NULL,
+        .second = w->write && !w->fused ? second_task : NULL,
+        .finish = finish_tile,
+        .start = start,
+        .work = w,
+        .scratch = lay_out_scratch(w, &measured, NULL),
+    };
+    bn_status status = BN_NO_MEMORY;
+    char *team = bn_schedule_memory(&s, threads);
+    if (team) {
+        prepare_channels(w);
+        if (given) {
+            memcpy(w->sums.plane, given, (size_t)(2 * w->channels) * sizeof *given);
+            finish_channels(w, 0, w->channels);
+        }
+        bn_schedule_run(&s, threads, team);
+        if (wanted)
+            memcpy(wanted, w->sums.plane, (size_t)(2 * w->channels) * sizeof *wanted);
+        status = BN_OK;
+    }
+    free(team);
+    free(memory);
+    return status;
+}
+
 /* Sums given: no first pass. Sums wanted: no second one. */
 static bn_status run(const bn_problem *p, const double *given, double *wanted, double count) {
     work w = {.p = p, .kernels = &bn_kernels_current()->dtype[p->dtype]};
@@ -951,40 +988,9 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
         w.reduce = NULL;
         return run_empty(&w, given, wanted);
     }
-    const int threads = bn_threads_wanted(p->num_threads, elements);
-    plan(&w, threads);
-
-    char *memory = malloc(lay_out_work(&w, NULL) + 64);
-    if (!memory)
-        return BN_NO_MEMORY;
-    lay_out_work(&w, (char *)(((uintptr_t)memory + 63) / 64 * 64));
-    scratch measure;
-    const bn_schedule s = {
-        .tiles = w.tiles,
-        .tasks = w.chunks,
-        .tile_bytes = w.tile * w.outer * w.inner * w.size * 2,
-        .first = w.reduce ? first_task : NULL,
-        .second = w.write && !w.fused ? second_task : NULL,
-        .finish = finish_tile,
-        .start = start,
-        .work = &w,
-        .scratch = lay_out_scratch(&w, &measure, NULL),
-    };
-    bn_status status = BN_NO_MEMORY;
-    char *team = bn_schedule_memory(&s, threads);
-    if (team) {
-        prepare_channels(&w);
-        if (given) {
-            memcpy(w.sums.plane, given, (size_t)(2 * w.channels) * sizeof *given);
-            finish_channels(&w, 0, w.channels);
-        }
-        bn_schedule_run(&s, threads, team);
-        if (wanted)
-            memcpy(wanted, w.sums.plane, (size_t)(2 * w.channels) * sizeof *wanted);
-        status = BN_OK;
-    }
-    free(team);
-    free(memory);
+    const int threads = bn_enter(p->num_threads, elements);
+    const bn_status status = run_on(&w, threads, given, wanted);
+    bn_leave(threads);
     return status;
 }
 

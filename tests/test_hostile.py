@@ -290,7 +290,8 @@ def test_a_dtype_whose_type_runs_code(p):
     data = np.zeros((6, 4, 5), vector.dtype)
     for changed in (
         {"src": data, "diff_dst": data}, {"mean": vector}, {"variance": vector},
-        {"gamma": vector}, {"diff_dst": data}, {"out": (data, None, None)}, {"out": (None, vector, None)},
+        {"gamma": vector}, {"diff_dst": data}, {"out": (data, None, None)},
+        {"out": (None, vector, None)},
     ):  # fmt: skip
         asked.clear()
         p.src.shape = (6, 4, 5)

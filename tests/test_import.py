@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bn_ext import _runtime
+from bn_ext import _core, _runtime
 
 pytestmark = pytest.mark.quick
 
@@ -36,3 +36,38 @@ def test_import_next_to_a_library_with_such_a_name(tmp_path):
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+LIBOMP = sorted(
+    [*Path("/usr/lib").glob("llvm-*/lib/libomp.so*"), *Path(sys.prefix).glob("lib/libiomp5.so")]
+)
+
+
+@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+class TestWhoDecidesHowThreadsWait:
+    def test_the_runtime_that_serves_us(self):
+        name = _runtime._library_at(_core._openmp_address())
+        assert any(path.endswith(name) for path in _runtime._openmp_libraries())
+        assert _runtime._library_at(0) == ""
+
+    def test_another_runtime(self, monkeypatch):
+        for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(_runtime, "_library_at", lambda address: "libiomp5.so")
+        assert _runtime._wait_set_by() == "libiomp5.so's own choice; KMP_BLOCKTIME changes it"
+        monkeypatch.setenv("KMP_BLOCKTIME", "0")
+        assert _runtime._wait_set_by() == "KMP_BLOCKTIME"
+        monkeypatch.setattr(_runtime, "_library_at", lambda address: "libgomp-24e2ab19.so.1.0.0")
+        assert _runtime._wait_set_by() == _runtime._WAIT_SET_BY
+
+    @pytest.mark.skipif(not LIBOMP, reason="no libomp here")
+    def test_libomp_preloaded(self):
+        code = (
+            "import bn_ext; c = bn_ext.show_config(mode='dicts'); print(c['idle_threads_set_by'])"
+        )
+        env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME")}
+        env["LD_PRELOAD"] = str(LIBOMP[0])
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True
+        )
+        assert "KMP_BLOCKTIME" in done.stdout, done.stderr
