@@ -18,8 +18,6 @@ from cases import EPSILON, Problem, all_bits, dtype, placed
 
 import bn_ext
 
-pytestmark = pytest.mark.quick
-
 
 @pytest.fixture
 def p(rng):

@@ -11,8 +11,6 @@ import pytest
 
 from bn_ext import _core, _runtime
 
-pytestmark = pytest.mark.quick
-
 
 def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):
     """Linux's file names are bytes; one such library must not keep ours from loading."""
