@@ -1331,3 +1331,17 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] runn
         else:
             kernels.total(&sums, n, &others)
     fp_mode_leave(mode)
+
+
+# ---- what the sheets of specs share with the functions above -----------------------
+
+def _as_array(a, name):
+    return as_array(a, name)
+
+
+def _as_epsilon(epsilon):
+    return as_epsilon(epsilon)
+
+
+def _as_flag(value, name):
+    return as_flag(value, name)

@@ -8,7 +8,6 @@ import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 pytestmark = pytest.mark.quick
 
@@ -624,118 +623,6 @@ def test_unaligned_out_vectors(p):
     grads = p.run(bn_ext.batch_norm_backward, out=(None, unaligned, None))
     assert grads.diff_gamma is unaligned
     assert unaligned.tobytes() == want.diff_gamma.tobytes()
-
-
-# ---- the operators ----------------------------------------------------------------
-
-
-OPERATORS = {
-    "onednn_backprop": onednn_graph.batch_norm_training_backprop,
-    "onednn_backward": onednn_graph.batch_norm_training_backward,
-}
-
-
-@pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-class TestOneDNN:
-    def test_float64_is_refused(self, rng, operator):
-        with pytest.raises(TypeError, match="expected float32 or float16 or bfloat16, got float64"):
-            Problem(rng, (6, 5), "NXC", "float64").run(operator)
-
-    def test_float16_vectors_are_refused(self, rng, operator):
-        with pytest.raises(TypeError, match="^mean: expected float32, got float16"):
-            Problem(rng, (6, 5), "NXC", "float16", "float16").run(operator)
-
-    @pytest.mark.parametrize("epsilon", [0, -1, np.inf, np.nan, 1e-60, 1e60])
-    def test_epsilon_that_is_no_positive_float32(self, p, operator, epsilon):
-        with pytest.raises(ValueError, match="^epsilon: expected a positive number"):
-            p.run(operator, epsilon=epsilon)
-
-    def test_epsilon_is_required(self, p, operator):
-        with pytest.raises(TypeError, match="epsilon"):
-            operator(p.src, p.diff_dst, *p.vectors())
-
-    def test_epsilon_that_is_no_number(self, p, operator):
-        for epsilon in ("1e-3", None, [1.0]):
-            with pytest.raises(TypeError, match="^epsilon: expected a real number"):
-                p.run(operator, epsilon=epsilon)
-
-    def test_unknown_data_format(self, p, operator):
-        with pytest.raises(ValueError, match="^data_format"):
-            p.run(operator, data_format="NHWC")
-
-
-def test_errors_use_the_operators_names(rng, p):
-    with pytest.raises(ValueError, match="^output_delta: expected shape .* as input_forward"):
-        onednn_graph.batch_norm_training_backprop(
-            p.src, p.diff_dst[:1], *p.vectors(), epsilon=EPSILON
-        )
-    with pytest.raises(ValueError, match="^diff_dst: expected shape .* as src"):
-        onednn_graph.batch_norm_training_backward(
-            p.src, p.diff_dst[:1], *p.vectors(), epsilon=EPSILON
-        )
-    four = Problem(rng, (2, 3, 4, 5), "NXC")
-    mean, variance, gamma = four.vectors()
-    with pytest.raises(ValueError, match="^reserve_space_2: expected shape"):
-        tensorflow.fused_batch_norm_grad_v3(
-            four.diff_dst, four.src, gamma, mean, variance[1:], None
-        )
-    with pytest.raises(ValueError, match="^y_backprop: expected shape .* as x"):
-        tensorflow.fused_batch_norm_grad_v3(
-            four.diff_dst[:1], four.src, gamma, mean, variance, None
-        )
-    with pytest.raises(ValueError, match="^normalized_delta: expected shape .* as input"):
-        ngraph.batch_norm_training_backprop(
-            four.src, mean[:3], mean[:3], mean[:3], mean[:3], four.diff_dst[:1], epsilon=EPSILON
-        )
-
-
-def test_one_optional_output_without_the_other(p):
-    for options in ({"diff_gamma": False}, {"diff_beta": False}):
-        with pytest.raises(ValueError, match="both or neither"):
-            p.run(onednn_graph.batch_norm_training_backward, **options)
-
-
-def test_tensorflow_ranks_and_formats(rng):
-    for dims in ((6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)):
-        q = Problem(rng, dims, "NXC")
-        with pytest.raises(ValueError, match="^y_backprop: expected rank 4 or 5"):
-            tensorflow.fused_batch_norm_grad_v3(
-                q.diff_dst, q.src, q.gamma, q.mean, q.variance, None
-            )
-    q = Problem(rng, (2, 3, 4, 5), "NXC")
-    for data_format in ("NXC", "NHW", None):
-        with pytest.raises(ValueError, match="^data_format: expected one of NHWC"):
-            tensorflow.fused_batch_norm_grad_v3(
-                q.diff_dst, q.src, q.gamma, q.mean, q.variance, None, data_format=data_format
-            )
-    for position in range(2, 5):
-        arguments = [q.diff_dst, q.src, q.gamma, q.mean, q.variance, None]
-        arguments[position] = arguments[position].astype(np.float64)
-        with pytest.raises(TypeError, match="expected float32, got float64"):
-            tensorflow.fused_batch_norm_grad_v3(*arguments)
-        arguments[position] = None
-        with pytest.raises(TypeError, match="expected an array, got None"):
-            tensorflow.fused_batch_norm_grad_v3(*arguments)
-    with pytest.raises(TypeError, match="^reserve_space_3: expected float32, got float64"):
-        tensorflow.fused_batch_norm_grad_v3(
-            q.diff_dst, q.src, q.gamma, q.mean, q.variance, np.zeros(3)
-        )
-
-
-def test_ngraph_beta_is_checked(rng):
-    q = Problem(rng, (3, 4, 5), "NCX")
-
-    def call(beta):
-        ngraph.batch_norm_training_backprop(
-            q.src, q.gamma, beta, q.mean, q.variance, q.diff_dst, epsilon=EPSILON
-        )
-
-    with pytest.raises(ValueError, match=r"^beta: expected shape \(4,\), got \(3,\)"):
-        call(q.gamma[:3])
-    with pytest.raises(TypeError, match="^beta: expected float32, got float64"):
-        call(q.gamma.astype(float))
-    with pytest.raises(TypeError, match="^beta: expected an array, got None"):
-        call(None)
 
 
 @pytest.mark.parametrize("data_format", FORMATS)

@@ -1,34 +1,36 @@
-"""What every sheet needs: a spec's type table, and its names in our messages."""
+"""What every sheet needs: conversion, a spec's type table, and its names in our messages.
+
+A sheet converts each argument first, and once, by the general function's own rules;
+it checks what came of them, and that is what it hands on.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from numpy.typing import NDArray
 
-def dtype_name(array: Any) -> str:
-    """Name of an array's dtype, torch's without its module; of anything else, its type's."""
-    dtype = getattr(array, "dtype", None)
-    if dtype is None:
-        return type(array).__name__
-    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+from bn_ext._core import _as_array as as_array
+from bn_ext._core import _as_epsilon as as_epsilon
+from bn_ext._core import _as_flag as as_flag
+from bn_ext._core import _shown as shown
+
+__all__ = ["as_array", "as_epsilon", "as_flag", "renamed", "require_dtype", "shown"]
 
 
-def require_dtype(name: str, array: Any, allowed: tuple[str, ...]) -> None:
-    """Raise TypeError unless array has a dtype of these names.
-
-    What is no array at all is left to the general function to refuse.
-    """
-    if hasattr(array, "dtype") and dtype_name(array) not in allowed:
-        raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {dtype_name(array)}")
+def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> None:
+    """Raise TypeError unless array's dtype is one of these."""
+    if array.dtype.name not in allowed:
+        raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {array.dtype}")
 
 
 @contextmanager
-def renamed(**spec_names: str) -> Iterator[None]:
-    """Say in errors what the spec calls the general function's arguments."""
-    words = re.compile(r"\b(" + "|".join(spec_names) + r")\b")
+def renamed(words: dict[str, str]) -> Iterator[None]:
+    """Say in errors what the spec says in place of the general function's words."""
+    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, words))})(?!\w)")
     try:
         yield
     except (TypeError, ValueError) as error:
-        message = words.sub(lambda word: spec_names[word[0]], str(error))
+        message = pattern.sub(lambda word: words[word[0]], str(error))
         raise type(error)(message) from None

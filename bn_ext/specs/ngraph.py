@@ -1,12 +1,13 @@
 """nGraph: ``BatchNormTrainingBackprop``."""
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-import bn_ext
-from bn_ext.specs._sheet import dtype_name, renamed, require_dtype
+from bn_ext._core import batch_norm_backward
+from bn_ext._typing import Array
+from bn_ext.specs._sheet import as_array, as_epsilon, renamed, require_dtype
 
 __all__ = ["BatchNormTrainingBackprop", "batch_norm_training_backprop"]
 
@@ -23,16 +24,38 @@ class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
     beta_delta: NDArray[_Data]
 
 
+@overload
 def batch_norm_training_backprop(
     input: NDArray[_Data],
-    gamma: Any,
-    beta: Any,
-    mean: Any,
-    variance: Any,
-    normalized_delta: Any,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    normalized_delta: Array,
     *,
-    epsilon: float,
-) -> BatchNormTrainingBackprop[_Data]:
+    epsilon: SupportsFloat,
+) -> BatchNormTrainingBackprop[_Data]: ...
+@overload
+def batch_norm_training_backprop(
+    input: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    normalized_delta: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> BatchNormTrainingBackprop[Any]: ...
+def batch_norm_training_backprop(
+    input: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    normalized_delta: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> BatchNormTrainingBackprop[Any]:
     """Operator ``BatchNormTrainingBackprop`` of nGraph.
 
     Parameters
@@ -62,7 +85,8 @@ def batch_norm_training_backprop(
 
     Notes
     -----
-    What is copied is as for `bn_ext.batch_norm_backward`; C = 0 gives empty results.
+    What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
+    lists of Python's floats are float64. C = 0 gives empty results.
 
     Where nGraph differs: its reference kernel casts epsilon to float.
 
@@ -79,17 +103,38 @@ def batch_norm_training_backprop(
     >>> grads.beta_delta
     array([2., 2.])
     """
-    require_dtype("input", input, _TYPES)
-    vectors = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
-    if hasattr(input, "dtype"):
-        for name, array in {**vectors, "normalized_delta": normalized_delta}.items():
-            if array is None:
-                raise TypeError(f"{name}: expected an array, got None")
-            require_dtype(name, array, (dtype_name(input),))
-    if hasattr(input, "shape") and len(input.shape) > 1 and np.shape(beta) != (input.shape[1],):
-        raise ValueError(f"beta: expected shape ({input.shape[1]},), got {np.shape(beta)}")
-    with renamed(src="input", diff_dst="normalized_delta"):
-        grads = bn_ext.batch_norm_backward(
-            input, normalized_delta, mean, variance, gamma, epsilon=epsilon, data_format="NCX"
+    data = as_array(input, "input")
+    vectors = {
+        "gamma": as_array(gamma, "gamma"),
+        "beta": as_array(beta, "beta"),
+        "mean": as_array(mean, "mean"),
+        "variance": as_array(variance, "variance"),
+    }
+    delta = as_array(normalized_delta, "normalized_delta")
+    value = as_epsilon(epsilon)
+    require_dtype("input", data, _TYPES)
+    for name, array in {**vectors, "normalized_delta": delta}.items():
+        require_dtype(name, array, (data.dtype.name,))
+    # A gamma of the wrong length is the general function's to refuse.
+    if data.ndim > 1 and vectors["gamma"].shape == data.shape[1:2] != vectors["beta"].shape:
+        raise ValueError(
+            f"beta: expected shape {data.shape[1:2]}, as gamma, got {vectors['beta'].shape}"
+        )
+    words = {
+        "src": "input",
+        "diff_dst": "normalized_delta",
+        # There is no such attribute.
+        'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), and normalized_delta alike, "
+        "which copies nothing",
+    }
+    with renamed(words):
+        grads = batch_norm_backward(
+            data,
+            delta,
+            vectors["mean"],
+            vectors["variance"],
+            vectors["gamma"],
+            epsilon=value,
+            data_format="NCX",
         )
     return BatchNormTrainingBackprop(*grads)

@@ -4,13 +4,14 @@ One operator under two names: the versioned one of the oneDNN Graph specificatio
 and the one of the library's Graph API.
 """
 
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-import bn_ext
-from bn_ext.specs._sheet import dtype_name, renamed, require_dtype
+from bn_ext._core import batch_norm_backward
+from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed, require_dtype, shown
 
 __all__ = [
     "BatchNormTrainingBackprop",
@@ -46,37 +47,69 @@ class BatchNormTrainingBackward(NamedTuple, Generic[_Data, _Vector]):
     diff_beta: NDArray[_Vector] | Any
 
 
-def _check(data: dict[str, Any], vectors: dict[str, Any], epsilon: float) -> None:
-    first = next(iter(data.values()))
-    for name, array in data.items():
-        require_dtype(name, array, tuple(_TYPES))
-    for name, array in vectors.items():
-        require_dtype(name, array, _TYPES.get(dtype_name(first), ("float32", "bfloat16")))
+def _check(arrays: dict[str, NDArray[Any]]) -> None:
+    """Look the dtypes up in the table: the first two arrays are the data."""
+    names = list(arrays)
+    for name in names[:2]:
+        require_dtype(name, arrays[name], _TYPES)
+    for name in names[2:]:
+        require_dtype(name, arrays[name], _TYPES[arrays[names[0]].dtype.name])
+
+
+def _as_positive(epsilon: SupportsFloat) -> float:
+    """The double, if it is positive and finite as a float32, too."""
     try:
-        value = float(epsilon)
-    except (TypeError, ValueError):
-        return  # the general function says what is wrong with it
+        value = as_epsilon(epsilon)
+    except ValueError:
+        value = np.nan
     with np.errstate(over="ignore", under="ignore"):
         as_float32 = np.float32(value)
     if not (np.isfinite(as_float32) and as_float32 > 0):
         raise ValueError(
             f"epsilon: expected a positive number that is finite and not 0 as a float32, "
-            f"got {epsilon!r}"
+            f"got {shown(epsilon)}"
         )
+    return value
 
 
+@overload
 def batch_norm_training_backprop(
     input_forward: NDArray[_Data],
-    output_delta: Any,
+    output_delta: Array,
     mean: NDArray[_Vector],
-    variance: Any,
-    gamma: Any = None,
+    variance: Array,
+    gamma: Array | None = None,
     *,
-    epsilon: float,
-    data_format: Literal["NXC", "NCX"] = "NXC",
-    gamma_delta: bool = True,
-    beta_delta: bool = True,
-) -> BatchNormTrainingBackprop[_Data, _Vector]:
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    gamma_delta: Flag = True,
+    beta_delta: Flag = True,
+) -> BatchNormTrainingBackprop[_Data, _Vector]: ...
+@overload
+def batch_norm_training_backprop(
+    input_forward: Array,
+    output_delta: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    gamma_delta: Flag = True,
+    beta_delta: Flag = True,
+) -> BatchNormTrainingBackprop[Any, Any]: ...
+def batch_norm_training_backprop(
+    input_forward: Array,
+    output_delta: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    gamma_delta: Flag = True,
+    beta_delta: Flag = True,
+) -> BatchNormTrainingBackprop[Any, Any]:
     """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph specification.
 
     Parameters
@@ -113,8 +146,9 @@ def batch_norm_training_backprop(
     Notes
     -----
     Any rank of 2 and more is accepted. `epsilon` stays a double: pass
-    ``float(np.float32(1e-3))`` to mimic the float attribute. What is copied is as for
-    `bn_ext.batch_norm_backward`.
+    ``float(np.float32(1e-3))`` to mimic the float attribute. What counts as an array,
+    and what is copied, is as for `bn_ext.batch_norm_backward`; lists of Python's numbers
+    are float64 or integers, so not of these types.
 
     Where oneDNN 3.8 on a CPU differs: it wants gamma if all three outputs are asked
     for; computes a lone input_delta by the formula for frozen statistics; has no
@@ -136,40 +170,69 @@ def batch_norm_training_backprop(
     >>> grads.beta_delta
     array([1., 1.], dtype=float32)
     """
-    vectors = {"mean": mean, "variance": variance}
+    with_gamma, with_beta = as_flag(gamma_delta, "gamma_delta"), as_flag(beta_delta, "beta_delta")
+    arrays = {
+        "input_forward": as_array(input_forward, "input_forward"),
+        "output_delta": as_array(output_delta, "output_delta"),
+        "mean": as_array(mean, "mean"),
+        "variance": as_array(variance, "variance"),
+    }
     if gamma is not None:
-        vectors["gamma"] = gamma
-    _check({"input_forward": input_forward, "output_delta": output_delta}, vectors, epsilon)
-    with renamed(src="input_forward", diff_dst="output_delta"):
-        grads = bn_ext.batch_norm_backward(
-            input_forward,
-            output_delta,
-            mean,
-            variance,
-            gamma,
-            epsilon=epsilon,
+        arrays["gamma"] = as_array(gamma, "gamma")
+    value = _as_positive(epsilon)
+    _check(arrays)
+    with renamed({"src": "input_forward", "diff_dst": "output_delta"}):
+        grads = batch_norm_backward(
+            *arrays.values(),
+            epsilon=value,
             data_format=data_format,
-            param_grads=bool(gamma_delta or beta_delta),
+            param_grads=with_gamma or with_beta,
         )
     return BatchNormTrainingBackprop(
         grads.diff_src,
-        grads.diff_gamma if gamma_delta else None,
-        grads.diff_beta if beta_delta else None,
+        grads.diff_gamma if with_gamma else None,
+        grads.diff_beta if with_beta else None,
     )
 
 
+@overload
 def batch_norm_training_backward(
     src: NDArray[_Data],
-    diff_dst: Any,
+    diff_dst: Array,
     mean: NDArray[_Vector],
-    variance: Any,
-    gamma: Any = None,
+    variance: Array,
+    gamma: Array | None = None,
     *,
-    epsilon: float,
-    data_format: Literal["NXC", "NCX"] = "NXC",
-    diff_gamma: bool = True,
-    diff_beta: bool = True,
-) -> BatchNormTrainingBackward[_Data, _Vector]:
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    diff_gamma: Flag = True,
+    diff_beta: Flag = True,
+) -> BatchNormTrainingBackward[_Data, _Vector]: ...
+@overload
+def batch_norm_training_backward(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    diff_gamma: Flag = True,
+    diff_beta: Flag = True,
+) -> BatchNormTrainingBackward[Any, Any]: ...
+def batch_norm_training_backward(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    diff_gamma: Flag = True,
+    diff_beta: Flag = True,
+) -> BatchNormTrainingBackward[Any, Any]:
     """Operator ``BatchNormTrainingBackward`` of the oneDNN Graph API.
 
     Parameters
@@ -205,10 +268,12 @@ def batch_norm_training_backward(
 
     Notes
     -----
-    Without the optional outputs gamma is ignored, as the spec says, and diff_src is
-    the training formula's with gamma = 1. (`bn_ext.batch_norm_backward` uses gamma
-    whatever is returned.) Any rank of 2 and more is accepted; `epsilon` stays a double.
-    What is copied is as for `bn_ext.batch_norm_backward`.
+    Without the optional outputs gamma is ignored, as the spec says: nothing of it is
+    looked at, and diff_src is the training formula's with gamma = 1.
+    (`bn_ext.batch_norm_backward` uses gamma whatever is returned.) Any rank of 2 and
+    more is accepted; `epsilon` stays a double. What counts as an array, and what is
+    copied, is as for `bn_ext.batch_norm_backward`; lists of Python's numbers are float64
+    or integers, so not of these types.
 
     Where oneDNN 3.8 on a CPU differs: its graph computes a lone diff_src by the formula
     for frozen statistics with gamma = 1 (its primitive uses the training formula);
@@ -229,22 +294,25 @@ def batch_norm_training_backward(
     >>> grads.diff_beta
     array([1., 1.], dtype=float32)
     """
-    if bool(diff_gamma) != bool(diff_beta):
+    param_grads = as_flag(diff_gamma, "diff_gamma")
+    if as_flag(diff_beta, "diff_beta") != param_grads:
         raise ValueError(
             f"diff_gamma, diff_beta: expected both or neither, got {diff_gamma!r}, {diff_beta!r}"
         )
-    vectors = {"mean": mean, "variance": variance}
-    if gamma is not None:
-        vectors["gamma"] = gamma
-    _check({"src": src, "diff_dst": diff_dst}, vectors, epsilon)
-    grads = bn_ext.batch_norm_backward(
-        src,
-        diff_dst,
-        mean,
-        variance,
-        gamma if diff_gamma else None,
-        epsilon=epsilon,
+    arrays = {
+        "src": as_array(src, "src"),
+        "diff_dst": as_array(diff_dst, "diff_dst"),
+        "mean": as_array(mean, "mean"),
+        "variance": as_array(variance, "variance"),
+    }
+    if gamma is not None and param_grads:
+        arrays["gamma"] = as_array(gamma, "gamma")
+    value = _as_positive(epsilon)
+    _check(arrays)
+    grads = batch_norm_backward(
+        *arrays.values(),
+        epsilon=value,
         data_format=data_format,
-        param_grads=bool(diff_gamma),
+        param_grads=param_grads,
     )
     return BatchNormTrainingBackward(*grads)

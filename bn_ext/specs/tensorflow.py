@@ -1,20 +1,32 @@
 """TensorFlow: ``FusedBatchNormGradV3``."""
 
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    SupportsFloat,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
-import bn_ext
-from bn_ext.specs._sheet import renamed, require_dtype
+from bn_ext._core import batch_norm_backward
+from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed, require_dtype, shown
 
 __all__ = ["FusedBatchNormGradV3", "fused_batch_norm_grad_v3"]
 
 _Data = TypeVar("_Data", bound=np.generic)
 
 _TYPES = ("float16", "bfloat16", "float32")
+_Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"]
 # The rank says how many axes there are; the string, where C is.
-_FORMATS: Final[dict[str, Literal["NXC", "NCX"]]] = {
+_FORMATS: Final[dict[_Format, DataFormat]] = {
     "NHWC": "NXC",
     "NDHWC": "NXC",
     "NCHW": "NCX",
@@ -32,19 +44,47 @@ class FusedBatchNormGradV3(NamedTuple, Generic[_Data]):
     reserve_space_5: NDArray[np.float32]
 
 
+@overload
 def fused_batch_norm_grad_v3(
-    y_backprop: Any,
+    y_backprop: Array,
     x: NDArray[_Data],
-    scale: Any,
-    reserve_space_1: Any,
-    reserve_space_2: Any,
-    reserve_space_3: Any,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    reserve_space_3: Array | None,
     *,
-    epsilon: float = 0.0001,
-    data_format: str = "NHWC",
-    is_training: bool = True,
+    epsilon: SupportsFloat = 0.0001,
+    data_format: _Format = "NHWC",
+    is_training: Flag = True,
     name: str | None = None,
-) -> FusedBatchNormGradV3[_Data]:
+) -> FusedBatchNormGradV3[_Data]: ...
+@overload
+def fused_batch_norm_grad_v3(
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    reserve_space_3: Array | None,
+    *,
+    epsilon: SupportsFloat = 0.0001,
+    data_format: _Format = "NHWC",
+    is_training: Flag = True,
+    name: str | None = None,
+) -> FusedBatchNormGradV3[Any]: ...
+def fused_batch_norm_grad_v3(
+    y_backprop: Array,
+    x: Array,
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    reserve_space_3: Array | None,
+    *,
+    epsilon: SupportsFloat = 0.0001,
+    data_format: _Format = "NHWC",
+    is_training: Flag = True,
+    name: str | None = None,
+) -> FusedBatchNormGradV3[Any]:
     """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
@@ -85,7 +125,8 @@ def fused_batch_norm_grad_v3(
 
     Notes
     -----
-    What is copied is as for `bn_ext.batch_norm_backward`.
+    What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
+    lists of Python's numbers are float64 or integers, so not of these types.
 
     Where TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two
     kernels refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for
@@ -105,39 +146,49 @@ def fused_batch_norm_grad_v3(
     >>> grads.offset_backprop
     array([4., 4.], dtype=float32)
     """
-    if data_format not in _FORMATS:
-        raise ValueError(f"data_format: expected one of {', '.join(_FORMATS)}, got {data_format!r}")
-    for argument, array in {"y_backprop": y_backprop, "x": x}.items():
-        require_dtype(argument, array, _TYPES)
-        if hasattr(array, "shape") and len(array.shape) not in (4, 5):
-            raise ValueError(f"{argument}: expected rank 4 or 5, got shape {tuple(array.shape)}")
+    try:
+        ours = _FORMATS[data_format]
+    except (KeyError, TypeError):  # the second: not hashable
+        raise ValueError(
+            f"data_format: expected one of {', '.join(_FORMATS)}, got {shown(data_format)}"
+        ) from None
+    training = as_flag(is_training, "is_training")
+    data = {"y_backprop": as_array(y_backprop, "y_backprop"), "x": as_array(x, "x")}
     vectors = {
-        "scale": scale,
-        "reserve_space_1": reserve_space_1,
-        "reserve_space_2": reserve_space_2,
-        "reserve_space_3": reserve_space_3,
+        "scale": as_array(scale, "scale"),
+        "reserve_space_1": as_array(reserve_space_1, "reserve_space_1"),
+        "reserve_space_2": as_array(reserve_space_2, "reserve_space_2"),
     }
-    for argument, array in vectors.items():
-        if array is None and argument != "reserve_space_3":
-            raise TypeError(f"{argument}: expected an array, got None")
+    value = as_epsilon(epsilon)
+    unused = {}
+    if reserve_space_3 is not None:
+        unused["reserve_space_3"] = as_array(reserve_space_3, "reserve_space_3")
+    for argument, array in data.items():
+        require_dtype(argument, array, _TYPES)
+        if array.ndim not in (4, 5):
+            raise ValueError(f"{argument}: expected rank 4 or 5, got shape {array.shape}")
+    for argument, array in {**vectors, **unused}.items():
         require_dtype(argument, array, ("float32",))
-    with renamed(
-        src="x",
-        diff_dst="y_backprop",
-        mean="reserve_space_1",
-        variance="reserve_space_2",
-        gamma="scale",
-    ):
-        grads = bn_ext.batch_norm_backward(
-            x,
-            y_backprop,
-            reserve_space_1,
-            reserve_space_2,
-            scale,
-            epsilon=epsilon,
-            data_format=_FORMATS[data_format],
-            is_training=is_training,
+    spatial = "HW" if data["x"].ndim == 4 else "DHW"
+    words = {
+        "src": "x",
+        "diff_dst": "y_backprop",
+        "mean": "reserve_space_1",
+        "variance": "reserve_space_2",
+        "gamma": "scale",
+        "NXC": f"N{spatial}C",
+        "NCX": f"NC{spatial}",
+    }
+    with renamed(words):
+        diff_src, diff_gamma, diff_beta = batch_norm_backward(
+            data["x"],
+            data["y_backprop"],
+            vectors["reserve_space_1"],
+            vectors["reserve_space_2"],
+            vectors["scale"],
+            epsilon=value,
+            data_format=ours,
+            is_training=training,
         )
-    diff_src, diff_gamma, diff_beta = grads
     empty = (np.empty(0, np.float32), np.empty(0, np.float32))
     return FusedBatchNormGradV3(diff_src, diff_gamma, diff_beta, *empty)

@@ -1,0 +1,35 @@
+"""What the functions accept, for type checkers. Dtypes and shapes are known at run time alone."""
+
+import array
+import ctypes
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class SupportsArray(Protocol):
+    """An array, or what makes one of itself.
+
+    Of at least one dimension, or NumPy's scalars, which have this method too, would pass.
+    """
+
+    def __array__(self) -> np.ndarray[tuple[int, *tuple[int, ...]], Any]: ...
+
+
+class SupportsDLPack(Protocol):
+    """What hands its memory on by DLPack."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+
+
+# Exporters of the buffer protocol by name: bytes is one, too.
+if TYPE_CHECKING:
+    Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
+else:  # Python 3.11 has no subscripts for the first two
+    Buffer = memoryview | array.array | ctypes.Array
+# What has __array_interface__ alone needs np.asarray: NumPy's scalars have that one, too.
+Array: TypeAlias = SupportsArray | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
+DataFormat: TypeAlias = Literal["NXC", "NCX"]
+Flag: TypeAlias = bool | np.bool_ | Literal[0, 1]
+Out: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None] | list[Any]
