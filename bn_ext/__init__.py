@@ -23,4 +23,18 @@ __all__ = [
     "batch_norm_backward_reduce",
     "get_isa",
     "show_config",
+    "specs",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import `specs` when it is first asked for: most programs never do."""
+    if name != "specs":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module("bn_ext.specs")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,143 @@
+"""What editors and type checkers are told is what the run time does.
+
+.ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest. The
+docstrings in _core.pyi are copies for editors, which cannot read a compiled module:
+
+    python tests/test_typing.py     writes them anew
+"""
+
+import ast
+import inspect
+import runpy
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bn_ext
+from bn_ext import _core
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "bn_ext"
+STUB = PACKAGE / "_core.pyi"
+CALL = "import bn_ext\nbn_ext.batch_norm_backward"
+
+pytestmark = pytest.mark.quick
+
+
+def definitions(stub):
+    """{public name: its definition, of overloads the last: the one that jedi goes to}"""
+    return {
+        node.name: node
+        for node in ast.parse(stub).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+    }
+
+
+def with_docstrings(stub):
+    """The stub, with every public name's docstring."""
+    lines = stub.splitlines()
+    nodes = definitions(stub)
+    for name in sorted(nodes, key=lambda name: nodes[name].lineno, reverse=True):
+        first = nodes[name].body[0]
+        before, after = first.lineno - 1, first.lineno - 1
+        if ast.get_docstring(nodes[name]) is not None:
+            after = first.end_lineno
+        elif lines[before].endswith(": ..."):
+            lines[before] = lines[before].removesuffix(" ...")
+            before = after = first.lineno
+        docstring = f'"""{inspect.getdoc(getattr(_core, name))}\n"""'
+        lines[before:after] = textwrap.indent(docstring, "    ").splitlines()
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", _core.__all__)
+def test_docstrings_in_the_stub_are_those_of_the_run_time(name):
+    found = ast.get_docstring(definitions(STUB.read_text())[name])
+    assert found == inspect.getdoc(getattr(_core, name)), "run python tests/test_typing.py"
+
+
+def test_the_stubs_definitions_are_in_one_place():
+    """In a circle of names, each imported from the other, jedi does not come to an end."""
+    for node in ast.walk(ast.parse(STUB.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.module != "bn_ext"
+        elif isinstance(node, ast.Import):
+            assert all(alias.name != "bn_ext" for alias in node.names)
+
+
+class TestJedi:
+    """As an editor that cannot read the compiled module."""
+
+    @pytest.fixture
+    def script(self, tmp_path):
+        jedi = pytest.importorskip("jedi")
+        shutil.copytree(
+            PACKAGE, tmp_path / "bn_ext", ignore=shutil.ignore_patterns("_core.*.*", "*.c")
+        )
+        numpys = str(Path(np.__file__).parent.parent)
+        project = jedi.Project(tmp_path, sys_path=[str(tmp_path), numpys])
+        return lambda code: jedi.Script(code, project=project)
+
+    def test_completions(self, script):
+        found = {name.name for name in script("import bn_ext\nbn_ext.").complete()}
+        assert set(bn_ext.__all__) <= found
+        code = f"{CALL}(a, a, v, v, epsilon=0)."
+        found = {name.name for name in script(code).complete()}
+        assert set(bn_ext.BatchNormGradients._fields) <= found
+
+    def test_signatures(self, script):
+        for name in ("", "_reduce", "_apply"):
+            want = inspect.signature(getattr(bn_ext, f"batch_norm_backward{name}"))
+            signatures = script(f"{CALL}{name}(").get_signatures()
+            assert signatures
+            for signature in signatures:
+                names = [p.name for p in signature.params if p.name != "*"]
+                assert names == list(want.parameters)
+
+    def test_definitions(self, script):
+        for found in (
+            script(CALL).infer(2, 10),
+            script(CALL).goto(2, 10, follow_imports=True),
+        ):
+            assert [name.full_name for name in found] == ["bn_ext._core.batch_norm_backward"]
+            assert inspect.getdoc(bn_ext.batch_norm_backward) in found[0].docstring()
+
+
+def test_specs_needs_no_import_of_its_own():
+    """And costs nothing where it is not used."""
+    code = (
+        "import sys, bn_ext\n"
+        "print('specs' in dir(bn_ext), 'bn_ext.specs' in sys.modules)\n"
+        "print(bn_ext.specs.ngraph.batch_norm_training_backprop.__name__)\n"
+        "print(bn_ext.specs is sys.modules['bn_ext.specs'], hasattr(bn_ext, 'spec'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines() == [
+        "True False", "batch_norm_training_backprop", "True False"
+    ], done.stderr  # fmt: skip
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="^module 'bn_ext' has no attribute 'spec'$"):
+        bn_ext.spec  # noqa: B018
+
+
+def test_typical_uses_run_and_wrong_ones_are_refused():
+    """What type checkers must refuse there, the functions refuse."""
+    wrong = runpy.run_path(str(HERE / "typical_uses.py"))["WRONG"]
+    assert len(wrong) > 20
+    for number, call in enumerate(wrong):
+        print(f"WRONG[{number}]")
+        with pytest.raises((TypeError, ValueError)):
+            call()
+
+
+if __name__ == "__main__":
+    STUB.write_text(with_docstrings(STUB.read_text()))
