@@ -90,19 +90,19 @@ def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> 
 # ---- kernels ----------------------------------------------------------------
 
 
-def same(found: Array, wanted: Array) -> bool:
-    """Equal bits; of sums, which nobody sees, NaNs are equal whatever their bits."""
-    if found.dtype.kind == "f":
-        both = np.isnan(found) & np.isnan(wanted)
-        return bool(
-            np.all(both | (found.view(f"u{found.itemsize}") == wanted.view(f"u{wanted.itemsize}")))
-        )
-    return bool(np.array_equal(found, wanted))
+def _wrong(found: Array, wanted: Array) -> Array:
+    """Where bits differ; of sums, which nobody sees, NaNs are equal whatever their bits."""
+    if found.dtype.kind != "f":
+        return np.asarray(found != wanted)
+    bits = f"u{found.itemsize}"
+    both_nan = np.isnan(found) & np.isnan(wanted)
+    return np.asarray((found.view(bits) != wanted.view(bits)) & ~both_nan)
 
 
 def _demand(found: Array, wanted: Array, what: str) -> None:
-    if not same(found, wanted):
-        at = tuple(int(i) for i in np.argwhere(found != wanted)[0])
+    wrong = _wrong(found, wanted)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise WrongBitsError(f"{what}: at {at} got {found[at]!r}, expected {wanted[at]!r}")
 
 

@@ -40,6 +40,24 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("found", "wanted", "at"),
+    [
+        ([0.0, -0.0], [0.0, 0.0], 1),
+        ([-0.0, 1.0], [-0.0, 2.0], 1),
+        ([np.nan, 1.0], [-np.nan, 2.0], 1),
+        ([1.0, np.nan, 3.0], [1.0, 2.0, 2.0], 1),
+    ],
+)
+def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
+    """Zeros of either sign are equal, and NaN is not equal to itself."""
+    found, wanted = np.array([found]), np.array([wanted])
+    with pytest.raises(_verify.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
+        _verify._demand(found, wanted, "here")
+    _verify._demand(wanted, wanted.copy(), "here")
+
+
+@pytest.mark.quick
 def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     monkeypatch.setattr(_verify, "check_level", lambda isa, seed: 0)
     monkeypatch.setitem(_verify.DIGESTS, "float32 training", "0")
