@@ -22,8 +22,10 @@ __all__ = [
     "TIMED",
     "Case",
     "Dtype",
+    "expand_expected",
     "expected",
     "run",
+    "run_expand",
     "speed",
     "speeds",
     "sums_kernel_expected",
@@ -213,6 +215,11 @@ def _expected_total(planes: Array, loses: bool) -> Array:
     return planes
 
 
+def expand_expected(channel: Array, all_: int, each: int) -> Array:
+    """Per-channel values laid out by columns: (all, channels, each), flat."""
+    return np.tile(np.repeat(channel, each), all_)
+
+
 # ---- running one ------------------------------------------------------------
 
 
@@ -246,6 +253,13 @@ def run(
         isa, case.dtype.name, kernel, block, coefs.view(np.uint8), case.planes, case.running,
         coefs.shape[1], calls,
     )  # fmt: skip
+
+
+def run_expand(isa: str, dtype: Dtype, channel: Array, all_: int, each: int, column: Array) -> None:
+    """Lay `channel`, of the arithmetic type, out in `column`; either may be bits."""
+    _core._run_expand(
+        isa, dtype.name, channel.view(np.uint8), all_, len(channel), each, column.view(np.uint8)
+    )
 
 
 # ---- timing one -------------------------------------------------------------

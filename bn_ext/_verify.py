@@ -7,6 +7,7 @@ every machine.
 """
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -202,12 +203,28 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
     return runs
 
 
+def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Few and many repetitions, channels and columns of each; the number of runs."""
+    runs = 0
+    sizes = (1, 2, 3, 7, 16, 33)
+    for all_, channels, each in itertools.product(sizes, repeat=3):
+        channel = values(DTYPES[dtype.number.name], 1, channels, rng)[0]
+        wanted = np.zeros(all_ * channels * each + PAD, channel.dtype)
+        wanted[:-PAD] = _kernels.expand_expected(channel, all_, each)
+        found = np.zeros_like(wanted)
+        _kernels.run_expand(isa, dtype, channel, all_, each, found)
+        _demand(found, wanted, f"{isa} {kernel}_{dtype.name}: {all_} x {channels} x {each}")
+        runs += 1
+    return runs
+
+
 def check_level(isa: str, seed: int) -> int:
     """Every kernel of one level; the number of runs."""
+    checks = dict.fromkeys(KERNELS, check_block_kernel)
+    checks |= dict.fromkeys(SUMS_KERNELS, check_sums_kernel) | {"expand": check_expand}
     runs = 0
     for dtype in DTYPES.values():
-        for kernel in KERNELS + SUMS_KERNELS:
-            check = check_block_kernel if kernel in KERNELS else check_sums_kernel
+        for kernel, check in checks.items():
             rng = np.random.default_rng([seed, *f"{kernel}_{dtype.name}".encode()])
             runs += check(isa, kernel, dtype, rng)
     return runs

@@ -58,6 +58,23 @@ def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_wrong_bit_of_expand_is_found(at, monkeypatch):
+    """The last one is behind what it may write."""
+    right = _kernels.run_expand
+
+    def wrong(isa, dtype, channel, all_, each, column):
+        right(isa, dtype, channel, all_, each, column)
+        column[at] ^= 1
+
+    monkeypatch.setattr(_kernels, "run_expand", wrong)
+    monkeypatch.setattr(_verify, "check_block_kernel", lambda *arguments: 0)
+    monkeypatch.setattr(_verify, "check_sums_kernel", lambda *arguments: 0)
+    with pytest.raises(_verify.WrongBitsError, match="expand_float32: 1 x 1 x 1"):
+        _verify.check_level(bn_ext.get_isa(), 0)
+
+
+@pytest.mark.quick
 def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     monkeypatch.setattr(_verify, "check_level", lambda isa, seed: 0)
     monkeypatch.setitem(_verify.DIGESTS, "float32 training", "0")
