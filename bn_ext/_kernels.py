@@ -51,6 +51,7 @@ class Dtype:
     name: str
     bits: np.dtype[Any]
     number: np.dtype[Any]
+    fraction: int  # bits of it
     nan: int
     short: bool = False
 
@@ -83,10 +84,10 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 DTYPES = {
     d.name: d
     for d in (
-        Dtype("float32", np.dtype(np.uint32), _F32, 0x7FC00000),
-        Dtype("float64", np.dtype(np.uint64), _F64, 0x7FF8 << 48),
-        Dtype("float16", np.dtype(np.uint16), _F32, 0x7E00, short=True),
-        Dtype("bfloat16", np.dtype(np.uint16), _F32, 0x7FC0, short=True),
+        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000),
+        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48),
+        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, short=True),
+        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, short=True),
     )
 }
 

@@ -8,6 +8,7 @@ import pytest
 
 import bn_ext
 from bn_ext import _kernels, _verify
+from bn_ext._bench.problems import dtype_of
 
 
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
@@ -16,10 +17,29 @@ def test_every_kernel_of_every_level(isa):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
-def test_digests_are_the_known_ones(isa):
+def test_digests_are_the_known_ones(isa, num_threads):
     pytest.importorskip("ml_dtypes")
-    assert _verify.digests(isa) == _verify.DIGESTS
+    assert _verify.digests(isa, num_threads) == _verify.DIGESTS
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", _kernels.DTYPES)
+def test_sums_of_the_digests_show_the_order_of_additions(name):
+    """Sums of numbers so short that nothing is rounded would be the same in any order."""
+    pytest.importorskip("ml_dtypes")
+    dtype = _kernels.DTYPES[name]
+    for problems in (_verify._problems, _verify._large_problems):
+        differ = 0
+        for src, diff_dst, layout in problems(dtype, dtype_of(name)):
+            channel = {"NXC": -1, "NCX": 1}[layout]
+            x, dy = (np.moveaxis(a, channel, 0)[:8].astype(dtype.number) for a in (src, diff_dst))
+            terms = (dy * x).astype(np.float64).reshape(len(x), -1)
+            assert np.isfinite(terms).all()
+            forwards, backwards = (np.cumsum(t, axis=1)[:, -1] for t in (terms, terms[:, ::-1]))
+            differ += (forwards != backwards).any()
+        assert differ >= 5
 
 
 @pytest.mark.quick
