@@ -1,5 +1,5 @@
 # The C interface, as src_c/bn.h declares it.
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 
 cdef extern from "bn.h" nogil:
@@ -98,6 +98,7 @@ cdef extern from "bn.h" nogil:
     void bn_set_cache_sizes(int64_t l2, int64_t last_level)
     int bn_default_threads()
     c_bool bn_has_openmp()
+    uintptr_t bn_openmp_address()
     c_bool bn_forked()
     void bn_last_call(int *threads, int64_t *tasks)
 

@@ -2,7 +2,10 @@
 """The one door into C: arrays come in, are checked, and leave as one problem.
 
     src, diff_dst, mean, variance, gamma, out        Python objects
-        |   arrays?  dtypes of the table?  shapes?  writable?  memory shared?
+        |   each becomes what it is: an array of the base class, a number, a flag
+        v                                            (the last code of the caller's runs here)
+    buffers
+        |   dtypes of the table?  shapes?  writable?  memory shared?
         v                                            (nothing written so far)
     axis order, from src's strides alone
         |   an operand in another order, or without a contiguous inner run,
@@ -12,9 +15,13 @@
         v   without the GIL
     bn_backward, bn_backward_reduce, bn_backward_apply
 
+Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
+may change any array while they run. So all of them run before the first buffer is
+taken, and what follows asks base arrays and their buffers alone, in C.
+
 Vectors and sums are read through typed memoryviews. Data arrays of any rank and
 stride take one buffer request each, released in `finally`; asked for without a
-format, NumPy exports bfloat16 too, and the dtype has been checked by then.
+format, NumPy exports bfloat16 too, and the dtype is held against the buffer's item size.
 
 The axis order decides the bits, so it is a rule, not a guess: axes of length 1
 are dropped; the rest are sorted by |stride|, largest first, equal strides in
@@ -24,12 +31,15 @@ among the others: all axes are inner then.
 """
 
 import operator
+import sys
 from collections import namedtuple
+from types import ModuleType
 
 import numpy as np
 
 from cpython.buffer cimport (
     PyBUF_STRIDES,
+    PyBUF_WRITABLE,
     PyBuffer_Release,
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
@@ -87,16 +97,31 @@ cdef object new_tuple = tuple.__new__
 cdef object none_given = (None, None, None)
 
 
+cdef inline Py_ssize_t size_of(int code) noexcept nogil:
+    """Bytes of an element."""
+    return 8 if code == BN_F64 else 4 if code == BN_F32 else 2
+
+
 cdef int code_of(object dtype) except -2:
-    """The code of a dtype, -1 if it is not in the table."""
+    """The code of a dtype, -1 if it is not in the table. Runs nobody else's code."""
     code = CODE_OF_DTYPE.get(dtype)
     if code is not None:
         return code
-    if (dtype.kind == "V" and dtype.itemsize == 2 and dtype.isnative
-            and dtype.type.__name__ == "bfloat16"):
-        CODE_OF_DTYPE[dtype] = BN_BF16
-        return BN_BF16
+    module = sys.modules.get("ml_dtypes")
+    if type(module) is ModuleType and dtype.type is module.__dict__.get("bfloat16"):
+        if dtype.isnative and dtype.itemsize == 2:
+            CODE_OF_DTYPE[dtype] = BN_BF16
+            return BN_BF16
     return -1
+
+
+def _shown(value):
+    """Its repr for a message, shortened; its type's name where that fails."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
 def _or(names):
@@ -122,23 +147,48 @@ cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 
 cdef bint lies_elsewhere(object a) except -1:
     """Is it in the memory of an accelerator?"""
-    if hasattr(a, "__dlpack_device__"):
-        return a.__dlpack_device__()[0] not in HOST_DEVICES
-    return hasattr(a, "__cuda_array_interface__")
+    if not hasattr(a, "__dlpack_device__"):
+        return hasattr(a, "__cuda_array_interface__")
+    device = a.__dlpack_device__()
+    try:
+        kind, _ = device
+        return operator.index(kind) not in HOST_DEVICES
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"its __dlpack_device__ returned {_shown(device)} in place of (type, id)"
+        ) from None
 
 
-cdef object as_array(object a, str name):
-    """The base-class array over a's memory; nothing is copied, unless a itself has to."""
-    if type(a) is ndarray:
-        return a
+cdef str type_name(object a):
+    return f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+
+
+cdef object base_array(object a, str name):
+    """The base-class array over the memory of an array of any class.
+
+    What a subclass says of itself, by a property or a method, counts for nothing.
+    """
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError(
             f"{name}: masked arrays are not accepted, their mask would be lost; "
             f"pass {name}.filled(value)"
         )
+    return np.asarray(a)
+
+
+cdef object as_array(object a, str name):
+    """The base-class array over a's memory, or what NumPy makes of a list or tuple;
+    nothing is copied, unless a itself has to."""
+    if type(a) is ndarray:
+        return a
     if isinstance(a, ndarray):
-        return np.asarray(a)
-    what = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+        return base_array(a, name)
+    if isinstance(a, (list, tuple)):
+        try:
+            return np.asarray(a)
+        except ValueError as error:
+            raise TypeError(f"{name}: expected an array of numbers: {error}") from None
+    what = type_name(a)
     if isinstance(a, (str, bytes, np.generic)):
         raise TypeError(f"{name}: expected an array, got {what}")
     try:
@@ -146,9 +196,12 @@ cdef object as_array(object a, str name):
             raise TypeError("its memory is not the CPU's; copy it to the host first")
         if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
                 or PyObject_CheckBuffer(a)):
-            return np.asarray(a)
-        if hasattr(a, "__dlpack__"):
-            return np.from_dlpack(a)
+            # Not asarray, which drops the class of what __array__ returns, and a mask with it.
+            seen = np.asanyarray(a)
+        elif hasattr(a, "__dlpack__"):
+            seen = np.from_dlpack(a)
+        else:
+            seen = None
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         hint = ""
         if str(getattr(a, "dtype", None)) == "torch.bfloat16":
@@ -157,31 +210,41 @@ cdef object as_array(object a, str name):
         raise TypeError(
             f"{name}: this {what} cannot be seen as a NumPy array: {error}{hint}"
         ) from error
-    raise TypeError(f"{name}: expected an array, got {what}")
+    if seen is None:
+        raise TypeError(f"{name}: expected an array, got {what}")
+    return base_array(seen, name)
 
 
-cdef object as_vector(object a, str name):
-    """An array, or what NumPy makes of a Python sequence."""
-    if type(a) is ndarray:
-        return a
-    if isinstance(a, (list, tuple)):
-        try:
-            return np.asarray(a)
-        except ValueError as error:
-            raise TypeError(f"{name}: expected a vector of numbers: {error}") from None
-    return as_array(a, name)
+cdef bint as_flag(object value, str name) except -1:
+    """True or False, NumPy's too, or the integers 0 and 1; not everything that has a truth value."""
+    if value is True:
+        return True
+    if value is False:
+        return False
+    if isinstance(value, (np.bool_, int, np.integer)) and (value == 0 or value == 1):
+        return bool(value)
+    raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
 cdef double as_epsilon(object epsilon) except? -1:
     cdef double value
-    try:
-        if isinstance(epsilon, (str, bytes)):
-            raise TypeError
+    if type(epsilon) is float:
         value = epsilon
-    except (TypeError, OverflowError):
-        raise TypeError(f"epsilon: expected a real number, got {epsilon!r}") from None
+    else:
+        kind = epsilon.dtype.kind if isinstance(epsilon, (ndarray, np.generic)) else ""
+        try:
+            if (isinstance(epsilon, (str, bytes, bytearray, complex)) or kind in ("c", "S", "U")
+                    or (isinstance(epsilon, ndarray) and epsilon.ndim)):
+                raise TypeError
+            value = epsilon
+        except TypeError:
+            raise TypeError(f"epsilon: expected a real number, got {_shown(epsilon)}") from None
+        except OverflowError:
+            raise ValueError(
+                f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}"
+            ) from None
     if not (isfinite(value) and value >= 0):
-        raise ValueError(f"epsilon: expected a finite number >= 0, got {epsilon!r}")
+        raise ValueError(f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}")
     return value
 
 
@@ -193,24 +256,43 @@ cdef int as_num_threads(object num_threads) except -1:
         value = operator.index(num_threads)
     except TypeError:
         raise TypeError(
-            f"num_threads: expected an integer or None, got {num_threads!r}"
+            f"num_threads: expected an integer or None, got {_shown(num_threads)}"
         ) from None
     if value < 1:
-        raise ValueError(f"num_threads: expected at least 1, got {value}")
+        raise ValueError(f"num_threads: expected at least 1, got {_shown(value)}")
     return min(value, INT_MAX)
 
 
-cdef double as_count(object count, bint is_empty) except -1:
+cdef object as_count(object count):
     try:
-        value = operator.index(count)
+        return operator.index(count)
     except TypeError:
-        raise TypeError(f"count: expected an integer, got {count!r}") from None
-    if value < (0 if is_empty else 1):
-        raise ValueError(f"count: expected at least 1 element per channel, got {value}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError("count: too large") from None
+        raise TypeError(f"count: expected an integer, got {_shown(count)}") from None
+
+
+# What others call our two layouts.
+cdef dict OTHER_NAMES = {
+    "NC": "NXC", "NWC": "NXC", "NHWC": "NXC", "NDHWC": "NXC", "CHANNELS_LAST": "NXC",
+    "CHANNELS_LAST_3D": "NXC", "NCW": "NCX", "NCHW": "NCX", "NCDHW": "NCX", "CHANNELS_FIRST": "NCX",
+    "NXC": "NXC", "NCX": "NCX",
+}
+
+
+cdef bint as_channels_last(object data_format) except -1:
+    """Are channels on the last axis?"""
+    if isinstance(data_format, str):
+        name = str(data_format)
+        if name == "NXC":
+            return True
+        if name == "NCX":
+            return False
+        ours = OTHER_NAMES.get(name.upper())
+        if ours is not None:
+            raise ValueError(
+                f"data_format: expected 'NXC' or 'NCX', got {_shown(name)}, "
+                f"which is {ours!r} here, whatever the rank"
+            )
+    raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
 
 
 # ---- axes -------------------------------------------------------------------
@@ -290,22 +372,27 @@ cdef bint overlaps_itself(const Py_buffer *view) noexcept nogil:
     return False
 
 
-cdef object dense(object src, const Order *order):
-    """A new array of src's shape and dtype, its memory in this order."""
+cdef object shape_of(const Py_buffer *view):
+    cdef int i
+    return tuple([view.shape[i] for i in range(view.ndim)])
+
+
+cdef object dense(const Py_buffer *src, object dtype, const Order *order):
+    """A new array of src's shape, its memory in this order."""
     cdef int i
     cdef bint as_named = True
     for i in range(1, order.n):
         if order.axis[i] < order.axis[i - 1]:
             as_named = False
-    shape = src.shape
+    shape = shape_of(src)
     if as_named:
-        return empty(shape, src.dtype)
+        return empty(shape, dtype)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
     place = [0] * len(shape)
     for i, axis in enumerate(axes):
         place[axis] = i
-    return empty([shape[axis] for axis in axes], src.dtype).transpose(place)
+    return empty([shape[axis] for axis in axes], dtype).transpose(place)
 
 
 cdef void add_axis(bn_axis *axes, int *n, const bn_axis *axis) noexcept nogil:
@@ -357,6 +444,7 @@ cdef struct Call:
     int vector_code     # of mean, variance, gamma and their gradients
     int channel         # axis
     Py_ssize_t channels
+    Py_ssize_t count    # elements of a channel
     bint last           # channels on the last axis?
     bint is_empty
 
@@ -388,34 +476,31 @@ cdef bint same_shape(const Py_buffer *a, const Py_buffer *b) noexcept nogil:
 # ---- checks: inputs -----------------------------------------------------------
 
 cdef int take_data(Call *c, object src, object diff_dst) except -1:
-    cdef int i
-    dtype = src.dtype
-    c.code = code_of(dtype)
-    if c.code < 0:
-        raise wrong_dtype("src", src, _or(_TABLE))
-    if diff_dst.dtype is not dtype and code_of(diff_dst.dtype) != c.code:
-        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[c.code]}, as src is")
+    cdef int i, code
     hold(c, BN_SRC, src)
+    c.code = code_of(src.dtype)
+    if c.code < 0 or size_of(c.code) != c.view[BN_SRC].itemsize:
+        raise wrong_dtype("src", src, _or(_TABLE))
     hold(c, BN_DIFF_DST, diff_dst)
+    code = code_of(diff_dst.dtype)
+    if code != c.code or size_of(code) != c.view[BN_DIFF_DST].itemsize:
+        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[c.code]}, as src is")
     if c.view[BN_SRC].ndim < 2:
-        raise ValueError(f"src: expected at least 2 dimensions, got shape {src.shape}")
+        raise ValueError(
+            f"src: expected at least 2 dimensions, got shape {shape_of(&c.view[BN_SRC])}"
+        )
     if not same_shape(&c.view[BN_DIFF_DST], &c.view[BN_SRC]):
-        raise ValueError(f"diff_dst: expected shape {src.shape}, as src, got {diff_dst.shape}")
-    for i in range(c.view[BN_SRC].ndim):
-        c.is_empty = c.is_empty or c.view[BN_SRC].shape[i] == 0
-    return 0
-
-
-cdef int take_attributes(Call *c, object data_format, object num_threads) except -1:
-    if data_format == "NXC":
-        c.last = True
-    elif data_format == "NCX":
-        c.last = False
-    else:
-        raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {data_format!r}")
+        raise ValueError(
+            f"diff_dst: expected shape {shape_of(&c.view[BN_SRC])}, as src, "
+            f"got {shape_of(&c.view[BN_DIFF_DST])}"
+        )
     c.channel = c.view[BN_SRC].ndim - 1 if c.last else 1
     c.channels = c.view[BN_SRC].shape[c.channel]
-    c.problem.num_threads = as_num_threads(num_threads)
+    c.count = 1
+    for i in range(c.view[BN_SRC].ndim):
+        if i != c.channel:
+            c.count *= c.view[BN_SRC].shape[i]
+    c.is_empty = c.count == 0 or c.channels == 0
     return 0
 
 
@@ -469,32 +554,60 @@ cdef bint point_at(bn_vector *v, object a, int code, Py_ssize_t channels) except
         return bits.shape[0] == channels
 
 
-cdef object take_vector(Call *c, bn_vector *v, object a, str name, object src):
-    """The array of a (C,) argument, checked, with v pointing at it."""
-    a = as_vector(a, name)
+cdef object wrong_vector(Call *c, object a, str name):
+    """What is wrong with the shape of a vector, and what its caller may have meant."""
+    cdef const Py_buffer *src = &c.view[BN_SRC]
+    cdef Py_ssize_t size = a.size
+    cdef Py_ssize_t others = src.shape[1 if c.last else src.ndim - 1]
+    here, there = ("the last axis", "axis 1") if c.last else ("axis 1", "the last axis")
+    hints = []
+    if size == others and size != c.channels:
+        hints.append(f'channels on {there}: pass data_format="{"NCX" if c.last else "NXC"}"')
+    elif size != c.channels:
+        hints.append(f"channels on another axis: pass np.moveaxis(src, axis, {-1 if c.last else 1}), "
+                     "and diff_dst alike, which copies nothing")
+    if a.ndim != 1 and (size == c.channels or size == others):
+        hints.append(f"pass {name}.reshape(-1)")
+    return ValueError("; ".join([
+        f"{name}: expected shape ({c.channels},), for the channels on {here} of src of "
+        f"shape {shape_of(src)}, got {a.shape}", *hints
+    ]))
+
+
+cdef int take_vector(Call *c, bn_vector *v, object a, str name) except -1:
+    """Check a (C,) argument and point v at it."""
     check_vector_dtype(c, a, name)
     if not point_at(v, a, c.vector_code, c.channels):
-        where = "last axis" if c.last else "axis 1"
-        raise ValueError(
-            f"{name}: expected shape ({c.channels},), for the channels on the {where} of src of "
-            f"shape {src.shape}, got {a.shape}; channels on another axis: pass np.moveaxis(src, "
-            f"axis, {-1 if c.last else 1}), and diff_dst alike, which copies nothing"
-        )
-    return a
+        raise wrong_vector(c, a, name)
+    return 0
 
 
-cdef object as_sums(object sums, Py_ssize_t channels):
-    sums = as_vector(sums, "sums")
+cdef object take_sums(Call *c, object sums):
     if code_of(sums.dtype) != BN_F64:
         raise wrong_dtype("sums", sums, "float64")
-    if sums.shape != (2, channels):
-        raise ValueError(f"sums: expected shape (2, {channels}), got {sums.shape}")
+    if sums.shape != (2, c.channels):
+        raise ValueError(f"sums: expected shape (2, {c.channels}), got {sums.shape}")
     return np.ascontiguousarray(sums)
+
+
+cdef double take_count(Call *c, object count) except -1:
+    """Elements per channel over all parts: no fewer than those of this one."""
+    least = 0 if c.is_empty else c.count
+    if count < least:
+        raise ValueError(
+            f"count: expected at least {least}, the elements per channel of this part alone, "
+            f"got {_shown(count)}"
+        )
+    try:
+        return float(count)
+    except OverflowError:
+        raise ValueError("count: too large") from None
 
 
 # ---- checks: outputs ----------------------------------------------------------
 
-cdef object split_out(object out, bint param_grads):
+cdef object as_out(object out, bint param_grads):
+    """`out` as a tuple of its three entries."""
     if out is None:
         return none_given
     if not isinstance(out, (tuple, list)):
@@ -502,6 +615,7 @@ cdef object split_out(object out, bint param_grads):
             f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
             f"got {type(out).__name__}"
         )
+    out = tuple(out)
     if len(out) != 3:
         raise ValueError(
             f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
@@ -512,10 +626,16 @@ cdef object split_out(object out, bint param_grads):
     return out
 
 
-cdef int check_out(object a, str name, int code) except -1:
-    if type(a) is not ndarray and (
-            not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray)):
+cdef object as_output(object a, str name):
+    """The base-class array to write through, None for None."""
+    if a is None or type(a) is ndarray:
+        return a
+    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
         raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+    return base_array(a, name)
+
+
+cdef int check_out(object a, str name, int code) except -1:
     if code_of(a.dtype) != code:
         raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {a.dtype}")
     return 0
@@ -529,27 +649,33 @@ cdef object read_only(str name):
     return ValueError(f"{name}: expected a writable array, got a read-only one")
 
 
-cdef int take_diff_src(Call *c, object a, object src) except -1:
-    check_out(a, "out: diff_src", c.code)
+cdef int take_diff_src(Call *c, object a) except -1:
     hold(c, BN_DIFF_SRC, a)
+    check_out(a, NAMES[0], c.code)
+    if size_of(c.code) != c.view[BN_DIFF_SRC].itemsize:
+        raise wrong_dtype(NAMES[0], a, _NAME_OF_CODE[c.code])
     if not same_shape(&c.view[BN_DIFF_SRC], &c.view[BN_SRC]):
-        raise wrong_shape("out: diff_src", src.shape, a)
+        raise wrong_shape(NAMES[0], shape_of(&c.view[BN_SRC]), a)
     if c.view[BN_DIFF_SRC].readonly:
-        raise read_only("out: diff_src")
+        raise read_only(NAMES[0])
     return 0
 
 
 cdef int take_param_grad(Call *c, bn_vector *v, object a, str name) except -1:
+    cdef Py_buffer view
     check_out(a, name, c.vector_code)
     if not point_at(v, a, c.vector_code, c.channels):
         raise wrong_shape(name, (c.channels,), a)
-    if not a.flags.writeable:
-        raise read_only(name)
+    try:
+        PyObject_GetBuffer(a, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
+    except (BufferError, ValueError):
+        raise read_only(name) from None
+    PyBuffer_Release(&view)
     return 0
 
 
-cdef object new_param_grad(Call *c, bn_vector *v, object mean):
-    a = empty(c.channels, mean.dtype)
+cdef object new_param_grad(Call *c, bn_vector *v, object dtype):
+    a = empty(c.channels, dtype)
     point_at(v, a, c.vector_code, c.channels)
     return a
 
@@ -560,7 +686,11 @@ cdef struct Extent:
 
 
 cdef void stretch(Extent *e, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
-    if stride < 0:
+    if n == 0:
+        e.end = 0
+    elif e.end == 0:
+        pass
+    elif stride < 0:
         e.begin += <uintptr_t>((n - 1) * stride)
     else:
         e.end += <uintptr_t>((n - 1) * stride)
@@ -581,7 +711,7 @@ cdef Extent extent_of_vector(const bn_vector *v, Py_ssize_t channels) noexcept n
     e.begin = <uintptr_t>v.data
     e.end = 0
     if v.data != NULL:
-        e.end = e.begin + (8 if v.dtype == BN_F64 else 4 if v.dtype == BN_F32 else 2)
+        e.end = e.begin + <uintptr_t>size_of(v.dtype)
         stretch(&e, channels, v.stride)
     return e
 
@@ -664,7 +794,7 @@ cdef enum What:
 
 cdef object gradient(What what, object src, object diff_dst, object mean, object variance,
                      object gamma, object sums, object count, object epsilon,
-                     object data_format, bint is_training, bint param_grads, object out,
+                     object data_format, object is_training, object param_grads, object out,
                      object num_threads):
     cdef Call c
     cdef int o
@@ -680,63 +810,78 @@ cdef object gradient(What what, object src, object diff_dst, object mean, object
 
 cdef object checked(Call *c, What what, object src, object diff_dst, object mean,
                     object variance, object gamma, object sums, object count, object epsilon,
-                    object data_format, bint is_training, bint param_grads, object out,
+                    object data_format, object is_training, object param_grads, object out,
                     object num_threads):
     cdef bn_problem *p = &c.problem
     cdef double elements = 0
-    c.is_empty = False
+    cdef bint grads_wanted
     c.vector_code = -1
-    p.variance.data = p.gamma.data = p.diff_gamma.data = p.diff_beta.data = NULL
+    p.mean.data = p.variance.data = p.gamma.data = p.diff_gamma.data = p.diff_beta.data = NULL
+    p.epsilon = 0
 
+    # Whatever can run code of the caller's.
+    c.last = as_channels_last(data_format)
+    p.num_threads = as_num_threads(num_threads)
+    p.training = as_flag(is_training, "is_training")
+    grads_wanted = as_flag(param_grads, "param_grads")
     src = as_array(src, "src")
     diff_dst = as_array(diff_dst, "diff_dst")
-    take_data(c, src, diff_dst)
-    take_attributes(c, data_format, num_threads)
-    p.dtype = <bn_dtype>c.code
-    p.training = is_training
-    p.epsilon = 0 if what == REDUCE else as_epsilon(epsilon)
+    mean = as_array(mean, "mean")
+    if what != REDUCE:
+        p.epsilon = as_epsilon(epsilon)
+        variance = as_array(variance, "variance")
+        if gamma is not None:
+            gamma = as_array(gamma, "gamma")
+    if what == APPLY:
+        sums = as_array(sums, "sums")
+        count = as_count(count)
+    given = as_out(out, grads_wanted)
+    diff_src = as_output(given[0], NAMES[0])
+    diff_gamma = as_output(given[1], NAMES[1])
+    diff_beta = as_output(given[2], NAMES[2])
 
-    mean = take_vector(c, &p.mean, mean, "mean", src)
+    # From here on, none.
+    take_data(c, src, diff_dst)
+    p.dtype = <bn_dtype>c.code
+    take_vector(c, &p.mean, mean, "mean")
     if what == REDUCE:
         sums = np.zeros((2, c.channels))
         sort_axes(&c.view[BN_SRC], c.channel, &c.order)
         if not c.is_empty:
             run(c, what, src, diff_dst, None, sums, 0)
         return sums
-    variance = take_vector(c, &p.variance, variance, "variance", src)
+    take_vector(c, &p.variance, variance, "variance")
     if gamma is not None:
-        gamma = take_vector(c, &p.gamma, gamma, "gamma", src)
+        take_vector(c, &p.gamma, gamma, "gamma")
     if what == APPLY:
-        elements = as_count(count, c.is_empty)
-        sums = as_sums(sums, c.channels)
-
-    diff_src, diff_gamma, diff_beta = split_out(out, param_grads)
+        elements = take_count(c, count)
+        sums = take_sums(c, sums)
     if diff_src is not None:
-        take_diff_src(c, diff_src, src)
+        take_diff_src(c, diff_src)
     if diff_gamma is not None:
-        take_param_grad(c, &p.diff_gamma, diff_gamma, "out: diff_gamma")
+        take_param_grad(c, &p.diff_gamma, diff_gamma, NAMES[1])
     if diff_beta is not None:
-        take_param_grad(c, &p.diff_beta, diff_beta, "out: diff_beta")
-    if out is not None and not c.is_empty:
+        take_param_grad(c, &p.diff_beta, diff_beta, NAMES[2])
+    if out is not None:
         check_shared(c, (diff_src, diff_gamma, diff_beta, src, diff_dst, mean, variance, gamma,
                          sums))
 
     sort_axes(&c.view[BN_SRC], c.channel, &c.order)
     if diff_src is None:
-        diff_src = dense(src, &c.order)
+        diff_src = dense(&c.view[BN_SRC], src.dtype, &c.order)
         hold(c, BN_DIFF_SRC, diff_src)
-    if param_grads and diff_gamma is None:
-        diff_gamma = new_param_grad(c, &p.diff_gamma, mean)
-    if param_grads and diff_beta is None:
-        diff_beta = new_param_grad(c, &p.diff_beta, mean)
+    if grads_wanted and diff_gamma is None:
+        diff_gamma = new_param_grad(c, &p.diff_gamma, mean.dtype)
+    if grads_wanted and diff_beta is None:
+        diff_beta = new_param_grad(c, &p.diff_beta, mean.dtype)
     # Before anything is written: what follows must not fail for want of memory.
-    grads = new_tuple(BatchNormGradients, (diff_src, diff_gamma, diff_beta))
-    if not c.is_empty:
+    grads = new_tuple(BatchNormGradients, (
+        diff_src if given[0] is None else given[0],
+        diff_gamma if given[1] is None else given[1],
+        diff_beta if given[2] is None else given[2],
+    ))
+    if c.channels:
         run(c, what, src, diff_dst, diff_src, sums, elements)
-    else:
-        for a in (diff_gamma, diff_beta):
-            if a is not None:
-                a[...] = 0
     return grads
 
 
@@ -800,12 +945,12 @@ cdef void copy_elements(const Py_buffer *source, const Py_buffer *to,
             return
 
 
-cdef object walkable(Call *c, int operand, object a, object src):
+cdef object walkable(Call *c, int operand, object a):
     """`a`, or a dense copy of it if the kernels cannot walk it in src's order."""
-    if follows(&c.view[operand], &c.order):
+    if c.is_empty or follows(&c.view[operand], &c.order):
         return a
     cdef Py_buffer view
-    copied = dense(src, &c.order)
+    copied = dense(&c.view[operand], a.dtype, &c.order)
     PyObject_GetBuffer(copied, &view, PyBUF_STRIDES)
     if operand != BN_DIFF_SRC:
         with nogil:
@@ -824,13 +969,13 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
     cdef Py_buffer given_back
     cdef double[:, ::1] reduced
     cdef const double[:, ::1] given
-    walkable(c, BN_SRC, src, src)
-    walkable(c, BN_DIFF_DST, diff_dst, src)
+    walkable(c, BN_SRC, src)
+    walkable(c, BN_DIFF_DST, diff_dst)
     if what == REDUCE:
         c.view[BN_DIFF_SRC] = c.view[BN_SRC]
         written = None
     else:
-        written = walkable(c, BN_DIFF_SRC, diff_src, src)
+        written = walkable(c, BN_DIFF_SRC, diff_src)
     back = written is not diff_src
     if back:
         PyObject_GetBuffer(diff_src, &given_back, PyBUF_STRIDES)
@@ -879,7 +1024,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         (``ml_dtypes.bfloat16``), at least two dimensions, any strides. An array of
         NumPy, or what NumPy can see as one through ``__array__``,
         ``__array_interface__``, the buffer protocol or DLPack in the CPU's memory:
-        torch, JAX and pyarrow tensors are not copied.
+        torch, JAX and pyarrow tensors are not copied. A list or tuple becomes what
+        NumPy makes of it: float64.
     diff_dst : array
         Gradient with respect to the output of the forward pass; src's shape and dtype.
     mean, variance : array, shape (C,)
@@ -893,7 +1039,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         double and stays one; pass ``float(np.float32(1e-3))`` to mimic a float32
         attribute.
     data_format : {"NXC", "NCX"}, optional
-        Where the channels are: on the last axis, or on axis 1.
+        Where the channels are: on the last axis (NHWC, channels last), or on axis 1
+        (NCHW, channels first), whatever the rank.
     is_training : bool, optional
         True if mean and variance were computed from src and so depend on it; False
         if they are constants (population statistics).
@@ -903,9 +1050,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         Arrays to write to, any of them None. ``diff_src`` may be exactly src or
         exactly diff_dst; no other shared memory is accepted.
     num_threads : int, optional
-        Threads to use, at most one per task. None: as many as OpenMP, the
-        affinity of the calling thread and the container allow at this call, and
-        one for a small problem. A forked child uses one.
+        Threads to use, at most one per task, and no more than the system can start.
+        None: as many as OpenMP and the affinity of the calling thread allow at this
+        call, and the container allowed when bn_ext was imported; fewer where several
+        calls run at once; one for a small problem. A forked child uses one.
 
     Returns
     -------
@@ -917,9 +1065,9 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     Raises
     ------
     TypeError
-        If an argument is no array, or lies on an accelerator, or its dtype is none of the above, or not in
-        native byte order, or masked; if src and diff_dst, or mean, variance and
-        gamma, differ in dtype.
+        If an argument is no array, or lies on an accelerator, or its dtype is none of
+        the above, or not in native byte order, or masked; if src and diff_dst, or mean,
+        variance and gamma, differ in dtype; if a number or flag is none.
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an attribute is out
         of range, or an array in `out` has the wrong shape or dtype, is read-only, or
@@ -1023,14 +1171,15 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     sums : array of float64, shape (2, C)
         What `batch_norm_backward_reduce` returned, added over all parts.
     count : int
-        Elements per channel, over all parts: at least 1 unless the part is empty.
+        Elements per channel, over all parts, so no fewer than this part has.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
 
     Returns
     -------
     BatchNormGradients
-        diff_src of this part; diff_gamma and diff_beta of the whole.
+        diff_src of this part; diff_gamma and diff_beta of the whole, the same for every
+        part, one without elements included.
 
     Raises
     ------
@@ -1101,6 +1250,11 @@ def _default_threads():
 
 def _has_openmp():
     return bool(bn_has_openmp())
+
+
+def _openmp_address():
+    """Where the OpenMP runtime that serves us lies in memory; 0 without one."""
+    return bn_openmp_address()
 
 
 def _forked():

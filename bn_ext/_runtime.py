@@ -27,9 +27,9 @@ _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 def _read(path: str) -> str:
     """The text of one of the system's files, "" where there is none."""
-    # Not by pathlib, which would double the time of the import.
+    # Not by pathlib, which would double the time of the import. Names of files are bytes.
     try:
-        with open(path) as file:
+        with open(path, errors="surrogateescape") as file:
             return file.read()
     except OSError:
         return ""
@@ -39,6 +39,28 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     """Paths of the OpenMP runtimes in this process, where the system can tell."""
     found = re.findall(r"/.*/lib(?:gomp|i?omp)[^/]*\.so[^/ ]*$", _read(maps), re.MULTILINE)
     return list(dict.fromkeys(found))
+
+
+def _library_at(address: int, maps: str = "/proc/self/maps") -> str:
+    """Name of the file that is mapped at an address, "" where the system does not tell."""
+    for line in _read(maps).splitlines():
+        start, _, end = line.partition(" ")[0].partition("-")
+        if int(start, 16) <= address < int(end, 16):
+            return line.partition("/")[2].rpartition("/")[2]
+    return ""
+
+
+def _wait_set_by() -> str:
+    """What decides how idle threads wait.
+
+    Of two runtimes in a process, the one that was loaded first may serve us: libomp, preloaded
+    for speed, has every function of libgomp but does not read its variables.
+    """
+    library = _library_at(_core._openmp_address())
+    if not library or library.startswith("libgomp"):
+        return _WAIT_SET_BY
+    named = [n for n in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME") if n in os.environ]
+    return named[0] if named else f"{library}'s own choice; KMP_BLOCKTIME changes it"
 
 
 def _load_core() -> tuple[Any, str]:
@@ -195,7 +217,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core._has_openmp(),
-        "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
+        "idle_threads_set_by": _wait_set_by() if _core._has_openmp() else None,
         "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),

@@ -179,13 +179,17 @@ static int64_t stream_rows(const work *w) {
     return at_least(rows, LEAST_STREAM) | 1;
 }
 
-static void plan(work *w, int threads) {
+static void measure(work *w) {
     const bn_problem *p = w->p;
     w->size = dtype_size(p->dtype);
     w->number = p->dtype == BN_F64 ? 8 : 4;
     w->channels = p->channel.size;
     w->outer = count_of(p->outer, p->n_outer);
     w->inner = count_of(p->inner, p->n_inner);
+}
+
+static void plan(work *w, int threads) {
+    const bn_problem *p = w->p;
     w->merged = w->chunks_per_row = w->rows_per_chunk = 1;
     w->lanes = BN_STRETCH_BYTES / w->size;
 
@@ -905,6 +909,71 @@ static void second_task(void *work_, void *scratch_, int64_t tile, int64_t chunk
 
 /* ---- the three entries ------------------------------------------------- */
 
+/* A problem, or a part of one, without elements: the parameter gradients are those of the
+ * whole, zeros where that has no elements either. */
+static bn_status run_empty(work *w, const double *given, double *wanted) {
+    const bn_problem *p = w->p;
+    const size_t sums = (size_t)(2 * w->channels) * sizeof *given;
+    if (wanted) {
+        memset(wanted, 0, sums);
+        return BN_OK;
+    }
+    char *memory = malloc(lay_out_work(w, NULL));
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_work(w, memory);
+    if (w->count > 0) {
+        prepare_channels(w);
+        memcpy(w->sums.plane, given, sums);
+        finish_channels(w, 0, w->channels);
+    } else {
+        memset(w->value, 0, (size_t)w->channels * sizeof *w->value);
+        if (p->diff_gamma.data)
+            vector_write(&p->diff_gamma, 0, w->channels, w->value);
+        if (p->diff_beta.data)
+            vector_write(&p->diff_beta, 0, w->channels, w->value);
+    }
+    free(memory);
+    return BN_OK;
+}
+
+/* The call with so many threads at most. */
+static bn_status run_on(work *w, int threads, const double *given, double *wanted) {
+    plan(w, threads);
+    char *memory = malloc(lay_out_work(w, NULL) + 64);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_work(w, (char *)(((uintptr_t)memory + 63) / 64 * 64));
+    scratch measured;
+    const bn_schedule s = {
+        .tiles = w->tiles,
+        .tasks = w->chunks,
+        .tile_bytes = w->tile * w->outer * w->inner * w->size * 2,
+        .first = w->reduce ? first_task : NULL,
+        .second = w->write && !w->fused ? second_task : NULL,
+        .finish = finish_tile,
+        .start = start,
+        .work = w,
+        .scratch = lay_out_scratch(w, &measured, NULL),
+    };
+    bn_status status = BN_NO_MEMORY;
+    char *team = bn_schedule_memory(&s, threads);
+    if (team) {
+        prepare_channels(w);
+        if (given) {
+            memcpy(w->sums.plane, given, (size_t)(2 * w->channels) * sizeof *given);
+            finish_channels(w, 0, w->channels);
+        }
+        bn_schedule_run(&s, threads, team);
+        if (wanted)
+            memcpy(wanted, w->sums.plane, (size_t)(2 * w->channels) * sizeof *wanted);
+        status = BN_OK;
+    }
+    free(team);
+    free(memory);
+    return status;
+}
+
 /* Sums given: no first pass. Sums wanted: no second one. */
 static bn_status run(const bn_problem *p, const double *given, double *wanted, double count) {
     work w = {.p = p, .kernels = &bn_kernels_current()->dtype[p->dtype]};
@@ -912,44 +981,16 @@ static bn_status run(const bn_problem *p, const double *given, double *wanted, d
     w.fused = !p->training && param_grads && !given && !wanted;
     w.reduce = wanted || w.fused || (p->training && !given) ? w.kernels->reduce : NULL;
     w.write = wanted ? NULL : p->training ? w.kernels->apply : w.kernels->scale;
-
-    const int64_t elements =
-        count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
-    const int threads = bn_threads_wanted(p->num_threads, elements);
-    plan(&w, threads);
+    measure(&w);
     w.count = count > 0 ? count : (double)w.outer * (double)w.inner;
-
-    char *memory = malloc(lay_out_work(&w, NULL) + 64);
-    if (!memory)
-        return BN_NO_MEMORY;
-    lay_out_work(&w, (char *)(((uintptr_t)memory + 63) / 64 * 64));
-    scratch measure;
-    const bn_schedule s = {
-        .tiles = w.tiles,
-        .tasks = w.chunks,
-        .tile_bytes = w.tile * w.outer * w.inner * w.size * 2,
-        .first = w.reduce ? first_task : NULL,
-        .second = w.write && !w.fused ? second_task : NULL,
-        .finish = finish_tile,
-        .start = start,
-        .work = &w,
-        .scratch = lay_out_scratch(&w, &measure, NULL),
-    };
-    bn_status status = BN_NO_MEMORY;
-    char *team = bn_schedule_memory(&s, threads);
-    if (team) {
-        prepare_channels(&w);
-        if (given) {
-            memcpy(w.sums.plane, given, (size_t)(2 * w.channels) * sizeof *given);
-            finish_channels(&w, 0, w.channels);
-        }
-        bn_schedule_run(&s, threads, team);
-        if (wanted)
-            memcpy(wanted, w.sums.plane, (size_t)(2 * w.channels) * sizeof *wanted);
-        status = BN_OK;
+    const int64_t elements = w.outer * w.channels * w.inner;
+    if (elements == 0) {
+        w.reduce = NULL;
+        return run_empty(&w, given, wanted);
     }
-    free(team);
-    free(memory);
+    const int threads = bn_enter(p->num_threads, elements);
+    const bn_status status = run_on(&w, threads, given, wanted);
+    bn_leave(threads);
     return status;
 }
 

@@ -24,6 +24,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fp_mode.h"
 #include "scalar.h"
@@ -43,7 +44,6 @@
 
 /* A thread's start is worth about this many elements. */
 enum { ELEMENTS_PER_THREAD = 65536 };
-/* libgomp ends the process if a thread cannot be started. */
 enum { MOST_THREADS = 1024 };
 
 /* ---- process-wide state ------------------------------------------------ */
@@ -104,7 +104,18 @@ int bn_default_threads(void) {
 #endif
 }
 
-int bn_threads_wanted(int num_threads, int64_t elements) {
+/* Calls that run on several threads just now. */
+static atomic_int calls_in_flight;
+
+/* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
+ * threads. From three on they share twice the CPUs: two that overlap now and then keep
+ * their pools, since a team that shrinks and grows again starts threads anew. */
+static int shared_with_others(int threads) {
+    const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
+    return (int)at_least(1, at_most(threads, 2 * threads / calls));
+}
+
+static int threads_wanted(int num_threads, int64_t elements) {
     if (bn_forked() || !bn_has_openmp())
         return 1;
     if (num_threads > 0)
@@ -112,9 +123,111 @@ int bn_threads_wanted(int num_threads, int64_t elements) {
     const int64_t worth = elements / ELEMENTS_PER_THREAD;
     if (worth <= 1)
         return 1;
-    const int threads = bn_default_threads();
-    return worth < threads ? (int)worth : threads;
+    return (int)at_most(worth, shared_with_others(bn_default_threads()));
 }
+
+int bn_enter(int num_threads, int64_t elements) {
+    const int threads = threads_wanted(num_threads, elements);
+    if (threads > 1)
+        atomic_fetch_add_explicit(&calls_in_flight, 1, memory_order_relaxed);
+    return threads;
+}
+
+void bn_leave(int threads) {
+    if (threads > 1)
+        atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
+}
+
+/* ---- threads that can be had -------------------------------------------- */
+
+uintptr_t bn_openmp_address(void) {
+#ifdef _OPENMP
+    return (uintptr_t)&omp_get_max_threads;
+#else
+    return 0;
+#endif
+}
+
+#if defined(_OPENMP) && !defined(_WIN32)
+
+/* OpenMP's runtimes end the process where they cannot start a thread (a limit on processes
+ * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
+ * than the calling thread's pool has, the missing ones, and one more as a margin, are
+ * started and joined here: what failed here is not asked of the runtime. Between the two
+ * another thread may take what was free; nothing better can be had without a pool of our
+ * own. libgomp keeps just the threads of the last team, so that is what is remembered. A
+ * region that somebody else enters on this thread, in the same libgomp and with fewer
+ * threads, goes unseen. */
+static _Thread_local int pool_size = 1;
+static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
+
+/* As "64", "64 k", "2M"; 0 where it is nothing of the kind, which the runtimes ignore. */
+static size_t bytes_of(const char *text, size_t unit) {
+    char *end;
+    const unsigned long long number = text ? strtoull(text, &end, 10) : 0;
+    if (number == 0)
+        return 0;
+    while (*end == ' ')
+        end++;
+    const char *const units = "bkmg", *const found = *end ? strchr(units, *end | 32) : NULL;
+    if (*end && !found)
+        return 0;
+    if (found)
+        unit = (size_t)1 << (10 * (found - units));
+    return number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
+}
+
+__attribute__((constructor)) static void read_stack_size(void) {
+    const size_t sizes[] = {bytes_of(getenv("OMP_STACKSIZE"), 1024),
+                            bytes_of(getenv("GOMP_STACKSIZE"), 1024),
+                            bytes_of(getenv("KMP_STACKSIZE"), 1)};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] > stack_bytes)
+            stack_bytes = sizes[i];
+}
+
+static void *pass(void *gate) {
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+/* How many of so many further threads could be started, all at a time. */
+static int startable(int wanted) {
+    pthread_t started[MOST_THREADS + 1];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes))
+        return 0;
+    if (stack_bytes)
+        (void)pthread_attr_setstacksize(&attributes, stack_bytes);
+    int n = 0;
+    pthread_mutex_lock(&gate);
+    while (n < wanted && pthread_create(&started[n], &attributes, pass, &gate) == 0)
+        n++;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < n; i++)
+        pthread_join(started[i], NULL);
+    pthread_attr_destroy(&attributes);
+    return n;
+}
+
+/* The threads that a region may be entered with: at most so many. */
+static int team_to_be_had(int threads) {
+    enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
+    if (threads == 1)
+        return 1;
+    const int have = omp_get_level() ? 1 : pool_size;
+    if (threads <= have)
+        return threads;
+    void *const room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
+    free(room);
+    if (!room)
+        return 1;
+    const int wanted = threads - have + 1, more = startable(wanted);
+    return more == wanted ? threads : have + (int)at_least(0, more - 1);
+}
+#endif
 
 /* ---- caches ------------------------------------------------------------ */
 
@@ -361,6 +474,9 @@ static order choose_order(const bn_schedule *s, int threads) {
 
 void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
+#if defined(_OPENMP) && !defined(_WIN32)
+    threads = team_to_be_had(threads);
+#endif
     team l = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
         l.ahead = at_most((threads + s->tasks - 1) / s->tasks, s->tiles);
@@ -378,6 +494,9 @@ void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
         run_thread(&l, scratch, omp_get_thread_num());
+#ifndef _WIN32
+        pool_size = atomic_load(&l.entered);
+#endif
     } else
 #endif
         run_thread(&l, scratch, 0);

@@ -29,8 +29,10 @@ typedef struct {
     size_t scratch; /* bytes per thread */
 } bn_schedule;
 
-/* Threads worth having, before the number of tasks is known. */
-int bn_threads_wanted(int num_threads, int64_t elements);
+/* A call begins: the threads worth having, before the number of tasks is known. Each is
+ * ended by bn_leave with what it returned. */
+int bn_enter(int num_threads, int64_t elements);
+void bn_leave(int threads);
 /* Should this many bytes of src, diff_dst and diff_src be written past the cache? */
 bool bn_streaming(int64_t bytes);
 int64_t bn_tile_channels(const bn_extent *e, int threads);

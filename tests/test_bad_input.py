@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, dtype
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
@@ -34,7 +34,7 @@ def refused(kind, message, p, **changed):
         bn_ext.batch_norm_backward(**arguments)
     sums = np.zeros((2, len(p.mean)))
     with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_backward_apply(**arguments, sums=sums, count=20)
+        bn_ext.batch_norm_backward_apply(**arguments, sums=sums, count=24)
     if changed.keys() & {"src", "diff_dst", "mean", "data_format", "num_threads"}:
         names = ("src", "diff_dst", "mean", "data_format", "num_threads")
         with pytest.raises(kind, match=message):
@@ -151,6 +151,25 @@ def test_memory_of_an_accelerator(p, argument, kind):
     refused(TypeError, message, p, **{argument: kind()})
 
 
+@pytest.mark.parametrize("rubbish", [None, (), (1,), "ab", (None, 0), ([], 0), {}, 1, (1, 2, 3)])
+def test_a_device_that_is_none(p, rubbish):
+    class Strange:
+        def __dlpack_device__(self):
+            return rubbish
+
+    refused(TypeError, "^src: this .*Strange cannot be .*__dlpack_device__", p, src=Strange())
+
+
+@pytest.mark.parametrize("argument", ["src", "diff_dst", "mean", "variance", "gamma"])
+def test_a_mask_behind_an_array_method(p, argument):
+    class Masked:
+        def __array__(self, *_, **__):
+            return np.ma.masked_greater(getattr(p, argument), 0)
+
+    message = rf"^{argument}: masked arrays .* pass {argument}.filled\(value\)"
+    refused(TypeError, message, p, **{argument: Masked()})
+
+
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
 def test_an_exporter_that_refuses(p, error):
     class Refusing:
@@ -179,9 +198,18 @@ def test_an_exporters_own_failure_is_not_hidden(p):
         )
 
 
-def test_sequences_are_no_data(p):
-    refused(TypeError, "^src: expected an array, got list", p, src=p.src.tolist())
-    refused(TypeError, "^diff_dst: expected an array, got tuple", p, diff_dst=tuple(p.diff_dst))
+def test_sequences_are_what_numpy_makes_of_them(rng, p):
+    message = "^mean: expected float64 with float64 data, got float32"
+    refused(TypeError, message, p, src=p.src.tolist(), diff_dst=p.diff_dst.tolist())
+    refused(TypeError, "^src: expected an array of numbers: ", p, src=[[1.0], [2.0, 3.0]])
+    refused(TypeError, "^diff_dst: expected an array of numbers: ", p, diff_dst=([1.0], 2.0))
+    refused(TypeError, "^src: expected float32, .*, got int64", p, src=[[1, 2], [3, 4]])
+    refused(TypeError, "^src: expected float32, .*, got <U1", p, src=["a", "b"])
+    double = Problem(rng, (6, 4, 5), "NXC", "float64")
+    want = double.run(bn_ext.batch_norm_backward)
+    double.src, double.diff_dst = double.src.tolist(), tuple(double.diff_dst)
+    for found, wanted in zip(double.run(bn_ext.batch_norm_backward), want, strict=True):
+        assert found.tobytes() == wanted.tobytes()
 
 
 def test_sequences_as_vectors_only_in_the_exact_dtype(rng, p):
@@ -201,7 +229,21 @@ def test_sequences_as_vectors_only_in_the_exact_dtype(rng, p):
         double.run(bn_ext.batch_norm_backward)
 
 
-@pytest.mark.parametrize("epsilon", [None, "1e-3", b"1", [1.0], 1j, object()])
+@pytest.mark.parametrize(
+    "epsilon",
+    [
+        None,
+        "1e-3",
+        b"1",
+        [1.0],
+        1j,
+        object(),
+        np.complex128(1),
+        np.array(1j),
+        np.ones(1),
+        np.ones(2),
+    ],
+)
 def test_epsilon_that_is_no_number(p, epsilon):
     refused(TypeError, "^epsilon: expected a real number, got", p, epsilon=epsilon)
 
@@ -251,21 +293,88 @@ def test_vectors_of_another_shape(p, argument, dims):
 
 
 def test_channels_on_another_axis_name_the_fix(rng):
-    p = Problem(rng, (6, 4, 5), "NXC")
+    p = Problem(rng, (6, 2, 4, 5), "NXC")
     vectors = dict.fromkeys(("mean", "variance", "gamma"), np.ones(4, np.float32))
     refused(ValueError, r"pass np.moveaxis\(src, axis, -1\).* copies nothing", p, **vectors)
     moved = bn_ext.batch_norm_backward(
-        np.moveaxis(p.src, 1, -1), np.moveaxis(p.diff_dst, 1, -1), **vectors, epsilon=EPSILON
+        np.moveaxis(p.src, 2, -1), np.moveaxis(p.diff_dst, 2, -1), **vectors, epsilon=EPSILON
     )
     straight = bn_ext.batch_norm_backward(
-        p.src, p.diff_dst, **vectors, epsilon=EPSILON, data_format="NCX"
-    )
+        np.moveaxis(p.src, 2, 1), np.moveaxis(p.diff_dst, 2, 1), **vectors, epsilon=EPSILON,
+        data_format="NCX",
+    )  # fmt: skip
     assert (np.moveaxis(moved.diff_src, -1, 1) == straight.diff_src).all()
 
 
-@pytest.mark.parametrize("data_format", ["NHWC", "nxc", "", None, 3])
+def test_the_other_layout_is_named(rng):
+    """Vectors that fit the other place of the channels: what most people have done wrong."""
+    for dims, mine, other in (((8, 3, 7, 5), "NXC", "NCX"), ((8, 7, 5, 3), "NCX", "NXC")):
+        p = Problem(rng, dims, mine)
+        p.mean = p.variance = p.gamma = np.ones(3, np.float32)
+        message = re.escape("got (3,); channels on ") + f'.*: pass data_format="{other}"$'
+        refused(ValueError, "^mean: .*" + message, p, data_format=mine)
+        keepdims = {n: np.ones((1, 3, 1, 1), np.float32) for n in ("mean", "variance", "gamma")}
+        message = rf'pass data_format="{other}"; pass mean.reshape\(-1\)$'
+        refused(ValueError, message, p, data_format=mine, **keepdims)
+        p.run(bn_ext.batch_norm_backward, data_format=other)
+
+
+@pytest.mark.parametrize("argument", ["mean", "variance", "gamma"])
+def test_statistics_with_kept_dimensions_name_the_fix(p, argument):
+    kept = getattr(p, argument).reshape(1, 1, -1)
+    refused(ValueError, rf"got \(1, 1, 5\); pass {argument}.reshape\(-1\)$", p, **{argument: kept})
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("NHWC", "NXC"), ("NDHWC", "NXC"), ("channels_last", "NXC"), ("nxc", "NXC"),
+     ("NCHW", "NCX"), ("NCDHW", "NCX"), ("channels_first", "NCX"), ("ncx", "NCX")],
+)  # fmt: skip
+def test_others_names_of_a_layout(p, name, ours):
+    message = f"^data_format: expected 'NXC' or 'NCX', got '{name}', which is '{ours}' here"
+    refused(ValueError, message, p, data_format=name)
+
+
+@pytest.mark.parametrize("data_format", ["NWHC", "", None, 3, ["NXC"], np.array(["NXC", "NCX"])])
 def test_unknown_data_format(p, data_format):
     refused(ValueError, "^data_format: expected 'NXC' or 'NCX', got", p, data_format=data_format)
+
+
+@pytest.mark.parametrize("flag", ["is_training", "param_grads"])
+@pytest.mark.parametrize(
+    "value", ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), []]
+)
+def test_flags_that_are_neither_true_nor_false(p, flag, value):
+    refused(TypeError, f"^{flag}: expected True or False, got", p, **{flag: value})
+
+
+@pytest.mark.parametrize("flag", ["is_training", "param_grads"])
+def test_flags_by_other_names(p, flag):
+    for value in (True, False):
+        want = p.run(bn_ext.batch_norm_backward, **{flag: value})
+        for same in (int(value), np.bool_(value), np.int64(value)):
+            found = p.run(bn_ext.batch_norm_backward, **{flag: same})
+            assert all_bits(found) == all_bits(want)
+
+
+def test_messages_are_short(p):
+    """Whatever was given, what is shown of it is not longer than a line."""
+
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError
+
+    long = "x" * 10_000
+    for changed in (
+        {"epsilon": 10**400}, {"epsilon": 10**5000}, {"epsilon": long}, {"num_threads": -(10**400)},
+        {"num_threads": -(10**5000)}, {"data_format": long}, {"data_format": Mute()},
+        {"is_training": long}, {"epsilon": Mute()}, {"num_threads": Mute()},
+    ):  # fmt: skip
+        (name,) = changed
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
+            p.run(bn_ext.batch_norm_backward, **changed)
+        assert len(str(caught.value)) < 200
+    refused(ValueError, "^epsilon: expected a finite number >= 0, got 1000", p, epsilon=10**400)
 
 
 @pytest.mark.parametrize("epsilon", [-1e-9, np.inf, -np.inf, np.nan])
@@ -284,8 +393,8 @@ def test_count_and_sums(p):
             p.src, p.diff_dst, *p.vectors(), sums, count, epsilon=EPSILON
         )
 
-    for count in (0, -1):
-        with pytest.raises(ValueError, match="^count: expected at least 1"):
+    for count in (0, -1, 23, -(10**400)):
+        with pytest.raises(ValueError, match="^count: expected at least 24, the elements per"):
             apply(np.zeros((2, 5)), count)
     with pytest.raises(ValueError, match="^count: too large"):
         apply(np.zeros((2, 5)), 10**400)
@@ -398,6 +507,22 @@ def test_out_vectors_that_share_memory_with_inputs(p, name):
         out[which] = getattr(p, name)
         message = f"^out: {OUT_NAMES[which]}: shares memory with {name}"
         out_refused(ValueError, message, p, out)
+
+
+@pytest.mark.parametrize("dims", [(0, 4, 5), (6, 0, 5)])
+def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
+    """Zeros are written even then."""
+    q = Problem(rng, dims, "NXC")
+    vectors = dict(zip(("mean", "variance", "gamma"), q.vectors(), strict=True))
+    for name, vector in vectors.items():
+        for which in (1, 2):
+            out = [np.empty_like(q.src), None, None]
+            out[which] = vector
+            message = f"^out: {OUT_NAMES[which]}: shares memory with {name}"
+            refused(ValueError, message, q, out=tuple(out))
+    # Arrays without elements share nothing, wherever they are.
+    empty = np.empty_like(q.src)
+    q.run(bn_ext.batch_norm_backward, src=empty, diff_dst=empty, out=(empty, None, None))
 
 
 def test_outs_that_share_memory_with_each_other(p):
@@ -537,20 +662,6 @@ class TestOneDNN:
     def test_unknown_data_format(self, p, operator):
         with pytest.raises(ValueError, match="^data_format"):
             p.run(operator, data_format="NHWC")
-
-
-def test_onednn_of_what_is_no_array(p):
-    for operator in (
-        onednn_graph.batch_norm_training_backprop,
-        onednn_graph.batch_norm_training_backward,
-    ):
-        with pytest.raises(TypeError, match="^(src|input_forward): expected an array, got list"):
-            operator([[1.0]], [[1.0]], p.mean, p.variance, p.gamma, epsilon=EPSILON)
-
-
-def test_ngraph_of_what_is_no_array(p):
-    with pytest.raises(TypeError, match="^input: expected an array, got list"):
-        ngraph.batch_norm_training_backprop([], *[None] * 4, None, epsilon=EPSILON)
 
 
 def test_errors_use_the_operators_names(rng, p):

@@ -1,0 +1,66 @@
+"""Reduce and apply over parts: what every part must get."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, shape
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+
+def parts_of(p, data_format, cuts):
+    """Src and diff_dst cut along the batch."""
+    for start, end in itertools.pairwise(cuts):
+        yield p.src[start:end], p.diff_dst[start:end]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_a_part_without_elements_has_the_gradients_of_the_whole(
+    rng, data, vector, data_format, is_training
+):
+    p = Problem(rng, shape(12, 5, 7, data_format), data_format, data, vector)
+    parts = list(parts_of(p, data_format, [0, 5, 5, 12]))
+    options = {"data_format": data_format}
+    sums = sum(bn_ext.batch_norm_backward_reduce(*part, p.mean, **options) for part in parts)
+    found = [
+        bn_ext.batch_norm_backward_apply(
+            *part, *p.vectors(), sums, 12 * 7, epsilon=EPSILON, is_training=is_training, **options
+        )
+        for part in parts
+    ]
+    assert [len(f.diff_src) for f in found] == [5, 0, 7]
+    assert all_bits(found[1][1:]) == all_bits(found[0][1:]) == all_bits(found[2][1:])
+    assert found[1].diff_beta.any()
+    out = (np.empty_like(parts[1][0]), *(np.full_like(p.mean, 7) for _ in range(2)))
+    given = bn_ext.batch_norm_backward_apply(
+        *parts[1], *p.vectors(), sums, 12 * 7, epsilon=EPSILON, is_training=is_training, out=out,
+        **options,
+    )  # fmt: skip
+    assert all(a is b for a, b in zip(given, out, strict=True))
+    assert all_bits(given) == all_bits(found[1])
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_a_whole_without_elements_has_zeros(rng, data_format):
+    p = Problem(rng, shape(0, 5, 7, data_format), data_format)
+    p.variance[:2] = -1, np.nan  # where rstd is NaN, 0 * rstd would be too
+    sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, data_format=data_format)
+    given = bn_ext.batch_norm_backward_apply(
+        p.src, p.diff_dst, *p.vectors(), sums, 0, epsilon=EPSILON, data_format=data_format
+    )
+    for grad in given[1:]:
+        assert grad.tobytes() == bytes(20)
+
+
+def test_a_part_without_channels(rng):
+    p = Problem(rng, (4, 0), "NXC")
+    sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
+    found = bn_ext.batch_norm_backward_apply(
+        p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON
+    )
+    assert [a.shape for a in found] == [(4, 0), (0,), (0,)]

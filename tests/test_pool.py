@@ -1,0 +1,145 @@
+"""Where threads cannot be had, a call goes on with those that can; many callers share."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from cases import Problem, all_bits
+
+import bn_ext
+from bn_ext import _core
+
+pytestmark = [
+    pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP"),
+    pytest.mark.skipif(sys.platform != "linux", reason="sets Linux's limits"),
+]
+
+SETUP = """
+import hashlib, os, resource
+import numpy as np, bn_ext
+from bn_ext import _core
+
+x = np.random.default_rng(0).standard_normal((4000, 64), np.float32)
+v = np.ones(64, np.float32)
+
+def call(threads):
+    grads = bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, num_threads=threads)
+    digest = hashlib.sha256(b"".join(a.tobytes() for a in grads)).hexdigest()[:8]
+    return digest, _core._last_call()[0]
+
+def tasks_of(user):
+    '''Threads that the kernel counts against this user's limit.'''
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            pass
+    return count
+
+def allow(more):
+    '''So many threads more than there are; root has no such limit, so nobody is it.'''
+    user = os.getuid() or 65534
+    if os.getuid() == 0:
+        os.setuid(user)
+    limit = tasks_of(user) + more
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+
+right = call(1)[0]
+"""
+
+
+def threads_used(code, **environment):
+    """Threads of each call that a fresh process makes, all with the right result."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SETUP + code],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert all(right == wanted for right, wanted, _ in found)
+    return [int(threads) for _, _, threads in found]
+
+
+def test_a_limit_on_threads():
+    """All but one of those that can be started are used; with none, the caller's own."""
+    code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
+    assert threads_used(code.format(5)) == [5, 5, 2]
+    assert threads_used(code.format(1)) == [1, 1, 1]
+    assert threads_used(code.format(0)) == [1, 1, 1]
+
+
+def test_what_a_pool_has_is_not_asked_for_again():
+    """A second call needs no thread that the first one has left: none could be had."""
+    code = "print(right, *call(4)); allow(0); print(right, *call(4)); print(right, *call(6))"
+    assert threads_used(code) == [4, 4, 4]
+
+
+def test_a_limit_on_address_space():
+    code = """
+size = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
+resource.setrlimit(resource.RLIMIT_AS, (size + (40 << 20), resource.RLIM_INFINITY))
+print(right, *call(32))
+print(right, *call(32))
+"""
+    for used in threads_used(code):
+        assert 1 <= used < 32
+
+
+@pytest.mark.parametrize("variable", ["OMP_STACKSIZE", "GOMP_STACKSIZE"])
+@pytest.mark.parametrize(
+    ("size", "threads"),
+    [("4000g", 1), ("4000 G", 1), ("4000000M", 1), ("9999999999999999999", 1),
+     ("512", 4), ("1M", 4), ("300 k", 4), ("much", 4), ("0", 4), ("1x", 4)],
+)  # fmt: skip
+def test_the_stack_that_threads_shall_have(variable, size, threads):
+    found = threads_used("print(right, *call(4))", **{variable: size})
+    assert found == [threads]
+
+
+def test_many_callers_share_the_processors(rng):
+    """By default, once calls overlap; what was asked for is given."""
+    if _core._default_threads() < 2:
+        pytest.skip("one CPU")
+    p = Problem(rng, (400_000, 8), "NXC")
+    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
+    together = threading.Barrier(16)
+    used = []
+
+    def calls(num_threads):
+        together.wait()
+        for _ in range(4):
+            assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
+            used.append(_core._last_call()[0])
+
+    def used_by(num_threads):
+        used.clear()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(calls, [num_threads] * 16))
+        assert len(used) == 64
+        return used
+
+    assert min(used_by(None)) < _core._default_threads()
+    assert set(used_by(2)) == {2}
+    # And alone again, all of them.
+    p.run(bn_ext.batch_norm_backward)
+    assert _core._last_call()[0] == min(_core._default_threads(), p.src.size >> 16)
+
+
+def test_a_call_that_fails_gives_back_its_share():
+    """Memory that cannot be had ends a call between its two ends."""
+    huge = np.broadcast_to(np.float32(1), (2, 2**56))
+    for _ in range(100):
+        with pytest.raises(MemoryError):
+            bn_ext.batch_norm_backward_reduce(huge, huge, huge[0])
+    x, v = np.ones((40_000, 64), np.float32), np.ones(64, np.float32)
+    bn_ext.batch_norm_backward_reduce(x, x, v)
+    assert _core._last_call()[0] == _core._default_threads()
