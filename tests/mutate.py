@@ -306,13 +306,18 @@ MUTANTS = [
         "int last_threads;",
         "threads of the last call, whoever made it",
     ),
-    ("backward.c", "    free(memory);\n", "", "a call's working memory leaked"),
+    (
+        "backward.c",
+        "free(memory);\n    return status;",
+        "return status;",
+        "a call's working memory leaked",
+    ),
     ("backward.c", "    free(team);\n", "", "threads' working memory leaked"),
     (
         "backward.c",
         "bn_status status = BN_NO_MEMORY;",
-        "bn_status status = BN_NO_MEMORY; if (given) { prepare_channels(&w); memcpy(w.sums.plane, "
-        "given, (size_t)(2 * w.channels) * sizeof *given); finish_channels(&w, 0, w.channels); }",
+        "bn_status status = BN_NO_MEMORY; if (given) { prepare_channels(w); memcpy(w->sums.plane, "
+        "given, (size_t)(2 * w->channels) * sizeof *given); finish_channels(w, 0, w->channels); }",
         "apply writes before it has memory",
     ),
     (
@@ -354,8 +359,8 @@ MUTANTS = [
     ),
     (
         "_core.pyx",
-        "    if stride < 0:\n        e.begin +=",
-        "    if False:\n        e.begin +=",
+        "if stride < 0:\n        e.begin +=",
+        "if False:\n        e.begin +=",
         "shared memory behind negative strides accepted",
     ),
     ("_core.pyx", "vectors[i].stride == 0", "False", "a gradient vector of stride 0 accepted"),
