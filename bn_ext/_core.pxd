@@ -80,6 +80,8 @@ cdef extern from "bn.h" nogil:
         void (*fold)(const bn_sums *sums, int64_t n)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*total)(const bn_sums *sums, int64_t n, const bn_sums *to)
+        void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each,
+                       void *column)
 
     ctypedef struct bn_kernels:
         bn_dtype_kernels dtype[4]

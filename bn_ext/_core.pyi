@@ -409,3 +409,12 @@ def _run_sums_kernel(
     n: int,
     other: NDArray[np.float64] | None,
 ) -> None: ...
+def _run_expand(
+    isa: str,
+    dtype: str,
+    channel: NDArray[np.uint8],
+    all_: int,
+    channels: int,
+    each: int,
+    column: NDArray[np.uint8],
+) -> None: ...

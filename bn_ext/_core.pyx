@@ -1333,6 +1333,12 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] runn
     fp_mode_leave(mode)
 
 
+def _run_expand(isa, dtype, const unsigned char[::1] channel, int64_t all_, int64_t channels,
+                int64_t each, unsigned char[::1] column):
+    """Lay per-channel values, in bytes of the arithmetic type, out by columns."""
+    kernels_of(isa, dtype).expand(&channel[0], all_, channels, each, &column[0])
+
+
 # ---- what the sheets of specs share with the functions above -----------------------
 
 def _as_array(a, name):

@@ -22,8 +22,10 @@ __all__ = [
     "TIMED",
     "Case",
     "Dtype",
+    "expand_expected",
     "expected",
     "run",
+    "run_expand",
     "speed",
     "speeds",
     "sums_kernel_expected",
@@ -49,6 +51,7 @@ class Dtype:
     name: str
     bits: np.dtype[Any]
     number: np.dtype[Any]
+    fraction: int  # bits of it
     nan: int
     short: bool = False
 
@@ -81,10 +84,10 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 DTYPES = {
     d.name: d
     for d in (
-        Dtype("float32", np.dtype(np.uint32), _F32, 0x7FC00000),
-        Dtype("float64", np.dtype(np.uint64), _F64, 0x7FF8 << 48),
-        Dtype("float16", np.dtype(np.uint16), _F32, 0x7E00, short=True),
-        Dtype("bfloat16", np.dtype(np.uint16), _F32, 0x7FC0, short=True),
+        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000),
+        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48),
+        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, short=True),
+        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, short=True),
     )
 }
 
@@ -213,6 +216,11 @@ def _expected_total(planes: Array, loses: bool) -> Array:
     return planes
 
 
+def expand_expected(channel: Array, all_: int, each: int) -> Array:
+    """Per-channel values laid out by columns: (all, channels, each), flat."""
+    return np.tile(np.repeat(channel, each), all_)
+
+
 # ---- running one ------------------------------------------------------------
 
 
@@ -246,6 +254,13 @@ def run(
         isa, case.dtype.name, kernel, block, coefs.view(np.uint8), case.planes, case.running,
         coefs.shape[1], calls,
     )  # fmt: skip
+
+
+def run_expand(isa: str, dtype: Dtype, channel: Array, all_: int, each: int, column: Array) -> None:
+    """Lay `channel`, of the arithmetic type, out in `column`; either may be bits."""
+    _core._run_expand(
+        isa, dtype.name, channel.view(np.uint8), all_, len(channel), each, column.view(np.uint8)
+    )
 
 
 # ---- timing one -------------------------------------------------------------

@@ -2,17 +2,20 @@
 
 First every kernel of every instruction-set level against NumPy doing the same arithmetic,
 bit for bit: all numbers of rows, all lengths up to four times the widest unit, all
-alignments, values of every kind. Then whole calls against digests that are the same on
-every machine.
+alignments, values of every kind. Then whole calls, of every form and of every way to cut
+its sums, against digests that are the same on every machine.
 """
 
 import hashlib
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 import bn_ext
 from bn_ext import _core, _kernels
@@ -28,14 +31,18 @@ REPORT = (
 
 #: SHA-256 of what `digests` calls give, the first 16 digits; equal on every machine.
 DIGESTS: dict[str, str] = {
-    "float32 training": "5c4de85dc04875a8",
-    "float32 frozen": "5f9da0d4dcb3b2b2",
-    "float64 training": "fe88cf5626433514",
-    "float64 frozen": "220c7d832c96d4ef",
-    "float16 training": "2fdedf6158e6b202",
-    "float16 frozen": "cc64a7fb7f49788c",
-    "bfloat16 training": "7cc113a0f46afedf",
-    "bfloat16 frozen": "98fd1b0a0dc0446c",
+    "float32 training": "88021e63b8977c4f",
+    "float32 frozen": "b03361580f6430ea",
+    "float32 large": "400249e5921ceb71",
+    "float64 training": "2973fed1b2c0dc87",
+    "float64 frozen": "858b8d774eb782c2",
+    "float64 large": "a18ed48e2910ed02",
+    "float16 training": "4e444d0424469307",
+    "float16 frozen": "95da4fd97bdde838",
+    "float16 large": "1da92e8f45c05a70",
+    "bfloat16 training": "1f09ff2b6db00461",
+    "bfloat16 frozen": "8f5b22fe1dc4c4ae",
+    "bfloat16 large": "afc222220576f328",
 }
 
 
@@ -49,7 +56,7 @@ class WrongBitsError(AssertionError):
 def _boundary(dtype: Dtype) -> Array:
     """Bits at the edges of a format: zeros, subnormals, ones, the largest, Inf, NaNs."""
     size = 8 * dtype.bits.itemsize
-    fraction = {"float32": 23, "float64": 52, "float16": 10, "bfloat16": 7}[dtype.name]
+    fraction = dtype.fraction
     infinite = ((1 << (size - 1 - fraction)) - 1) << fraction
     one = (infinite >> 1) & ~((1 << fraction) - 1) & infinite
     positive = [0, 1, (1 << fraction) - 1, 1 << fraction, one - 1, one, one + 1, infinite - 1]
@@ -90,19 +97,19 @@ def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> 
 # ---- kernels ----------------------------------------------------------------
 
 
-def same(found: Array, wanted: Array) -> bool:
-    """Equal bits; of sums, which nobody sees, NaNs are equal whatever their bits."""
-    if found.dtype.kind == "f":
-        both = np.isnan(found) & np.isnan(wanted)
-        return bool(
-            np.all(both | (found.view(f"u{found.itemsize}") == wanted.view(f"u{wanted.itemsize}")))
-        )
-    return bool(np.array_equal(found, wanted))
+def _wrong(found: Array, wanted: Array) -> Array:
+    """Where bits differ; of sums, which nobody sees, NaNs are equal whatever their bits."""
+    if found.dtype.kind != "f":
+        return np.asarray(found != wanted)
+    bits = f"u{found.itemsize}"
+    both_nan = np.isnan(found) & np.isnan(wanted)
+    return np.asarray((found.view(bits) != wanted.view(bits)) & ~both_nan)
 
 
 def _demand(found: Array, wanted: Array, what: str) -> None:
-    if not same(found, wanted):
-        at = tuple(int(i) for i in np.argwhere(found != wanted)[0])
+    wrong = _wrong(found, wanted)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise WrongBitsError(f"{what}: at {at} got {found[at]!r}, expected {wanted[at]!r}")
 
 
@@ -202,12 +209,28 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
     return runs
 
 
+def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Few and many repetitions, channels and columns of each; the number of runs."""
+    runs = 0
+    sizes = (1, 2, 3, 7, 16, 33)
+    for all_, channels, each in itertools.product(sizes, repeat=3):
+        channel = values(DTYPES[dtype.number.name], 1, channels, rng)[0]
+        wanted = np.zeros(all_ * channels * each + PAD, channel.dtype)
+        wanted[:-PAD] = _kernels.expand_expected(channel, all_, each)
+        found = np.zeros_like(wanted)
+        _kernels.run_expand(isa, dtype, channel, all_, each, found)
+        _demand(found, wanted, f"{isa} {kernel}_{dtype.name}: {all_} x {channels} x {each}")
+        runs += 1
+    return runs
+
+
 def check_level(isa: str, seed: int) -> int:
     """Every kernel of one level; the number of runs."""
+    checks = dict.fromkeys(KERNELS, check_block_kernel)
+    checks |= dict.fromkeys(SUMS_KERNELS, check_sums_kernel) | {"expand": check_expand}
     runs = 0
     for dtype in DTYPES.values():
-        for kernel in KERNELS + SUMS_KERNELS:
-            check = check_block_kernel if kernel in KERNELS else check_sums_kernel
+        for kernel, check in checks.items():
             rng = np.random.default_rng([seed, *f"{kernel}_{dtype.name}".encode()])
             runs += check(isa, kernel, dtype, rng)
     return runs
@@ -215,26 +238,135 @@ def check_level(isa: str, seed: int) -> int:
 
 # ---- whole calls ------------------------------------------------------------
 
-SHAPES: list[tuple[tuple[int, ...], Literal["NXC", "NCX"]]] = [
-    ((3, 5), "NXC"), ((1, 8), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"),
-    ((2, 3, 5), "NCX"), ((37, 6, 7, 7), "NCX"), ((2, 3, 31, 33), "NCX"), ((9, 3, 20, 20), "NCX"),
-    ((4, 2, 40000), "NCX"), ((1, 2, 70001), "NCX"), ((11, 1, 13), "NCX"), ((5000, 16), "NXC"),
+Layout = Literal["NXC", "NCX"]
+Shapes = list[tuple[tuple[int, ...], Layout]]
+Problem = tuple[Array, Array, Layout]  # src, diff_dst
+
+#: Each form of src_c/backward.c, and both sides of every length at which it takes another,
+#: or cuts its sums in another way.
+SHAPES: Shapes = [
+    ((1, 8), "NXC"), ((3, 5), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"), ((5000, 16), "NXC"),
+    ((700, 127), "NXC"), ((700, 128), "NXC"), ((3000, 9), "NXC"),
+    ((2, 3, 5), "NCX"), ((37, 6, 7, 7), "NCX"), ((300, 3, 49), "NCX"),
+    ((4, 3, 255), "NCX"), ((4, 3, 256), "NCX"), ((20, 3, 319), "NCX"), ((20, 3, 320), "NCX"),
+    ((70, 2, 1023), "NCX"), ((70, 2, 1024), "NCX"),
+    ((1, 2, 70001), "NCX"), ((2, 2, 1500), "NCX"), ((2, 2, 70001), "NCX"), ((11, 1, 13), "NCX"),
+    ((3, 2, 9000), "NCX"), ((9, 3, 20, 20), "NCX"), ((4, 2, 40000), "NCX"),
+]  # fmt: skip
+#: With gaps in memory along all axes.
+GAPPED: Shapes = [
+    ((6, 50, 7), "NXC"), ((3, 5, 140), "NXC"), ((40, 3, 5, 6), "NCX"),
+    ((2, 2, 30, 90), "NCX"), ((5, 2, 30, 90), "NCX"),
 ]  # fmt: skip
 
 
-def _numbers(shape: tuple[int, ...], start: int) -> Array:
-    """Reproducible numbers in (-4, 4), from integers alone; the same on every machine."""
-    index = np.arange(start, start + int(np.prod(shape)), dtype=np.uint64)
-    mixed = index * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    whole = (mixed >> np.uint64(40)).astype(np.float64)
-    return ((whole - 2.0**23) / 2.0**21).reshape(shape)
+def _large(size: int) -> Shapes:
+    """Where tasks for many threads and the bytes of streams decide how sums are cut."""
+    return [
+        ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
+        ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
+    ]  # fmt: skip
 
 
-def digests(isa: str) -> dict[str, str]:
-    """{"dtype mode": digest} at one level, over SHAPES; without bfloat16 if it is unknown."""
-    found = {}
+#: Data of a digest are in 2^first ... 2^(first + number), evenly over the exponents: so far
+#: apart that their sums must be rounded, which shows the order of additions, and no product
+#: of two overflows. The first exponent of float16 stands for subnormals.
+EXPONENTS = {
+    "float32": (-20, 40), "float64": (-40, 80), "float16": (-15, 19), "bfloat16": (-16, 32),
+}  # fmt: skip
+#: Where the random bits of src and of diff_dst begin.
+STARTS = (1, 1 << 40)
+
+
+def _scrambled(count: int, start: int) -> Array:
+    """Random bits, from integers alone: the same on every machine."""
+    mixed = np.arange(start, start + count, dtype=np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+def _numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) -> Array:
+    """Bits of `count` numbers of either sign, evenly over a range of exponents."""
+    first, number = exponents
+    sign_bit = 8 * dtype.bits.itemsize - 1
+    lowest = first + (1 << (sign_bit - dtype.fraction - 1)) - 1
+    fraction = _scrambled(count, start) & np.uint64((1 << dtype.fraction) - 1)
+    other = _scrambled(count, start + (1 << 60))
+    exponent = np.uint64(lowest) + (other >> np.uint64(32)) % np.uint64(number)
+    sign = (other & np.uint64(1)) << np.uint64(sign_bit)
+    bits: Array = sign | exponent << np.uint64(dtype.fraction) | fraction
+    return bits.astype(dtype.bits)
+
+
+def _cancel(diff_dst: Array, layout: Layout, sign: Array) -> None:
+    """Let every third channel sum to nearly nothing, so that what rounding left is seen."""
+    channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
+    rows = np.moveaxis(channels, 1 if channels.shape[1] > 1 else -1, 0)
+    half = len(rows) // 2
+    rows[half : 2 * half] = rows[:half] ^ sign
+
+
+def _call(digest: Any, dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> None:
+    """Add what one call gives to a digest."""
+    src, diff_dst, layout = problem
+    channels = src.shape[-1 if layout == "NXC" else 1]
+    number = DTYPES[dtype.number.name]
+    mean, variance, gamma = (
+        _numbers(number, channels, k << 50, exponents).view(dtype.number)
+        for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)))
+    )
+    # The sums as they are, before anything is rounded to a shorter type.
+    results = [
+        bn_ext.batch_norm_backward_reduce(
+            src, diff_dst, mean, data_format=layout, num_threads=num_threads
+        )
+    ]
+    if mode != "large":
+        results += bn_ext.batch_norm_backward(
+            src, diff_dst, mean, abs(variance), gamma, epsilon=1e-3, data_format=layout,
+            is_training=mode == "training", num_threads=num_threads,
+        )  # fmt: skip
+    for array in results:
+        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+
+
+def _problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """Those of moderate size."""
+    sign = dtype.bits.type(1 << (8 * dtype.bits.itemsize - 1))
+    for gap, shapes in ((0, SHAPES), (3, GAPPED)):
+        for shape, layout in shapes:
+            room = [n + gap for n in shape]
+            src, diff_dst = (
+                _numbers(dtype, math.prod(room), start, EXPONENTS[dtype.name])
+                .reshape(room)[tuple(slice(n) for n in shape)]
+                for start in STARTS
+            )  # fmt: skip
+            _cancel(diff_dst, layout, sign)
+            yield src.view(storage), diff_dst.view(storage), layout
+
+
+def _large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """The large ones: each row begins within the one before, so they need little memory."""
+    for shape, layout in _large(storage.itemsize):
+        steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
+        room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+        strides = [step * storage.itemsize for step in steps]
+        src, diff_dst = (
+            _numbers(dtype, room, start, EXPONENTS[dtype.name]).view(storage) for start in STARTS
+        )
+        yield as_strided(src, shape, strides), as_strided(diff_dst, shape, strides), layout
+
+
+def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
+    """{"dtype mode": digest} at one level; without bfloat16 if it is unknown.
+
+    The modes are "training" and "frozen", and "large", which is sums alone.
+    """
+    found: dict[str, str] = {}
     before = bn_ext.get_isa()
     _core._use_isa(isa)
     try:
@@ -243,26 +375,13 @@ def digests(isa: str) -> dict[str, str]:
                 storage = dtype_of(dtype.name)
             except ImportError:
                 continue
-            for mode in ("training", "frozen"):
-                digest = hashlib.sha256()
-                for shape, layout in SHAPES:
-                    channels = shape[-1] if layout == "NXC" else shape[1]
-                    src, diff_dst = (_numbers(shape, k).astype(storage) for k in (1, 1 << 40))
-                    vectors = [
-                        _numbers((channels,), k << 50).astype(dtype.number) for k in (1, 2, 3)
-                    ]
-                    vectors[1] = np.abs(vectors[1])
-                    result = bn_ext.batch_norm_backward(
-                        src, diff_dst, *vectors, epsilon=1e-3, data_format=layout,
-                        is_training=mode == "training",
-                    )  # fmt: skip
-                    # The sums as they are, before anything is rounded to a shorter type.
-                    sums = bn_ext.batch_norm_backward_reduce(
-                        src, diff_dst, vectors[0], data_format=layout
-                    )
-                    for array in (*result, sums):
-                        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-                found[f"{dtype.name} {mode}"] = digest.hexdigest()[:16]
+            sets = {("training", "frozen"): _problems, ("large",): _large_problems}
+            for modes, problems in sets.items():
+                made = {mode: hashlib.sha256() for mode in modes}
+                for problem in problems(dtype, storage):
+                    for mode, digest in made.items():
+                        _call(digest, dtype, problem, mode, num_threads)
+                found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
     finally:
         _core._use_isa(before)
     return found

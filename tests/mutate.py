@@ -1,14 +1,16 @@
-"""Break the C in many ways, one at a time; the suite must fail for each.
+"""Break the C and the Cython in many ways, one at a time; the suite must fail for each.
 
     python -P tests/mutate.py                all of them; the table goes to docs/mutations.md
     python -P tests/mutate.py --only 3 17    some of them; nothing is written
 
-Run in an environment that has what the tests need. Each mutant is built in a copy of the
-tree; the fast tests run first, the rest only if those pass. A mutant that hangs is found too.
+Run in an environment that has what the tests need, in a git clone. Each mutant is built in
+a copy of the tree; the fast tests run first, the rest only if those pass. A mutant that
+hangs is found too.
 """
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,13 +18,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "bn_ext", "src_c", "tests", "docs")
 FAST = ["-m", "quick and not full"]
 REST = ["--ignore=tests/test_example.py"]
 # Seconds after which verify, which takes ten, and the tests hang.
 VERIFY_HANGS, TESTS_HANG = 120, 1800
 
-#: (file, what it is now, what it becomes, in words); the text occurs once.
+#: (file, what it is now, what it becomes, in words); the text occurs once. A fifth entry
+#: names the job that alone can see it.
 MUTANTS = [
     ("backward.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
     ("backward.inc", "const int k = n & 4;", "const int k = n & 2;", "remainder rows taken twice"),
@@ -284,7 +286,135 @@ MUTANTS = [
         "f64 quotients rounded twice",
     ),
     ("scalar.h", "r * ((1 - one.high) - one.low) / 2", "0", "f64 rstd without its correction"),
+    ("schedule.c", "turn < shares;", "turn < 1;", "threads do not take others' shares"),
+    ("schedule.c", "    fp_mode_leave(mode);\n", "", "threads of the pool keep our mode"),
+    (
+        "backward.c",
+        "    fp_mode_leave(mode);\n",
+        "    (void)mode;\n",
+        "the caller's floating-point mode not restored",
+    ),
+    (
+        "schedule.c",
+        "num_threads < MOST_THREADS ? num_threads : MOST_THREADS",
+        "num_threads",
+        "as many threads as asked for",
+    ),
+    (
+        "schedule.c",
+        "_Thread_local int last_threads;",
+        "int last_threads;",
+        "threads of the last call, whoever made it",
+    ),
+    (
+        "backward.c",
+        "free(memory);\n    return status;",
+        "return status;",
+        "a call's working memory leaked",
+    ),
+    ("backward.c", "    free(team);\n", "", "threads' working memory leaked"),
+    (
+        "backward.c",
+        "bn_status status = BN_NO_MEMORY;",
+        "bn_status status = BN_NO_MEMORY; if (given) { prepare_channels(w); memcpy(w->sums.plane, "
+        "given, (size_t)(2 * w->channels) * sizeof *given); finish_channels(w, 0, w->channels); }",
+        "apply writes before it has memory",
+    ),
+    (
+        "schedule.c",
+        "memory_order_acq_rel",
+        "memory_order_release",
+        "a tile is finished without what other threads summed",
+        "tsan",
+    ),
+    (
+        "_core.pyx",
+        "with nogil:\n            status = bn_backward(",
+        "if True:\n            status = bn_backward(",
+        "the GIL kept in the whole call",
+    ),
+    (
+        "_core.pyx",
+        "with nogil:\n            copy_elements(&c.view[operand]",
+        "if True:\n            copy_elements(&c.view[operand]",
+        "the GIL kept in dense copies",
+    ),
+    (
+        "_core.pyx",
+        "with nogil:\n                copy_elements(",
+        "if True:\n                copy_elements(",
+        "the GIL kept in the copy back",
+    ),
+    (
+        "_core.pyx",
+        "    release(c, operand)\n    c.view[operand] = view",
+        "    c.view[operand] = view",
+        "operands that were copied are never released",
+    ),
+    (
+        "_core.pyx",
+        "        PyBuffer_Release(&given_back)\n",
+        "",
+        "a strided diff_src is never released",
+    ),
+    (
+        "_core.pyx",
+        "if stride < 0:\n        e.begin +=",
+        "if False:\n        e.begin +=",
+        "shared memory behind negative strides accepted",
+    ),
+    ("_core.pyx", "vectors[i].stride == 0", "False", "a gradient vector of stride 0 accepted"),
+    (
+        "_core.pyx",
+        "except RuntimeError:  # TooHardError\n        return True",
+        "except RuntimeError:  # TooHardError\n        return False",
+        "shared memory that is too hard to find accepted",
+    ),
+    ("_core.pyx", "frozenset((1, 3, 11, 13))", "frozenset((1,))", "pinned memory refused"),
+    ("_core.pyx", 'raise MemoryError("bn_ext', 'print("bn_ext', "MemoryError swallowed"),
+    (
+        "_core.pyx",
+        "+ 2 * c.channels * sizeof(double)",
+        "+ c.channels * sizeof(double)",
+        "half of sums may share memory",
+    ),
+    (
+        "_core.pyx",
+        "distance(src.strides[moving[j - 1]]) < far",
+        "distance(src.strides[moving[j - 1]]) <= far",
+        "equal strides sorted backwards",
+    ),
 ]
+
+#: Constants of backward.c that decide only who works when, or in what pieces.
+NO_ORDER = {"LINE_BYTES", "PIECE_ELEMENTS", "PIECE_BYTES", "APPLY_STREAMS"}
+
+
+def tree():
+    """The files of the repository, as paths from its root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [path for path in map(Path, listed.stdout.split("\0")[:-1]) if (ROOT / path).is_file()]
+
+
+def located(files, name):
+    """The one source of this name, in whatever folder."""
+    found = [path for path in files if path.name == name]
+    if len(found) != 1:
+        raise SystemExit(f"{name}: expected one such file, found {[str(path) for path in found]}")
+    return found[0]
+
+
+def constants(text):
+    """Every constant of backward.c that decides an order of sums, doubled and halved."""
+    enum = re.search(r"enum \{\n    MERGE_BELOW.*?\};", text, re.DOTALL)[0]
+    for line, name, value in re.findall(r"^(    (\w+) = ([^,]+),)", enum, re.MULTILINE):
+        if name not in NO_ORDER:
+            for words, factor in (("doubled", "* 2"), ("halved", "/ 2")):
+                new = f"    {name} = ({value}) {factor},"
+                yield "backward.c", line, new, f"{name} {words}"
 
 
 def run(command, folder, hangs):
@@ -331,34 +461,47 @@ def main(arguments=None):
     parser.add_argument("--only", nargs="+", type=int, help="numbers, from 1")
     parser.add_argument("--write", type=Path, default=ROOT / "docs" / "mutations.md")
     options = parser.parse_args(arguments)
-    for name, old, _, words in MUTANTS:
-        if (ROOT / "src_c" / name).read_text().count(old) != 1:
-            raise SystemExit(f"{name}: {words}: {old!r} does not occur once")
-    numbers = options.only or range(1, len(MUTANTS) + 1)
-    lines, survived = [], []
+    files = tree()
+    path_of = {name: located(files, name) for name, *_ in MUTANTS}
+    right = {name: (ROOT / path).read_text() for name, path in path_of.items()}
+    mutants = [*MUTANTS, *constants(right["backward.c"])]
+    lost = [
+        f"{name}: {words}: {old!r} does not occur once"
+        for name, old, _, words, *_ in mutants
+        if right[name].count(old) != 1
+    ]
+    if lost:
+        raise SystemExit("\n".join(lost))
+    numbers = options.only or range(1, len(mutants) + 1)
+    lines, survived, elsewhere = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        for part in PARTS:
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            copy(ROOT / part, folder / part)
+        for path in files:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, folder / path)
         broken = build(folder) or kill(folder, [FAST])
         if broken:
             raise SystemExit(f"before any mutation: {broken}")
         for number in numbers:
-            name, old, new, words = MUTANTS[number - 1]
-            path, right = folder / "src_c" / name, (ROOT / "src_c" / name).read_text()
-            path.write_text(right.replace(old, new))
-            found = build(folder) or kill(folder)
-            path.write_text(right)
+            name, old, new, words, *job = mutants[number - 1]
+            if job:
+                found = f"`.ci/{job[0]}` (not run here)"
+                elsewhere += 1
+            else:
+                path = folder / path_of[name]
+                path.write_text(right[name].replace(old, new))
+                found = build(folder) or kill(folder)
+                path.write_text(right[name])
             if not found:
                 survived.append(number)
             print(f"{number:3} {name}: {words}: {found or 'SURVIVED'}", flush=True)
             by = found.splitlines()[0] if found else "**nothing**"
             lines.append(f"| {number} | {name} | {words} | {by} |")
-    print(f"{len(lines) - len(survived)} of {len(lines)} found")
+    tried = len(lines) - elsewhere
+    print(f"{tried - len(survived)} of {tried} found")
     if not options.only:
         head = (
-            "# Mutations\n\nEach breaks the C in one place; what finds it first. By "
+            "# Mutations\n\nEach breaks the C or the Cython in one place; what finds it first. By "
             "`tests/mutate.py`.\n\n| | file | what is broken | found by |\n|---|---|---|---|\n"
         )
         options.write.write_text(head + "\n".join(lines) + "\n")
