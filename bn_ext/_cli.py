@@ -279,7 +279,8 @@ def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
     panel.set_xlabel("time as a multiple of bn_ext's")
     panel.set_title(title, fontsize=9)
     if peers:
-        panel.legend(fontsize=8)
+        # Below, where no bar is.
+        figure.legend(loc="outside lower center", ncols=len(peers), fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
