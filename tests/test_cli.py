@@ -99,8 +99,27 @@ def test_an_unknown_isa_is_a_sentence(tmp_path, by):
     assert done.stderr.endswith("got 'foo'\n")
 
 
+@pytest.mark.parametrize(
+    ("argv", "original", "command"),
+    [
+        (["-m", "info"], ["python", "-P", "-m", "bn_ext", "info"], True),
+        (["-m"], ["python", "-mbn_ext"], True),
+        (["/usr/bin/bn-ext", "info"], ["python", "/usr/bin/bn-ext", "info"], True),
+        (["-m", "bn_ext"], ["python", "-m", "pytest", "bn_ext"], False),
+        (["-c", "-m", "bn_ext"], ["python", "-c", "import bn_ext", "-m", "bn_ext"], False),
+        (["bn_ext.py"], ["python", "bn_ext.py"], False),
+        ([""], ["python"], False),
+        ([], [], False),
+    ],
+)
+def test_which_process_is_the_command_line(monkeypatch, argv, original, command):
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "orig_argv", original)
+    assert _runtime._is_command() == command
+
+
 def test_no_other_program_is_ended_by_an_unknown_isa(tmp_path):
-    program = tmp_path / "bn_ext.script.py"
+    program = tmp_path / "program.py"
     program.write_text("try: import bn_ext\nexcept ImportError: print('goes on')\n")
     for what in ([program], ["-c", program.read_text(), "-m", "bn_ext"]):
         done = subprocess.run(
@@ -377,6 +396,17 @@ def test_the_load_of_others():
     assert load.of_others() > 0
 
 
+def test_where_the_system_does_not_tell(monkeypatch):
+    def absent(*_):
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", absent)
+        assert timing.Load().of_others() is None
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert peers.usable_cpus() == (os.cpu_count() or 1)
+
+
 def test_bench_says_that_the_machine_is_busy(capsys, monkeypatch):
     monkeypatch.setattr(_cli, "row", lambda *_: a_row(medians={"bn_ext": 0.03}))
     arguments = "bench", "--shapes", "4x4", "--peers"
@@ -437,8 +467,27 @@ def test_files_are_tried_before_measuring(capsys, monkeypatch, tmp_path):
     _cli.demand_writable("--json", tmp_path / "new.json")
     assert kept.read_text() == "as it was"
     assert list(tmp_path.iterdir()) == [kept]
-    if os.path.exists("/dev/null"):
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no devices as files here")
+def test_devices_are_not_opened_to_try_them(monkeypatch):
+    monkeypatch.setattr(Path, "open", None)
+    _cli.demand_writable("--json", Path("/dev/null"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(_cli.UsageError, match="--json /dev/null: cannot be written"):
         _cli.demand_writable("--json", Path("/dev/null"))
+
+
+def test_a_picture_that_needs_what_is_not_there(capsys, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def fail(*_, **__):
+        raise RuntimeError("'xelatex' not found")
+
+    monkeypatch.setattr(figure.Figure, "savefig", fail)
+    status, out, err = run(capsys, "bench", "--plot", "x.pgf")
+    assert (status, out) == (2, "")
+    assert err == "bn-ext bench: --plot x.pgf: pgf cannot be drawn here ('xelatex' not found)\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="no folder here that refuses root")
@@ -473,6 +522,16 @@ def test_a_problem_in_a_layout_it_has_not():
     with pytest.raises(ValueError, match=r"expected \(N, C, X, ...\) for NCX, got \(4, 3\)"):
         problems.Problem((4, 3), "NCX", "float32")
     assert not timing.Case((4, 3), "NCX", "float32", 1).exists()
+
+
+def test_the_least_of_calls_in_turn():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = timing.call_seconds(calls, 1e-9, after=order.append)
+    assert [len(found) + 5 for found in times.values()] == [order.count(name) for name in "ab"]
+    least = timing.least_seconds(calls, 1e-9)
+    assert list(least) == ["a", "b"]
+    assert all(value > 0 for value in least.values())
 
 
 def test_markdown():
