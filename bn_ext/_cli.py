@@ -1,31 +1,34 @@
 """The command line: `bn-ext info`, `bn-ext verify`, `bn-ext bench`.
 
-Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage or a package
-that is missing, or a file that cannot be written; 130 if interrupted, or if nobody reads on.
+The exit status is in EXIT.
 """
 
 import argparse
+import errno
 import importlib
+import io
 import json
 import math
 import os
+import shutil
 import statistics
 import sys
+import textwrap
 from collections.abc import Collection
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import bn_ext
-from bn_ext import _verify
-from bn_ext._bench.peers import MODES, PEERS
+from bn_ext import _core, _verify
+from bn_ext._bench.peers import MODES, PEERS, Peer, usable_cpus
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS, Shape, dtype_of
-from bn_ext._bench.timing import Case, Row, cases_of, row
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from bn_ext._bench.timing import Case, Load, Row, cases_of, row, spread
 
 __all__ = ["main"]
+
+EXIT = """Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage (without a
+command this help is printed), a missing package, a file that cannot be written or too little
+memory; 130 if interrupted, or if the program that reads the output has ended."""
 
 
 class UsageError(Exception):
@@ -99,9 +102,25 @@ def verify(options: argparse.Namespace) -> int:
 # ---- bench ------------------------------------------------------------------
 
 BENCH = """Time the gradient on this CPU, next to the NumPy formula and to whichever of torch, JAX
-and TensorFlow are installed, on the same arrays with the same threads. Calls are interleaved and
-the least time of each counts. GB/s: the bytes of src, diff_dst and diff_src over the time. A
-peer's column says how many times longer it takes than bn_ext."""
+and TensorFlow are installed, on the same arrays with the same threads. Calls are interleaved.
+threads: those that took part in a call; "1 of 2" where the package chose fewer, as it does for
+small problems. ms: the least time of a call. median: that of all calls, in ms. GB/s: the bytes of
+src, diff_dst and diff_src (frozen-src does not read src) over the least time. A peer's column says
+how many times longer it takes than bn_ext. Interrupted, it shows and writes what it has."""
+
+#: Geometric mean over rows of median / least time. A process that goes before all others has
+#: 1.1, one that shares its CPUs 1.3 to 1.7.
+SPREAD = 1.25
+#: CPUs that others may use of those that our threads need. A constant load raises the least time
+#: as well, and the spread cannot see it.
+SHARED = 0.2
+
+NOTE = "ms: least time of a call; median: of all its calls, ms"
+PEER_NOTE = "; {}: times as long as bn_ext"
+BUSY = "Close other programs and measure again."
+
+#: What was timed. Where a terminal is too narrow these leave the table, the first first.
+FACTS = ("threads", "dtype", "layout", "mode")
 
 
 def as_shape(text: str) -> Shape:
@@ -144,35 +163,90 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
     return found
 
 
-def cells(r: Row, peers: list[str]) -> list[str]:
+def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
+    """A line of the table: {column: text}."""
     ours = r["seconds"]["bn_ext"]
-    what = [r["dtype"], r["layout"], str(r["threads"])]
-    return [
-        "x".join(map(str, r["shape"])),
-        *(what if r["mode"] == "training" else [*what[:2], f"{what[2]}, {r['mode']}"]),
-        f"{1e3 * ours:.3f}",
-        f"{3e-9 * r['bytes'] / ours:.1f}",
-        *(f"{r['seconds'][n] / ours:.1f}x" if n in r["seconds"] else "" for n in peers),
-    ]
+    asked, used = r["threads"], r["threads_used"]
+    return {
+        "N, C, ...": "x".join(map(str, r["shape"])),
+        "dtype": r["dtype"],
+        "layout": r["layout"],
+        "mode": r["mode"],
+        "threads": f"{used}" if used == asked else f"{used} of {asked}",
+        "ms": f"{1e3 * ours:.4f}",
+        "median": f"{1e3 * r['medians']['bn_ext']:.4f}",
+        "GB/s": f"{1e-9 * r['bytes_moved'] / ours:.1f}",
+        **{n: f"{r['seconds'][n] / ours:.1f}x" if n in r["seconds"] else "" for n in peers},
+    }
 
 
-def show_table(console: "Console", rows: list[Row], peers: list[str], title: str) -> None:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for name in ("N, C, ...", "dtype", "layout", "threads"):
-        table.add_column(name)
-    for name in ("ms", "GB/s", *peers):
-        table.add_column(name, justify="right")
-    for r in rows:
-        table.add_row(*cells(r, peers))
-    means = []
+def means(rows: list[Row], peers: Collection[str]) -> dict[str, str]:
+    """The last line of the table: each peer's geometric mean."""
+    found = {}
     for name in peers:
         ratios = [r["seconds"][name] / r["seconds"]["bn_ext"] for r in rows if name in r["seconds"]]
-        means.append(f"{statistics.geometric_mean(ratios):.1f}x" if ratios else "")
-    table.add_section()
-    table.add_row("geometric mean", "", "", "", "", "", *means)
-    console.print(table)
+        found[name] = f"{statistics.geometric_mean(ratios):.1f}x" if ratios else ""
+    return found
+
+
+def text_of(lines: list[dict[str, str]], last: dict[str, str]) -> list[str]:
+    """Columns below their names, text to the left and numbers to the right; nothing is cut."""
+    widths = {
+        name: max(len(name), len(last.get(name, "")), *(len(line[name]) for line in lines))
+        for name in lines[0]
+    }
+
+    def joined(line: dict[str, str]) -> str:
+        words = [
+            line[name].ljust(width) if name in FACTS or name == "N, C, ..." else
+            line[name].rjust(width)
+            for name, width in widths.items()
+        ]  # fmt: skip
+        return "  ".join(words).rstrip()
+
+    text = [
+        joined({name: name for name in widths}),
+        joined({n: "-" * w for n, w in widths.items()}),
+    ]
+    text += map(joined, lines)
+    if any(last.values()):
+        end = joined({name: last.get(name, "") for name in widths})
+        label = "geometric mean"
+        text += [text[1], label + end[len(label) :]]
+    return text
+
+
+def table(rows: list[Row], peers: Collection[str], width: int = sys.maxsize) -> list[str]:
+    """Lines of text; in a narrow terminal several tables, with facts in headings instead."""
+    lines = [cells(r, peers) for r in rows]
+    # What all rows have in common is said first: it takes no further table.
+    leaving = sorted(FACTS, key=lambda name: len({line[name] for line in lines}) > 1)
+    above: list[str] = []
+    while len(text_of(lines, means(rows, peers))[1]) > width and leaving:
+        above.append(leaving.pop(0))
+        lines = [{k: v for k, v in line.items() if k != above[-1]} for line in lines]
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for i, r in enumerate(rows):
+        facts = cells(r, ())
+        kinds.setdefault(tuple(facts[name] for name in above), []).append(i)
+    text: list[str] = []
+    for kind, places in kinds.items():
+        if above:
+            named = zip(above, kind, strict=True)
+            text += [""] * bool(text) + [", ".join(f"{name}: {value}" for name, value in named)]
+        text += text_of([lines[i] for i in places], means([rows[i] for i in places], peers))
+    return text
+
+
+def disturbances(rows: list[Row], others: float | None) -> list[str]:
+    """Why these times are not those of a quiet machine; empty if nothing says so."""
+    found = []
+    free = usable_cpus() - max(r["threads_used"] for r in rows)
+    if others is not None and others > max(0, free) + SHARED:
+        found.append(f"other programs used {others:.1f} of {usable_cpus()} CPUs")
+    if spread(rows) > SPREAD:
+        found.append(f"in the median a call took {spread(rows):.1f} times its least time")
+    return found
 
 
 def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
@@ -193,8 +267,10 @@ def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
     panel.axvline(1, color="black", linewidth=0.8)
     labels = []
     for r in rows:
-        shape, dtype, layout, threads, ms, speed = cells(r, [])
-        labels.append(f"{shape} {dtype} {layout}\nthreads: {threads}; {ms} ms, {speed} GB/s")
+        shape, dtype, layout, mode, threads, ms, _, speed = cells(r, ()).values()
+        labels.append(
+            f"{shape} {dtype} {layout}, {mode}\nthreads: {threads}; {ms} ms, {speed} GB/s"
+        )
     panel.set_yticks(range(len(rows)), labels, fontsize=7)
     panel.invert_yaxis()
     panel.set_xscale("log")
@@ -203,9 +279,77 @@ def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
     panel.set_xlabel("time as a multiple of bn_ext's")
     panel.set_title(title, fontsize=9)
     if peers:
-        panel.legend(fontsize=8)
+        # Below, where no bar is.
+        figure.legend(loc="outside lower center", ncols=len(peers), fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def demand_writable(option: str, path: Path) -> None:
+    """UsageError before measuring, rather than an OSError afterwards."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: is a folder, expected a file")
+    existed = os.path.lexists(path)
+    try:
+        if path.exists() and not path.is_file():
+            # To open a pipe and close it again would be its end.
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            path.open("ab").close()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
+    if not existed:
+        path.unlink()
+
+
+def demand_picture(option: str, path: Path) -> None:
+    """UsageError unless matplotlib can draw a picture of this ending here."""
+    from matplotlib.figure import Figure
+
+    ending = path.suffix[1:].lower()
+    known = Figure().canvas.get_supported_filetypes()
+    if ending not in known:
+        raise UsageError(f"{option} {path}: expected an ending of {', '.join(known)}")
+    try:
+        figure = Figure()
+        figure.suptitle(str(path))
+        figure.savefig(io.BytesIO(), format=ending)
+    except Exception as error:  # what a format needs besides matplotlib: LaTeX, Pillow
+        raise UsageError(f"{option} {path}: {ending} cannot be drawn here ({error})") from None
+
+
+def measured(
+    cases: list[Case], peers: dict[str, Peer], seconds: float
+) -> tuple[list[Row], BaseException | None]:
+    """The rows, and what stopped it before the last."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    said = set()
+
+    def skipped(name: str, why: str) -> None:
+        if (name, why) not in said:
+            said.add((name, why))
+            progress.console.print(f"{name}: {why}", style="dim", highlight=False, soft_wrap=True)
+
+    rows: list[Row] = []
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with progress:
+        task = progress.add_task("", total=len(cases))
+        try:
+            for case in cases:
+                shape = "x".join(map(str, case.shape))
+                progress.update(task, description=f"{shape} {case.dtype} {case.layout}")
+                rows.append(row(case, seconds, skipped, peers))
+                progress.advance(task)
+        except (KeyboardInterrupt, MemoryError, OSError) as error:
+            return rows, error
+    return rows, None
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -217,43 +361,48 @@ def bench(options: argparse.Namespace) -> int:
             dtype_of(name)
         except ImportError:
             needs("ml_dtypes", name, "bf16")
-    for path in (options.plot, options.json):
-        if path and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
-
-    from rich.console import Console
-    from rich.progress import Progress
-
     cases = chosen_cases(options)
+    json_to_stdout = options.json == "-"
+    json_file = Path(options.json) if options.json and not json_to_stdout else None
+    if json_file:
+        demand_writable("--json", json_file)
+    if options.plot:
+        demand_picture("--plot", options.plot)
+        demand_writable("--plot", options.plot)
+
     config = bn_ext.show_config(mode="dicts")
     assert config is not None
     title = f"{config['processor']}, {config['isa']}, bn_ext {config['version']}, {date.today()}"
-    console = Console()
-    said = set()
-
-    def skipped(name: str, why: str) -> None:
-        if (name, why) not in said:
-            said.add((name, why))
-            progress.console.print(f"{name}: {why}", style="dim", highlight=False)
-
     peers = {name: PEERS[name] for name in options.peers}
-    rows = []
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(cases))
-        for case in cases:
-            shape = "x".join(map(str, case.shape))
-            progress.update(task, description=f"{shape} {case.dtype} {case.layout}")
-            rows.append(row(case, options.seconds, skipped, peers))
-            progress.advance(task)
-    shown = [name for name in peers if any(name in r["seconds"] for r in rows)]
-    show_table(console, rows, shown, title)
-    if options.json:
-        facts = {"date": str(date.today()), "config": config, "rows": rows}
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
-        console.print(f"written: {options.json}", highlight=False)
-    if options.plot:
-        plot(rows, shown, title, options.plot)
-        console.print(f"written: {options.plot}", highlight=False)
+    load = Load()
+    rows, stopped = measured(cases, peers, options.seconds)
+    others = load.of_others()
+    if rows:
+        shown = [name for name in peers if any(name in r["seconds"] for r in rows)]
+        stream = sys.stderr if json_to_stdout else sys.stdout
+        width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+        notes = [NOTE + (PEER_NOTE.format(", ".join(shown)) if shown else "")]
+        busy = disturbances(rows, others)
+        if busy:
+            notes.append(f"The machine is busy: {' and '.join(busy)}. {BUSY}")
+        notes = [textwrap.fill(note, width) for note in notes]
+        print(title, "", *table(rows, shown, width), "", *notes, sep="\n", file=stream)
+        facts = {
+            "date": str(date.today()), "config": config, "complete": stopped is None,
+            "cpus_used_by_others": others, "spread": spread(rows), "rows": rows,
+        }  # fmt: skip
+        text = json.dumps(facts, indent=1)
+        if json_to_stdout:
+            print(text)
+        if json_file:
+            json_file.write_text(text + "\n")
+            print(f"written: {json_file}", file=stream)
+        if options.plot:
+            plot(rows, shown, title, options.plot)
+            print(f"written: {options.plot}", file=stream)
+    if stopped:
+        print(f"{len(rows)} of {len(cases)} rows were measured", file=sys.stderr)
+        raise stopped
     return 0
 
 
@@ -265,12 +414,10 @@ def parser() -> argparse.ArgumentParser:
         prog="bn-ext",
         description="Batch normalization's gradient for NumPy arrays: what runs here, proof that "
         "every bit is as promised, and how fast it is.",
-        epilog="Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage "
-        "or a package that is missing, or a file that cannot be written; 130 if interrupted, or if "
-        "nobody reads on.",
+        epilog=EXIT,
     )
     top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="{info,verify,bench}")
+    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
 
     command = commands.add_parser(
         "info", help="what this build and this process are", description=INFO
@@ -317,21 +464,30 @@ def parser() -> argparse.ArgumentParser:
     choose("modes", MODES, ["training"], "training")
     choose("peers", PEERS, list(PEERS), "all that are installed")
     command.add_argument(
-        "--threads", nargs="+", type=as_threads, default=[os.cpu_count() or 1],
-        metavar="N", help="(default: all CPUs)",
+        "--threads", nargs="+", type=as_threads, default=[_core._default_threads()], metavar="N",
+        help="(default: as many as calls take in this process: %(default)s)",
     )  # fmt: skip
     command.add_argument(
         "--seconds", type=as_seconds, default=1.0, help="per row (default: %(default)s)"
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
-    command.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it")
+    command.add_argument(
+        "--json", metavar="FILE",
+        help="write what was measured; - for standard output, with the table on standard error",
+    )  # fmt: skip
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw it: .png, .svg, .pdf, ... by the ending"
+    )
     command.set_defaults(run=bench)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options = top.parse_args(arguments)
+    if options.command is None:
+        top.print_help(sys.stderr)
+        return 2
     try:
         status: int = options.run(options)
         return status

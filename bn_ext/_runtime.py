@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,6 +119,15 @@ def get_isa() -> str:
     True
     """
     return _core._get_isa()
+
+
+def _is_command() -> bool:
+    """Is this process `bn-ext` or `python -m bn_ext`, rather than a program that imports us?"""
+    # While -m imports the package argv[0] is "-m", and the module stands where argv[0] would.
+    if sys.argv[:1] == ["-m"]:
+        return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "bn_ext"
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    return name.removesuffix(".exe") == "bn-ext"
 
 
 def _choose_isa(name: str) -> None:
@@ -243,6 +253,13 @@ if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA = os.environ.get("BN_EXT_ISA")
 if _FORCED_ISA is not None:
-    _choose_isa(_FORCED_ISA)
+    try:
+        _choose_isa(_FORCED_ISA)
+    except ImportError as error:
+        if not _is_command():
+            raise
+        # The command line cannot catch it: the package is imported before its first line runs.
+        print(f"bn-ext: {error}", file=sys.stderr)
+        sys.exit(2)
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)

@@ -8,17 +8,23 @@ of batch normalization comes from bn_ext, or, to compare, from the formula in Nu
     python examples/train_digits.py --dtype bfloat16
     python examples/train_digits.py --gradient numpy
 
-Prints the test accuracy and what the gradient of batch normalization cost per step, and
-writes a picture of both.
+Prints the test accuracy, what the gradient of batch normalization costs per step in each
+dtype, by bn_ext and by the formula, and what share of a training step that is; writes a
+picture of it. Ctrl-C ends the training early and keeps what there is.
 """
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from sklearn.datasets import load_digits
 
 import bn_ext
@@ -30,6 +36,9 @@ DTYPES = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
+# Timed in each run, next to the run's own.
+COMPARED = ("float32", "bfloat16", "float16")
+COMPARED_EVERY = 20
 # Keeps gradients of a mean loss clear of float16's subnormals.
 LOSS_SCALE = 128.0
 
@@ -130,8 +139,9 @@ class BatchNorm:
 
     def backward(self, diff):
         arguments = self.src, diff, self.mean, self.variance, self.gamma
-        diff_src, *self.gradients = GRADIENTS[self.gradient](*arguments)
-        self.clock.time_both(arguments)
+        with self.clock.gradient:
+            diff_src, *self.gradients = GRADIENTS[self.gradient](*arguments)
+        self.clock.compare(arguments)
         return diff_src
 
 
@@ -173,28 +183,65 @@ class Dense:
 # ---- training -----------------------------------------------------------------------
 
 
-@dataclass
+class Stopwatch:
+    """Adds up the milliseconds of each `with` block until read."""
+
+    def __init__(self):
+        self.total = 0.0
+
+    def __enter__(self):
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_):
+        self.total += 1e3 * (time.perf_counter() - self.start)
+
+    def read(self):
+        total, self.total = self.total, 0.0
+        return total
+
+
 class Clock:
-    """Times both ways to compute the gradient, on the same arrays, at every tenth step."""
+    """Milliseconds of steps, of the gradient in them, and of it both ways in several dtypes."""
 
-    step: int = 0
-    sums: dict = field(default_factory=lambda: {name: [] for name in GRADIENTS})
+    def __init__(self, dtype):
+        self.step, self.gradient, self.comparison = Stopwatch(), Stopwatch(), Stopwatch()
+        self.steps, self.gradients = [], []
+        names = dict.fromkeys([*COMPARED, dtype])
+        self.both = {(name, way): [] for name in names for way in GRADIENTS}
+        self.now = dict.fromkeys(self.both, 0.0)
 
-    def next_step(self):
-        self.step += 1
-        if self.step % 10 == 0:
-            for times in self.sums.values():
-                times.append(0.0)
+    def is_comparing(self):
+        return len(self.steps) % COMPARED_EVERY == COMPARED_EVERY - 1
 
-    def time_both(self, arguments):
-        if self.step and self.step % 10 == 0:
-            for name, gradient in GRADIENTS.items():
+    def compare(self, arguments):
+        """Time both ways on the same values in each dtype; not part of the step's own time."""
+        if not self.is_comparing():
+            return
+        with self.comparison:
+            for name, way in self.both:
+                number = np.float64 if name == "float64" else np.float32
+                types = [DTYPES[name]] * 2 + [number] * 3
+                cast = [a.astype(t) for a, t in zip(arguments, types, strict=True)]
                 start = time.perf_counter()
-                gradient(*arguments)
-                self.sums[name][-1] += 1e3 * (time.perf_counter() - start)
+                GRADIENTS[way](*cast)
+                self.now[name, way] += 1e3 * (time.perf_counter() - start)
 
-    def median(self, name):
-        return float(np.median(self.sums[name])) if self.sums[name] else float("nan")
+    def end_step(self):
+        if self.is_comparing():
+            for kind, times in self.both.items():
+                times.append(self.now[kind])
+                self.now[kind] = 0.0
+        self.steps.append(self.step.read() - self.comparison.read())
+        self.gradients.append(self.gradient.read())
+
+    def milliseconds(self):
+        """{(dtype, way): median of a step}"""
+        return {kind: float(np.median(times)) for kind, times in self.both.items()}
+
+    def share(self, milliseconds):
+        """Of a step whose gradient takes so long, and whose rest takes what it did."""
+        rest = float(np.median(np.subtract(self.steps, self.gradients)))
+        return milliseconds / (rest + milliseconds)
 
 
 class Adam:
@@ -218,11 +265,14 @@ class Adam:
 
 @dataclass
 class History:
-    """What a training leaves behind."""
+    """What a training leaves behind, after each epoch."""
 
+    clock: Clock
     losses: list = field(default_factory=list)
     accuracies: list = field(default_factory=list)
-    clock: Clock = field(default_factory=Clock)
+    images: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    predictions: np.ndarray | None = None
 
 
 def load(seed):
@@ -260,13 +310,26 @@ def forward(layers, x, training):
     return x
 
 
-def train(dtype="float32", gradient="bn_ext", epochs=40, batch=64, seed=0, progress=None):
-    """Train from scratch; the same arguments give the same network."""
+def train(
+    dtype="float32",
+    gradient="bn_ext",
+    epochs=40,
+    batch=64,
+    seed=0,
+    say=lambda done, total, loss: None,
+    history=None,
+):
+    """Train from scratch; the same arguments give the same network.
+
+    `history` is filled as the training goes, so that who interrupts it has it; `say` hears
+    after each step how many were done, of how many, and the loss of this epoch so far.
+    """
+    history = History(Clock(dtype)) if history is None else history
     activation = DTYPES[dtype]
     number = np.float64 if dtype == "float64" else np.float32
     rng = np.random.default_rng(seed)
     train_x, train_y, test_x, test_y = load(seed)
-    history = History()
+    history.images, history.labels = test_x[..., 0], test_y
     clock = history.clock
 
     layers = []
@@ -280,86 +343,188 @@ def train(dtype="float32", gradient="bn_ext", epochs=40, batch=64, seed=0, progr
 
     steps = len(train_x) // batch
     optimizer = Adam([p for layer in layers for p in layer.parameters()], 3e-3, epochs * steps)
-    task = progress.add_task(f"{dtype}, {gradient}", total=epochs * steps) if progress else None
-    for _ in range(epochs):
+    for epoch in range(epochs):
         order = rng.permutation(len(train_x))
         total = 0.0
         for step in range(steps):
-            some = order[step * batch : (step + 1) * batch]
-            clock.next_step()
-            images = shifted(rng, train_x[some]).astype(activation)
-            loss, diff = softmax_loss(forward(layers, images, True), train_y[some])
-            for layer in reversed(layers):
-                diff = layer.backward(diff)
-            optimizer.update([g for layer in layers for g in layer.gradients])
+            with clock.step:
+                some = order[step * batch : (step + 1) * batch]
+                images = shifted(rng, train_x[some]).astype(activation)
+                loss, diff = softmax_loss(forward(layers, images, True), train_y[some])
+                for layer in reversed(layers):
+                    diff = layer.backward(diff)
+                optimizer.update([g for layer in layers for g in layer.gradients])
+            clock.end_step()
             total += loss
-            if progress:
-                progress.advance(task)
+            say(epoch * steps + step + 1, epochs * steps, total / (step + 1))
         scores = forward(layers, test_x.astype(activation), False)
+        history.predictions = scores.argmax(axis=1)
         history.losses.append(total / steps)
-        history.accuracies.append(float((scores.argmax(axis=1) == test_y).mean()))
+        history.accuracies.append(float((history.predictions == test_y).mean()))
     return history
 
 
+# ---- what is shown ------------------------------------------------------------------
+
+BN_EXT, FORMULA, WRONG = "C0", "C1", "C3"
+DIGITS = 14
+
+
 def plot(history, title, path):
-    """Loss and accuracy by epoch; the cost of the gradient by step."""
-    import matplotlib
+    """Some digits and what they were taken for; loss, accuracy, and the cost of the gradient."""
+    figure = Figure(figsize=(11, 5.5), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[1, 2.4])
+    above.suptitle(title)
+    # Mistakes at the end, where there are any.
+    wrong = np.flatnonzero(history.predictions != history.labels)[: DIGITS // 3]
+    right = np.flatnonzero(history.predictions == history.labels)[: DIGITS - len(wrong)]
+    for panel, k in zip(above.subplots(1, DIGITS), [*right, *wrong], strict=False):
+        panel.imshow(history.images[k], cmap="gray_r")
+        label, prediction = history.labels[k], history.predictions[k]
+        if label == prediction:
+            panel.set_title(f"{label}", fontsize=10)
+        else:
+            panel.set_title(f"{prediction} (is {label})", fontsize=10, color=WRONG)
+    for panel in above.axes:
+        panel.axis("off")
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    loss, accuracy, cost = below.subplots(1, 3, width_ratios=[1, 1, 1.5])
     epochs = np.arange(1, len(history.losses) + 1)
-    left.semilogy(epochs, history.losses, color="C0")
-    left.set(xlabel="epoch", ylabel="training loss", title=title)
-    left.yaxis.label.set_color("C0")
-    accuracy = left.twinx()
-    accuracy.plot(epochs, 100 * np.array(history.accuracies), color="C1")
-    accuracy.set_ylabel("test accuracy, %", color="C1")
-    for name, times in history.clock.sums.items():
-        steps = 10 * np.arange(1, len(times) + 1)
-        label = f"{name}: median {history.clock.median(name):.2f} ms"
-        right.plot(steps, times, ".", label=label)
-    right.set(xlabel="step", ylabel="ms", title="gradient of batch normalization, per step")
-    usual = max(np.percentile(times, 95) for times in history.clock.sums.values())
-    right.set_ylim(0, 1.2 * usual)
-    right.legend(loc="center right")
+    loss.plot(epochs, history.losses, ".-", color="black")
+    loss.set(xlabel="epoch", title="training loss")
+    loss.set_ylim(bottom=0)
+    accuracy.plot(epochs, 100 * np.array(history.accuracies), ".-", color="black")
+    accuracy.set(xlabel="epoch", title="test accuracy, %")
+    for panel in (loss, accuracy):
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.grid(alpha=0.3)
+
+    times = history.clock.milliseconds()
+    names = list(dict.fromkeys(name for name, _ in times))
+    for k, (way, label, color) in enumerate(
+        (("bn_ext", "bn_ext", BN_EXT), ("numpy", "NumPy formula", FORMULA))
+    ):
+        some = [times[name, way] for name in names]
+        bars = cost.barh(
+            np.arange(len(names)) + 0.4 * k - 0.2, some, 0.38, label=label, color=color
+        )
+        cost.bar_label(bars, [f"{t:.2f}" for t in some], padding=3)
+    cost.set_xscale("log")
+    cost.xaxis.set_major_formatter("{x:g}")
+    cost.margins(x=0.15)
+    cost.set_yticks(range(len(names)), names)
+    cost.invert_yaxis()
+    cost.set(xlabel="ms (logarithmic)", title="gradient of batch normalization, per step")
+    below.legend(*cost.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
+
+
+def report(history, dtype):
+    """Lines of text: accuracy, and what the gradient costs."""
+    clock, times = history.clock, history.clock.milliseconds()
+    lines = [
+        f"test accuracy {100 * history.accuracies[-1]:.2f} %, epoch {len(history.accuracies)}",
+        "gradient of batch normalization, ms per step:",
+        f"  {'':8}  {'bn_ext':>6}  NumPy formula",
+    ]
+    for name in dict.fromkeys(name for name, _ in times):
+        ours, formula = times[name, "bn_ext"], times[name, "numpy"]
+        lines.append(
+            f"  {name:8}  {ours:6.2f}  {formula:13.2f}, {formula / ours:.1f} times as long"
+        )
+    shares = [100 * clock.share(times[dtype, way]) for way in ("bn_ext", "numpy")]
+    lines += [
+        f"a training step in {dtype} takes {np.median(clock.steps):.1f} ms; the gradient's",
+        f"share of it: {shares[0]:.1f} % by bn_ext, {shares[1]:.1f} % by the formula",
+    ]
+    return lines
+
+
+# ---- the command line ---------------------------------------------------------------
+
+
+def as_count(least):
+    """A type for argparse: a whole number, `least` or more."""
+
+    def convert(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number, {least} or more, got {text!r}"
+            )
+        return int(text)
+
+    return convert
+
+
+def as_picture(text):
+    """A path that can be written, and whose ending matplotlib knows: found before training."""
+    path = Path(text)
+    endings = Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in endings:
+        raise argparse.ArgumentTypeError(
+            f"expected a file name that ends in {', '.join(endings)}, got {text!r}"
+        )
+    try:
+        existed = path.exists()
+        path.open("ab").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
+    if not existed:
+        path.unlink()
+    return path
 
 
 def main(arguments=None):
-    """Run the command line; return the history."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the activations")
-    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="who computes it")
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", default="train_digits.png", metavar="FILE", help="where it goes")
+    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="what computes it")
+    parser.add_argument("--epochs", type=as_count(1), default=40, metavar="N")
+    parser.add_argument("--seed", type=as_count(0), default=0, metavar="N")
+    parser.add_argument(
+        "--plot", type=as_picture, default="train_digits.png", metavar="FILE", help="the picture"
+    )
     options = parser.parse_args(arguments)
 
     columns = [
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
     ]
-    start = time.perf_counter()
-    with Progress(*columns) as progress:
-        history = train(
-            options.dtype, options.gradient, options.epochs, seed=options.seed, progress=progress
-        )
+    history = History(Clock(options.dtype))
+    console = Console()
+    start, interrupted = time.perf_counter(), False
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(options.dtype, total=None)
+
+        def say(done, total, loss):
+            text = f"{options.dtype}, loss {loss:.4f}"
+            if history.accuracies:
+                text += f", accuracy {100 * history.accuracies[-1]:.1f} %"
+            progress.update(task, completed=done, total=total, description=text)
+
+        try:
+            train(
+                options.dtype, options.gradient, options.epochs, seed=options.seed, say=say,
+                history=history,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            interrupted = True
     seconds = time.perf_counter() - start
-    print(f"test accuracy {100 * history.accuracies[-1]:.2f} % after {seconds:.1f} s")
-    ours, numpys = (history.clock.median(name) for name in GRADIENTS)
-    print(
-        f"gradient of batch normalization per step: bn_ext {ours:.2f} ms, "
-        f"NumPy formula {numpys:.2f} ms ({numpys / ours:.1f} times)"
-    )
-    plot(history, f"{options.dtype} activations, gradient by {options.gradient}", options.plot)
-    print(f"picture: {options.plot}")
-    return history
+    if interrupted:
+        print(
+            f"interrupted after {len(history.losses)} of {options.epochs} epochs", file=sys.stderr
+        )
+    else:
+        print(f"trained for {seconds:.1f} s")
+    if history.losses:
+        print(*report(history, options.dtype), sep="\n")
+        title = f"{options.dtype} activations, gradient by {options.gradient}; digits of the test"
+        plot(history, title, options.plot)
+        print(f"picture: {options.plot}")
+    return 130 if interrupted else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

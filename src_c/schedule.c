@@ -108,8 +108,8 @@ int bn_default_threads(void) {
 static atomic_int calls_in_flight;
 
 /* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
- * threads. From three on they share twice the CPUs: two that overlap now and then keep
- * their pools, since a team that shrinks and grows again starts threads anew. */
+ * threads. A call takes at most its share of twice the CPUs: two that overlap now and then
+ * keep their pools, since a team that shrinks and grows again starts threads anew. */
 static int shared_with_others(int threads) {
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
     return (int)at_least(1, at_most(threads, 2 * threads / calls));

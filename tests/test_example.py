@@ -1,6 +1,7 @@
 """The example on real images learns, with either gradient, in every dtype."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,97 @@ def test_both_gradients_learn_alike(example, dtype):
 
 def test_command_line(example, tmp_path, capsys):
     path = tmp_path / "picture.png"
-    history = example.main(["--epochs", "2", "--dtype", "bfloat16", "--plot", str(path)])
+    assert example.main(["--epochs", "2", "--dtype", "float64", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
-    assert f"test accuracy {100 * history.accuracies[-1]:.2f} %" in printed
-    assert "bn_ext" in printed
-    assert "NumPy formula" in printed
-    assert len(history.losses) == 2
-    with pytest.raises(SystemExit):
-        example.main(["--dtype", "int8"])
+    accuracy = re.search(r"test accuracy (\d+\.\d\d) %, epoch 2", printed)
+    assert float(accuracy[1]) > 80
+    for dtype in ("float32", "bfloat16", "float16", "float64"):
+        times = re.search(rf"{dtype} +(\d+\.\d\d) +(\d+\.\d\d), [0-9.]+ times", printed)
+        assert float(times[1]) > 0
+        assert float(times[2]) > 0
+    shares = re.search(r"share of it: ([0-9.]+) % by bn_ext, ([0-9.]+) % by the formula", printed)
+    assert all(0 < float(share) < 100 for share in shares.groups())
+
+
+def test_shares_of_a_step(example):
+    clock = example.Clock("float32")
+    clock.steps, clock.gradients = [10.0, 11.0, 12.0], [1.0, 1.0, 1.0]
+    assert clock.share(1.0) == 1 / 11
+    assert clock.share(30.0) == 30 / 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
+        (["--epochs", "0"], "argument --epochs: expected a whole number, 1 or more, got '0'"),
+        (["--epochs", "-1"], "argument --epochs: expected a whole number, 1 or more, got '-1'"),
+        (["--seed", "-1"], "argument --seed: expected a whole number, 0 or more, got '-1'"),
+        (["--plot", "no/such/folder.png"], "argument --plot: 'no/such/folder.png' cannot be wri"),
+        (["--plot", "folder.png"], "argument --plot: 'folder.png' cannot be written: Is a direct"),
+        (["--plot", "x"], "argument --plot: expected a file name that ends in "),
+        (["--plot", "x.foo"], "argument --plot: expected a file name that ends in "),
+    ],
+)
+def test_wrong_usage_is_found_before_training(
+    example, monkeypatch, tmp_path, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(example, "train", None)
+    Path("folder.png").mkdir()
+    with pytest.raises(SystemExit) as end:
+        example.main(arguments)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(5, 0), (30, 1)])
+def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
+    loss, count = example.softmax_loss, iter(range(steps))
+
+    def interrupt(*arguments):
+        if next(count, None) is None:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    monkeypatch.setattr(example, "softmax_loss", interrupt)
+    path = tmp_path / "picture.png"
+    assert example.main(["--epochs", "3", "--plot", str(path)]) == 130
+    out, err = capsys.readouterr()
+    assert err == f"interrupted after {epochs} of 3 epochs\n"
+    assert path.exists() == ("test accuracy" in out) == bool(epochs)
+
+
+def test_the_bar_shows_loss_accuracy_and_time_left(example, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    example.main(["--epochs", "2", "--plot", str(tmp_path / "picture.png")])
+    out = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+    assert re.search(r"float32, loss \d\.\d{4}, accuracy \d\d\.\d % .* \d:\d\d:\d\d", out)
+
+
+def test_the_picture(example, monkeypatch, tmp_path):
+    drawn = []
+    save = example.Figure.savefig
+    monkeypatch.setattr(
+        example.Figure,
+        "savefig",
+        lambda figure, *arguments, **options: (
+            drawn.append(figure),
+            save(figure, *arguments, **options),
+        ),
+    )
+    history = example.train(dtype="float16", epochs=2)
+    example.plot(history, "title", tmp_path / "picture.png")
+    (figure,) = drawn
+    assert [panel.get_legend() for panel in figure.axes] == [None] * len(figure.axes)
+    digits = [panel for panel in figure.axes if panel.images]
+    assert len(digits) == example.DIGITS
+    right = [panel for panel in digits if "(is" not in panel.get_title()]
+    assert len(right) >= example.DIGITS // 2
+    shown = [np.asarray(panel.images[0].get_array()) for panel in right]
+    for panel, image in zip(right, shown, strict=True):
+        (k,) = np.flatnonzero((history.images == image).all(axis=(1, 2)))
+        assert str(history.predictions[k]) == str(history.labels[k]) == panel.get_title()

@@ -9,6 +9,7 @@ infinities; where semantics.md says that one of them differs, it is not asked.
 import doctest
 import importlib.util
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import bn_ext
-from bn_ext._bench.peers import MODES, PEERS, bn_ext_call
+from bn_ext._bench.peers import MODES, PEERS, bn_ext_call, usable_cpus
 from bn_ext._bench.problems import Problem
 from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
@@ -212,7 +213,7 @@ def test_operators_take_tensors():
 def test_what_bench_times_computes_the_same(name, mode):
     p = Problem((4, 8, 5, 6), "NCX", "float32")
     pytest.importorskip(name)
-    call = PEERS[name](p, os.cpu_count(), mode)
+    call = PEERS[name](p, usable_cpus(), mode)
     if call is None:
         pytest.skip("no such call")
     diff_src = np.asarray(call()[0])
@@ -221,10 +222,10 @@ def test_what_bench_times_computes_the_same(name, mode):
 
 
 def test_the_page_for_torch():
-    torch = pytest.importorskip("torch")
+    """As a reader would type it: every line, nothing imported beforehand."""
+    pytest.importorskip("torch")
     page = Path(__file__).parent.parent / "docs" / "howto" / "torch.md"
-    text = page.read_text().partition("```pycon\n")[2].partition("```\n")[0]
-    names = {"torch": torch, "np": np, "bn_ext": bn_ext}
-    test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), 0)
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
     assert test.examples
     assert doctest.DocTestRunner(verbose=False).run(test).failed == 0

@@ -10,22 +10,42 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 import bn_ext
+from bn_ext import _core
 from bn_ext._bench.problems import Problem
 
-__all__ = ["MODES", "PEERS", "Call", "Mode", "Peer", "bn_ext_call", "numpy_call"]
+__all__ = [
+    "MODES",
+    "PEERS",
+    "TENSORS",
+    "Call",
+    "Mode",
+    "Peer",
+    "bn_ext_call",
+    "numpy_call",
+    "usable_cpus",
+]
 
 Call = Callable[[], object]
 Mode = Literal["training", "frozen", "frozen-src"]
 Peer = Callable[[Problem, int, Mode], Call | None]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
+#: How many of src, diff_dst and diff_src the gradient reads or writes.
+TENSORS: dict[Mode, int] = {"training": 3, "frozen": 3, "frozen-src": 2}
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may run on, by its affinity where the system has that."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
     """One call, outputs given."""
     out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
-    # All of them: the package's own choice, which gives a small problem one.
-    num_threads = None if threads == os.cpu_count() else threads
+    # As many as by default: the package's own choice, which gives a small problem one.
+    num_threads = None if threads == _core._default_threads() else threads
     arguments = problem.src, problem.diff_dst, problem.mean, problem.variance, problem.gamma
     return lambda: bn_ext.batch_norm_backward(
         *arguments,
@@ -89,8 +109,8 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
 def jax_call(  # pragma: no cover - held by pytest -m peers
     problem: Problem, threads: int, mode: Mode
 ) -> Call | None:
-    """The formula under jit, on the CPU; JAX takes all threads."""
-    if mode != "training" or problem.dtype == np.float64 or threads != os.cpu_count():
+    """The formula under jit, on the CPU; JAX takes every CPU it may run on."""
+    if mode != "training" or problem.dtype == np.float64 or threads != usable_cpus():
         return None
     import jax
     import jax.numpy as jnp
@@ -119,8 +139,8 @@ def jax_call(  # pragma: no cover - held by pytest -m peers
 def tensorflow_call(  # pragma: no cover - held by pytest -m peers
     problem: Problem, threads: int, mode: Mode
 ) -> Call | None:
-    """FusedBatchNormGradV3, eager; TensorFlow takes all threads."""
-    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != os.cpu_count():
+    """FusedBatchNormGradV3, eager; TensorFlow takes every CPU it may run on."""
+    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != usable_cpus():
         return None
     import tensorflow as tf
 

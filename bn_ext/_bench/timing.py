@@ -1,16 +1,30 @@
-"""Times of whole calls, interleaved; the least of each counts."""
+"""Times of whole calls, interleaved; the least of each counts, the median says how sure it is."""
 
-import math
+import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from bn_ext._bench.peers import Call, Mode, Peer, bn_ext_call
+from bn_ext import _core
+from bn_ext._bench.peers import TENSORS, Call, Mode, Peer, bn_ext_call
 from bn_ext._bench.problems import Layout, Problem, Shape, dims
 
-__all__ = ["Case", "Row", "Skipped", "cases_of", "least_seconds", "markdown", "row"]
+__all__ = [
+    "Case",
+    "Load",
+    "Row",
+    "Skipped",
+    "call_seconds",
+    "cases_of",
+    "least_seconds",
+    "markdown",
+    "row",
+    "spread",
+]
 
 # Longer than another OpenMP pool spins before it sleeps.
 PAUSE, BURST = 0.01, 0.005
@@ -56,9 +70,16 @@ Row = dict[str, Any]
 Skipped = Callable[[str, str], None]
 
 
-def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
-    """Least seconds of each call, in turn until the time is up, five rounds at least."""
-    best = dict.fromkeys(calls, math.inf)
+def call_seconds(
+    calls: Mapping[str, Call],
+    seconds: float,
+    after: Callable[[str], object] = lambda name: None,
+) -> dict[str, list[float]]:
+    """Seconds of every single call, in turn until the time is up, five rounds at least.
+
+    `after` is told each name when its burst of calls has ended.
+    """
+    found: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0
     while rounds < 5 or time.perf_counter() - start < seconds:
         for name, call in calls.items():
@@ -67,9 +88,46 @@ def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]
             end = time.perf_counter() + BURST
             while (before := time.perf_counter()) < end:
                 call()
-                best[name] = min(best[name], time.perf_counter() - before)
+                found[name].append(time.perf_counter() - before)
+            after(name)
         rounds += 1
-    return best
+    return found
+
+
+def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
+    """Least seconds of each call."""
+    return {name: min(times) for name, times in call_seconds(calls, seconds).items()}
+
+
+class Load:
+    """What other programs take of this process's CPUs, from now on."""
+
+    def __init__(self) -> None:
+        self.start = self._seconds()
+
+    @staticmethod
+    def _seconds() -> tuple[float, float, float] | None:
+        """Now; of those CPUs at work, for whomever; of this process. None: the system is silent."""
+        try:
+            text = Path("/proc/stat").read_text()
+        except OSError:
+            return None
+        mine = {f"cpu{i}" for i in os.sched_getaffinity(0)}
+        ticks = 0
+        for name, *counts in (line.split() for line in text.splitlines()):
+            if name in mine:
+                user, nice, system, _, _, *interrupts_and_steal = map(int, counts[:8])
+                ticks += user + nice + system + sum(interrupts_and_steal)
+        used = os.times()
+        return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), used.user + used.system
+
+    def of_others(self) -> float | None:
+        """Their number of CPUs, on average; None where the system does not say."""
+        end = self._seconds()
+        if self.start is None or end is None:
+            return None
+        passed, worked, ours = (b - a for a, b in zip(self.start, end, strict=True))
+        return max(0.0, (worked - ours) / passed)
 
 
 def row(
@@ -79,7 +137,10 @@ def row(
     peers: dict[str, Peer],
     more: Callable[[Problem, int], Mapping[str, Call]] = lambda problem, threads: {},
 ) -> Row:
-    """The case, the bytes of a tensor, and least seconds of bn_ext, of `more`, and of peers.
+    """The case with what was measured: of bn_ext, of `more`, and of peers.
+
+    bytes: of one tensor; bytes_moved: of all that the gradient reads and writes; threads_used:
+    the most that took part in a call of bn_ext; seconds: the least of each; medians: seconds.
 
     A peer that is not installed is taken out of `peers`.
     """
@@ -97,9 +158,28 @@ def row(
             del peers[name]
         except Exception as error:  # a peer's refusal is a result, not our failure
             skipped(name, f"{case.dtype} {case.layout} {case.shape}: {type(error).__name__}")
+    used = 0
+
+    def see_threads(name: str) -> None:
+        nonlocal used
+        if name == "bn_ext":
+            used = max(used, _core._last_call()[0])
+
     nbytes = problem.src.nbytes
-    best = least_seconds(calls, seconds if nbytes > SHORT else 3 * seconds)
-    return {**asdict(case), "bytes": nbytes, "seconds": best}
+    times = call_seconds(calls, seconds if nbytes > SHORT else 3 * seconds, see_threads)
+    return {
+        **asdict(case),
+        "bytes": nbytes,
+        "bytes_moved": TENSORS[case.mode] * nbytes,
+        "threads_used": used,
+        "seconds": {name: min(found) for name, found in times.items()},
+        "medians": {name: statistics.median(found) for name, found in times.items()},
+    }
+
+
+def spread(rows: Iterable[Row]) -> float:
+    """How many times its least a call of bn_ext takes in the median: over rows, their mean."""
+    return statistics.geometric_mean(r["medians"]["bn_ext"] / r["seconds"]["bn_ext"] for r in rows)
 
 
 def markdown(heading: list[str], lines: list[list[Any]]) -> str:
