@@ -91,6 +91,25 @@ def test_one_element_in_common(rng, out, other):
                 assert all_bits(run(arrays)) == all_bits(wanted)
 
 
+@pytest.mark.parametrize("how", ["halves of rows", "every other element"])
+def test_between_the_elements_of_another(rng, how):
+    """Arrays that reach over each other and have no element in common."""
+    base = inputs(rng)
+    wanted = all_bits(run(base))
+    for which in ("src", "diff_dst"):
+        both = np.zeros((ROWS, 2 * CHANNELS))
+        if how == "halves of rows":
+            array, diff_src = both[:, :CHANNELS], both[:, CHANNELS:]
+        else:
+            array, diff_src = both[:, ::2], both[:, 1::2]
+        array[...] = base[which]
+        assert np.may_share_memory(array, diff_src)
+        assert all_bits(run({**base, which: array, "diff_src": diff_src})) == wanted
+    gradients = np.zeros((CHANNELS, 2))
+    pairs = dict(zip(OUTPUTS[1:], gradients.T, strict=True))
+    assert all_bits(run({**base, **pairs})) == wanted
+
+
 @pytest.mark.parametrize("which", ["src", "diff_dst"])
 def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
     base = inputs(rng)
