@@ -76,9 +76,13 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
     const memory::desc vector({dims[1]}, memory::data_type::f32, memory::format_tag::x);
     for (int i = 0; i < 5; i++)
         c->arguments.insert({vector_names[i], memory(vector, c->eng, vectors[i])});
-    // Some versions ask for a shift that the gradient does not need.
-    c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[0])});
-    c->primitive.execute(c->s, c->arguments);
+    try {
+        c->primitive.execute(c->s, c->arguments);
+    } catch (const dnnl::error &) {
+        // Some versions demand a shift, which the gradient does not need; others refuse it.
+        c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[0])});
+        c->primitive.execute(c->s, c->arguments);
+    }
     c->s.wait();
     return c.release();
 } catch (const dnnl::error &) {

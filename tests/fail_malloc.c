@@ -1,10 +1,15 @@
-/* fail_malloc.c: makes the n-th allocation of this thread fail, for test_memory.py. */
+/* fail_malloc.c: makes the n-th allocation of this thread fail, counts the blocks that are
+ * held and overwrites what is freed, for test_memory.py. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <string.h>
 
 static _Thread_local long countdown = -1;
 static _Thread_local int armed;
+static atomic_long held;
 
 /* The n-th allocation from now on fails, those after it succeed; -1: none does. */
 void fail_after(long n) {
@@ -17,22 +22,63 @@ int has_failed(void) {
     return armed && countdown < 0;
 }
 
+/* Blocks allocated and not freed yet, by all threads; only differences mean something. */
+long blocks_held(void) {
+    return atomic_load(&held);
+}
+
 static int fails(void) {
     return armed && countdown >= 0 && countdown-- == 0;
+}
+
+static void *counted(void *block) {
+    if (block)
+        atomic_fetch_add(&held, 1);
+    return block;
 }
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
+extern void *__libc_memalign(size_t, size_t);
+extern void __libc_free(void *);
 
 void *malloc(size_t size) {
-    return fails() ? NULL : __libc_malloc(size);
+    return fails() ? NULL : counted(__libc_malloc(size));
 }
 
 void *calloc(size_t count, size_t size) {
-    return fails() ? NULL : __libc_calloc(count, size);
+    return fails() ? NULL : counted(__libc_calloc(count, size));
 }
 
 void *realloc(void *old, size_t size) {
-    return fails() ? NULL : __libc_realloc(old, size);
+    if (fails())
+        return NULL;
+    void *block = __libc_realloc(old, size);
+    if (!old)
+        counted(block);
+    else if (size == 0)
+        atomic_fetch_sub(&held, 1); /* glibc frees it */
+    return block;
+}
+
+void *aligned_alloc(size_t alignment, size_t size) {
+    return fails() ? NULL : counted(__libc_memalign(alignment, size));
+}
+
+int posix_memalign(void **block, size_t alignment, size_t size) {
+    void *found = aligned_alloc(alignment, size);
+    if (!found)
+        return ENOMEM;
+    *block = found;
+    return 0;
+}
+
+void free(void *block) {
+    if (!block)
+        return;
+    atomic_fetch_sub(&held, 1);
+    /* A result that was never written must not look like the one before it. */
+    memset(block, 0xa5, malloc_usable_size(block));
+    __libc_free(block);
 }

@@ -1,5 +1,6 @@
 """A call whose first, second, third, ... allocation fails: MemoryError, and nothing written.
 
+Where no error is raised the bits are the right ones, and no call keeps a block.
 Run by test_memory.py with fail_malloc.c preloaded:
 
     LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/no_memory.py
@@ -15,61 +16,113 @@ import bn_ext
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
+library.blocks_held.restype = ctypes.c_long
 SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX")]
 MOST = 2000
+#: A leak keeps a block in each of so many calls, in each of so many rounds of them; the
+#: interpreter's own caches keep some too, until they are full.
+CALLS, ROUNDS = 10, 10
 
 
 def attempt(call, n):
-    """(did the n-th allocation happen and fail, the exception or None)."""
-    raised = None
+    """(did the n-th allocation happen and fail, the result or None, the exception or None)."""
+    result = raised = None
     try:
         library.fail_after(n)
-        call()
+        result = call()
     except MemoryError as error:
-        raised = error
+        raised = error.with_traceback(None)  # which holds this frame, and so itself
     while True:
         try:
             failed = bool(library.has_failed())
             library.fail_after(-1)
-            return failed, raised
+            return failed, result, raised
         except (MemoryError, ctypes.ArgumentError):
             continue  # the n-th was one of these
 
 
+def bits(result):
+    """Of all arrays of a result, which may be one array."""
+    arrays = (result,) if isinstance(result, np.ndarray) else result
+    return [a.tobytes() for a in arrays]
+
+
 def check(call, out):
     """Fail each allocation in turn until the call has no more; how many there are."""
+    wanted = bits(call())
     for n in range(MOST):
         for array in out:
-            array.reshape(-1).view(np.uint8)[:] = 0xA5
-        failed, raised = attempt(call, n)
+            array.view(np.uint8)[:] = 0xA5
+        failed, result, raised = attempt(call, n)
+        if raised is None:
+            # Python survives some failures by itself; then the call has done its work.
+            assert bits(result) == wanted, f"allocation {n}: other bits and no error"
+        else:
+            assert failed, f"nothing failed, and yet {raised!r}"
+            untouched = all((array.view(np.uint8) == 0xA5).all() for array in out)
+            assert untouched, f"allocation {n}: outputs written, then {raised!r}"
         if not failed:
-            assert raised is None
             return n
-        untouched = all((array.reshape(-1).view(np.uint8) == 0xA5).all() for array in out)
-        # Python survives some failures by itself; then the call has done its work.
-        assert raised is None or untouched, f"allocation {n}: outputs written, then {raised!r}"
     raise AssertionError(f"more than {MOST} allocations")
+
+
+def check_freed(call, allocations):
+    """Whether the n-th allocation fails or none does: afterwards as many blocks as before."""
+    for n in (*range(allocations), -1):
+        for _ in range(ROUNDS):
+            before = library.blocks_held()
+            for _ in range(CALLS):
+                attempt(call, n)
+            kept = library.blocks_held() - before
+            if kept < CALLS:
+                break
+        else:
+            raise AssertionError(f"allocation {n} fails: {kept} blocks kept by {CALLS} calls")
+
+
+def calls(shape, layout, dtype):
+    """(a call, the memory it may write to): each function, with copies and without."""
+    number = np.float64 if dtype == np.float64 else np.float32
+    channels = shape[-1] if layout == "NXC" else shape[1]
+    rng = np.random.default_rng([*shape])
+    src, diff_dst = rng.standard_normal((2, *shape)).astype(dtype)
+    vectors = [rng.uniform(1, 2, channels).astype(number) for _ in range(3)]
+    # Every other element: these go through copies.
+    wide = np.empty((*shape[:-1], 2 * shape[-1]), dtype)
+    spread = np.zeros_like(wide)[..., ::2]
+    spread[...] = diff_dst
+    memory = (np.empty_like(src), *(np.empty(channels, number) for _ in range(2)))
+    wide_memory = (wide, *memory[1:])
+    options = {"data_format": layout, "num_threads": 1}
+    sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, vectors[0], **options)
+    apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, src.size // channels))
+    backward = (bn_ext.batch_norm_backward, tuple(vectors))
+    for dy in (diff_dst, spread):
+        yield (
+            functools.partial(bn_ext.batch_norm_backward_reduce, src, dy, vectors[0], **options),
+            (),
+        )
+        for function, more in (backward, apply):
+            for is_training in (True, False):
+                for out, touched in (
+                    (None, ()),
+                    (memory, memory),
+                    ((wide[..., ::2], *memory[1:]), wide_memory),
+                ):
+                    yield functools.partial(
+                        function, src, dy, *more,
+                        epsilon=1e-3, is_training=is_training, out=out, **options,
+                    ), [a.reshape(-1) for a in touched]  # fmt: skip
 
 
 def main():
     counts = []
     for shape, layout in SHAPES:
         for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
-            number = np.float64 if dtype == np.float64 else np.float32
-            channels = shape[-1] if layout == "NXC" else shape[1]
-            src = np.ones(shape, dtype)
-            vectors = [np.ones(channels, number) for _ in range(3)]
-            out = (np.empty_like(src), *(np.empty(channels, number) for _ in range(2)))
-            gaps = np.ones((*shape[:-1], 2 * shape[-1]), dtype)[..., ::2]  # goes through a copy
-            for diff_dst in (src, gaps):
-                for given in (out, None):
-                    call = functools.partial(
-                        bn_ext.batch_norm_backward,
-                        *(src, diff_dst, *vectors),
-                        **{"epsilon": 1e-3, "data_format": layout, "out": given, "num_threads": 1},
-                    )
-                    call()
-                    counts.append(check(call, out))
+            for call, touched in calls(shape, layout, dtype):
+                counts.append(check(call, touched))
+                if dtype == np.float32:
+                    check_freed(call, counts[-1])
     assert min(counts) >= 2  # working space and the team's, at the least
     print(f"{sum(counts)} allocations failed in {len(counts)} calls")
 

@@ -111,9 +111,43 @@ def test_result_lies_as_src_does(rng, dims):
                 continue
             src = placed(p.src, order=order)
             grads = p.run(bn_ext.batch_norm_backward, src=src, data_format=data_format)
-            assert grads.diff_src.flags.owndata or grads.diff_src.base.flags.owndata
+            # A new array, and no more than that.
+            whole = grads.diff_src if grads.diff_src.base is None else grads.diff_src.base
+            assert whole.flags.owndata
+            assert whole.nbytes == src.nbytes
+            assert not np.shares_memory(whole, src)
             for axis, n in enumerate(dims):
                 assert n == 1 or grads.diff_src.strides[axis] == src.strides[axis]
+
+
+def test_axes_of_equal_strides_keep_their_order(rng):
+    """Windows of a row, or of an image, each one step from the one before it."""
+    row = rng.standard_normal(700, np.float32)
+    image = rng.standard_normal((20, 12), np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view
+    views = [
+        (windows(row, 40), [0, 1]),  # N, C of equal steps
+        (windows(row, 40)[:, :, None], [0, 1, 2]),
+        (windows(row, 300)[:30, None], [0, 1, 2]),
+        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, columns, ...
+        (windows(image, (5, 4))[::-1, :, ::-1], [0, 2, 1, 3]),
+    ]
+    for src, order in views:
+        for data_format in FORMATS:
+            p = Problem(rng, src.shape, data_format)
+            p.src = src
+            assert full_order(src) == [axis for axis in order if src.shape[axis] > 1] + [
+                axis for axis in order if src.shape[axis] == 1
+            ]
+            found = p.run(bn_ext.batch_norm_backward, data_format=data_format)
+            assert found.diff_src.transpose(order).flags.c_contiguous
+            wanted = p.run(
+                bn_ext.batch_norm_backward,
+                src=placed(src, order=order),
+                diff_dst=placed(p.diff_dst, order=order),
+                data_format=data_format,
+            )
+            assert all_bits(found) == all_bits(wanted)
 
 
 # ---- copies -----------------------------------------------------------------------

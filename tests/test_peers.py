@@ -140,6 +140,7 @@ def test_onednn(dtype, layout, mode):
     class Problem:
         """What the driver reads."""
 
+    compared = []
     for shape in SHAPES:
         p = Problem()
         p.src, p.diff_dst, p.mean, p.variance, p.gamma = problem(shape, DTYPES[dtype], layout)
@@ -155,6 +156,10 @@ def test_onednn(dtype, layout, mode):
             is_training=mode == "training",
         )  # fmt: skip
         agree(found, p.out, dtype)
+        compared.append(shape)
+    if dtype == "bfloat16" and not compared:
+        pytest.skip("oneDNN has no bfloat16 for this CPU")
+    assert compared == SHAPES
 
 
 EXPORTERS = {

@@ -1,5 +1,6 @@
 """Threads: how many, when, without the GIL, and after a fork."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -54,45 +55,118 @@ def threads():
 """
 
 
-def test_gil_is_released(rng):
-    """A thread that counts goes on counting during one long call."""
-    p = Problem(rng, (8, 2, 4), "NXC", "float64")
-    row = np.broadcast_to(p.src[:1, :1], (4_000_000, 20, 4))
-    count, stop = [0], threading.Event()
+@contextlib.contextmanager
+def beside(step):
+    """Do step again and again in another thread, which has the GIL only when this one lets go."""
+    stop = threading.Event()
 
-    def counting():
+    def steps():
         while not stop.is_set():
-            count[0] += 1
-            time.sleep(0.0005)
+            step()
+            time.sleep(1e-5)
 
-    thread = threading.Thread(target=counting)
+    thread = threading.Thread(target=steps)
+    interval = sys.getswitchinterval()
     thread.start()
     try:
-        before, start = count[0], time.perf_counter()
-        bn_ext.batch_norm_backward_reduce(row, row, p.mean, num_threads=1)
-        advanced, took = count[0] - before, time.perf_counter() - start
+        sys.setswitchinterval(1000)  # seconds: it is never taken away
+        yield
     finally:
+        sys.setswitchinterval(interval)
         stop.set()
         thread.join()
-    assert took > 0.05
-    assert advanced > 5
+
+
+#: Calls of some milliseconds, in one of which at the latest the other thread gets its turn.
+TRIES = 1000
+
+
+@pytest.mark.parametrize("function", ["backward", "reduce", "apply"])
+def test_gil_is_released(rng, function):
+    """A thread that counts goes on counting during a call."""
+    p = Problem(rng, (80_000, 40), "NXC")
+    data, count = (p.src, p.diff_dst), [0]
+    out = (np.empty_like(p.src), np.empty_like(p.mean), np.empty_like(p.mean))
+    options = {"epsilon": EPSILON, "out": out, "num_threads": 1}
+    sums = bn_ext.batch_norm_backward_reduce(*data, p.mean)
+
+    def call():
+        before = count[0]
+        if function == "backward":
+            bn_ext.batch_norm_backward(*data, *p.vectors(), **options)
+        elif function == "reduce":
+            bn_ext.batch_norm_backward_reduce(*data, p.mean, num_threads=1)
+        else:
+            bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, len(p.src), **options)
+        return count[0] > before
+
+    def step():
+        count[0] += 1
+
+    with beside(step):
+        assert any(call() for _ in range(TRIES))
+
+
+@pytest.mark.parametrize("copied", ["diff_dst", "out"])
+def test_gil_is_released_while_copying(copied):
+    """A thread changes what is copied, or reads what is copied to, in the midst of it."""
+    dims = (80_000, 40)
+    ones, zeros = np.ones(dims[1], np.float32), np.zeros(dims[1], np.float32)
+    spread = np.ones((dims[0], 2 * dims[1]), np.float32)[:, ::2]
+    src = np.ones(dims, np.float32)
+    diff_dst, out = (spread, np.empty_like(src)) if copied == "diff_dst" else (src, spread)
+    number, half_written = [0], [False]
+
+    def step():
+        if copied == "diff_dst":  # first and last are equal, except in the midst of this
+            number[0] += 1
+            spread[0, 0] = spread[-1, -1] = number[0] % 1000
+        else:  # 7 marks what is not written
+            half_written[0] |= bool(spread[-1, -1] == 7 and spread[0, 0] != 7)
+
+    def call():
+        if copied == "out":
+            spread[0, 0] = spread[-1, -1] = 7
+        bn_ext.batch_norm_backward(
+            src, diff_dst, zeros, ones, epsilon=0, is_training=False, param_grads=False,
+            num_threads=1, out=(out, None, None),
+        )  # fmt: skip
+        # With such statistics diff_src is diff_dst.
+        return half_written[0] if copied == "out" else out[0, 0] != out[-1, -1]
+
+    with beside(step):
+        assert any(call() for _ in range(TRIES))
+
+
+#: How a process gets at the OpenMP runtime that bn_ext has loaded, and what a thread computes.
+GOMP = f"""
+import ctypes, sys, threading
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
+if not hasattr(gomp, "GOMP_parallel"):
+    print("no libgomp")
+    sys.exit()
+def region(threads, function):
+    gomp.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function), None, threads, 0)
+"""
+
+
+def with_libgomp(code, **environment):
+    printed = in_new_process(GOMP + code, **environment)
+    if printed == ["no", "libgomp"]:
+        pytest.skip("not linked against libgomp")
+    return printed
 
 
 @needs_openmp
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
-    """Threads keep the floating-point mode they were made in; ours compute in the default one."""
-    code = f"""
-import ctypes, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_same_bits import fp_mode
-paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
-gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
-if not hasattr(gomp, "GOMP_parallel"):
-    sys.exit("no libgomp")
-nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
+    """Threads keep the floating-point mode they were made in, but for our calls: default there."""
+    code = """
+from test_same_bits import fp_mode, fp_mode_in_effect
 with fp_mode("flush"):
-    gomp.GOMP_parallel(nothing, None, 4, 0)
+    region(4, lambda data: None)
 dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
 for training in (True, False):
     one, four = (
@@ -102,8 +176,58 @@ for training in (True, False):
         for k in (1, 4)
     )
     print(one == four, any(one), _core._last_call()[0])
+modes = {}
+def look(data):
+    modes[threading.get_ident()] = fp_mode_in_effect()
+region(4, look)
+here = modes.pop(threading.get_ident())
+print(here, len(modes), *set(modes.values()))
 """
-    assert in_new_process(code) == ["True", "True", "4"] * 2
+    printed = with_libgomp(code)
+    assert printed[:6] == ["True", "True", "4"] * 2
+    assert printed[6:] == ["default", "3", "flush"]
+
+
+#: Problems whose work is shared out in each of the three orders; more shares than threads come.
+FEWER = """
+problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096))]
+def most_threads():  # -1: other bits than one thread's
+    rng, used = np.random.default_rng(0), []
+    for shape, caches in problems:
+        _core._set_cache_sizes(*caches)
+        src, diff_dst = rng.standard_normal((2, *shape), np.float32)
+        v, found = np.ones(shape[1], np.float32), []
+        for k in (1, 4):
+            for training in (True, False):
+                found.append([a.tobytes() for a in bn_ext.batch_norm_backward(
+                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
+                    num_threads=k)])
+        used.append(_core._last_call()[0])
+        if found[:2] != found[2:]:
+            return -1
+    return max(used)
+"""
+
+
+@needs_openmp
+@pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
+def test_fewer_threads_than_asked_for(variable):
+    """Those that come do the work of those that do not."""
+    value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
+    (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
+    assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))
+
+
+@needs_openmp
+@needs_linux
+def test_inside_another_region():
+    """Where OpenMP gives a caller no second level of threads, each has the work of four."""
+    code = """
+found = []
+region(2, lambda data: found.append(most_threads()))
+print(*found)
+"""
+    assert with_libgomp(FEWER + code) == ["1", "1"]
 
 
 @needs_openmp
@@ -138,6 +262,16 @@ class TestHowMany:
     def test_by_size(self, rng):
         assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
         assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 19)
+
+    def test_a_million(self):
+        """More than a thousand threads are never started, whatever is asked for."""
+        code = """
+x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
+bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
+print(*_core._last_call())
+"""
+        used, tasks = map(int, in_new_process(code, OMP_STACKSIZE="64k"))
+        assert used <= 1024 < tasks
 
     @needs_cpus
     @needs_linux
@@ -206,6 +340,16 @@ def test_callers_at_once(rng):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(call, range(160)))
+
+
+@needs_openmp
+def test_the_last_call_is_that_of_the_thread_that_asks(rng):
+    p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
+    with ThreadPoolExecutor(1) as other:
+        mine = threads_used(p, num_threads=3), _core._last_call()
+        assert other.submit(threads_used, q, num_threads=3).result() == 1
+        assert (mine[0], _core._last_call()) == (3, mine[1])
+        assert other.submit(_core._last_call).result() == (1, 1)
 
 
 # ---- fork -------------------------------------------------------------------------

@@ -1,0 +1,303 @@
+"""Memory: outputs share it with nothing, inputs may be others', and no call keeps any."""
+
+import inspect
+import itertools
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from cases import EPSILON, FORMATS, Problem, all_bits, placed
+from numpy.lib.stride_tricks import as_strided
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+OUTPUTS = ["diff_src", "diff_gamma", "diff_beta"]
+INPUTS = ["src", "diff_dst", "mean", "variance", "gamma", "sums"]
+ROWS, CHANNELS = 6, 5
+SHAPES = {"src": (ROWS, CHANNELS), "diff_dst": (ROWS, CHANNELS), "diff_src": (ROWS, CHANNELS),
+          "sums": (2, CHANNELS)}  # fmt: skip
+
+
+def run(arrays, function=bn_ext.batch_norm_backward_apply):
+    """Call a function with arrays by name, outputs among them."""
+    arrays = dict(arrays)
+    out = tuple(arrays.pop(name, None) for name in OUTPUTS)
+    more = {"count": ROWS} if "sums" in arrays else {}
+    return function(**arrays, **more, epsilon=EPSILON, out=out)
+
+
+def inputs(rng):
+    """All of float64, so that any two may lie in one piece of memory."""
+    p = Problem(rng, (ROWS, CHANNELS), "NXC", "float64")
+    sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
+    return dict(zip(INPUTS, (p.src, p.diff_dst, *p.vectors(), sums), strict=True))
+
+
+def lay(memory, start, name, how):
+    """The elements of memory from start on, as an array of this name's shape, turned round."""
+    dims = SHAPES.get(name, (CHANNELS,))
+    array = memory[start : start + int(np.prod(dims))].reshape(dims)
+    return {
+        "forwards": array,
+        "first axis backwards": array[::-1],
+        "backwards": array[(slice(None, None, -1),) * len(dims)],
+    }[how]
+
+
+def refused(message, arrays, function=bn_ext.batch_norm_backward_apply):
+    """It is refused, and nothing is written."""
+    before = {name: a.tobytes() for name, a in arrays.items()}
+    with pytest.raises(ValueError, match=message):
+        run(arrays, function)
+    assert {name: a.tobytes() for name, a in arrays.items()} == before
+
+
+PAIRS = [(out, other) for i, out in enumerate(OUTPUTS) for other in [*OUTPUTS[i + 1 :], *INPUTS]]
+TURNS = ["forwards", "first axis backwards", "backwards"]
+
+
+@pytest.mark.parametrize(("out", "other"), PAIRS)
+def test_one_element_in_common(rng, out, other):
+    """The last one of either is the first of the other; side by side they are no trouble."""
+    base = inputs(rng)
+    wanted = run(base)
+    sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
+    for turned, other_turned in itertools.product(TURNS, TURNS):
+        # Sums that are not C-contiguous are read from a copy.
+        if other == "sums" and other_turned != "forwards":
+            continue
+        for common, out_first in itertools.product((1, 0), (True, False)):
+            memory = np.zeros(sum(sizes))
+            start = sizes[0] - common if out_first else 0
+            out_start = 0 if out_first else sizes[1] - common
+            arrays = {
+                **base,
+                out: lay(memory, out_start, out, turned),
+                other: lay(memory, start, other, other_turned),
+            }
+            if other in INPUTS:
+                arrays[other][...] = base[other]
+            if common:
+                name = other if other in INPUTS else f"out: {other}"
+                message = f"^out: {out}: shares memory with {name}"
+                refused(message, arrays)
+                if other != "sums":
+                    del arrays["sums"]
+                    refused(message, arrays, bn_ext.batch_norm_backward)
+            else:
+                assert all_bits(run(arrays)) == all_bits(wanted)
+
+
+@pytest.mark.parametrize("how", ["halves of rows", "every other element"])
+def test_between_the_elements_of_another(rng, how):
+    """Arrays that reach over each other and have no element in common."""
+    base = inputs(rng)
+    wanted = all_bits(run(base))
+    for which in ("src", "diff_dst"):
+        both = np.zeros((ROWS, 2 * CHANNELS))
+        if how == "halves of rows":
+            array, diff_src = both[:, :CHANNELS], both[:, CHANNELS:]
+        else:
+            array, diff_src = both[:, ::2], both[:, 1::2]
+        array[...] = base[which]
+        assert np.may_share_memory(array, diff_src)
+        assert all_bits(run({**base, which: array, "diff_src": diff_src})) == wanted
+    gradients = np.zeros((CHANNELS, 2))
+    pairs = dict(zip(OUTPUTS[1:], gradients.T, strict=True))
+    assert all_bits(run({**base, **pairs})) == wanted
+
+
+@pytest.mark.parametrize("which", ["src", "diff_dst"])
+def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
+    base = inputs(rng)
+    wanted = all_bits(run(base))
+    for turned in TURNS:
+        memory = np.zeros(ROWS * CHANNELS)
+        array = lay(memory, 0, which, turned)
+        array[...] = base[which]
+        for other in TURNS:
+            if other == turned:
+                continue
+            arrays = {**base, which: array, "diff_src": lay(memory, 0, which, other)}
+            refused(f"^out: diff_src: shares memory with {which}", arrays)
+        assert all_bits(run({**base, which: array, "diff_src": array})) == wanted
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [(0, 8), (-8, -8), (-40, 0), (-16, 8), (16, -8), (-8, 40), (-24, 8), (-32, -8), (32, -8)],
+)
+def test_diff_src_that_overlaps_itself(rng, strides):
+    """In steps of either sign."""
+    memory = np.zeros(200)
+    start = sum(-s * (n - 1) for s, n in zip(strides, (ROWS, CHANNELS), strict=True) if s < 0)
+    view = as_strided(memory[start // 8 :], (ROWS, CHANNELS), strides)
+    refused("^out: diff_src: overlaps itself", {**inputs(rng), "diff_src": view})
+    assert not memory.any()
+
+
+@pytest.mark.parametrize("name", OUTPUTS[1:])
+def test_a_gradient_for_all_channels_in_one_number(rng, name):
+    number = np.zeros(1)
+    refused(
+        f"^out: {name}: overlaps itself",
+        {**inputs(rng), name: as_strided(number, (CHANNELS,), (0,))},
+    )
+    assert not number.any()
+    # One channel steps nowhere.
+    p = Problem(rng, (ROWS, 1), "NXC", "float64")
+    out = {name: as_strided(number, (1,), (0,))}
+    grads = p.run(bn_ext.batch_norm_backward, out=tuple(out.get(n) for n in OUTPUTS))
+    assert getattr(grads, name) is out[name]
+    assert number == getattr(p.run(bn_ext.batch_norm_backward), name)
+
+
+#: Shapes, steps of diff_src, steps of src, its start; do they share an element?
+PUZZLES = [
+    ((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False),
+    ((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True),
+]
+
+
+@pytest.mark.parametrize(("dims", "steps", "src_steps", "start", "shared"), PUZZLES)
+def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps, start, shared):
+    reach = start + sum((n - 1) * s for n, s in zip(dims, src_steps, strict=True)) + 1
+    memory = rng.standard_normal(reach, np.float32)
+    diff_src = as_strided(memory, dims, [4 * s for s in steps])
+    src = as_strided(memory[start:], dims, [4 * s for s in src_steps])
+    with pytest.raises(RuntimeError):
+        np.shares_memory(diff_src, src, max_work=10_000)
+    assert np.shares_memory(diff_src, src, max_work=10**8) == shared
+    before = memory.tobytes()
+    p = Problem(rng, dims, "NXC")
+    with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
+        p.run(bn_ext.batch_norm_backward, src=src, out=(diff_src, None, None))
+    assert memory.tobytes() == before
+
+
+# ---- memory of others -------------------------------------------------------------
+
+
+class Exported:
+    """An array of another library, which says that its memory is that of a device."""
+
+    def __init__(self, array, device):
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+
+class Viewed(Exported):
+    """The same with `__array__`, as torch has it."""
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+# DLPack's numbers: the CPU, and host memory that CUDA and ROCm have pinned or manage.
+HOST = [1, 3, 11, 13]
+
+
+@pytest.mark.parametrize("kind", [Exported, Viewed])
+@pytest.mark.parametrize("device", range(1, 20))
+def test_devices(rng, device, kind):
+    """What the CPU can read comes in without a copy; nothing else is asked for its data."""
+    p = Problem(rng, (ROWS, CHANNELS), "NXC")
+    names = ["src", "diff_dst", "mean", "variance", "gamma"]
+    arrays = dict(zip(names, (p.src, p.diff_dst, *p.vectors()), strict=True))
+    wanted = all_bits(p.run(bn_ext.batch_norm_backward))
+    for name in names:
+        changed = {**arrays, name: kind(arrays[name], device)}
+        if device in HOST:
+            grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
+            assert all_bits(grads) == wanted
+        else:
+            with pytest.raises(TypeError, match=f"^{name}: .* memory is not the CPU's; copy it"):
+                bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
+
+
+# ---- afterwards ---------------------------------------------------------------------
+
+LAYOUTS = ["contiguous", "gaps", "backwards", "spread", "other order"]
+
+
+def laid(array, how):
+    return placed(array, order=(1, 0, 2)) if how == "other order" else placed(array, how)
+
+
+def every_array(p, how):
+    """Arguments of apply and an out, all of them new arrays."""
+    arrays = {"src": p.src, "diff_dst": p.diff_dst, "diff_src": np.zeros_like(p.src)}
+    arrays = {name: laid(a, how) for name, a in arrays.items()}
+    names = ("mean", "variance", "gamma")
+    vectors = {name: placed(v, "spread") for name, v in zip(names, p.vectors(), strict=True)}
+    outs = {name: placed(np.zeros_like(p.mean), "spread") for name in OUTPUTS[1:]}
+    sums = np.ones((len(p.mean), 2)).T if how == "spread" else np.ones((2, len(p.mean)))
+    return {**arrays, **vectors, **outs, "sums": sums}
+
+
+#: What is called with what wrong.
+CALLS = [
+    ("batch_norm_backward", {}),
+    ("batch_norm_backward_reduce", {}),
+    ("batch_norm_backward_apply", {}),
+    ("batch_norm_backward_apply", {"epsilon": -1.0}),
+    ("batch_norm_backward_apply", {"count": 0}),
+    ("batch_norm_backward_apply", {"diff_beta": np.zeros(1)}),
+    ("batch_norm_backward_apply", {"diff_beta": "mean"}),
+]
+
+
+@pytest.mark.parametrize(("function", "wrong"), CALLS)
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_arrays_are_let_go_of(rng, how, function, wrong):
+    """After every call, one that is refused too, nothing refers to them."""
+    for data_format in FORMATS:
+        p = Problem(rng, (4, 5, 6), data_format, "float64")
+        arrays = every_array(p, how)
+        alive = {name: weakref.ref(a) for name, a in arrays.items()}
+        arrays |= {name: arrays.get(value, value) if isinstance(value, str) else value
+                   for name, value in wrong.items()}  # fmt: skip
+        arguments = {"data_format": data_format, "epsilon": EPSILON, "count": 24} | arrays
+        arguments["out"] = tuple(arguments.pop(name) for name in OUTPUTS)
+        takes = inspect.signature(getattr(bn_ext, function)).parameters
+        arguments = {name: value for name, value in arguments.items() if name in takes}
+        try:
+            getattr(bn_ext, function)(**arguments)
+            raised = False
+        except ValueError:
+            raised = True
+        assert raised == bool(wrong)
+        del arrays, arguments
+        assert [name for name, array in alive.items() if array() is not None] == []
+
+
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_copies_are_let_go_of(rng, how):
+    p = Problem(rng, (40, 30, 20), "NXC", "float64")
+    arrays = every_array(p, how)
+    outs = tuple(arrays.pop(name) for name in OUTPUTS)
+    sums = arrays.pop("sums")
+    names = ("src", "diff_dst", "mean")
+
+    def call():
+        bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON, out=outs)
+        bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON)
+        bn_ext.batch_norm_backward_reduce(**{name: arrays[name] for name in names})
+        bn_ext.batch_norm_backward_apply(**arrays, sums=sums, count=1200, epsilon=EPSILON, out=outs)
+
+    call()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(3):
+        call()
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < p.src.nbytes / 2
