@@ -28,9 +28,9 @@ _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 def _read(path: str) -> str:
     """The text of one of the system's files, "" where there is none."""
-    # Not by pathlib, which would double the time of the import. Names of files are bytes.
+    # Not by pathlib, which would double the time of the import. Names of files are bytes, and may be printed.
     try:
-        with open(path, errors="surrogateescape") as file:
+        with open(path, errors="backslashreplace") as file:
             return file.read()
     except OSError:
         return ""
