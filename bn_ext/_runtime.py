@@ -28,7 +28,8 @@ _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 def _read(path: str) -> str:
     """The text of one of the system's files, "" where there is none."""
-    # Not by pathlib, which would double the time of the import. Names of files are bytes, and may be printed.
+    # Not by pathlib, which would double the time of the import. Names of files are bytes,
+    # and may be printed.
     try:
         with open(path, errors="backslashreplace") as file:
             return file.read()
