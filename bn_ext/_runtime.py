@@ -41,6 +41,44 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _newer_sources(core: str, root: str) -> list[str]:
+    """What the compiled core is made from and was changed after it was linked."""
+    folder = os.path.join(root, "src_c")
+    names = [f"src_c/{name}" for name in os.listdir(folder)]
+    names += ["bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py", "setup.py"]
+    built = os.stat(core).st_mtime
+    return sorted(name for name in names if os.stat(os.path.join(root, name)).st_mtime > built)
+
+
+def _import_core() -> Any:
+    """`_core`, and a word where it is not compiled, or not from today's sources."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    source_tree = os.path.isdir(os.path.join(root, "src_c"))
+    try:
+        core: Any = import_module("bn_ext._core")
+    except ModuleNotFoundError as error:
+        if error.name != "bn_ext._core":
+            raise
+        import sys
+
+        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise ImportError(
+            f"bn_ext in {root} is source code that is not compiled for {python}: run "
+            "'python -m pip install -e .' there, or import an installed bn_ext from elsewhere"
+            if source_tree
+            else f"bn_ext in {root} has no compiled part for {python}: install it again"
+        ) from None
+    if source_tree and (changed := _newer_sources(core.__file__, root)):
+        import warnings
+
+        warnings.warn(
+            f"bn_ext in {root} was compiled before {', '.join(changed)} changed: "
+            "'python -m pip install -e .' there compiles it again",
+            stacklevel=5,
+        )
+    return core
+
+
 def _load_core() -> tuple[Any, str]:
     """Import `_core`, and with it OpenMP, which reads its environment just then.
 
@@ -48,11 +86,11 @@ def _load_core() -> tuple[Any, str]:
     """
     named = [name for name in _SPIN_VARIABLES if name in os.environ]
     if named:
-        return import_module("bn_ext._core"), named[0]
+        return _import_core(), named[0]
     before = _openmp_libraries()
     os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
     try:
-        core = import_module("bn_ext._core")
+        core = _import_core()
     finally:
         del os.environ["GOMP_SPINCOUNT"]
     shared = before and _openmp_libraries() == before
