@@ -22,7 +22,7 @@ import build_c
 
 # Relative, as setuptools wants what goes into an archive.
 HERE = Path("src_c")
-DEPENDS = ["build_c.py", *map(str, sorted(HERE.iterdir()))]
+DEPENDS = ["setup.py", "build_c.py", *map(str, sorted(HERE.iterdir()))]
 # Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
 STRIP = "-g" not in os.environ.get("CFLAGS", "").split()
 NO_SYMBOLS = ["-g0"] if STRIP else []
@@ -71,7 +71,7 @@ class BuildExt(build_ext):
             return self.compiler.compile(
                 [str(unit.path)],
                 output_dir=os.path.join(self.build_temp, unit.name),
-                extra_postargs=self.spelled([*unit.flags, *NO_SYMBOLS]),
+                extra_postargs=self.spelled([*unit.flags, *HARDENING, *NO_SYMBOLS]),
                 depends=ext.depends,
             )
 
@@ -81,6 +81,9 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
 
+# Sanitizers see more without.
+SANITIZED = "-fsanitize" in os.environ.get("CFLAGS", "")
+HARDENING, HARD_LINK = ([], []) if SANITIZED else build_c.hardening()
 # Cython declares a thread state within a block that has one.
 CYTHON = [*build_c.warnings(), *(["-Wno-shadow"] if build_c.warnings() else [])]
 
@@ -89,9 +92,10 @@ core = Extension(
     ["bn_ext/_core.pyx"],
     include_dirs=[str(HERE)],
     depends=DEPENDS,
-    extra_compile_args=[*build_c.FLAGS, *build_c.SERIAL, *CYTHON, *NO_SYMBOLS],
+    extra_compile_args=[*build_c.FLAGS, *build_c.SERIAL, *HARDENING, *CYTHON, *NO_SYMBOLS],
     extra_link_args=[
         *build_c.openmp(),
+        *HARD_LINK,
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
     ],
 )
