@@ -5,8 +5,6 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
@@ -41,41 +39,22 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _newer_sources(core: str, root: str) -> list[str]:
-    """What the compiled core is made from and was changed after it was linked."""
-    folder = os.path.join(root, "src_c")
-    names = [f"src_c/{name}" for name in os.listdir(folder)]
-    names += ["bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py", "setup.py"]
-    built = os.stat(core).st_mtime
-    return sorted(name for name in names if os.stat(os.path.join(root, name)).st_mtime > built)
-
-
 def _import_core() -> Any:
-    """`_core`, and a word where it is not compiled, or not from today's sources."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    source_tree = os.path.isdir(os.path.join(root, "src_c"))
+    """`_core`; in a source tree a word if it is not compiled, or not from today's sources."""
+    # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
+    in_source_tree = os.path.isdir(f"{os.path.dirname(__file__)}/../src_c")
     try:
         core: Any = import_module("bn_ext._core")
     except ModuleNotFoundError as error:
         if error.name != "bn_ext._core":
             raise
-        import sys
+        from bn_ext import _source_tree
 
-        python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        raise ImportError(
-            f"bn_ext in {root} is source code that is not compiled for {python}: run "
-            "'python -m pip install -e .' there, or import an installed bn_ext from elsewhere"
-            if source_tree
-            else f"bn_ext in {root} has no compiled part for {python}: install it again"
-        ) from None
-    if source_tree and (changed := _newer_sources(core.__file__, root)):
-        import warnings
+        raise _source_tree.not_compiled(in_source_tree) from None
+    if in_source_tree:
+        from bn_ext import _source_tree
 
-        warnings.warn(
-            f"bn_ext in {root} was compiled before {', '.join(changed)} changed: "
-            "'python -m pip install -e .' there compiles it again",
-            stacklevel=5,
-        )
+        _source_tree.warn_if_older(core.__file__)
     return core
 
 
@@ -225,6 +204,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
     import platform
+
+    import numpy as np
 
     threads = _core._default_threads()
     config = {

@@ -34,10 +34,10 @@ def core_of(clone):
     return clone / "bn_ext" / Path(_core.__file__).name
 
 
-def imported(clone):
+def imported(clone, *options):
     """What importing bn_ext there prints, if all goes well its folder alone."""
     done = subprocess.run(
-        [sys.executable, "-c", "import bn_ext; print(bn_ext.__path__[0])"],
+        [sys.executable, *options, "-c", "import bn_ext; print(bn_ext.__path__[0])"],
         cwd=clone,
         env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSAFEPATH")},
         capture_output=True,
@@ -59,9 +59,10 @@ def test_a_changed_source_is_named_with_the_command(clone, name):
     assert "'python -m pip install -e .' there compiles it again" in printed
 
 
-def test_an_unbuilt_clone_says_what_to_run(clone):
+@pytest.mark.parametrize("options", [[], ["-S"]], ids=["", "without NumPy"])
+def test_an_unbuilt_clone_says_what_to_run(clone, options):
     core_of(clone).unlink()
-    status, _, printed = imported(clone)
+    status, _, printed = imported(clone, *options)
     assert status == 1
     assert "ModuleNotFoundError" not in printed
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
