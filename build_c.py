@@ -48,6 +48,10 @@ FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce).
 SERIAL = ["-fno-tree-slp-vectorize"]
 
+# A stack protector costs apply at v4 a sixth. A kernel's buffers on the stack are of a
+# register's size, and _FORTIFY_SOURCE counts what is copied there.
+KERNEL = ["-fno-stack-protector"]
+
 
 def _switch(name, default):
     """A variable of the environment that is 0 or 1."""
@@ -119,16 +123,17 @@ def sources(source=SOURCE):
     return sorted(Path(source).glob("*.c"))
 
 
-def units(source=SOURCE, machine=MACHINE, system=sys.platform):
+def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
     """All objects of the C part: kernels.c once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *warnings(), f"-I{source}"]
+    common += hardening(machine, system)[0] if hardened else []
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sources(source):
         if path.name == KERNELS:
             for level, flags in built.items():
                 name = f"{path.stem}-{level}"
-                yield Unit(name, path, [*common, *flags, f"-DBN_LEVEL={level}"])
+                yield Unit(name, path, [*common, *KERNEL, *flags, f"-DBN_LEVEL={level}"])
         else:
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 

@@ -26,6 +26,9 @@ DEPENDS = ["setup.py", "build_c.py", *map(str, sorted(HERE.iterdir()))]
 # Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
 STRIP = "-g" not in os.environ.get("CFLAGS", "").split()
 NO_SYMBOLS = ["-g0"] if STRIP else []
+# Sanitizers see more without.
+SANITIZED = "-fsanitize" in os.environ.get("CFLAGS", "")
+HARDENING, HARD_LINK = ([], []) if SANITIZED else build_c.hardening()
 #: What changes what a compiler makes of the same sources.
 ENVIRONMENT = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", *build_c.ENVIRONMENT)
 
@@ -71,19 +74,16 @@ class BuildExt(build_ext):
             return self.compiler.compile(
                 [str(unit.path)],
                 output_dir=os.path.join(self.build_temp, unit.name),
-                extra_postargs=self.spelled([*unit.flags, *HARDENING, *NO_SYMBOLS]),
+                extra_postargs=self.spelled([*unit.flags, *NO_SYMBOLS]),
                 depends=ext.depends,
             )
 
         with ThreadPoolExecutor() as pool:
-            for objects in pool.map(compile_unit, build_c.units(HERE)):
+            for objects in pool.map(compile_unit, build_c.units(HERE, hardened=not SANITIZED)):
                 ext.extra_objects += objects
         super().build_extension(ext)
 
 
-# Sanitizers see more without.
-SANITIZED = "-fsanitize" in os.environ.get("CFLAGS", "")
-HARDENING, HARD_LINK = ([], []) if SANITIZED else build_c.hardening()
 # Cython declares a thread state within a block that has one.
 CYTHON = [*build_c.warnings(), *(["-Wno-shadow"] if build_c.warnings() else [])]
 
