@@ -1,15 +1,79 @@
-"""What a repaired wheel may hold: Python, types, one stripped extension, libgomp; at most 1 MB."""
+"""What a repaired wheel may hold: Python, types, one stripped and hardened extension, libgomp.
 
-import subprocess
+Without libgomp it is at most 1 MB. Needs pyelftools, which auditwheel brings.
+"""
+
 import sys
-import tempfile
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
-KNOWN = (".py", ".pyi", "py.typed")
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection
 
-for wheel in map(Path, sys.argv[1:]):
-    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+KNOWN = (".py", ".pyi", "py.typed")
+DF_BIND_NOW, DF_1_NOW, EXECUTABLE = 0x8, 0x1, 0x1
+ENDBR64, PACIASP = b"\xf3\x0f\x1e\xfa", b"\x3f\x23\x03\xd5"
+X86_FEATURES, SHADOW_STACK = 0xC0000002, 0x2
+
+
+def features(elf):
+    """The bits of .note.gnu.property that name what x86 checks of control flow."""
+    found = 0
+    for section in elf.iter_sections():
+        if isinstance(section, NoteSection):
+            for note in section.iter_notes():
+                for item in note["n_desc"] if note["n_type"] == "NT_GNU_PROPERTY_TYPE_0" else ():
+                    if item["pr_type"] in (X86_FEATURES, "GNU_PROPERTY_X86_FEATURE_1_AND"):
+                        found |= item["pr_data"]
+    return found
+
+
+def faults(elf):
+    """What is wrong with an extension: words, none if nothing is."""
+    if elf.get_section_by_name(".symtab"):
+        yield "not stripped"
+    symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
+    defined = {s.name: s for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
+    needed = {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF"}
+    if set(defined) != {"PyInit__core"}:
+        yield f"exports {sorted(defined)}"
+
+    segments = {segment["p_type"]: segment for segment in elf.iter_segments()}
+    if "PT_GNU_RELRO" not in segments:
+        yield "no -z relro"
+    if "PT_GNU_STACK" not in segments or segments["PT_GNU_STACK"]["p_flags"] & EXECUTABLE:
+        yield "its stack can be executed"
+    (dynamic,) = (s for s in elf.iter_segments() if s["p_type"] == "PT_DYNAMIC")
+    tags = {tag["d_tag"]: tag["d_val"] for tag in dynamic.iter_tags()}
+    now = (
+        "DT_BIND_NOW" in tags
+        or tags.get("DT_FLAGS", 0) & DF_BIND_NOW
+        or tags.get("DT_FLAGS_1", 0) & DF_1_NOW
+    )
+    if not now:
+        yield "no -z now"
+    if "DT_TEXTREL" in tags:
+        yield "its code is relocated"
+
+    if "__stack_chk_fail" not in needed:
+        yield "no -fstack-protector-strong"
+    # musl has no checked functions.
+    libc = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
+    if "libc.so.6" in libc and not any(name.endswith("_chk") for name in needed):
+        yield "no _FORTIFY_SOURCE"
+    text = elf.get_section_by_name(".text")
+    if elf["e_machine"] == "EM_X86_64":
+        at = defined["PyInit__core"]["st_value"] - text["sh_addr"]
+        if text.data()[at : at + 4] != ENDBR64 or not features(elf) & SHADOW_STACK:
+            yield "no -fcf-protection, or no -z shstk"
+    elif elf["e_machine"] == "EM_AARCH64" and PACIASP not in text.data():
+        yield "no -mbranch-protection"
+
+
+def check(wheel):
+    """Its size and libgomp's; an assertion fails where something is wrong."""
+    with zipfile.ZipFile(wheel) as archive:
         files = [i for i in archive.infolist() if not i.is_dir()]
         ours = [i for i in files if i.filename.startswith("bn_ext/")]
         extensions = [i for i in ours if ".so" in i.filename]
@@ -20,14 +84,14 @@ for wheel in map(Path, sys.argv[1:]):
         (extension,) = extensions
         libraries = [i for i in files if i.filename.startswith("bn_ext.libs/")]
         assert all("libgomp" in i.filename for i in libraries), libraries
-        size = wheel.stat().st_size - sum(i.compress_size for i in libraries)
+        vendored = sum(i.compress_size for i in libraries)
+        size = wheel.stat().st_size - vendored
         assert size <= 1_000_000, f"{wheel.name}: {size} bytes without libgomp"
-        path = archive.extract(extension, folder)
-        symbols = subprocess.run(["nm", path], capture_output=True, text=True)
-        assert not symbols.stdout, f"{wheel.name}: not stripped"
-        shown = subprocess.run(
-            ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        names = [line.split()[-1] for line in shown]
-        assert names == ["PyInit__core"], f"{wheel.name}: exports {names}"
-    print(f"{wheel.name}: {size} bytes, libgomp {sum(i.compress_size for i in libraries)}")
+        wrong = list(faults(ELFFile(BytesIO(archive.read(extension)))))
+        assert not wrong, f"{wheel.name}: {', '.join(wrong)}"
+    return size, vendored
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        print("{}: {} bytes, libgomp {}".format(path.name, *check(path)))

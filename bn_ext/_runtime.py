@@ -6,8 +6,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
@@ -65,6 +63,25 @@ def _wait_set_by() -> str:
     return named[0] if named else f"{library}'s own choice; KMP_BLOCKTIME changes it"
 
 
+def _import_core() -> Any:
+    """`_core`; in a source tree a word if it is not compiled, or not from today's sources."""
+    # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
+    in_source_tree = os.path.isdir(f"{os.path.dirname(__file__)}/../src_c")
+    try:
+        core: Any = import_module("bn_ext._core")
+    except ModuleNotFoundError as error:
+        if error.name != "bn_ext._core":
+            raise
+        from bn_ext import _source_tree
+
+        raise _source_tree.not_compiled(in_source_tree) from None
+    if in_source_tree:
+        from bn_ext import _source_tree
+
+        _source_tree.warn_if_older(core.__file__)
+    return core
+
+
 def _load_core() -> tuple[Any, str]:
     """Import `_core`, and with it OpenMP, which reads its environment just then.
 
@@ -72,11 +89,11 @@ def _load_core() -> tuple[Any, str]:
     """
     named = [name for name in _SPIN_VARIABLES if name in os.environ]
     if named:
-        return import_module("bn_ext._core"), named[0]
+        return _import_core(), named[0]
     before = _openmp_libraries()
     os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
     try:
-        core = import_module("bn_ext._core")
+        core = _import_core()
     finally:
         del os.environ["GOMP_SPINCOUNT"]
     shared = before and _openmp_libraries() == before
@@ -220,6 +237,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     if mode not in ("stdout", "dicts"):
         raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
     import platform
+
+    import numpy as np
 
     threads = _core._default_threads()
     config = {

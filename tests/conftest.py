@@ -1,17 +1,10 @@
-"""The tests run against the installed package: the source folder has no compiled core."""
+"""What every test may ask for, and what is put right after each."""
 
-import sys
-from pathlib import Path
+import numpy as np
+import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-if not list((ROOT / "bn_ext").glob("_core.*.so")):
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT]
-
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-
-import bn_ext  # noqa: E402
-from bn_ext import _core  # noqa: E402
+import bn_ext
+from bn_ext import _core
 
 
 @pytest.fixture

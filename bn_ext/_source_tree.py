@@ -1,0 +1,36 @@
+"""What an import from a clone has to say; an installed package does not import this."""
+
+# Not by pathlib, which would double the time of the import.
+import os
+import sys
+import warnings
+
+__all__ = ["not_compiled", "warn_if_older"]
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMMAND = "python -m pip install -e ."
+
+
+def not_compiled(in_source_tree: bool) -> ImportError:
+    """The error that says what to do about a core that is not there."""
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    if not in_source_tree:
+        return ImportError(f"bn_ext in {ROOT} has no compiled part for {python}: install it again")
+    return ImportError(
+        f"bn_ext in {ROOT} is source code that is not compiled for {python}: run '{COMMAND}' "
+        "there, or import an installed bn_ext from elsewhere"
+    )
+
+
+def warn_if_older(core: str) -> None:
+    """Name the sources that were changed after the core was linked, and what compiles them."""
+    names = [f"src_c/{name}" for name in os.listdir(f"{ROOT}/src_c")]
+    names += ["bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py", "setup.py"]
+    built = os.stat(core).st_mtime
+    newer = sorted(name for name in names if os.stat(f"{ROOT}/{name}").st_mtime > built)
+    if newer:
+        warnings.warn(
+            f"bn_ext in {ROOT} was compiled before {', '.join(newer)} changed: '{COMMAND}' there "
+            "compiles it again",
+            stacklevel=6,
+        )

@@ -1,0 +1,89 @@
+"""A clone, before and after it is compiled: a sentence that says what to run, or nothing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bn_ext
+from bn_ext import _core
+
+PACKAGE = Path(bn_ext.__file__).parent
+#: What the compiled core is made from.
+MADE_FROM = ["src_c/any.c", "src_c/any.inc", "bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py",
+             "setup.py"]  # fmt: skip
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """The package beside sources that are older than its compiled core."""
+    shutil.copytree(PACKAGE, tmp_path / "bn_ext", ignore=shutil.ignore_patterns("__pycache__"))
+    built = os.stat(_core.__file__).st_mtime
+    for name in MADE_FROM:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.utime(path, (built - 1, built - 1))
+    return tmp_path
+
+
+def core_of(clone):
+    return clone / "bn_ext" / Path(_core.__file__).name
+
+
+def imported(clone, *options):
+    """What importing bn_ext there prints, if all goes well its folder alone."""
+    done = subprocess.run(
+        [sys.executable, *options, "-c", "import bn_ext; print(bn_ext.__path__[0])"],
+        cwd=clone,
+        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSAFEPATH")},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def test_a_built_clone_imports_silently(clone):
+    assert imported(clone) == (0, str(clone / "bn_ext"), "")
+
+
+@pytest.mark.parametrize("name", MADE_FROM)
+def test_a_changed_source_is_named_with_the_command(clone, name):
+    os.utime(clone / name)
+    status, path, printed = imported(clone)
+    assert (status, path) == (0, str(clone / "bn_ext"))
+    assert f"UserWarning: bn_ext in {clone} was compiled before {name} changed" in printed
+    assert "'python -m pip install -e .' there compiles it again" in printed
+
+
+@pytest.mark.parametrize("options", [[], ["-S"]], ids=["", "without NumPy"])
+def test_an_unbuilt_clone_says_what_to_run(clone, options):
+    core_of(clone).unlink()
+    status, _, printed = imported(clone, *options)
+    assert status == 1
+    assert "ModuleNotFoundError" not in printed
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    assert printed.splitlines()[-1] == (
+        f"ImportError: bn_ext in {clone} is source code that is not compiled for {python}: run "
+        "'python -m pip install -e .' there, or import an installed bn_ext from elsewhere"
+    )
+
+
+def test_an_installed_package_without_its_core(clone):
+    core_of(clone).unlink()
+    shutil.rmtree(clone / "src_c")
+    status, _, printed = imported(clone)
+    assert status == 1
+    assert printed.splitlines()[-1].startswith(f"ImportError: bn_ext in {clone} has no compiled")
+
+
+def test_other_missing_modules_keep_their_names(clone):
+    """An import that fails within the core is not taken for a core that is missing."""
+    core_of(clone).unlink()
+    (clone / "bn_ext" / "_core.py").write_text("import no_such_module")
+    status, _, printed = imported(clone)
+    assert status == 1
+    assert printed.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
