@@ -16,7 +16,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "bn_ext", "src_c", "tests", "docs")
+PARTS = (
+    "setup.py", "build_c.py", "pyproject.toml", "README.md", "LICENSE", "bn_ext", "src_c", "tests",
+    "docs",
+)  # fmt: skip
 FAST = ["-m", "quick and not full"]
 REST = ["--ignore=tests/test_example.py"]
 # Seconds after which verify, which takes ten, and the tests hang.

@@ -1,0 +1,159 @@
+"""What the C part is built from, and how: sources, levels, flags. They stand here alone.
+
+setup.py builds the extension with them. As a command it serves jobs that
+link the C to something else, and needs nothing but Python and a compiler:
+
+    python3 build_c.py [--source DIR] [--machine NAME] [--system NAME] OUT CC [FLAG ...]
+
+compiles all C of DIR (src_c) into objects in the folder OUT, for a machine and a system as
+platform.machine() and sys.platform name them, with the compiler CC (several words in quotes)
+and more flags, which win over those here; prints the objects' paths, one a line.
+
+Read from the environment by both:
+
+    BN_EXT_BUILD_ISAS   levels to build, as "baseline,v3"; default: all of the machine
+    BN_EXT_OPENMP       0: one thread; 1: OpenMP; default: 1 on Linux, 0 elsewhere
+    BN_EXT_WERROR       1: more warnings than usual, each an error
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ENVIRONMENT = ("BN_EXT_BUILD_ISAS", "BN_EXT_OPENMP", "BN_EXT_WERROR")
+SOURCE = Path(__file__).resolve().parent / "src_c"
+#: The one file that is compiled once per level.
+KERNELS = "kernels.c"
+
+# Levels by machine, worst first: name -> compiler flags.
+X86_LEVELS = {
+    "baseline": ["-march=x86-64", "-mtune=generic"],
+    "v3": ["-march=x86-64-v3", "-mtune=generic"],
+    "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
+}
+X86 = ("x86_64", "amd64")
+# Of the machine built for, which _PYTHON_HOST_PLATFORM names in a cross build.
+MACHINE = sysconfig.get_platform().rpartition("-")[2]
+
+# After the user's CFLAGS: the promise of equal bits hangs on these.
+FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+# The C around the kernels fills small structures field by field and reads them back;
+# vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce).
+SERIAL = ["-fno-tree-slp-vectorize"]
+
+
+def _switch(name, default):
+    """A variable of the environment that is 0 or 1."""
+    asked = os.environ.get(name, default)
+    if asked not in ("0", "1"):
+        raise SystemExit(f"{name}: expected 0 or 1, got {asked!r}")
+    return asked == "1"
+
+
+def levels(machine=MACHINE):
+    """{name: flags} of the levels to build."""
+    known = X86_LEVELS if machine.lower() in X86 else {"baseline": []}
+    asked = os.environ.get("BN_EXT_BUILD_ISAS")
+    if asked is None:
+        return known
+    names = [name.strip() for name in asked.split(",")]
+    unknown = [name for name in names if name not in known]
+    if unknown or "baseline" not in names:
+        raise SystemExit(
+            f"BN_EXT_BUILD_ISAS: expected baseline, which every CPU can run, and others of "
+            f"{', '.join(known)}, got {asked!r}"
+        )
+    return {name: flags for name, flags in known.items() if name in names}
+
+
+def openmp(system=sys.platform):
+    """The flags for OpenMP; macOS's and Windows's compilers come without it."""
+    return ["-fopenmp"] if _switch("BN_EXT_OPENMP", "01"[system == "linux"]) else []
+
+
+def warnings():
+    """What BN_EXT_WERROR asks for."""
+    strict = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
+    return strict if _switch("BN_EXT_WERROR", "0") else []
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One object: what it is called, made from, and the flags of it alone."""
+
+    name: str
+    path: Path
+    flags: list[str]
+
+
+def sources(source=SOURCE):
+    """Every C file."""
+    return sorted(Path(source).glob("*.c"))
+
+
+def units(source=SOURCE, machine=MACHINE, system=sys.platform):
+    """All objects of the C part: kernels.c once per level, the others once."""
+    built = levels(machine)
+    common = [*FLAGS, *warnings(), f"-I{source}"]
+    table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
+    for path in sources(source):
+        if path.name == KERNELS:
+            for level, flags in built.items():
+                name = f"{path.stem}-{level}"
+                yield Unit(name, path, [*common, *flags, f"-DBN_LEVEL={level}"])
+        else:
+            yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
+
+
+def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys.platform):
+    """Objects of all units; one that is newer than every source and made alike is kept."""
+    out.mkdir(parents=True, exist_ok=True)
+    changed = max(path.stat().st_mtime for path in Path(source).iterdir())
+
+    def make(unit):
+        made, stamp = out / f"{unit.name}.o", out / f"{unit.name}.command"
+        command = [*compiler, *unit.flags, *flags, "-c", str(unit.path), "-o", str(made)]
+        now = shlex.join(command)
+        if not (
+            made.is_file()
+            and made.stat().st_mtime > changed
+            and stamp.is_file()
+            and stamp.read_text() == now
+        ):
+            stamp.unlink(missing_ok=True)
+            subprocess.run(command, check=True)
+            stamp.write_text(now)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(make, units(source, machine, system)))
+
+
+def main():
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--source", type=Path, default=SOURCE, help="default: src_c")
+    parser.add_argument("--machine", default=MACHINE, help="compiled for; default: %(default)s")
+    parser.add_argument("--system", default=sys.platform, help="default: %(default)s")
+    parser.add_argument("out", type=Path, help="the folder for the objects")
+    parser.add_argument("cc", help="the compiler: one word, or several in quotes")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="win over the usual ones")
+    args = parser.parse_args()
+    try:
+        objects = compile_all(
+            args.out, shlex.split(args.cc), args.flags, args.source, args.machine, args.system
+        )
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
+    print(*objects, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
