@@ -81,12 +81,15 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
 
+# Cython declares a thread state within a block that has one.
+CYTHON = [*build_c.warnings(), *(["-Wno-shadow"] if build_c.warnings() else [])]
+
 core = Extension(
     "bn_ext._core",
     ["bn_ext/_core.pyx"],
     include_dirs=[str(HERE)],
     depends=DEPENDS,
-    extra_compile_args=[*build_c.FLAGS, *build_c.SERIAL, *NO_SYMBOLS],
+    extra_compile_args=[*build_c.FLAGS, *build_c.SERIAL, *CYTHON, *NO_SYMBOLS],
     extra_link_args=[
         *build_c.openmp(),
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),

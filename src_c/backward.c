@@ -881,8 +881,8 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
     const int64_t each = w->form == ROWS ? w->inner : w->lanes;
     const bn_sums all = partial_of(w, chunk);
     for (int64_t c = 0; c < n; c++) {
-        const bn_sums columns = from_column(&s->sums, c * each), to = from_column(&all, from + c);
-        w->kernels->total(&columns, each, &to);
+        const bn_sums own = from_column(&s->sums, c * each), to = from_column(&all, from + c);
+        w->kernels->total(&own, each, &to);
     }
 }
 

@@ -19,7 +19,7 @@
 #define AR(x)       JOIN(ARITHMETIC, x)
 #define FN(x)       JOIN(x, STORAGE)
 
-typedef enum { REDUCE, APPLY, SCALE } what;
+typedef enum { REDUCE, APPLY, SCALE } action;
 
 #define ARITHMETIC f32
 #define STORAGE    f32
