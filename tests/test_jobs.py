@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -83,6 +85,22 @@ def test_no_job_copies_by_a_list():
         for found, parts in copies
         if re.search(r"\bcp\b", found[1]) and len(parts) > 1 and {"src_c", "bn_ext"} & {*parts}
     ] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jobs run on Linux")
+def test_a_copy_has_all_sources_and_nothing_built(tmp_path):
+    """Objects made one way are never taken for those made another."""
+    subprocess.run([CI / "lib/copy", tmp_path], check=True)
+    for folder in (".ci", "bn_ext", "docs", "src_c", "tests"):
+        files = {
+            path.relative_to(ROOT)
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file() and path.suffix not in (".so", ".pyc") and path.name != "_core.c"
+        }
+        copied = {p.relative_to(tmp_path) for p in (tmp_path / folder).rglob("*") if p.is_file()}
+        assert files - copied == set()
+    assert not (tmp_path / "build").exists()
+    assert [path for path in tmp_path.rglob("*") if path.suffix in (".so", ".o")] == []
 
 
 def test_every_job_is_in_the_table_of_contributing():
