@@ -17,7 +17,8 @@ import bn_ext
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
 library.blocks_held.restype = ctypes.c_long
-SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX")]
+SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX"),
+          ((0, 5), "NXC"), ((2, 5, 0), "NCX")]  # fmt: skip
 MOST = 2000
 #: A leak keeps a block in each of so many calls, in each of so many rounds of them; the
 #: interpreter's own caches keep some too, until they are full.
@@ -95,7 +96,7 @@ def calls(shape, layout, dtype):
     wide_memory = (wide, *memory[1:])
     options = {"data_format": layout, "num_threads": 1}
     sums = np.ones((2, channels))
-    apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, src.size // channels))
+    apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, max(src.size // channels, 1)))
     backward = (bn_ext.batch_norm_backward, tuple(vectors))
     turned = [np.asfortranarray(a) for a in (src, diff_dst)]
     for x, dy in ((src, diff_dst), (src, spread), turned):
