@@ -17,7 +17,8 @@ import bn_ext
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
 library.blocks_held.restype = ctypes.c_long
-SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX")]
+SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX"),
+          ((0, 5), "NXC"), ((2, 5, 0), "NCX")]  # fmt: skip
 MOST = 2000
 #: A leak keeps a block in each of so many calls, in each of so many rounds of them; the
 #: interpreter's own caches keep some too, until they are full.
@@ -94,14 +95,12 @@ def calls(shape, layout, dtype):
     memory = (np.empty_like(src), *(np.empty(channels, number) for _ in range(2)))
     wide_memory = (wide, *memory[1:])
     options = {"data_format": layout, "num_threads": 1}
-    sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, vectors[0], **options)
-    apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, src.size // channels))
+    sums = np.ones((2, channels))
+    apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, max(src.size // channels, 1)))
     backward = (bn_ext.batch_norm_backward, tuple(vectors))
-    for dy in (diff_dst, spread):
-        yield (
-            functools.partial(bn_ext.batch_norm_backward_reduce, src, dy, vectors[0], **options),
-            (),
-        )
+    turned = [np.asfortranarray(a) for a in (src, diff_dst)]
+    for x, dy in ((src, diff_dst), (src, spread), turned):
+        yield functools.partial(bn_ext.batch_norm_backward_reduce, x, dy, vectors[0], **options), ()
         for function, more in (backward, apply):
             for is_training in (True, False):
                 for out, touched in (
@@ -110,7 +109,7 @@ def calls(shape, layout, dtype):
                     ((wide[..., ::2], *memory[1:]), wide_memory),
                 ):
                     yield functools.partial(
-                        function, src, dy, *more,
+                        function, x, dy, *more,
                         epsilon=1e-3, is_training=is_training, out=out, **options,
                     ), [a.reshape(-1) for a in touched]  # fmt: skip
 
