@@ -374,7 +374,11 @@ cdef bint overlaps_itself(const Py_buffer *view) noexcept nogil:
 
 cdef object shape_of(const Py_buffer *view):
     cdef int i
-    return tuple([view.shape[i] for i in range(view.ndim)])
+    # By append: where a list in brackets cannot grow, Cython 3.3 lets go of an element twice.
+    shape = []
+    for i in range(view.ndim):
+        shape.append(view.shape[i])
+    return tuple(shape)
 
 
 cdef object dense(const Py_buffer *src, object dtype, const Order *order):
@@ -392,7 +396,10 @@ cdef object dense(const Py_buffer *src, object dtype, const Order *order):
     place = [0] * len(shape)
     for i, axis in enumerate(axes):
         place[axis] = i
-    return empty([shape[axis] for axis in axes], dtype).transpose(place)
+    permuted = []
+    for axis in axes:
+        permuted.append(shape[axis])
+    return empty(permuted, dtype).transpose(place)
 
 
 cdef void add_axis(bn_axis *axes, int *n, const bn_axis *axis) noexcept nogil:
