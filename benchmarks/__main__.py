@@ -75,7 +75,7 @@ def report_rows(options, console, library):
     console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
     save(options, options.name, {**facts, "rows": found})
     if options.write:
-        picture = f"![bars against the floor]({options.name}.png)\n\n" if library else ""
+        picture = f"![{rows.PICTURE}]({options.name}.png)\n\n" if library else ""
         whole = f"{rows.HEADING}{title}\n\n{picture}{text}\n"
         (options.write / f"{options.name}.md").write_text(whole)
         if library:
@@ -132,7 +132,7 @@ def report_situations(options, console, library):
         for what, value in group.items()
     ]
     text = f"{title}; {threads} threads\n\n{markdown(['', ''], lines)}\n"
-    show(options, console, "situations", "Situations", text)
+    show(options, console, "situations", "Other situations", text)
     save(options, "situations", {**facts, "threads": threads, "found": found})
 
 

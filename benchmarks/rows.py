@@ -25,12 +25,16 @@ ALL_PEERS = {**PEERS, "oneDNN": onednn.call, OTHER_LAYOUT: onednn_blocked_call}
 
 HEADING = """# Benchmarks
 
-Times as multiples of the floor: a loop that reads src and diff_dst and writes diff_src, on the
-same arrays with the same threads (for frozen-src, where src is not read: one that reads diff_dst
-and writes diff_src). five: both read twice, as two passes must that find nothing in cache. Calls of
-a row are interleaved; the least time of each counts. Written by `python -m benchmarks`.
+Times are multiples of the memory floor: a loop that reads src and diff_dst and writes diff_src, on
+the same arrays with the same threads (for frozen-src, where src is not read: a loop that reads
+diff_dst and writes diff_src). The loop `five` reads both twice, as two passes must when nothing
+stays in cache. The calls of a row are interleaved; the shortest time of each is shown. Written by
+`python -m benchmarks`.
 
 """
+
+#: Alternative text of the picture.
+PICTURE = "bar chart of times as multiples of the memory floor"
 
 
 def measure(case, names, library, seconds, say):
@@ -106,7 +110,7 @@ def table(rows):
 
 def sections(rows):
     """The summary, then a table for each mode and set."""
-    text = [f"## In short\n\n{summary(rows)}"]
+    text = [f"## Summary\n\n{summary(rows)}"]
     for mode, name in dict.fromkeys((r["mode"], r["set"]) for r in rows):
         mine = [r for r in rows if (r["mode"], r["set"]) == (mode, name)]
         text.append(f"## {name}, {mode}\n\n{table(mine)}")

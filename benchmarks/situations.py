@@ -46,7 +46,7 @@ def tiny(threads, seconds):
             *(p.src, p.diff_dst, p.mean, p.variance, p.gamma),
             epsilon=p.epsilon,
         )
-        found[f"{dtype}, fresh outputs"] = (least(call, seconds), "s")
+        found[f"{dtype}, new outputs"] = (least(call, seconds), "s")
         found[f"{dtype}, out="] = (least(functools.partial(call, out=p.out), seconds), "s")
     return found
 
@@ -72,7 +72,7 @@ def pipeline(threads, seconds):
         for call in apart:
             time.sleep(PAUSE)
             apart[call] = min(apart[call], least(call, 0.02))
-    return {"product and gradient / the two apart": (pair / sum(apart.values()), "x")}
+    return {"matrix product, then gradient: time / both alone": (pair / sum(apart.values()), "x")}
 
 
 def neighbour(threads, seconds):
@@ -88,7 +88,7 @@ def neighbour(threads, seconds):
     finally:
         busy.send_signal(signal.SIGKILL)
         busy.wait()
-    return {"with one busy neighbour / without (medians)": (disturbed / quiet, "x")}
+    return {"next to one busy process: time / time without it (medians)": (disturbed / quiet, "x")}
 
 
 def fresh(threads, seconds):
@@ -108,7 +108,7 @@ def fresh(threads, seconds):
         for call in best:
             best[call] = min(best[call], *times(call, 2))
     return {
-        "fresh outputs: seconds more / seconds of touching new pages": (
+        "new outputs: extra time / NumPy's time to touch as many new pages": (
             (best[new] - best[given]) / best[touch],
             "x",
         )

@@ -49,4 +49,4 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"index": [], "tutorial": [], "reference": []}
+html_sidebars = {"index": [], "tutorial": [], "reference": [], "glossary": []}
