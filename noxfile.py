@@ -15,8 +15,8 @@ nox.needs_version = ">=2024.10"
 
 #: Scripts in .ci/ that set up what they need themselves.
 SCRIPTS = (
-    "aarch64", "coverage", "docs", "freethreaded", "fuzz", "musl", "random", "run", "sanitize",
-    "serial", "soak", "stranger", "tsan", "valgrind", "wheel",
+    "aarch64", "coverage", "cross", "docs", "freethreaded", "fuzz", "lowest", "musl", "random",
+    "run", "sanitize", "serial", "soak", "stranger", "tsan", "valgrind", "wheel",
 )  # fmt: skip
 
 
