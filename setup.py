@@ -1,19 +1,22 @@
-"""Builds bn_ext._core from the C that build_c.py names, and from _core.pyx.
+"""Builds bn_ext._core from the C that build_c.py names, and from _core.pyx; packs the sources.
 
 setuptools cannot compile one source twice within an extension, nor one with other flags
 than the next, so `build_ext` compiles the C itself and links the objects in. Read from the
 environment, besides what setuptools reads (CC, CFLAGS, LDFLAGS, ...): see build_c.py.
 """
 
+import gzip
 import os
 import shutil
 import sys
+import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 from setuptools.modified import newer_group
 
 # A build backend does not put the folder of setup.py on the path.
@@ -84,6 +87,31 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
 
+class SDist(sdist):
+    """The same bytes from the same files, whoever packs them, and whenever."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **_):
+        if format != "gztar":
+            raise SystemExit(f"sdist: expected the format gztar, got {format!r}")
+        when = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
+
+        def plain(member):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = when, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        name = f"{base_name}.tar.gz"
+        self.mkpath(os.path.dirname(name))
+        with (
+            open(name, "wb") as file,
+            gzip.GzipFile("", "wb", 9, file, when) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            # In sorted order, as tarfile takes a folder.
+            archive.add(os.path.join(root_dir or "", base_dir), base_dir, filter=plain)
+        return name
+
+
 # Cython declares a thread state within a block that has one.
 CYTHON = [*build_c.warnings(), *(["-Wno-shadow"] if build_c.warnings() else [])]
 
@@ -100,4 +128,4 @@ core = Extension(
     ],
 )
 
-setup(ext_modules=cythonize([core]), cmdclass={"build_ext": BuildExt})
+setup(ext_modules=cythonize([core]), cmdclass={"build_ext": BuildExt, "sdist": SDist})
