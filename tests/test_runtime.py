@@ -32,6 +32,7 @@ PUBLIC = {
     "bn_ext": {
         "BatchNormGradients", "__version__", "available_isas", "batch_norm_backward",
         "batch_norm_backward_apply", "batch_norm_backward_reduce", "get_isa", "show_config",
+        "specs",
     },
     "bn_ext.specs": {"ngraph", "onednn_graph", "tensorflow"},
     "bn_ext.specs.ngraph": {"BatchNormTrainingBackprop", "batch_norm_training_backprop"},
