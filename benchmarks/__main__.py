@@ -6,6 +6,7 @@
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
     python -m benchmarks --report situations               other work around a call; growth
     python -m benchmarks --report ladder                   from the plain loop on, step by step
+    python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
@@ -27,7 +28,7 @@ from bn_ext._bench.peers import MODES
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
-from . import kernels, ladder, readme, rows, situations, sizes, streams
+from . import accuracy, kernels, ladder, readme, rows, situations, sizes, streams
 
 
 def machine():
@@ -150,7 +151,12 @@ def report_readme(options, console, library):
     readme.write(console)
 
 
+def report_accuracy(options, console, library):
+    accuracy.write(console, date.today())
+
+
 REPORTS = {
+    "accuracy": report_accuracy,
     "rows": report_rows,
     "readme": report_readme,
     "ladder": report_ladder,

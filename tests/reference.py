@@ -12,9 +12,11 @@ class Reference(NamedTuple):
     diff_gamma: np.ndarray
     diff_beta: np.ndarray
     diff_src_terms: np.ndarray  # |gamma rstd| (|dy| + |sum(dy)/M| + |xc rstd diff_gamma/M|)
-    diff_src_sums: np.ndarray  # |gamma rstd xhat| sum|dy xhat|/M: what errors of a sum pass through
+    diff_src_sums: np.ndarray  # |gamma rstd| (sum|dy| + |xhat| sum|dy xhat|)/M: errors of sums
+    diff_src_tiny: np.ndarray  # what the smallest number is multiplied by: losses by underflow
     gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
     beta_terms: np.ndarray  # of diff_beta: dy
+    gamma_tiny: np.ndarray  # M rstd: diff_gamma's losses by underflow, (C,)
 
 
 def by_channel(array, axis):
@@ -55,18 +57,23 @@ def batch_norm_backward(
     diff_gamma = accurate_sum(gamma_terms)
     through_mean = diff_beta / m  # each element moves its channel's mean by 1/M
     through_variance = xc * rstd * diff_gamma / m  # and its variance by 2 xc/M
+    scale = abs(gamma * rstd)
     if is_training:
         diff_src = gamma * rstd * (dy - (through_mean + through_variance))
-        terms = abs(gamma * rstd) * (abs(dy) + abs(through_mean) + abs(through_variance))
-        sums = abs(gamma * rstd * xc * rstd) * abs(gamma_terms).sum(axis=1, keepdims=True) / m
+        sizes = abs(dy) + abs(through_mean) + abs(through_variance)
+        through_sums = abs(dy).sum(axis=1, keepdims=True)
+        through_sums = through_sums + abs(xc * rstd) * abs(gamma_terms).sum(axis=1, keepdims=True)
+        tiny = 1 + sizes + scale * (1 + abs(xc) * (1 + rstd**2))
     else:
         diff_src = gamma * rstd * dy
-        terms, sums = abs(diff_src), np.zeros_like(dy)
+        sizes, through_sums, tiny = abs(dy), np.zeros_like(dy), 1 + abs(dy)
 
     def back(a):
         shape = np.moveaxis(src, axis, 0).shape
         return np.moveaxis(np.broadcast_to(a, x.shape).reshape(shape), 0, axis)
 
     return Reference(
-        back(diff_src), diff_gamma[:, 0], diff_beta[:, 0], back(terms), back(sums), gamma_terms, dy
-    )
+        back(diff_src), diff_gamma[:, 0], diff_beta[:, 0], back(scale * sizes),
+        back(scale * through_sums / m), back(tiny), gamma_terms, dy,
+        np.broadcast_to(m * rstd[:, 0], len(x)),
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""How far a result may be from the exact one: the bounds of docs/numerics.md, as code."""
+
+from typing import NamedTuple
+
+import numpy as np
+from cases import arithmetic, dtype, half_ulp, unit
+
+#: Roundings between exact operands and diff_src, with training and with frozen statistics; and
+#: between the terms of a sum and the sum. Those counted on the longest path, and one more for
+#: all that is smaller; the sums of float32 and float64 have room.
+DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
+SUM = {"float32": 11, "float64": 11, "float16": 22, "bfloat16": 22}
+#: What products and coefficients lose by underflow, in smallest numbers.
+UNDERFLOW = 8
+
+
+class Error(NamedTuple):
+    """Of every element: how far off it is, what rounding to its dtype allows, what comes on top."""
+
+    found: np.ndarray
+    half_ulp: np.ndarray
+    bound: np.ndarray
+
+    def holds(self):
+        """Is everything within its bound?"""
+        return bool((self.found <= self.half_ulp + self.bound).all())
+
+    def share(self):
+        """The error beyond half an ulp, as a share of the bound beyond it."""
+        beyond = np.maximum(self.found - self.half_ulp, 0)
+        return np.divide(beyond, self.bound, out=np.zeros_like(beyond), where=self.bound > 0)
+
+
+def smallest(data):
+    """The smallest positive number of the arithmetic; its half may be no double."""
+    return np.exp2(np.longdouble(-1074 if arithmetic(data) == "float64" else -149))
+
+
+def distance(got, exact):
+    return abs(np.asarray(got).astype(np.longdouble) - exact)
+
+
+def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
+    """Of sums that were rounded to `vector` (None: of doubles, as reduce gives them).
+
+    `parts` is how many of them were added to one in float64.
+    """
+    u = np.longdouble(unit(arithmetic(data)))
+    k = SUM[data] + (parts - 1 if data == "float64" else 0)
+    gamma_bound = k * u * abs(want.gamma_terms).sum(axis=1)
+    gamma_bound = gamma_bound + smallest(data) * (UNDERFLOW + want.gamma_tiny)
+    beta_bound = k * u * abs(want.beta_terms).sum(axis=1)
+    return {
+        name: Error(distance(got, exact), half_ulp(exact, vector) if vector else 0 * bound, bound)
+        for name, got, exact, bound in (
+            ("diff_gamma", gamma_sum, want.diff_gamma, gamma_bound),
+            ("diff_beta", beta_sum, want.diff_beta, beta_bound),
+        )
+    }
+
+
+def errors(grads, want, data, vector, *, is_training=True, parts=1):
+    """{output: Error} of a whole gradient; `parts` as above."""
+    u = np.longdouble(unit(arithmetic(data)))
+    k = SUM[data] + (parts - 1 if data == "float64" else 0)
+    a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
+    bound = u * (a * want.diff_src_terms + k * want.diff_src_sums)
+    bound = bound + UNDERFLOW * smallest(data) * want.diff_src_tiny
+    short = dtype(data).itemsize == 2
+    rounded = half_ulp(want.diff_src, data) if short else 0 * bound
+    return {
+        "diff_src": Error(distance(grads.diff_src, want.diff_src), rounded, bound),
+        **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
+    }
