@@ -134,6 +134,7 @@ INLINE bool f32_any_nan(f32v a, f32v b) {
 #elif defined(__aarch64__)
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 #else
+    (void)a, (void)b;
     return true;
 #endif
 }
@@ -148,6 +149,7 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
 #elif defined(__aarch64__)
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 #else
+    (void)a, (void)b;
     return true;
 #endif
 }

@@ -50,7 +50,7 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
     def wrong(*arguments, **options):
         found = right(*arguments, **options)
         array = found[0] if kernel == "reduce" else found
-        array.reshape(-1).view(f"u{array.itemsize}")[-1] ^= 1
+        array.reshape(-1).view(f"u{array.itemsize}")[-1:] ^= 1
         return found
 
     monkeypatch.setattr(_kernels, "expected", wrong)
