@@ -245,8 +245,10 @@ def batch_norm_backward_reduce(
     Notes
     -----
     Over the same arrays, reduce and apply give the same bits as the one call. Sums
-    added over several parts are as accurate, and the same for the same split, but
-    not the same bits as those of the whole. What is copied is as for
+    added over several parts are the same for the same split, but not the same bits
+    as those of the whole. For float64 data the bound of their error grows by
+    ``2**-53 * sum(abs(terms))`` for each part beyond the first; for the other dtypes
+    that is nothing beside the bound itself. What is copied is as for
     `batch_norm_backward`.
 
     Examples
