@@ -127,7 +127,8 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
     """All objects of the C part: kernels.c once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *warnings(), f"-I{source}"]
-    common += hardening(machine, system)[0] if hardened else []
+    # What is hardened goes into wheels, which load with older C libraries as well.
+    common += [*hardening(machine, system)[0], "-DBN_OLD_SYMBOLS"] if hardened else []
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sources(source):
         if path.name == KERNELS:

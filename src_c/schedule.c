@@ -158,6 +158,20 @@ uintptr_t bn_openmp_address(void) {
  * own. libgomp keeps just the threads of the last team, so that is what is remembered. A
  * region that somebody else enters on this thread, in the same libgomp and with fewer
  * threads, goes unseen. */
+#if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
+/* glibc 2.34 moved these into libc, under new versions that older ones lack. */
+#ifdef __x86_64__
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_GLIBC "GLIBC_2.17"
+#endif
+#ifdef FIRST_GLIBC
+__asm__(".symver pthread_create, pthread_create@" FIRST_GLIBC);
+__asm__(".symver pthread_join, pthread_join@" FIRST_GLIBC);
+__asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GLIBC);
+#endif
+#endif
+
 static _Thread_local int pool_size = 1;
 static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
 
