@@ -41,7 +41,7 @@ X86 = ("x86_64", "amd64")
 # Of the machine built for, which _PYTHON_HOST_PLATFORM names in a cross build.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
-# After the user's CFLAGS: the promise of equal bits hangs on these.
+# After the user's CFLAGS: the promise of equal bits depends on these.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # The C around the kernels fills small structures field by field and reads them back;
@@ -89,7 +89,7 @@ def warnings():
 
 
 def hardening(machine=MACHINE, system=sys.platform):
-    """Flags for the compiler and for the linker that make a mistake of ours harder to use.
+    """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
     Of setup.py's builds alone: sanitizers see more without them.
     """

@@ -30,7 +30,7 @@ def features(elf):
 
 
 def faults(elf):
-    """What is wrong with an extension: words, none if nothing is."""
+    """Yield what is wrong with an extension, in a few words each."""
     if elf.get_section_by_name(".symtab"):
         yield "not stripped"
     symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())

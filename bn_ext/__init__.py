@@ -1,10 +1,10 @@
-"""Batch normalization's gradient for NumPy arrays, on the CPU, with the same bits everywhere.
+"""The gradient of batch normalization for NumPy arrays, on the CPU, with the same bits everywhere.
 
 `batch_norm_backward` takes the arrays you have; `bn_ext.specs` has the published
 operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
 """
 
-# _runtime first: it loads _core, and says before how OpenMP's threads shall wait.
+# _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
     BatchNormGradients,
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import `specs` when it is first asked for: most programs never do."""
+    """Import `specs` when it is first used: most programs never use it."""
     if name != "specs":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

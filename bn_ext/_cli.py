@@ -26,13 +26,13 @@ from bn_ext._bench.timing import Case, Load, Row, cases_of, row, spread
 
 __all__ = ["main"]
 
-EXIT = """Exit status: 0 if all is well; 1 if verify found a wrong bit; 2 for wrong usage (without a
+EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (without a
 command this help is printed), a missing package, a file that cannot be written or too little
-memory; 130 if interrupted, or if the program that reads the output has ended."""
+memory; 130 if interrupted, or if the reader of the output closed the pipe."""
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the message is a sentence for the user."""
+    """The request cannot be carried out; the message is for the user."""
 
 
 def needs(module: str, what: str, extra: str) -> None:
@@ -44,12 +44,13 @@ def needs(module: str, what: str, extra: str) -> None:
 
 # ---- info -------------------------------------------------------------------
 
-INFO = """Say what this build and this process are: the version, the instruction-set level, the
-number of threads and what sets it, the caches, and the OpenMP runtimes loaded."""
+INFO = """Show the version, the instruction-set level, the number of threads and what sets it, the
+caches, and the OpenMP runtimes that are loaded."""
 
-POOLS = """warning: {} OpenMP runtimes are loaded. Each keeps threads of its own, and those that
-wait busily for work take the CPUs from the others. If calls in turn are slow, start Python with
-OMP_WAIT_POLICY=passive, or give one of them fewer threads (threadpoolctl, num_threads=)."""
+POOLS = """warning: {} OpenMP runtimes are loaded. Each has its own threads, and idle threads that
+spin while they wait for work slow down the others. If calls that alternate between them are slow,
+start Python with OMP_WAIT_POLICY=passive, or give one of them fewer threads (threadpoolctl,
+num_threads=)."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -64,14 +65,14 @@ def info(options: argparse.Namespace) -> int:
         print(json.dumps(config, indent=1))
         return 0
     l2, last_level = config["cache_sizes"]
-    forced = "forced by BN_EXT_ISA" if config["isa_forced"] else "the best this CPU can run"
+    forced = "forced by BN_EXT_ISA" if config["isa_forced"] else "the highest this CPU can run"
     threads = "thread" if config["default_threads"] == 1 else "threads"
     lines = {
         "bn_ext": config["version"],
         "processor": f"{config['processor']} ({config['machine']})",
-        "level": f"{config['isa']}, {forced}; there are {', '.join(config['available_isas'])}",
+        "level": f"{config['isa']}, {forced}; available: {', '.join(config['available_isas'])}",
         "threads": f"{config['default_threads']} {threads}, set by {config['threads_set_by']}",
-        "caches": f"{l2 >> 10} KiB second level, {last_level >> 10} KiB last level",
+        "caches": f"{l2 >> 10} KiB second-level, {last_level >> 10} KiB last-level",
         "OpenMP": ", ".join(config["openmp_libraries"]) or str(config["openmp"]),
         "idle threads": f"set by {config['idle_threads_set_by']}",
         "Python, NumPy": f"{config['python']}, {config['numpy']}",
@@ -101,25 +102,26 @@ def verify(options: argparse.Namespace) -> int:
 
 # ---- bench ------------------------------------------------------------------
 
-BENCH = """Time the gradient on this CPU, next to the NumPy formula and to whichever of torch, JAX
-and TensorFlow are installed, on the same arrays with the same threads. Calls are interleaved.
-threads: those that took part in a call; "1 of 2" where the package chose fewer, as it does for
-small problems. ms: the least time of a call. median: that of all calls, in ms. GB/s: the bytes of
-src, diff_dst and diff_src (frozen-src does not read src) over the least time. A peer's column says
-how many times longer it takes than bn_ext. Interrupted, it shows and writes what it has."""
+BENCH = """Time the gradient on this CPU, next to the NumPy formula and whichever of torch, JAX and
+TensorFlow are installed, on the same arrays with the same number of threads. Calls are interleaved.
+threads: those that took part in a call; "1 of 2" where bn_ext chose fewer, as it does for small
+problems. ms: the shortest time of a call. median: the median of all calls, in ms. GB/s: the bytes
+of src, diff_dst and diff_src (frozen-src does not read src) divided by the shortest time. A peer's
+column gives its time as a multiple of bn_ext's. If interrupted, shows and writes what was measured
+so far."""
 
-#: Geometric mean over rows of median / least time. A process that goes before all others has
+#: Geometric mean over rows of median / shortest time. A process with priority over all others has
 #: 1.1, one that shares its CPUs 1.3 to 1.7.
 SPREAD = 1.25
-#: CPUs that others may use of those that our threads need. A constant load raises the least time
-#: as well, and the spread cannot see it.
+#: CPUs that others may use of those that our threads need. A constant load raises the shortest
+#: time as well, so the spread does not show it.
 SHARED = 0.2
 
-NOTE = "ms: least time of a call; median: of all its calls, ms"
-PEER_NOTE = "; {}: times as long as bn_ext"
+NOTE = "ms: shortest time of a call; median: of all its calls, in ms"
+PEER_NOTE = "; {}: time as a multiple of bn_ext's"
 BUSY = "Close other programs and measure again."
 
-#: What was timed. Where a terminal is too narrow these leave the table, the first first.
+#: What was timed. If the terminal is too narrow, these leave the table, in this order.
 FACTS = ("threads", "dtype", "layout", "mode")
 
 
@@ -131,7 +133,7 @@ def as_shape(text: str) -> Shape:
         shape = ()
     if len(shape) < 2 or min(shape) < 1:
         raise argparse.ArgumentTypeError(
-            f"expected N, C and more, each at least 1, as 8x64x28x28, got {text!r}"
+            f"expected N, C and any other sizes, each at least 1, like 8x64x28x28, got {text!r}"
         )
     return shape
 
@@ -142,7 +144,7 @@ def as_seconds(text: str) -> float:
     except ValueError:
         value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected seconds, more than 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {text!r}")
     return value
 
 
@@ -159,7 +161,7 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
         named = [("resnet", shape) for shape in SETS["resnet"]]
     found = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
     if not found:
-        raise UsageError("--layouts: shapes (N, C) have the layout NXC alone")
+        raise UsageError("--layouts: shapes (N, C) have only the layout NXC")
     return found
 
 
@@ -219,7 +221,7 @@ def text_of(lines: list[dict[str, str]], last: dict[str, str]) -> list[str]:
 def table(rows: list[Row], peers: Collection[str], width: int = sys.maxsize) -> list[str]:
     """Lines of text; in a narrow terminal several tables, with facts in headings instead."""
     lines = [cells(r, peers) for r in rows]
-    # What all rows have in common is said first: it takes no further table.
+    # What all rows have in common goes first: it needs no further table.
     leaving = sorted(FACTS, key=lambda name: len({line[name] for line in lines}) > 1)
     above: list[str] = []
     while len(text_of(lines, means(rows, peers))[1]) > width and leaving:
@@ -239,18 +241,18 @@ def table(rows: list[Row], peers: Collection[str], width: int = sys.maxsize) -> 
 
 
 def disturbances(rows: list[Row], others: float | None) -> list[str]:
-    """Why these times are not those of a quiet machine; empty if nothing says so."""
+    """Signs that these are not the times of a quiet machine; empty if there are none."""
     found = []
     free = usable_cpus() - max(r["threads_used"] for r in rows)
     if others is not None and others > max(0, free) + SHARED:
         found.append(f"other programs used {others:.1f} of {usable_cpus()} CPUs")
     if spread(rows) > SPREAD:
-        found.append(f"in the median a call took {spread(rows):.1f} times its least time")
+        found.append(f"the median call took {spread(rows):.1f} times as long as the shortest")
     return found
 
 
 def plot(rows: list[Row], peers: list[str], title: str, path: Path) -> None:
-    """Bars: how many times longer each peer takes."""
+    """Bars: each peer's time as a multiple of bn_ext's."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -291,11 +293,11 @@ def demand_writable(option: str, path: Path) -> None:
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {folder}")
     if path.is_dir():
-        raise UsageError(f"{option} {path}: is a folder, expected a file")
+        raise UsageError(f"{option} {path}: expected a file, got a folder")
     existed = os.path.lexists(path)
     try:
         if path.exists() and not path.is_file():
-            # To open a pipe and close it again would be its end.
+            # Opening and closing a pipe would end it.
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         else:
@@ -307,25 +309,25 @@ def demand_writable(option: str, path: Path) -> None:
 
 
 def demand_picture(option: str, path: Path) -> None:
-    """UsageError unless matplotlib can draw a picture of this ending here."""
+    """UsageError unless matplotlib can write a picture with this ending here."""
     from matplotlib.figure import Figure
 
     ending = path.suffix[1:].lower()
     known = Figure().canvas.get_supported_filetypes()
     if ending not in known:
-        raise UsageError(f"{option} {path}: expected an ending of {', '.join(known)}")
+        raise UsageError(f"{option} {path}: expected a file name that ends in {', '.join(known)}")
     try:
         figure = Figure()
         figure.suptitle(str(path))
         figure.savefig(io.BytesIO(), format=ending)
     except Exception as error:  # what a format needs besides matplotlib: LaTeX, Pillow
-        raise UsageError(f"{option} {path}: {ending} cannot be drawn here ({error})") from None
+        raise UsageError(f"{option} {path}: {ending} cannot be written here ({error})") from None
 
 
 def measured(
     cases: list[Case], peers: dict[str, Peer], seconds: float
 ) -> tuple[list[Row], BaseException | None]:
-    """The rows, and what stopped it before the last."""
+    """The rows measured, and what stopped the measurement early, if anything did."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -412,50 +414,52 @@ def bench(options: argparse.Namespace) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bn-ext",
-        description="Batch normalization's gradient for NumPy arrays: what runs here, proof that "
-        "every bit is as promised, and how fast it is.",
+        description="The gradient of batch normalization for NumPy arrays: show what is in use "
+        "here, check that every bit is as promised, measure the speed.",
         epilog=EXIT,
     )
     top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
 
     command = commands.add_parser(
-        "info", help="what this build and this process are", description=INFO
+        "info", help="show the build, the CPU and the threads in use", description=INFO
     )
     command.add_argument("--json", action="store_true", help="print it as JSON")
     command.add_argument(
         "--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
-        help="import these first, to see whether their thread pools and ours fight",
+        help="import these first, to see which OpenMP runtimes they load",
     )  # fmt: skip
     command.set_defaults(run=info)
 
     command = commands.add_parser(
         "verify",
-        help="prove on this CPU that every bit is as promised",
+        help="check on this CPU that every bit is as promised",
         description=_verify.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "--seed", type=int, default=0, help="of the random values (default: %(default)s)"
+        "--seed", type=int, default=0, help="seed of the random values (default: %(default)s)"
     )
     command.add_argument(
         "--bench", action="store_true", help="also print each kernel's speed at each level"
     )
-    command.add_argument("--digests", action="store_true", help="print digests and check nothing")
+    command.add_argument("--digests", action="store_true", help="print the digests, check nothing")
     command.set_defaults(run=verify)
 
     command = commands.add_parser(
-        "bench", help="time this CPU, next to NumPy and other peers", description=BENCH
+        "bench",
+        help="time bn_ext on this CPU, next to NumPy and other peers",
+        description=BENCH,
     )
     command.add_argument(
         "--shapes", nargs="+", type=as_shape, metavar="NxCx...",
-        help="N, C and the rest, as 8x64x28x28",
+        help="N, C and any other sizes, like 8x64x28x28",
     )  # fmt: skip
 
     def choose(name: str, choices: Collection[str], default: list[str] | None, said: str) -> None:
         command.add_argument(
             f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
-            metavar=name[:-1].upper(), help=f"of {', '.join(choices)} (default: {said})",
+            metavar=name[:-1].upper(), help=f"any of {', '.join(choices)} (default: {said})",
         )  # fmt: skip
 
     choose("sets", SETS, None, "resnet")
@@ -465,24 +469,24 @@ def parser() -> argparse.ArgumentParser:
     choose("peers", PEERS, list(PEERS), "all that are installed")
     command.add_argument(
         "--threads", nargs="+", type=as_threads, default=[_core._default_threads()], metavar="N",
-        help="(default: as many as calls take in this process: %(default)s)",
+        help=f"numbers of threads (default: {_core._default_threads()}, as calls here use)",
     )  # fmt: skip
     command.add_argument(
-        "--seconds", type=as_seconds, default=1.0, help="per row (default: %(default)s)"
+        "--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)"
     )
     command.add_argument(
         "--json", metavar="FILE",
-        help="write what was measured; - for standard output, with the table on standard error",
+        help="write the measurements as JSON; - for standard output (table: standard error)",
     )  # fmt: skip
     command.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw it: .png, .svg, .pdf, ... by the ending"
+        "--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ..."
     )
     command.set_defaults(run=bench)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
+    """Run a command; return the exit status."""
     top = parser()
     options = top.parse_args(arguments)
     if options.command is None:
@@ -495,7 +499,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bn-ext {options.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # What is still in the buffer has nowhere to go when Python ends.
+        # Python would fail to flush what is still in the buffer when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 130
     except (MemoryError, OSError) as error:

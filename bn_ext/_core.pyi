@@ -119,76 +119,79 @@ def batch_norm_backward(
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
         Input of the forward pass: float32, float64, float16 or bfloat16
-        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. An array of
-        NumPy, or what NumPy can see as one through ``__array__``,
-        ``__array_interface__``, the buffer protocol or DLPack in the CPU's memory:
-        torch, JAX and pyarrow tensors are not copied. A list or tuple becomes what
-        NumPy makes of it: float64.
+        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
+        or anything in CPU memory that NumPy can view as one through ``__array__``,
+        ``__array_interface__``, the buffer protocol or DLPack: torch, JAX and pyarrow
+        tensors are not copied. A list or tuple is converted by NumPy, which makes
+        Python floats float64.
     diff_dst : array
-        Gradient with respect to the output of the forward pass; src's shape and dtype.
+        Gradient with respect to the output of the forward pass, with src's shape and
+        dtype.
     mean, variance : array, shape (C,)
         The statistics that the forward pass normalized with, used as given;
-        ``variance`` is the biased one (divided by M). With float64 data float64,
-        with float32 data float32, with 16-bit data float32 or the data's own dtype.
+        ``variance`` is the biased one (divided by M). float64 with float64 data,
+        float32 with float32 data, float32 or the data's own dtype with 16-bit data.
     gamma : array, shape (C,), optional
-        The scale, of mean's dtype. None stands for ones.
+        The scale, in mean's dtype. None means ones.
     epsilon : float
-        What the forward pass added to the variance: finite, at least 0. It is a
-        double and stays one; pass ``float(np.float32(1e-3))`` to mimic a float32
-        attribute.
+        What the forward pass added to the variance: finite, at least 0. It is used
+        as a double; pass ``float(np.float32(1e-3))`` to mimic a float32 attribute.
     data_format : {"NXC", "NCX"}, optional
-        Where the channels are: on the last axis (NHWC, channels last), or on axis 1
-        (NCHW, channels first), whatever the rank.
+        Where the channels are, for any rank: ``"NXC"`` is channels last (NC, NHWC,
+        NDHWC, ...), ``"NCX"`` channels first, on axis 1 (NCHW, NCDHW, ...).
     is_training : bool, optional
         True if mean and variance were computed from src and so depend on it; False
         if they are constants (population statistics).
     param_grads : bool, optional
-        With False, diff_gamma and diff_beta are None; diff_src is the same.
+        If False, diff_gamma and diff_beta are None; diff_src is the same.
     out : tuple (diff_src, diff_gamma, diff_beta), optional
-        Arrays to write to, any of them None. ``diff_src`` may be exactly src or
+        Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
         exactly diff_dst; no other shared memory is accepted.
     num_threads : int, optional
-        Threads to use, at most one per task, and no more than the system can start.
-        None: as many as OpenMP and the affinity of the calling thread allow at this
-        call, and the container allowed when bn_ext was imported; fewer where several
-        calls run at once; one for a small problem. A forked child uses one.
+        Number of threads: at most one per task is used, and no more than the system
+        can start. None means as many as OpenMP and the affinity of the calling thread
+        allow at the time of the call and the container allowed when bn_ext was
+        imported; fewer while several calls run at once; one for a small problem. A
+        forked child uses one.
 
     Returns
     -------
     BatchNormGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
-        and diff_beta (shape (C,), mean's dtype). Arrays given in `out` are
-        returned themselves.
+        and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
+        themselves returned.
 
     Raises
     ------
     TypeError
-        If an argument is no array, or lies on an accelerator, or its dtype is none of
-        the above, or not in native byte order, or masked; if src and diff_dst, or mean,
-        variance and gamma, differ in dtype; if a number or flag is none.
+        If an argument is not an array, is masked, is on an accelerator, has a dtype
+        other than those above or is not in native byte order; if src and diff_dst, or
+        mean, variance and gamma, differ in dtype; if a number or a flag has the wrong
+        type.
     ValueError
-        If shapes do not fit, src has fewer than two dimensions, an attribute is out
-        of range, or an array in `out` has the wrong shape or dtype, is read-only, or
+        If shapes do not fit, src has fewer than two dimensions, an option is out of
+        range, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
-        If there is no memory for outputs or partial sums.
-
-    In every case nothing has been written.
+        If there is not enough memory for outputs or partial sums.
 
     Notes
     -----
-    The memory layout is read from src's strides: a channels-last array is handled as
-    such however its axes are named, and nothing is copied. Only three things are:
-    src, if its innermost run in memory is not contiguous; diff_dst or
-    ``out[0]``, if theirs is not or their axes lie in another order than src's.
+    If an error is raised, nothing has been written.
 
-    The bits of the result depend on the values and on the order of src's axes in
-    memory alone: not on the CPU, the number of threads, alignment, `out`, or the
+    The memory layout is read from src's strides: memory that is channels-last is
+    handled as such, however its axes are named, and nothing is copied. Only these are
+    copied: src, if its innermost run in memory is not contiguous; diff_dst or
+    ``out[0]``, if theirs is not, or if their axes are in a different memory order from
+    src's.
+
+    The bits of the result depend only on the values and on the order of src's axes in
+    memory: not on the CPU, the number of threads, alignment, `out`, or the
     floating-point mode of the caller.
 
-    No warning is given for NaN, infinite, or negative variances: the result is that
-    of IEEE arithmetic on the formula. An empty problem gives an empty diff_src and
-    zeros.
+    No warning is given for NaN, infinite, or negative variances: the result is what
+    IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
+    zeros for diff_gamma and diff_beta.
 
     The definition is that of oneDNN's batch normalization primitive [1]_, shared by
     the operators in `bn_ext.specs`.
@@ -222,10 +225,10 @@ def batch_norm_backward_reduce(
     data_format: DataFormat = "NXC",
     num_threads: SupportsIndex | None = None,
 ) -> NDArray[float64]:
-    """First half of `batch_norm_backward`: the sums over a part of the data.
+    """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (chunks of an array larger than memory, shards on
-    several machines) and hand them to `batch_norm_backward_apply`, part by part.
+    Add the sums of all parts (chunks of an array larger than memory, or shards on
+    several machines) and pass the total to `batch_norm_backward_apply` for each part.
 
     Parameters
     ----------
@@ -240,15 +243,15 @@ def batch_norm_backward_reduce(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `batch_norm_backward`.
+        As for `batch_norm_backward`.
 
     Notes
     -----
-    Over the same arrays, reduce and apply give the same bits as the one call. Sums
-    added over several parts are the same for the same split, but not the same bits
-    as those of the whole. For float64 data the bound of their error grows by
-    ``2**-53 * sum(abs(terms))`` for each part beyond the first; for the other dtypes
-    that is nothing beside the bound itself. What is copied is as for
+    Over the same arrays, reduce and apply give the same bits as the single call. Sums
+    added over several parts are the same every time for the same parts, but not bit for
+    bit those of the whole. For float64 data the bound on their error grows by
+    ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes that
+    is negligible next to the bound itself. Arrays are copied in the same cases as by
     `batch_norm_backward`.
 
     Examples
@@ -337,7 +340,8 @@ def batch_norm_backward_apply(
     sums : array of float64, shape (2, C)
         What `batch_norm_backward_reduce` returned, added over all parts.
     count : int
-        Elements per channel, over all parts, so no fewer than this part has.
+        Number of elements per channel over all parts; at least as many as this part
+        has.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
 
@@ -345,21 +349,21 @@ def batch_norm_backward_apply(
     -------
     BatchNormGradients
         diff_src of this part; diff_gamma and diff_beta of the whole, the same for every
-        part, one without elements included.
+        part, even one without elements.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `batch_norm_backward`.
+        As for `batch_norm_backward`.
 
     Notes
     -----
-    What is copied is as for `batch_norm_backward`; sums that are not C-contiguous are
-    copied too.
+    Arrays are copied in the same cases as by `batch_norm_backward`; sums that are not
+    C-contiguous are copied too.
 
     Examples
     --------
-    A batch in two parts:
+    A batch split into two parts:
 
     >>> import numpy as np, bn_ext
     >>> rng = np.random.default_rng(0)

@@ -155,7 +155,7 @@ cdef bint lies_elsewhere(object a) except -1:
         return operator.index(kind) not in HOST_DEVICES
     except (TypeError, ValueError):
         raise TypeError(
-            f"its __dlpack_device__ returned {_shown(device)} in place of (type, id)"
+            f"its __dlpack_device__ returned {_shown(device)}, not (type, id)"
         ) from None
 
 
@@ -170,7 +170,7 @@ cdef object base_array(object a, str name):
     """
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError(
-            f"{name}: masked arrays are not accepted, their mask would be lost; "
+            f"{name}: masked arrays are not accepted, because the mask would be lost; "
             f"pass {name}.filled(value)"
         )
     return np.asarray(a)
@@ -178,7 +178,7 @@ cdef object base_array(object a, str name):
 
 cdef object as_array(object a, str name):
     """The base-class array over a's memory, or what NumPy makes of a list or tuple;
-    nothing is copied, unless a itself has to."""
+    nothing is copied, unless a itself has to copy."""
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
@@ -193,7 +193,7 @@ cdef object as_array(object a, str name):
         raise TypeError(f"{name}: expected an array, got {what}")
     try:
         if lies_elsewhere(a):
-            raise TypeError("its memory is not the CPU's; copy it to the host first")
+            raise TypeError("it is not in CPU memory; copy it to the host first")
         if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
                 or PyObject_CheckBuffer(a)):
             # Not asarray, which drops the class of what __array__ returns, and a mask with it.
@@ -208,7 +208,7 @@ cdef object as_array(object a, str name):
             hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
                     "which copies nothing")
         raise TypeError(
-            f"{name}: this {what} cannot be seen as a NumPy array: {error}{hint}"
+            f"{name}: this {what} cannot be viewed as a NumPy array: {error}{hint}"
         ) from error
     if seen is None:
         raise TypeError(f"{name}: expected an array, got {what}")
@@ -216,7 +216,7 @@ cdef object as_array(object a, str name):
 
 
 cdef bint as_flag(object value, str name) except -1:
-    """True or False, NumPy's too, or the integers 0 and 1; not everything that has a truth value."""
+    """True or False, NumPy's too, or the integers 0 and 1; not just anything with a truth value."""
     if value is True:
         return True
     if value is False:
@@ -290,7 +290,7 @@ cdef bint as_channels_last(object data_format) except -1:
         if ours is not None:
             raise ValueError(
                 f"data_format: expected 'NXC' or 'NCX', got {_shown(name)}, "
-                f"which is {ours!r} here, whatever the rank"
+                f"which is called {ours!r} here, for any rank"
             )
     raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
 
@@ -491,14 +491,14 @@ cdef int take_data(Call *c, object src, object diff_dst) except -1:
     hold(c, BN_DIFF_DST, diff_dst)
     code = code_of(diff_dst.dtype)
     if code != c.code or size_of(code) != c.view[BN_DIFF_DST].itemsize:
-        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[c.code]}, as src is")
+        raise wrong_dtype("diff_dst", diff_dst, f"{_NAME_OF_CODE[c.code]}, like src")
     if c.view[BN_SRC].ndim < 2:
         raise ValueError(
             f"src: expected at least 2 dimensions, got shape {shape_of(&c.view[BN_SRC])}"
         )
     if not same_shape(&c.view[BN_DIFF_DST], &c.view[BN_SRC]):
         raise ValueError(
-            f"diff_dst: expected shape {shape_of(&c.view[BN_SRC])}, as src, "
+            f"diff_dst: expected shape {shape_of(&c.view[BN_SRC])}, like src, "
             f"got {shape_of(&c.view[BN_DIFF_DST])}"
         )
     c.channel = c.view[BN_SRC].ndim - 1 if c.last else 1
@@ -524,7 +524,7 @@ cdef int check_vector_dtype(Call *c, object a, str name) except -1:
         c.vector_code = code
     elif code != c.vector_code:
         raise TypeError(
-            f"{name}: expected {_NAME_OF_CODE[c.vector_code]}, as mean is, "
+            f"{name}: expected {_NAME_OF_CODE[c.vector_code]}, like mean, "
             f"got {_NAME_OF_CODE[code]}"
         )
     return 0
@@ -569,15 +569,16 @@ cdef object wrong_vector(Call *c, object a, str name):
     here, there = ("the last axis", "axis 1") if c.last else ("axis 1", "the last axis")
     hints = []
     if size == others and size != c.channels:
-        hints.append(f'channels on {there}: pass data_format="{"NCX" if c.last else "NXC"}"')
+        hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if c.last else "NXC"}"')
     elif size != c.channels:
-        hints.append(f"channels on another axis: pass np.moveaxis(src, axis, {-1 if c.last else 1}), "
-                     "and diff_dst alike, which copies nothing")
+        hints.append(f"if the channels are on another axis, pass "
+                     f"np.moveaxis(src, axis, {-1 if c.last else 1}), and diff_dst likewise, "
+                     "which copies nothing")
     if a.ndim != 1 and (size == c.channels or size == others):
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([
-        f"{name}: expected shape ({c.channels},), for the channels on {here} of src of "
-        f"shape {shape_of(src)}, got {a.shape}", *hints
+        f"{name}: expected shape ({c.channels},), one value for each channel on {here} of src, "
+        f"which has shape {shape_of(src)}, got {a.shape}", *hints
     ]))
 
 
@@ -608,7 +609,9 @@ cdef double take_count(Call *c, object count) except -1:
     try:
         return float(count)
     except OverflowError:
-        raise ValueError("count: too large") from None
+        raise ValueError(
+            f"count: expected a number that fits a float64, got {_shown(count)}"
+        ) from None
 
 
 # ---- checks: outputs ----------------------------------------------------------
@@ -619,13 +622,13 @@ cdef object as_out(object out, bint param_grads):
         return none_given
     if not isinstance(out, (tuple, list)):
         raise TypeError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
             f"got {type(out).__name__}"
         )
     out = tuple(out)
     if len(out) != 3:
         raise ValueError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), any of them None, "
+            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
             f"got {len(out)} entries"
         )
     if not param_grads and (out[1] is not None or out[2] is not None):
@@ -881,7 +884,7 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
         diff_gamma = new_param_grad(c, &p.diff_gamma, mean.dtype)
     if grads_wanted and diff_beta is None:
         diff_beta = new_param_grad(c, &p.diff_beta, mean.dtype)
-    # Before anything is written: what follows must not fail for want of memory.
+    # Before anything is written: what follows must not fail for lack of memory.
     grads = new_tuple(BatchNormGradients, (
         diff_src if given[0] is None else given[0],
         diff_gamma if given[1] is None else given[1],
@@ -1005,7 +1008,7 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
                 copy_elements(&c.view[BN_DIFF_SRC], &given_back, &c.order)
         PyBuffer_Release(&given_back)
     if status != BN_OK:
-        raise MemoryError("bn_ext: no memory for partial sums")
+        raise MemoryError("bn_ext: not enough memory for partial sums")
     return 0
 
 
@@ -1028,76 +1031,79 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
         Input of the forward pass: float32, float64, float16 or bfloat16
-        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. An array of
-        NumPy, or what NumPy can see as one through ``__array__``,
-        ``__array_interface__``, the buffer protocol or DLPack in the CPU's memory:
-        torch, JAX and pyarrow tensors are not copied. A list or tuple becomes what
-        NumPy makes of it: float64.
+        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
+        or anything in CPU memory that NumPy can view as one through ``__array__``,
+        ``__array_interface__``, the buffer protocol or DLPack: torch, JAX and pyarrow
+        tensors are not copied. A list or tuple is converted by NumPy, which makes
+        Python floats float64.
     diff_dst : array
-        Gradient with respect to the output of the forward pass; src's shape and dtype.
+        Gradient with respect to the output of the forward pass, with src's shape and
+        dtype.
     mean, variance : array, shape (C,)
         The statistics that the forward pass normalized with, used as given;
-        ``variance`` is the biased one (divided by M). With float64 data float64,
-        with float32 data float32, with 16-bit data float32 or the data's own dtype.
+        ``variance`` is the biased one (divided by M). float64 with float64 data,
+        float32 with float32 data, float32 or the data's own dtype with 16-bit data.
     gamma : array, shape (C,), optional
-        The scale, of mean's dtype. None stands for ones.
+        The scale, in mean's dtype. None means ones.
     epsilon : float
-        What the forward pass added to the variance: finite, at least 0. It is a
-        double and stays one; pass ``float(np.float32(1e-3))`` to mimic a float32
-        attribute.
+        What the forward pass added to the variance: finite, at least 0. It is used
+        as a double; pass ``float(np.float32(1e-3))`` to mimic a float32 attribute.
     data_format : {"NXC", "NCX"}, optional
-        Where the channels are: on the last axis (NHWC, channels last), or on axis 1
-        (NCHW, channels first), whatever the rank.
+        Where the channels are, for any rank: ``"NXC"`` is channels last (NC, NHWC,
+        NDHWC, ...), ``"NCX"`` channels first, on axis 1 (NCHW, NCDHW, ...).
     is_training : bool, optional
         True if mean and variance were computed from src and so depend on it; False
         if they are constants (population statistics).
     param_grads : bool, optional
-        With False, diff_gamma and diff_beta are None; diff_src is the same.
+        If False, diff_gamma and diff_beta are None; diff_src is the same.
     out : tuple (diff_src, diff_gamma, diff_beta), optional
-        Arrays to write to, any of them None. ``diff_src`` may be exactly src or
+        Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
         exactly diff_dst; no other shared memory is accepted.
     num_threads : int, optional
-        Threads to use, at most one per task, and no more than the system can start.
-        None: as many as OpenMP and the affinity of the calling thread allow at this
-        call, and the container allowed when bn_ext was imported; fewer where several
-        calls run at once; one for a small problem. A forked child uses one.
+        Number of threads: at most one per task is used, and no more than the system
+        can start. None means as many as OpenMP and the affinity of the calling thread
+        allow at the time of the call and the container allowed when bn_ext was
+        imported; fewer while several calls run at once; one for a small problem. A
+        forked child uses one.
 
     Returns
     -------
     BatchNormGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
-        and diff_beta (shape (C,), mean's dtype). Arrays given in `out` are
-        returned themselves.
+        and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
+        themselves returned.
 
     Raises
     ------
     TypeError
-        If an argument is no array, or lies on an accelerator, or its dtype is none of
-        the above, or not in native byte order, or masked; if src and diff_dst, or mean,
-        variance and gamma, differ in dtype; if a number or flag is none.
+        If an argument is not an array, is masked, is on an accelerator, has a dtype
+        other than those above or is not in native byte order; if src and diff_dst, or
+        mean, variance and gamma, differ in dtype; if a number or a flag has the wrong
+        type.
     ValueError
-        If shapes do not fit, src has fewer than two dimensions, an attribute is out
-        of range, or an array in `out` has the wrong shape or dtype, is read-only, or
+        If shapes do not fit, src has fewer than two dimensions, an option is out of
+        range, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
-        If there is no memory for outputs or partial sums.
-
-    In every case nothing has been written.
+        If there is not enough memory for outputs or partial sums.
 
     Notes
     -----
-    The memory layout is read from src's strides: a channels-last array is handled as
-    such however its axes are named, and nothing is copied. Only three things are:
-    src, if its innermost run in memory is not contiguous; diff_dst or
-    ``out[0]``, if theirs is not or their axes lie in another order than src's.
+    If an error is raised, nothing has been written.
 
-    The bits of the result depend on the values and on the order of src's axes in
-    memory alone: not on the CPU, the number of threads, alignment, `out`, or the
+    The memory layout is read from src's strides: memory that is channels-last is
+    handled as such, however its axes are named, and nothing is copied. Only these are
+    copied: src, if its innermost run in memory is not contiguous; diff_dst or
+    ``out[0]``, if theirs is not, or if their axes are in a different memory order from
+    src's.
+
+    The bits of the result depend only on the values and on the order of src's axes in
+    memory: not on the CPU, the number of threads, alignment, `out`, or the
     floating-point mode of the caller.
 
-    No warning is given for NaN, infinite, or negative variances: the result is that
-    of IEEE arithmetic on the formula. An empty problem gives an empty diff_src and
-    zeros.
+    No warning is given for NaN, infinite, or negative variances: the result is what
+    IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
+    zeros for diff_gamma and diff_beta.
 
     The definition is that of oneDNN's batch normalization primitive [1]_, shared by
     the operators in `bn_ext.specs`.
@@ -1127,10 +1133,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 
 
 def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None):
-    """First half of `batch_norm_backward`: the sums over a part of the data.
+    """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (chunks of an array larger than memory, shards on
-    several machines) and hand them to `batch_norm_backward_apply`, part by part.
+    Add the sums of all parts (chunks of an array larger than memory, or shards on
+    several machines) and pass the total to `batch_norm_backward_apply` for each part.
 
     Parameters
     ----------
@@ -1145,15 +1151,15 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `batch_norm_backward`.
+        As for `batch_norm_backward`.
 
     Notes
     -----
-    Over the same arrays, reduce and apply give the same bits as the one call. Sums
-    added over several parts are the same for the same split, but not the same bits
-    as those of the whole. For float64 data the bound of their error grows by
-    ``2**-53 * sum(abs(terms))`` for each part beyond the first; for the other dtypes
-    that is nothing beside the bound itself. What is copied is as for
+    Over the same arrays, reduce and apply give the same bits as the single call. Sums
+    added over several parts are the same every time for the same parts, but not bit for
+    bit those of the whole. For float64 data the bound on their error grows by
+    ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes that
+    is negligible next to the bound itself. Arrays are copied in the same cases as by
     `batch_norm_backward`.
 
     Examples
@@ -1180,7 +1186,8 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     sums : array of float64, shape (2, C)
         What `batch_norm_backward_reduce` returned, added over all parts.
     count : int
-        Elements per channel, over all parts, so no fewer than this part has.
+        Number of elements per channel over all parts; at least as many as this part
+        has.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
 
@@ -1188,21 +1195,21 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     -------
     BatchNormGradients
         diff_src of this part; diff_gamma and diff_beta of the whole, the same for every
-        part, one without elements included.
+        part, even one without elements.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `batch_norm_backward`.
+        As for `batch_norm_backward`.
 
     Notes
     -----
-    What is copied is as for `batch_norm_backward`; sums that are not C-contiguous are
-    copied too.
+    Arrays are copied in the same cases as by `batch_norm_backward`; sums that are not
+    C-contiguous are copied too.
 
     Examples
     --------
-    A batch in two parts:
+    A batch split into two parts:
 
     >>> import numpy as np, bn_ext
     >>> rng = np.random.default_rng(0)
@@ -1278,7 +1285,7 @@ def _last_call():
     return threads, tasks
 
 
-# ---- one kernel by itself, for who checks or tunes it -----------------------
+# ---- one kernel by itself, to check or tune it ------------------------------
 
 cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     cdef int level = _available_isas().index(isa)
@@ -1348,7 +1355,7 @@ def _run_expand(isa, dtype, const unsigned char[::1] channel, int64_t all_, int6
     kernels_of(isa, dtype).expand(&channel[0], all_, channels, each, &column[0])
 
 
-# ---- what the sheets of specs share with the functions above -----------------------
+# ---- what the wrappers in specs share with the functions above ---------------------
 
 def _as_array(a, name):
     return as_array(a, name)

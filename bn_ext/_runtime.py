@@ -1,4 +1,4 @@
-"""What this process is: the instruction set in use, the threads it may have."""
+"""The instruction set that this process uses, and the threads that it may use."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def _read(path: str) -> str:
-    """The text of one of the system's files, "" where there is none."""
+    """The text of one of the system's files, "" if there is none."""
     # Not by pathlib, which would double the time of the import. Names of files are bytes,
     # and may be printed.
     try:
@@ -42,7 +42,7 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
 
 
 def _library_at(address: int, maps: str = "/proc/self/maps") -> str:
-    """Name of the file that is mapped at an address, "" where the system does not tell."""
+    """Name of the file that is mapped at an address, "" if the system does not tell."""
     for line in _read(maps).splitlines():
         start, _, end = line.partition(" ")[0].partition("-")
         if int(start, 16) <= address < int(end, 16):
@@ -53,18 +53,18 @@ def _library_at(address: int, maps: str = "/proc/self/maps") -> str:
 def _wait_set_by() -> str:
     """What decides how idle threads wait.
 
-    Of two runtimes in a process, the one that was loaded first may serve us: libomp, preloaded
+    Of two runtimes in a process, bn_ext may get the one that was loaded first: libomp, preloaded
     for speed, has every function of libgomp but does not read its variables.
     """
     library = _library_at(_core._openmp_address())
     if not library or library.startswith("libgomp"):
         return _WAIT_SET_BY
     named = [n for n in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME") if n in os.environ]
-    return named[0] if named else f"{library}'s own choice; KMP_BLOCKTIME changes it"
+    return named[0] if named else f"the default of {library}; KMP_BLOCKTIME changes it"
 
 
 def _import_core() -> Any:
-    """`_core`; in a source tree a word if it is not compiled, or not from today's sources."""
+    """`_core`; in a source tree, tell the user if it is not compiled, or older than its sources."""
     # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
     in_source_tree = os.path.isdir(f"{os.path.dirname(__file__)}/../src_c")
     try:
@@ -97,14 +97,14 @@ def _load_core() -> tuple[Any, str]:
     finally:
         del os.environ["GOMP_SPINCOUNT"]
     shared = before and _openmp_libraries() == before
-    return core, "another user of libgomp, loaded earlier" if shared else "bn_ext"
+    return core, "another package that uses libgomp, loaded earlier" if shared else "bn_ext"
 
 
 def available_isas() -> tuple[str, ...]:
-    """Names of the instruction-set levels that this CPU can run, worst first.
+    """Names of the instruction-set levels that this CPU can run, lowest first.
 
     On x86-64 ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), the
-    microarchitecture levels of the x86-64 psABI; elsewhere ``"baseline"`` alone.
+    microarchitecture levels of the x86-64 psABI; elsewhere only ``"baseline"``.
     All give the same bits.
 
     Returns
@@ -123,8 +123,8 @@ def available_isas() -> tuple[str, ...]:
 def get_isa() -> str:
     """Name of the instruction-set level in use.
 
-    The best one that the CPU can run, unless the environment variable ``BN_EXT_ISA``
-    named another when `bn_ext` was imported.
+    The highest that the CPU can run, unless the environment variable ``BN_EXT_ISA``
+    named another one when `bn_ext` was imported.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def _choose_isa(name: str) -> None:
     choices = _core._available_isas()
     if name not in choices:
         raise ImportError(
-            f"BN_EXT_ISA: expected one of {', '.join(choices)}, which this CPU can run, "
+            f"BN_EXT_ISA: expected one of {', '.join(choices)} (the levels that this CPU can run), "
             f"got {name!r}"
         )
     _core._use_isa(name)
@@ -163,7 +163,7 @@ def _cpu_quota(
 ) -> int | None:
     """Whole CPUs that the process's control groups allow it, at least 1; None: no limit.
 
-    Every group up to the root may set a limit: the smallest counts.
+    Every group up to the root may set a limit: the smallest applies.
     """
     limits = []
     lines = (line.split(":", 2) for line in _read(membership).splitlines())
@@ -184,7 +184,7 @@ def _cpu_quota(
 
 
 def _processor() -> str:
-    """Its name, where the system tells."""
+    """Its name, if the system tells."""
     for line in _read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -194,39 +194,39 @@ def _processor() -> str:
 
 
 def _threads_set_by(threads: int) -> str:
-    """What holds the default number of threads at `threads`, in a few words."""
+    """What sets the default number of threads to `threads`, in a few words."""
     if _core._forked():
-        return "this process was forked: a copied OpenMP pool would hang"
+        return "the fork of this process (a copied OpenMP pool would hang)"
     if not _core._has_openmp():
-        return "built without OpenMP"
+        return "a build without OpenMP"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if threads == _QUOTA and (cpus is None or threads < cpus):
         return "the container's CPU quota"
     if threads == cpus:
-        return "the process's CPUs"
+        return "the number of CPUs that this process may use"
     if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
         return "OMP_NUM_THREADS"
-    return "OpenMP's present limit (omp_set_num_threads, threadpoolctl)"
+    return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
-    """Show what this build and this process are.
+    """Show the version, instruction set, threads, caches and OpenMP libraries in use.
 
     Parameters
     ----------
     mode : {"stdout", "dicts"}, optional
-        Print, or return a dictionary.
+        Whether to print them or return them as a dictionary.
 
     Returns
     -------
     dict or None
-        With ``mode="dicts"``, what would be printed.
+        With ``mode="dicts"``, what would be printed; otherwise None.
 
     Raises
     ------
     ValueError
-        If mode is neither.
+        If mode is neither of these.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an import from a clone has to say; an installed package does not import this."""
+"""What an import from a clone tells the user; an installed package does not import this."""
 
 # Not by pathlib, which would double the time of the import.
 import os
@@ -15,10 +15,10 @@ def not_compiled(in_source_tree: bool) -> ImportError:
     """The error that says what to do about a core that is not there."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     if not in_source_tree:
-        return ImportError(f"bn_ext in {ROOT} has no compiled part for {python}: install it again")
+        return ImportError(f"bn_ext in {ROOT} has no compiled part for {python}: reinstall it")
     return ImportError(
-        f"bn_ext in {ROOT} is source code that is not compiled for {python}: run '{COMMAND}' "
-        "there, or import an installed bn_ext from elsewhere"
+        f"bn_ext in {ROOT} is source code that has not been compiled for {python}: run "
+        f"'{COMMAND}' there, or start Python in another folder to import an installed bn_ext"
     )
 
 
@@ -30,7 +30,7 @@ def warn_if_older(core: str) -> None:
     newer = sorted(name for name in names if os.stat(f"{ROOT}/{name}").st_mtime > built)
     if newer:
         warnings.warn(
-            f"bn_ext in {ROOT} was compiled before {', '.join(newer)} changed: '{COMMAND}' there "
-            "compiles it again",
+            f"bn_ext in {ROOT} was compiled before {', '.join(newer)} changed: run '{COMMAND}' "
+            "there to compile it again",
             stacklevel=6,
         )

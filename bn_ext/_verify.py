@@ -1,9 +1,10 @@
-"""`python -m bn_ext verify`: the promise of equal bits, proved on the CPU at hand.
+"""`python -m bn_ext verify`: check the promise of equal bits on this CPU.
 
-First every kernel of every instruction-set level against NumPy doing the same arithmetic,
-bit for bit: all numbers of rows, all lengths up to four times the widest unit, all
-alignments, values of every kind. Then whole calls, of every form and of every way to cut
-its sums, against digests that are the same on every machine.
+First, every kernel of every instruction-set level is compared, bit for bit,
+with NumPy doing the same arithmetic: all numbers of rows, all lengths up to
+four times the widest unit, all alignments, values of every kind. Then whole
+calls, in every form and with every way of splitting their sums, are compared
+with digests that are the same on every machine.
 """
 
 import hashlib
@@ -26,10 +27,10 @@ __all__ = ["WrongBitsError", "digests", "print_digests", "print_speeds", "verify
 
 REPORT = (
     "This breaks the promise of equal bits: please report it to the project's issue tracker,\n"
-    "with the lines above and what `python -c 'import bn_ext; bn_ext.show_config()'` prints."
+    "with the lines above and the output of `python -c 'import bn_ext; bn_ext.show_config()'`."
 )
 
-#: SHA-256 of what `digests` calls give, the first 16 digits; equal on every machine.
+#: First 16 digits of the SHA-256 of what the calls of `digests` give; equal on every machine.
 DIGESTS: dict[str, str] = {
     "float32 training": "88021e63b8977c4f",
     "float32 frozen": "b03361580f6430ea",
@@ -47,7 +48,7 @@ DIGESTS: dict[str, str] = {
 
 
 class WrongBitsError(AssertionError):
-    """A kernel gave other bits than its reference."""
+    """The bits of a kernel or a call differ from what they must be."""
 
 
 # ---- inputs -----------------------------------------------------------------
@@ -98,7 +99,7 @@ def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> 
 
 
 def _wrong(found: Array, wanted: Array) -> Array:
-    """Where bits differ; of sums, which nobody sees, NaNs are equal whatever their bits."""
+    """Where bits differ; in sums, which no user sees, all NaNs count as equal."""
     if found.dtype.kind != "f":
         return np.asarray(found != wanted)
     bits = f"u{found.itemsize}"
@@ -149,7 +150,7 @@ class Memory:
 
 
 def check_block_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """All numbers of rows, lengths and alignments; the number of runs."""
+    """Check all numbers of rows, lengths and alignments; return the number of runs."""
     most = max(columns for columns, _ in _lengths(dtype))
     runs = 0
     variants = [(s, u) for s in (False, True) for u in (False, True)]
@@ -210,7 +211,7 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
 
 
 def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Few and many repetitions, channels and columns of each; the number of runs."""
+    """Check few and many repetitions, channels and columns; return the number of runs."""
     runs = 0
     sizes = (1, 2, 3, 7, 16, 33)
     for all_, channels, each in itertools.product(sizes, repeat=3):
@@ -225,7 +226,7 @@ def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
 
 
 def check_level(isa: str, seed: int) -> int:
-    """Every kernel of one level; the number of runs."""
+    """Check every kernel of one level; return the number of runs."""
     checks = dict.fromkeys(KERNELS, check_block_kernel)
     checks |= dict.fromkeys(SUMS_KERNELS, check_sums_kernel) | {"expand": check_expand}
     runs = 0
@@ -242,8 +243,8 @@ Layout = Literal["NXC", "NCX"]
 Shapes = list[tuple[tuple[int, ...], Layout]]
 Problem = tuple[Array, Array, Layout]  # src, diff_dst
 
-#: Each form of src_c/backward.c, and both sides of every length at which it takes another,
-#: or cuts its sums in another way.
+#: Each form of src_c/backward.c, and both sides of every length at which it takes another
+#: form, or splits its sums in another way.
 SHAPES: Shapes = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"), ((5000, 16), "NXC"),
     ((700, 127), "NXC"), ((700, 128), "NXC"), ((3000, 9), "NXC"),
@@ -261,16 +262,16 @@ GAPPED: Shapes = [
 
 
 def _large(size: int) -> Shapes:
-    """Where tasks for many threads and the bytes of streams decide how sums are cut."""
+    """Where tasks for many threads and the bytes of streams decide how sums are split."""
     return [
         ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
         ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
     ]  # fmt: skip
 
 
-#: Data of a digest are in 2^first ... 2^(first + number), evenly over the exponents: so far
-#: apart that their sums must be rounded, which shows the order of additions, and no product
-#: of two overflows. The first exponent of float16 stands for subnormals.
+#: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far
+#: apart that sums must be rounded, which reveals the order of additions, while no product of
+#: two overflows. The first exponent of float16 means subnormals.
 EXPONENTS = {
     "float32": (-20, 40), "float64": (-40, 80), "float16": (-15, 19), "bfloat16": (-16, 32),
 }  # fmt: skip
@@ -303,7 +304,7 @@ def _numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) -
 
 
 def _cancel(diff_dst: Array, layout: Layout, sign: Array) -> None:
-    """Let every third channel sum to nearly nothing, so that what rounding left is seen."""
+    """Let every third channel sum to nearly zero, so that rounding errors show."""
     channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
     rows = np.moveaxis(channels, 1 if channels.shape[1] > 1 else -1, 0)
     half = len(rows) // 2
@@ -391,9 +392,9 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
 
 
 def verify(seed: int = 0, say: Callable[[str], object] = print) -> int:
-    """Check every level this CPU has; the exit status.
+    """Check every level this CPU has; return the exit status.
 
-    Prints a line for each level; on the first wrong bit what was expected and what came.
+    Prints a line for each level; for the first wrong bit, what was expected and what came.
     """
     say(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}")
     start = time.perf_counter()
@@ -404,8 +405,8 @@ def verify(seed: int = 0, say: Callable[[str], object] = print) -> int:
             wrong = {k: v for k, v in found.items() if DIGESTS.get(k) != v}
             if wrong:
                 raise WrongBitsError(f"{isa}: digests of whole calls: {wrong}, expected {DIGESTS}")
-            missing = "" if len(found) == len(DIGESTS) else " (no bfloat16: no ml_dtypes)"
-            say(f"{isa:>8}: {runs} kernel runs and {len(found)} digests right{missing}")
+            missing = "" if len(found) == len(DIGESTS) else " (no bfloat16 without ml_dtypes)"
+            say(f"{isa:>8}: {runs} kernel runs and {len(found)} digests correct{missing}")
     except WrongBitsError as error:
         say(f"WRONG (seed {seed}): {error}\n{REPORT}")
         return 1
@@ -414,13 +415,13 @@ def verify(seed: int = 0, say: Callable[[str], object] = print) -> int:
 
 
 def print_digests() -> None:
-    """What DIGESTS should hold, from the least level, for who changes the arithmetic."""
+    """Print what DIGESTS should hold, from the lowest level, after the arithmetic has changed."""
     for name, digest in digests(bn_ext.available_isas()[0]).items():
         print(f'    "{name}": "{digest}",')
 
 
 def print_speeds() -> None:
-    """GB/s of each kernel at each level, one thread, in the first-level cache."""
+    """Print GB/s of each kernel at each level, on one thread, in the first-level cache."""
     levels = bn_ext.available_isas()
     print(f"\n{'GB/s':>30}", *(f"{level:>9}" for level in levels))
     for dtype in DTYPES:

@@ -1,16 +1,16 @@
 """Train a convolutional network on scanned digits, with NumPy and bn_ext alone.
 
-Three convolutions with batch normalization and ReLU, in channels-last (NXC) layout, and
+Three convolutions with batch normalization and ReLU, in channels-last layout (NXC), and
 one dense layer, on the 1797 images of 8 x 8 pixels that scikit-learn ships. The gradient
-of batch normalization comes from bn_ext, or, to compare, from the formula in NumPy:
+of batch normalization comes from bn_ext or, for comparison, from the formula in NumPy:
 
     python examples/train_digits.py
     python examples/train_digits.py --dtype bfloat16
     python examples/train_digits.py --gradient numpy
 
-Prints the test accuracy, what the gradient of batch normalization costs per step in each
-dtype, by bn_ext and by the formula, and what share of a training step that is; writes a
-picture of it. Ctrl-C ends the training early and keeps what there is.
+Prints the test accuracy, the time that the gradient of batch normalization takes per step
+in each dtype, with bn_ext and with the formula, and its share of a training step; draws
+them in a picture. Ctrl-C ends the training early and shows the results so far.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DTYPES = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-# Timed in each run, next to the run's own.
+# Timed in each run, beside the run's own dtype.
 COMPARED = ("float32", "bfloat16", "float16")
 COMPARED_EVERY = 20
 # Keeps gradients of a mean loss clear of float16's subnormals.
@@ -71,7 +71,7 @@ GRADIENTS = {"bn_ext": gradient_by_bn_ext, "numpy": gradient_by_numpy}
 
 
 class Convolution:
-    """3 x 3, padded with zeros, as one matrix product over patches (im2col)."""
+    """3 x 3, zero-padded, as one matrix product over patches (im2col)."""
 
     def __init__(self, rng, channels_in, channels_out, stride, number):
         scale = np.sqrt(2 / (9 * channels_in))
@@ -107,7 +107,7 @@ class Convolution:
 
 
 class BatchNorm:
-    """Normalizes channels over batch and pixels; running statistics for testing."""
+    """Normalizes each channel over batch and pixels; with running statistics in testing."""
 
     def __init__(self, channels, number, gradient, clock):
         self.gamma, self.beta = np.ones(channels, number), np.zeros(channels, number)
@@ -161,7 +161,7 @@ class ReLU:
 
 
 class Dense:
-    """All activations to ten scores."""
+    """Maps all activations to ten scores."""
 
     def __init__(self, rng, inputs, outputs, number):
         self.weight = (rng.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(number)
@@ -201,7 +201,7 @@ class Stopwatch:
 
 
 class Clock:
-    """Milliseconds of steps, of the gradient in them, and of it both ways in several dtypes."""
+    """Milliseconds of steps, of the gradient in them, and of both gradients in several dtypes."""
 
     def __init__(self, dtype):
         self.step, self.gradient, self.comparison = Stopwatch(), Stopwatch(), Stopwatch()
@@ -214,7 +214,7 @@ class Clock:
         return len(self.steps) % COMPARED_EVERY == COMPARED_EVERY - 1
 
     def compare(self, arguments):
-        """Time both ways on the same values in each dtype; not part of the step's own time."""
+        """Time both ways on the same values in each dtype; not counted in the step's time."""
         if not self.is_comparing():
             return
         with self.comparison:
@@ -239,13 +239,13 @@ class Clock:
         return {kind: float(np.median(times)) for kind, times in self.both.items()}
 
     def share(self, milliseconds):
-        """Of a step whose gradient takes so long, and whose rest takes what it did."""
+        """The gradient's share of a step, if it takes so long and the rest takes what it took."""
         rest = float(np.median(np.subtract(self.steps, self.gradients)))
         return milliseconds / (rest + milliseconds)
 
 
 class Adam:
-    """Kingma and Ba 2015, with a cosine learning rate."""
+    """Kingma and Ba 2015, with a cosine learning-rate schedule."""
 
     def __init__(self, parameters, rate, steps):
         self.parameters, self.rate, self.steps, self.step = parameters, rate, steps, 0
@@ -265,7 +265,7 @@ class Adam:
 
 @dataclass
 class History:
-    """What a training leaves behind, after each epoch."""
+    """The results of a training, after each epoch."""
 
     clock: Clock
     losses: list = field(default_factory=list)
@@ -276,7 +276,7 @@ class History:
 
 
 def load(seed):
-    """Images (n, 8, 8, 1) in 0 ... 1 and labels: three quarters to train on, the rest to test."""
+    """Images (n, 8, 8, 1) from 0 to 1, and labels: three quarters to train on, the rest to test."""
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[..., None]
     order = np.random.default_rng(seed).permutation(len(images))
@@ -286,7 +286,7 @@ def load(seed):
 
 
 def shifted(rng, images):
-    """Each image up to one pixel to the side: a digit stays what it is."""
+    """Move each image by up to one pixel in each direction: the digit stays the same."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     result = np.empty_like(images)
     for k, (i, j) in enumerate(rng.integers(0, 3, (len(images), 2))):
@@ -321,8 +321,9 @@ def train(
 ):
     """Train from scratch; the same arguments give the same network.
 
-    `history` is filled as the training goes, so that who interrupts it has it; `say` hears
-    after each step how many were done, of how many, and the loss of this epoch so far.
+    `history` is filled during the training, so that the caller has it after an interrupt;
+    `say` is called after each step with the number of steps done, the number of all steps
+    and the loss of this epoch so far.
     """
     history = History(Clock(dtype)) if history is None else history
     activation = DTYPES[dtype]
@@ -371,7 +372,7 @@ DIGITS = 14
 
 
 def plot(history, title, path):
-    """Some digits and what they were taken for; loss, accuracy, and the cost of the gradient."""
+    """Some digits and their predictions; loss, accuracy, and the cost of the gradient."""
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[1, 2.4])
     above.suptitle(title)
@@ -435,7 +436,7 @@ def report(history, dtype):
     shares = [100 * clock.share(times[dtype, way]) for way in ("bn_ext", "numpy")]
     lines += [
         f"a training step in {dtype} takes {np.median(clock.steps):.1f} ms; the gradient's",
-        f"share of it: {shares[0]:.1f} % by bn_ext, {shares[1]:.1f} % by the formula",
+        f"share of it is {shares[0]:.1f} % with bn_ext, {shares[1]:.1f} % with the formula",
     ]
     return lines
 
@@ -457,7 +458,7 @@ def as_count(least):
 
 
 def as_picture(text):
-    """A path that can be written, and whose ending matplotlib knows: found before training."""
+    """A type for argparse: a path that can be written, with an ending that matplotlib knows."""
     path = Path(text)
     endings = Figure().canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
@@ -477,8 +478,8 @@ def as_picture(text):
 def main(arguments=None):
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the activations")
-    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="what computes it")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of activations")
+    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="its source")
     parser.add_argument("--epochs", type=as_count(1), default=40, metavar="N")
     parser.add_argument("--seed", type=as_count(0), default=0, metavar="N")
     parser.add_argument(
@@ -520,7 +521,7 @@ def main(arguments=None):
         print(f"trained for {seconds:.1f} s")
     if history.losses:
         print(*report(history, options.dtype), sep="\n")
-        title = f"{options.dtype} activations, gradient by {options.gradient}; digits of the test"
+        title = f"{options.dtype} activations, gradient by {options.gradient}; test images"
         plot(history, title, options.plot)
         print(f"picture: {options.plot}")
     return 130 if interrupted else 0

@@ -115,7 +115,7 @@ def memory_order(ndim, channel, channels_last):
 
 
 def mixed_problem(seed):
-    """A small problem whose form, dtype and mode hang on the seed, and its options."""
+    """A small problem whose form, dtype and mode depend on the seed, and its options."""
     rng = np.random.default_rng(seed)
     data_format = ("NXC", "NCX")[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]

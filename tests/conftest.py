@@ -1,4 +1,4 @@
-"""What every test may ask for, and what is put right after each."""
+"""Fixtures for every test, and what is restored after each."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bn_ext import _core
 
 @pytest.fixture
 def rng(request):
-    """A generator whose seed hangs on the test alone, and is printed if it fails."""
+    """A generator whose seed depends only on the test and is printed if it fails."""
     seed = list(request.node.nodeid.rpartition("/")[2].encode())
     print(f"seed: {request.node.nodeid.rpartition('/')[2]!r}")
     return np.random.default_rng(seed)

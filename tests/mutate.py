@@ -23,8 +23,8 @@ REST = ["--ignore=tests/test_example.py"]
 # Seconds after which verify, which takes ten, and the tests hang.
 VERIFY_HANGS, TESTS_HANG = 120, 1800
 
-#: (file, what it is now, what it becomes, in words); the text occurs once. A fifth entry
-#: names the job that alone can see it.
+#: (file, what it is now, what it becomes, description); the text occurs once. A fifth entry
+#: names the only job that can see it.
 MUTANTS = [
     ("backward.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
     ("backward.inc", "const int k = n & 4;", "const int k = n & 2;", "remainder rows taken twice"),
@@ -304,7 +304,7 @@ MUTANTS = [
         "schedule.c",
         "_Thread_local int last_threads;",
         "int last_threads;",
-        "threads of the last call, whoever made it",
+        "the last call's threads, whichever thread made the call",
     ),
     (
         "backward.c",

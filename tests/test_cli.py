@@ -54,20 +54,20 @@ def test_help_names_every_command_and_exit_status(capsys):
         ([], "usage: bn-ext"),
         ([], "without a command this help is printed"),
         (["prove"], "verify"),
-        (["bench", "--shapes", "4"], "each at least 1, as 8x64x28x28, got '4'"),
-        (["bench", "--shapes", "4x0"], "each at least 1, as 8x64x28x28, got '4x0'"),
-        (["bench", "--shapes", "ax3"], "each at least 1, as 8x64x28x28, got 'ax3'"),
-        (["bench", "--seconds", "0"], "expected seconds, more than 0, got '0'"),
-        (["bench", "--seconds", "soon"], "expected seconds, more than 0, got 'soon'"),
+        (["bench", "--shapes", "4"], "each at least 1, like 8x64x28x28, got '4'"),
+        (["bench", "--shapes", "4x0"], "each at least 1, like 8x64x28x28, got '4x0'"),
+        (["bench", "--shapes", "ax3"], "each at least 1, like 8x64x28x28, got 'ax3'"),
+        (["bench", "--seconds", "0"], "expected a number of seconds, more than 0, got '0'"),
+        (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
         (["bench", "--threads", "0"], "expected a whole number, 1 or more, got '0'"),
-        (["bench", "--shapes", "4x4", "--layouts", "NCX"], "have the layout NXC alone"),
+        (["bench", "--shapes", "4x4", "--layouts", "NCX"], "have only the layout NXC"),
         (["bench", "--plot", "no/such/folder/x.png"], "there is no folder"),
         (["bench", "--json", "no/such/folder/x.json"], "there is no folder"),
-        (["bench", "--json", "."], "--json .: is a folder, expected a file"),
+        (["bench", "--json", "."], "--json .: expected a file, got a folder"),
         (["bench", "--json", "x" * 300], "File name too long"),
-        (["bench", "--plot", "x"], "--plot x: expected an ending of "),
-        (["bench", "--plot", "x.foo"], "--plot x.foo: expected an ending of "),
+        (["bench", "--plot", "x"], "--plot x: expected a file name that ends in "),
+        (["bench", "--plot", "x.foo"], "--plot x.foo: expected a file name that ends in "),
         (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
     ],
 )
@@ -152,7 +152,7 @@ def test_interrupted(capsys, monkeypatch):
     assert run(capsys, "verify") == (130, "", "interrupted\n")
 
 
-def test_nobody_reads_on():
+def test_the_reader_closes_the_pipe():
     code = "import sys; from bn_ext._cli import main; sys.exit(main(['info']))"
     read, write = os.pipe()
     os.close(read)
@@ -196,7 +196,7 @@ def test_info_without_openmp(capsys, monkeypatch):
     monkeypatch.setattr(_runtime._core, "_default_threads", lambda: 1)
     monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: [])
     _, out, _ = run(capsys, "info")
-    assert "1 thread, set by built without OpenMP" in out
+    assert "1 thread, set by a build without OpenMP" in out
     assert "idle threads" not in out
 
 
@@ -378,7 +378,7 @@ def test_a_busy_machine():
     cpus = peers.usable_cpus()
     assert _cli.disturbances([quiet], 0.1) == _cli.disturbances([quiet], None) == []
     assert _cli.disturbances([disturbed], None) == [
-        "in the median a call took 2.0 times its least time"
+        "the median call took 2.0 times as long as the shortest"
     ]
     assert _cli.disturbances([a_row(medians=quiet["medians"], used=cpus)], 0.7) == [
         f"other programs used 0.7 of {cpus} CPUs"
@@ -487,7 +487,7 @@ def test_a_picture_that_needs_what_is_not_there(capsys, monkeypatch):
     monkeypatch.setattr(figure.Figure, "savefig", fail)
     status, out, err = run(capsys, "bench", "--plot", "x.pgf")
     assert (status, out) == (2, "")
-    assert err == "bn-ext bench: --plot x.pgf: pgf cannot be drawn here ('xelatex' not found)\n"
+    assert err == "bn-ext bench: --plot x.pgf: pgf cannot be written here ('xelatex' not found)\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="no folder here that refuses root")

@@ -74,7 +74,7 @@ def test_one_element_per_channel_follows_the_formula(rng, is_training):
 
 
 def test_mean_is_used_as_given(rng):
-    """Nobody corrects for a mean that is not the batch's."""
+    """Nothing corrects for a mean that is not the batch's."""
     p = Problem(rng, (50, 3), "NXC", "float64", ratio=0)
     p.mean = np.array([5.0, -3.0, 0.0])
     grads = p.run(bn_ext.batch_norm_backward)

@@ -26,7 +26,7 @@ def test_a_short_training_learns(example, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_both_gradients_learn_alike(example, dtype):
+def test_both_gradients_learn_equally_well(example, dtype):
     ours, numpys = (example.train(dtype=dtype, gradient=g, epochs=4) for g in ("bn_ext", "numpy"))
     np.testing.assert_allclose(ours.losses[0], numpys.losses[0], rtol=0.01)
     np.testing.assert_allclose(ours.losses, numpys.losses, rtol=0.2)
@@ -44,7 +44,7 @@ def test_command_line(example, tmp_path, capsys):
         times = re.search(rf"{dtype} +(\d+\.\d\d) +(\d+\.\d\d), [0-9.]+ times", printed)
         assert float(times[1]) > 0
         assert float(times[2]) > 0
-    shares = re.search(r"share of it: ([0-9.]+) % by bn_ext, ([0-9.]+) % by the formula", printed)
+    shares = re.search(r"of it is ([0-9.]+) % with bn_ext, ([0-9.]+) % with the formula", printed)
     assert all(0 < float(share) < 100 for share in shares.groups())
 
 

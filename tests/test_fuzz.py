@@ -184,7 +184,7 @@ def broken(arguments, options, draw):
                 ]
             )
         )  # fmt: skip
-        # Where nothing is written, sharing does no harm.
+        # If nothing is written, sharing does no harm.
         wrong = None if out is twice and src.size == 0 else True
     elif kind == "overlap":
         memory = np.zeros((src.shape[0] + 1, *src.shape[1:]), src.dtype)

@@ -1,4 +1,4 @@
-"""Objects that lie or change under way: an error or the right answer, never memory of others.
+"""Objects that lie, or change during a call: an error or the right answer, never others' memory.
 
 Each call runs beside canaries: bytes behind and before every array given, which must not
 change. Most of these ended the process, or wrote where they should not, when what an
@@ -258,7 +258,7 @@ def meddle(by, target):
 
 @pytest.mark.parametrize("by", BY)
 def test_arguments_that_change_one_another(by):
-    """In a process of its own: what goes wrong here ends it, or breaks its heap."""
+    """In a separate process: what goes wrong here ends it, or corrupts its heap."""
     code = CODE.format(tests=os.path.dirname(__file__), by=by)
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
@@ -271,7 +271,7 @@ def test_arguments_that_change_one_another(by):
 
 
 def test_a_dtype_whose_type_runs_code(p):
-    """The name of a dtype's type is a question to its metaclass: it is not asked."""
+    """The name of a dtype's type would come from its metaclass: it is not read."""
     asked = []
 
     class Meta(type(np.void)):

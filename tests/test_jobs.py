@@ -55,7 +55,7 @@ def test_every_package_is_verified():
 
 
 def test_nothing_is_installed_on_the_system():
-    """What a job lacks it says or fetches into a folder; in a root of its own it may install."""
+    """A job reports what it lacks or fetches it into a folder; it installs only in its own root."""
     installs = re.compile(r"\b(apt(-get)?|dpkg) .*\b(install|-i)\b")
     assert [
         found
@@ -67,7 +67,7 @@ def test_nothing_is_installed_on_the_system():
 
 
 def test_no_job_names_a_file_of_the_sources():
-    """Files come, go and move; jobs find them by folder."""
+    """Files are added, removed and moved; jobs find them by folder."""
     names = {path.name for path in (ROOT / "src_c").rglob("*") if path.is_file()}
     stems = {name.partition(".")[0] for name in names}
     words = "|".join(map(re.escape, names | {stem for stem in stems if len(stem) > 3}))
@@ -125,7 +125,7 @@ def test_every_python_is_tested():
 
 
 @hosted
-def test_actions_are_pinned_and_alike():
+def test_actions_are_pinned_and_the_same_everywhere():
     uses = {
         found
         for path in WORKFLOWS

@@ -1,4 +1,4 @@
-"""Where threads cannot be had, a call goes on with those that can; many callers share."""
+"""If threads cannot be started, a call goes on with those that can; many callers share."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def test_a_limit_on_threads():
 
 
 def test_what_a_pool_has_is_not_asked_for_again():
-    """A second call needs no thread that the first one has left: none could be had."""
+    """A second call needs no thread left over by the first one: none could be started."""
     code = "print(right, *call(4)); allow(0); print(right, *call(4)); print(right, *call(6))"
     assert threads_used(code) == [4, 4, 4]
 
@@ -135,7 +135,7 @@ def test_many_callers_share_the_processors(rng):
 
 
 def test_a_call_that_fails_gives_back_its_share():
-    """Memory that cannot be had ends a call between its two ends."""
+    """Failing to allocate memory ends a call between its two ends."""
     huge = np.broadcast_to(np.float32(1), (2, 2**56))
     for _ in range(100):
         with pytest.raises(MemoryError):

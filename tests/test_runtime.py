@@ -106,13 +106,13 @@ def test_what_sets_the_number_of_threads(monkeypatch):
     usual = python("import bn_ext" + THREADS).stdout.partition(" ")
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if int(usual[0]) == cpus:
-        assert usual[2] == "the process's CPUs\n"
+        assert usual[2] == "the number of CPUs that this process may use\n"
     if cpus > 1:
         assert python("import bn_ext" + THREADS, OMP_NUM_THREADS="1,4").stdout == (
             "1 OMP_NUM_THREADS\n"
         )
         code = "import threadpoolctl, bn_ext; limit = threadpoolctl.threadpool_limits(1)"
-        assert python(code + THREADS).stdout.startswith("1 OpenMP's present limit")
+        assert python(code + THREADS).stdout.startswith("1 OpenMP's current limit")
         code = "import bn_ext; bn_ext._core._set_cpu_quota(1); bn_ext._runtime._QUOTA = 1"
         assert python(code + THREADS).stdout == "1 the container's CPU quota\n"
     if hasattr(os, "fork"):
@@ -124,9 +124,9 @@ def test_what_sets_the_number_of_threads(monkeypatch):
             "pid = os.fork()\n"
             "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
         )
-        assert python(code + THREADS[2:]).stdout.startswith("1 this process was forked")
+        assert python(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
     monkeypatch.setattr(_core, "_has_openmp", lambda: False)
-    assert _runtime._threads_set_by(1) == "built without OpenMP"
+    assert _runtime._threads_set_by(1) == "a build without OpenMP"
 
 
 def test_processor_without_the_systems_list(monkeypatch):
@@ -171,7 +171,7 @@ def test_libgomp_that_was_loaded_before():
     if path == "None":
         pytest.skip("not linked against libgomp")
     done = python(f"import ctypes; ctypes.CDLL({path!r}); {WAIT}")
-    assert done.stdout.strip() == "another user of libgomp, loaded earlier"
+    assert done.stdout.strip() == "another package that uses libgomp, loaded earlier"
 
 
 @pytest.mark.parametrize(

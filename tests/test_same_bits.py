@@ -143,7 +143,7 @@ def _real_caches_afterwards():
 
 # ---- factors --------------------------------------------------------------------
 
-# What the bits may hang on.
+# What the bits may depend on.
 PROBLEMS = {
     "types": DTYPES,
     "data_format": list(FORMATS),
@@ -151,7 +151,7 @@ PROBLEMS = {
     "is_training": [True, False],
     "values": ["normal", "tiny", "nan", "inf"],
 }
-# What they may not. The first of each is the reference.
+# What they must not depend on. The first of each is the reference.
 CIRCUMSTANCES = {
     "isa": list(bn_ext.available_isas()),
     "threads": [1, 2, 3, 5, 16],

@@ -1,4 +1,4 @@
-"""Memory: outputs share it with nothing, inputs may be others', and no call keeps any."""
+"""Memory: outputs share it with nothing, inputs may use others', and no call keeps any."""
 
 import inspect
 import itertools
@@ -219,7 +219,7 @@ def test_devices(rng, device, kind):
             grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
             assert all_bits(grads) == wanted
         else:
-            with pytest.raises(TypeError, match=f"^{name}: .* memory is not the CPU's; copy it"):
+            with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
                 bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
 
 

@@ -56,7 +56,7 @@ def test_a_changed_source_is_named_with_the_command(clone, name):
     status, path, printed = imported(clone)
     assert (status, path) == (0, str(clone / "bn_ext"))
     assert f"UserWarning: bn_ext in {clone} was compiled before {name} changed" in printed
-    assert "'python -m pip install -e .' there compiles it again" in printed
+    assert "run 'python -m pip install -e .' there to compile it again" in printed
 
 
 @pytest.mark.parametrize("options", [[], ["-S"]], ids=["", "without NumPy"])
@@ -67,8 +67,9 @@ def test_an_unbuilt_clone_says_what_to_run(clone, options):
     assert "ModuleNotFoundError" not in printed
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     assert printed.splitlines()[-1] == (
-        f"ImportError: bn_ext in {clone} is source code that is not compiled for {python}: run "
-        "'python -m pip install -e .' there, or import an installed bn_ext from elsewhere"
+        f"ImportError: bn_ext in {clone} is source code that has not been compiled for {python}: "
+        "run 'python -m pip install -e .' there, or start Python in another folder to import an "
+        "installed bn_ext"
     )
 
 

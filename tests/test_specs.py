@@ -82,7 +82,7 @@ class WithDLPack:
 
 
 class Subclass(np.ndarray):
-    """Tells everybody that it fits."""
+    """Claims that it fits."""
 
     dtype = property(lambda self: np.dtype(np.float32))
     shape = property(lambda self: (2, 3, 4, 5))
@@ -326,7 +326,10 @@ class TestOneDNN:
 
     @pytest.mark.parametrize("epsilon", [0, -1, np.inf, np.nan, 1e-60, 1e60])
     def test_epsilon_that_is_no_positive_float32(self, p, operator, epsilon):
-        with pytest.raises(ValueError, match="^epsilon: expected a positive number"):
+        with pytest.raises(
+            ValueError,
+            match="^epsilon: expected a number that is positive and finite as a float32, got",
+        ):
             p.run(operator, epsilon=epsilon)
 
     def test_epsilon_is_required(self, p, operator):
@@ -344,11 +347,11 @@ class TestOneDNN:
 
 
 def test_errors_use_the_operators_names(rng, p):
-    with pytest.raises(ValueError, match="^output_delta: expected shape .* as input_forward"):
+    with pytest.raises(ValueError, match="^output_delta: expected shape .* like input_forward"):
         onednn_graph.batch_norm_training_backprop(
             p.src, p.diff_dst[:1], *p.vectors(), epsilon=EPSILON
         )
-    with pytest.raises(ValueError, match="^diff_dst: expected shape .* as src"):
+    with pytest.raises(ValueError, match="^diff_dst: expected shape .* like src"):
         onednn_graph.batch_norm_training_backward(
             p.src, p.diff_dst[:1], *p.vectors(), epsilon=EPSILON
         )
@@ -358,11 +361,11 @@ def test_errors_use_the_operators_names(rng, p):
         tensorflow.fused_batch_norm_grad_v3(
             four.diff_dst, four.src, gamma, mean, variance[1:], None
         )
-    with pytest.raises(ValueError, match="^y_backprop: expected shape .* as x"):
+    with pytest.raises(ValueError, match="^y_backprop: expected shape .* like x"):
         tensorflow.fused_batch_norm_grad_v3(
             four.diff_dst[:1], four.src, gamma, mean, variance, None
         )
-    with pytest.raises(ValueError, match="^normalized_delta: expected shape .* as input"):
+    with pytest.raises(ValueError, match="^normalized_delta: expected shape .* like input"):
         ngraph.batch_norm_training_backprop(
             four.src, mean[:3], mean[:3], mean[:3], mean[:3], four.diff_dst[:1], epsilon=EPSILON
         )
@@ -409,7 +412,7 @@ def test_ngraph_beta_is_checked(rng):
             q.src, q.gamma, beta, q.mean, q.variance, q.diff_dst, epsilon=EPSILON
         )
 
-    with pytest.raises(ValueError, match=r"^beta: expected shape \(4,\), as gamma, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"^beta: expected shape \(4,\), like gamma, got \(3,\)"):
         call(q.gamma[:3])
     with pytest.raises(TypeError, match="^beta: expected float32, got float64"):
         call(q.gamma.astype(float))

@@ -109,7 +109,7 @@ def test_gil_is_released(rng, function):
 
 @pytest.mark.parametrize("copied", ["diff_dst", "out"])
 def test_gil_is_released_while_copying(copied):
-    """A thread changes what is copied, or reads what is copied to, in the midst of it."""
+    """A thread changes what is copied, or reads what is copied to, during the copy."""
     dims = (80_000, 40)
     ones, zeros = np.ones(dims[1], np.float32), np.zeros(dims[1], np.float32)
     spread = np.ones((dims[0], 2 * dims[1]), np.float32)[:, ::2]
@@ -162,7 +162,7 @@ def with_libgomp(code, **environment):
 @needs_openmp
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
-    """Threads keep the floating-point mode they were made in, but for our calls: default there."""
+    """Threads keep the floating-point mode they started in, but run our calls in the default."""
     code = """
 from test_same_bits import fp_mode, fp_mode_in_effect
 with fp_mode("flush"):
@@ -212,7 +212,7 @@ def most_threads():  # -1: other bits than one thread's
 @needs_openmp
 @pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
 def test_fewer_threads_than_asked_for(variable):
-    """Those that come do the work of those that do not."""
+    """Threads that start do the work of those that do not."""
     value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
     (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
     assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))

@@ -3,7 +3,7 @@
 .ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest. The
 docstrings in _core.pyi are copies for editors, which cannot read a compiled module:
 
-    python tests/test_typing.py     writes them anew
+    python tests/test_typing.py     rewrites them
 """
 
 import ast
@@ -62,7 +62,7 @@ def test_docstrings_in_the_stub_are_those_of_the_run_time(name):
 
 
 def test_the_stubs_definitions_are_in_one_place():
-    """In a circle of names, each imported from the other, jedi does not come to an end."""
+    """If names are imported in a circle, each from the other, jedi never finishes."""
     for node in ast.walk(ast.parse(STUB.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.module != "bn_ext"
@@ -109,7 +109,7 @@ class TestJedi:
 
 
 def test_specs_needs_no_import_of_its_own():
-    """And costs nothing where it is not used."""
+    """And costs nothing if it is not used."""
     code = (
         "import sys, bn_ext\n"
         "print('specs' in dir(bn_ext), 'bn_ext.specs' in sys.modules)\n"

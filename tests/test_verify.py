@@ -124,7 +124,7 @@ def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
     monkeypatch.setattr(_verify, "check_level", lambda isa, seed: 0)
     said = []
     assert _verify.verify(say=said.append) == 0
-    assert "no bfloat16: no ml_dtypes" in said[1]
+    assert "no bfloat16 without ml_dtypes" in said[1]
 
 
 @pytest.mark.quick

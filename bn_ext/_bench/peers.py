@@ -1,4 +1,4 @@
-"""What one would use instead: each gives a call over a problem's values, or None.
+"""What one could use instead of bn_ext: each peer gives a call on a problem's arrays, or None.
 
 A peer that is not installed raises ImportError; None means that it has no such call.
 """
@@ -35,16 +35,16 @@ TENSORS: dict[Mode, int] = {"training": 3, "frozen": 3, "frozen-src": 2}
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may run on, by its affinity where the system has that."""
+    """Number of CPUs that this process may run on, by its affinity if the system has that."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
-    """One call, outputs given."""
+    """One call, with the outputs given."""
     out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
-    # As many as by default: the package's own choice, which gives a small problem one.
+    # If this is the default, let the package choose: it gives a small problem one thread.
     num_threads = None if threads == _core._default_threads() else threads
     arguments = problem.src, problem.diff_dst, problem.mean, problem.variance, problem.gamma
     return lambda: bn_ext.batch_norm_backward(
@@ -109,7 +109,7 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
 def jax_call(  # pragma: no cover - held by pytest -m peers
     problem: Problem, threads: int, mode: Mode
 ) -> Call | None:
-    """The formula under jit, on the CPU; JAX takes every CPU it may run on."""
+    """The formula under jit, on the CPU; JAX uses every CPU it may run on."""
     if mode != "training" or problem.dtype == np.float64 or threads != usable_cpus():
         return None
     import jax
@@ -139,7 +139,7 @@ def jax_call(  # pragma: no cover - held by pytest -m peers
 def tensorflow_call(  # pragma: no cover - held by pytest -m peers
     problem: Problem, threads: int, mode: Mode
 ) -> Call | None:
-    """FusedBatchNormGradV3, eager; TensorFlow takes every CPU it may run on."""
+    """FusedBatchNormGradV3, eager; TensorFlow uses every CPU it may run on."""
     if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != usable_cpus():
         return None
     import tensorflow as tf

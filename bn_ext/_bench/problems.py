@@ -1,4 +1,7 @@
-"""The problems: shapes as (N, C, ...), each run in the layouts it has."""
+"""The problems: shapes as (N, C, ...), each run in the layouts it has.
+
+NXC is channels last, NCX channels first.
+"""
 
 import math
 from typing import Any, Literal, get_args
@@ -39,7 +42,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def dims(shape: Shape, layout: Layout) -> Shape | None:
-    """The shape as it lies in memory; None if it has only one layout and this is not it."""
+    """The shape as it is in memory; None if it has only the other layout."""
     if layout == "NCX":
         return shape if len(shape) > 2 else None
     return (shape[0], *shape[2:], shape[1])
@@ -63,7 +66,7 @@ class Problem:
             raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
         self.dims, self.dtype = shape, dtype_of(dtype)
         self.layout: Layout = layout
-        # As bare loops need them: on cache lines, and not all at one place in a page.
+        # As bare loops need them: on cache lines, and at different offsets in a page.
         self.src, self.diff_dst, self.diff_src = (
             aligned(here, self.dtype, offset) for offset in (0, 1536, 2560)
         )

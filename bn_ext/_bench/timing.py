@@ -1,4 +1,4 @@
-"""Times of whole calls, interleaved; the least of each counts, the median says how sure it is."""
+"""Times of whole calls, interleaved; the shortest counts, the median shows how certain it is."""
 
 import os
 import statistics
@@ -44,7 +44,7 @@ class Case:
     set: str = ""
 
     def exists(self) -> bool:
-        """Has the shape this layout?"""
+        """Whether the shape has this layout."""
         return dims(self.shape, self.layout) is not None
 
 
@@ -66,7 +66,7 @@ def cases_of(
 
 
 Row = dict[str, Any]
-#: What to say of a peer that cannot be timed: its name, and why.
+#: Is told of a peer that cannot be timed: its name, and why.
 Skipped = Callable[[str, str], None]
 
 
@@ -75,7 +75,7 @@ def call_seconds(
     seconds: float,
     after: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every single call, in turn until the time is up, five rounds at least.
+    """Seconds of every single call, taking turns until the time is up, at least five rounds.
 
     `after` is told each name when its burst of calls has ended.
     """
@@ -95,19 +95,19 @@ def call_seconds(
 
 
 def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:
-    """Least seconds of each call."""
+    """Seconds of the shortest run of each call."""
     return {name: min(times) for name, times in call_seconds(calls, seconds).items()}
 
 
 class Load:
-    """What other programs take of this process's CPUs, from now on."""
+    """How much of this process's CPUs other programs use, from now on."""
 
     def __init__(self) -> None:
         self.start = self._seconds()
 
     @staticmethod
     def _seconds() -> tuple[float, float, float] | None:
-        """Now; of those CPUs at work, for whomever; of this process. None: the system is silent."""
+        """Seconds: now; of work on those CPUs; of this process. None if the system does not say."""
         try:
             text = Path("/proc/stat").read_text()
         except OSError:
@@ -122,7 +122,7 @@ class Load:
         return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), used.user + used.system
 
     def of_others(self) -> float | None:
-        """Their number of CPUs, on average; None where the system does not say."""
+        """Number of CPUs that they used, on average; None if the system does not say."""
         end = self._seconds()
         if self.start is None or end is None:
             return None
@@ -137,12 +137,12 @@ def row(
     peers: dict[str, Peer],
     more: Callable[[Problem, int], Mapping[str, Call]] = lambda problem, threads: {},
 ) -> Row:
-    """The case with what was measured: of bn_ext, of `more`, and of peers.
+    """The case with what was measured: bn_ext, `more` and peers.
 
     bytes: of one tensor; bytes_moved: of all that the gradient reads and writes; threads_used:
-    the most that took part in a call of bn_ext; seconds: the least of each; medians: seconds.
+    the most that took part in a call of bn_ext; seconds: the shortest of each; medians: seconds.
 
-    A peer that is not installed is taken out of `peers`.
+    A peer that is not installed is removed from `peers`.
     """
     problem = Problem(case.shape, case.layout, case.dtype)
     calls = {"bn_ext": bn_ext_call(problem, case.threads, case.mode)}
@@ -178,7 +178,7 @@ def row(
 
 
 def spread(rows: Iterable[Row]) -> float:
-    """How many times its least a call of bn_ext takes in the median: over rows, their mean."""
+    """Median over shortest time of bn_ext's calls: the geometric mean over rows."""
     return statistics.geometric_mean(r["medians"]["bn_ext"] / r["seconds"]["bn_ext"] for r in rows)
 
 

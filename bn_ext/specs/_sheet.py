@@ -1,7 +1,7 @@
-"""What every sheet needs: conversion, a spec's type table, and its names in our messages.
+"""What every wrapper needs: conversion, a spec's type table, and its names in our messages.
 
-A sheet converts each argument first, and once, by the general function's own rules;
-it checks what came of them, and that is what it hands on.
+A wrapper first converts each argument, once, by the general function's own rules; then
+it checks the results and passes them on.
 """
 
 import re
@@ -27,7 +27,7 @@ def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> Non
 
 @contextmanager
 def renamed(words: dict[str, str]) -> Iterator[None]:
-    """Say in errors what the spec says in place of the general function's words."""
+    """In errors, replace the general function's words with the spec's."""
     pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, words))})(?!\w)")
     try:
         yield

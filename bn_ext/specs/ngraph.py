@@ -62,33 +62,33 @@ def batch_norm_training_backprop(
     ----------
     input : array, shape (N, C, ...)
         What the forward pass normalized: float32, float64, float16 or bfloat16, at least
-        two dimensions, the channels on axis 1.
+        two dimensions, channels first: on axis 1.
     gamma, beta : array, shape (C,)
-        Scale and shift, of input's dtype. beta is required, and without influence.
+        Scale and shift, in input's dtype. beta is required but has no influence.
     mean, variance : array, shape (C,)
-        The batch's mean and biased variance, of input's dtype.
+        The batch's mean and biased variance, in input's dtype.
     normalized_delta : array
-        The gradient with respect to the output, like `input`.
+        The gradient with respect to the output, with input's shape and dtype.
     epsilon : float
-        Added to the variance; a double, finite and at least 0.
+        Added to the variance: finite, at least 0. It is used as a double.
 
     Returns
     -------
     BatchNormTrainingBackprop
-        input_delta, gamma_delta and beta_delta, all of input's dtype.
+        input_delta, gamma_delta and beta_delta, all in input's dtype.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `bn_ext.batch_norm_backward`, under this operator's names; besides,
-        TypeError if the arrays are not all of one dtype.
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError
+        if the arrays do not all have the same dtype.
 
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
-    lists of Python's floats are float64. C = 0 gives empty results.
+    lists of Python floats are float64. C = 0 gives empty results.
 
-    Where nGraph differs: its reference kernel casts epsilon to float.
+    nGraph differs in one way: its reference kernel casts epsilon to float.
 
     Definition: nGraph core operation "BatchNormTrainingBackprop".
 
@@ -115,16 +115,16 @@ def batch_norm_training_backprop(
     require_dtype("input", data, _TYPES)
     for name, array in {**vectors, "normalized_delta": delta}.items():
         require_dtype(name, array, (data.dtype.name,))
-    # A gamma of the wrong length is the general function's to refuse.
+    # A gamma of the wrong length is left to the general function to refuse.
     if data.ndim > 1 and vectors["gamma"].shape == data.shape[1:2] != vectors["beta"].shape:
         raise ValueError(
-            f"beta: expected shape {data.shape[1:2]}, as gamma, got {vectors['beta'].shape}"
+            f"beta: expected shape {data.shape[1:2]}, like gamma, got {vectors['beta'].shape}"
         )
     words = {
         "src": "input",
         "diff_dst": "normalized_delta",
         # There is no such attribute.
-        'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), and normalized_delta alike, "
+        'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), and normalized_delta likewise, "
         "which copies nothing",
     }
     with renamed(words):

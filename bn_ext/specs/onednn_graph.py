@@ -1,7 +1,7 @@
 """oneDNN Graph: ``BatchNormTrainingBackprop-1`` and ``BatchNormTrainingBackward``.
 
-One operator under two names: the versioned one of the oneDNN Graph specification
-and the one of the library's Graph API.
+One operator under two names: that of the versioned operator in the oneDNN Graph
+specification and that of the library's Graph API.
 """
 
 from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
@@ -57,7 +57,7 @@ def _check(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _as_positive(epsilon: SupportsFloat) -> float:
-    """The double, if it is positive and finite as a float32, too."""
+    """The double, if it is positive and finite as a float32."""
     try:
         value = as_epsilon(epsilon)
     except ValueError:
@@ -66,7 +66,7 @@ def _as_positive(epsilon: SupportsFloat) -> float:
         as_float32 = np.float32(value)
     if not (np.isfinite(as_float32) and as_float32 > 0):
         raise ValueError(
-            f"epsilon: expected a positive number that is finite and not 0 as a float32, "
+            f"epsilon: expected a number that is positive and finite as a float32, "
             f"got {shown(epsilon)}"
         )
     return value
@@ -117,42 +117,44 @@ def batch_norm_training_backprop(
     input_forward : array, shape (N, ..., C) or (N, C, ...)
         Input 1: what the forward pass normalized; float32, float16 or bfloat16 (T1).
     output_delta : array
-        Input 2: the gradient with respect to the output, like `input_forward`.
+        Input 2: the gradient with respect to the output, with the shape and dtype of
+        input_forward.
     mean, variance : array, shape (C,)
         Inputs 3 and 4: the batch's mean and biased variance; float32, or bfloat16 if
         the data is bfloat16 (T2).
     gamma : array, shape (C,), optional
-        Input 5: the scale (T2). None stands for ones.
+        Input 5: the scale (T2). None means ones.
     epsilon : float
-        Added to the variance; positive, and finite and positive as a float32.
+        Added to the variance: positive and finite as a float32.
     data_format : {"NXC", "NCX"}, optional
-        Whether the channels are the last axis or axis 1.
+        Whether the channels are on the last axis (channels last: NHWC, ...) or on
+        axis 1 (channels first: NCHW, ...).
     gamma_delta, beta_delta : bool, optional
-        Whether that optional output is wanted; each on its own.
+        Whether to compute that optional output; each independently.
 
     Returns
     -------
     BatchNormTrainingBackprop
         input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)); None for an
-        output that is not wanted.
+        optional output that was not requested.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `bn_ext.batch_norm_backward`, under this operator's names; besides,
-        TypeError for float64 and for float16 vectors, ValueError for an epsilon that is
-        not positive.
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError
+        for float64 and for float16 vectors, ValueError for an epsilon that is not
+        positive.
 
     Notes
     -----
-    Any rank of 2 and more is accepted. `epsilon` stays a double: pass
+    Any rank from 2 up is accepted. `epsilon` is used as a double: pass
     ``float(np.float32(1e-3))`` to mimic the float attribute. What counts as an array,
-    and what is copied, is as for `bn_ext.batch_norm_backward`; lists of Python's numbers
-    are float64 or integers, so not of these types.
+    and what is copied, is as for `bn_ext.batch_norm_backward`; lists of Python numbers
+    are float64 or integers, so their types are refused.
 
-    Where oneDNN 3.8 on a CPU differs: it wants gamma if all three outputs are asked
-    for; computes a lone input_delta by the formula for frozen statistics; has no
-    bfloat16 vectors, and float16 data on few CPUs only; takes ranks 4 and 5 in NXC,
+    oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested;
+    computes input_delta alone by the formula for frozen statistics; does not support
+    bfloat16 vectors, and float16 data only on a few CPUs; accepts ranks 4 and 5 in NXC,
     2 to 5 in NCX; leaves the parameter gradients of an empty batch unwritten.
 
     Definition: oneDNN Graph Specification, "BatchNormTrainingBackprop-1".
@@ -240,46 +242,47 @@ def batch_norm_training_backward(
     src : array, shape (N, ..., C) or (N, C, ...)
         Input 0: what the forward pass normalized; float32, float16 or bfloat16.
     diff_dst : array
-        Input 1: the gradient with respect to the output, like `src`.
+        Input 1: the gradient with respect to the output, with src's shape and dtype.
     mean, variance : array, shape (C,)
         Inputs 2 and 3: the batch's mean and biased variance; float32, or bfloat16 if
         the data is bfloat16.
     gamma : array, shape (C,), optional
-        Input 4: the scale, of mean's dtype. None stands for ones.
+        Input 4: the scale, in mean's dtype. None means ones.
     epsilon : float
-        Added to the variance; positive, and finite and positive as a float32.
+        Added to the variance: positive and finite as a float32.
     data_format : {"NXC", "NCX"}, optional
-        Whether the channels are the last axis or axis 1.
+        Whether the channels are on the last axis (channels last: NHWC, ...) or on
+        axis 1 (channels first: NCHW, ...).
     diff_gamma, diff_beta : bool, optional
-        Whether the optional outputs are wanted: both or neither.
+        Whether to compute the optional outputs: both or neither.
 
     Returns
     -------
     BatchNormTrainingBackward
-        diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,)), or
-        None for the two.
+        diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,), or
+        both None).
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `bn_ext.batch_norm_backward`; besides, TypeError for float64 and for float16
+        As for `bn_ext.batch_norm_backward`; also TypeError for float64 and for float16
         vectors, ValueError for an epsilon that is not positive and for one optional
         output without the other.
 
     Notes
     -----
-    Without the optional outputs gamma is ignored, as the spec says: nothing of it is
-    looked at, and diff_src is the training formula's with gamma = 1.
-    (`bn_ext.batch_norm_backward` uses gamma whatever is returned.) Any rank of 2 and
-    more is accepted; `epsilon` stays a double. What counts as an array, and what is
-    copied, is as for `bn_ext.batch_norm_backward`; lists of Python's numbers are float64
-    or integers, so not of these types.
+    Without the optional outputs gamma is ignored, as the spec says: it is not even
+    checked, and diff_src follows the training formula with gamma = 1.
+    (`bn_ext.batch_norm_backward` uses gamma whatever it returns.) Any rank from 2 up is
+    accepted; `epsilon` is used as a double. What counts as an array, and what is
+    copied, is as for `bn_ext.batch_norm_backward`; lists of Python numbers are float64
+    or integers, so their types are refused.
 
-    Where oneDNN 3.8 on a CPU differs: its graph computes a lone diff_src by the formula
-    for frozen statistics with gamma = 1 (its primitive uses the training formula);
-    wants gamma if all three outputs are asked for; has no bfloat16 vectors, and
-    float16 data on few CPUs only; takes ranks 4 and 5 in NXC, 2 to 5 in NCX; leaves
-    the parameter gradients of an empty batch unwritten.
+    oneDNN 3.8 on a CPU differs: its graph computes diff_src alone by the formula for
+    frozen statistics with gamma = 1 (its primitive uses the training formula);
+    requires gamma if all three outputs are requested; does not support bfloat16
+    vectors, and float16 data only on a few CPUs; accepts ranks 4 and 5 in NXC, 2 to 5
+    in NCX; leaves the parameter gradients of an empty batch unwritten.
 
     Definition: oneDNN developer guide, Graph API, "BatchNormTrainingBackward".
 

@@ -92,19 +92,19 @@ def fused_batch_norm_grad_v3(
     y_backprop : array, rank 4 or 5
         The gradient with respect to y: float16, bfloat16 or float32.
     x : array
-        The input of the forward pass, like `y_backprop`.
+        The input of the forward pass, with the shape and dtype of y_backprop.
     scale : array of float32, shape (C,)
         The scaling factor.
     reserve_space_1, reserve_space_2 : array of float32, shape (C,)
-        The mean and the biased variance: the batch's with `is_training`, otherwise the
-        population's. As on TensorFlow's CPU, the second is a variance; from cuDNN, where
-        it is an inverse standard deviation, pass ``1 / inverse**2 - epsilon``.
+        The mean and the biased variance: the batch's if `is_training`, otherwise the
+        population's. The second is a variance, as in TensorFlow on a CPU; cuDNN gives an
+        inverse standard deviation instead: pass ``1 / inverse**2 - epsilon``.
     reserve_space_3 : array of float32, or None
         Not used.
     epsilon : float, optional
-        Added to the variance; finite and at least 0. It stays a double.
+        Added to the variance: finite, at least 0. It is used as a double.
     data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
-        Whether the channels are the last axis or axis 1, whatever the rank.
+        Whether the channels are on the last axis or on axis 1, for either rank.
     is_training : bool, optional
         Whether the statistics depend on x.
     name : str, optional
@@ -119,19 +119,18 @@ def fused_batch_norm_grad_v3(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As `bn_ext.batch_norm_backward`, under this operator's names; besides,
-        TypeError for float64 and for vectors that are not float32, ValueError for another
-        rank.
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError
+        for float64 and for vectors that are not float32, ValueError for any other rank.
 
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
-    lists of Python's numbers are float64 or integers, so not of these types.
+    lists of Python numbers are float64 or integers, so their types are refused.
 
-    Where TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two
-    kernels refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for
-    the last two outputs; epsilon is a float32 that nobody checks; its bits change with
-    the number of threads.
+    TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels
+    refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for the last
+    two outputs; epsilon is a float32 that is not checked; its bits change with the
+    number of threads.
 
     Definition: TensorFlow API, "tf.raw_ops.FusedBatchNormGradV3".
 
