@@ -39,7 +39,6 @@ import numpy as np
 
 from cpython.buffer cimport (
     PyBUF_STRIDES,
-    PyBUF_WRITABLE,
     PyBuffer_Release,
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
@@ -84,6 +83,9 @@ _NAME_OF_CODE = {code: name for name, code in _CODE_OF_NAME.items()}
 # dtype -> code, filled with bfloat16's dtype when it is first seen: ml_dtypes is
 # recognised, never imported.
 cdef dict CODE_OF_DTYPE = {np.dtype(name): _CODE_OF_NAME[name] for name in ("float32", "float64", "float16")}
+# code -> the dtype of new arrays. That of an argument is read once, as its buffer is taken:
+# garbage collection may run a finalizer that changes it at any later allocation.
+cdef dict DTYPE_OF_CODE = {code: dtype for dtype, code in CODE_OF_DTYPE.items()}
 
 cdef bint ALLOWED[4][4]
 for _data in _TABLE:
@@ -111,16 +113,35 @@ cdef int code_of(object dtype) except -2:
     if type(module) is ModuleType and dtype.type is module.__dict__.get("bfloat16"):
         if dtype.isnative and dtype.itemsize == 2:
             CODE_OF_DTYPE[dtype] = BN_BF16
+            DTYPE_OF_CODE[BN_BF16] = np.dtype(dtype.type)
             return BN_BF16
     return -1
 
 
 def _shown(value):
-    """Its repr for a message, shortened; its type's name where that fails."""
+    """Its repr for a message, shortened; its type where that fails."""
     try:
-        text = repr(value)
+        text = str.__getitem__(repr(value), slice(None))  # of a subclass of str, a str
     except Exception:
-        return f"an object of type {type(value).__name__}"
+        return "an object of type " + type_name(value)
+    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+
+
+cdef str type_name(object a):
+    """Its type's name, which a metaclass may refuse to tell."""
+    try:
+        name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
+    except Exception:
+        return "an unnamed type"
+    return name if len(name) <= 80 else name[:77] + "..."
+
+
+cdef str dtype_text(object dtype):
+    """As NumPy prints it, shortened: fields may have long names, or be many."""
+    try:
+        text = str(dtype)
+    except Exception:
+        text = dtype.str
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
@@ -131,12 +152,12 @@ def _or(names):
 
 cdef object wrong_dtype(str name, object a, str expected):
     dtype = a.dtype
-    if not dtype.isnative:
+    if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(
             f"{name}: expected native byte order, got {dtype.str}; "
             f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
-    return TypeError(f"{name}: expected {expected}, got {dtype}")
+    return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}")
 
 
 # ---- what comes in ----------------------------------------------------------
@@ -159,10 +180,6 @@ cdef bint lies_elsewhere(object a) except -1:
         ) from None
 
 
-cdef str type_name(object a):
-    return f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-
-
 cdef object base_array(object a, str name):
     """The base-class array over the memory of an array of any class.
 
@@ -176,6 +193,27 @@ cdef object base_array(object a, str name):
     return np.asarray(a)
 
 
+# In variables: of a tuple written where it is used, Cython asks each member, and drops the
+# error of an object whose __class__ raises one.
+cdef tuple SEQUENCES = (list, tuple)
+cdef tuple NO_ARRAYS = (str, bytes, np.generic)
+cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
+cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
+# Levels of lists within lists: NumPy has no more axes.
+cdef enum:
+    DEEPEST = 64
+
+
+cdef object snapshot(object a, int depth):
+    """Lists as tuples, which no method of an element can change while NumPy reads them."""
+    if depth == DEEPEST or not isinstance(a, SEQUENCES):
+        return a
+    items = []
+    for item in tuple(a):
+        items.append(snapshot(item, depth + 1))
+    return tuple(items)
+
+
 cdef object as_array(object a, str name):
     """The base-class array over a's memory, or what NumPy makes of a list or tuple;
     nothing is copied, unless a itself has to copy."""
@@ -183,13 +221,13 @@ cdef object as_array(object a, str name):
         return a
     if isinstance(a, ndarray):
         return base_array(a, name)
-    if isinstance(a, (list, tuple)):
+    if isinstance(a, SEQUENCES):
         try:
-            return np.asarray(a)
-        except ValueError as error:
+            return np.asarray(snapshot(a, 0))
+        except (RuntimeError, ValueError) as error:
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
-    if isinstance(a, (str, bytes, np.generic)):
+    if isinstance(a, NO_ARRAYS):
         raise TypeError(f"{name}: expected an array, got {what}")
     try:
         if lies_elsewhere(a):
@@ -204,7 +242,11 @@ cdef object as_array(object a, str name):
             seen = None
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         hint = ""
-        if str(getattr(a, "dtype", None)) == "torch.bfloat16":
+        try:
+            of_torch = str(getattr(a, "dtype", None)) == "torch.bfloat16"
+        except Exception:
+            of_torch = False
+        if of_torch:
             hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
                     "which copies nothing")
         raise TypeError(
@@ -221,8 +263,14 @@ cdef bint as_flag(object value, str name) except -1:
         return True
     if value is False:
         return False
-    if isinstance(value, (np.bool_, int, np.integer)) and (value == 0 or value == 1):
+    if isinstance(value, np.bool_):
         return bool(value)
+    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
+        value = int(value)
+    if isinstance(value, int):
+        number = int.__index__(value)  # of a subclass, what it is, not what it says
+        if number == 0 or number == 1:
+            return number
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
@@ -231,15 +279,15 @@ cdef double as_epsilon(object epsilon) except? -1:
     if type(epsilon) is float:
         value = epsilon
     else:
-        kind = epsilon.dtype.kind if isinstance(epsilon, (ndarray, np.generic)) else ""
+        kind = epsilon.dtype.kind if isinstance(epsilon, WITH_DTYPE) else ""
         try:
-            if (isinstance(epsilon, (str, bytes, bytearray, complex)) or kind in ("c", "S", "U")
+            if (isinstance(epsilon, NO_NUMBERS) or (kind and kind not in "fiubV")
                     or (isinstance(epsilon, ndarray) and epsilon.ndim)):
                 raise TypeError
             value = epsilon
         except TypeError:
             raise TypeError(f"epsilon: expected a real number, got {_shown(epsilon)}") from None
-        except OverflowError:
+        except (OverflowError, ValueError):
             raise ValueError(
                 f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}"
             ) from None
@@ -464,6 +512,15 @@ cdef int hold(Call *c, int operand, object a) except -1:
     return 0
 
 
+cdef int hold_new(Call *c, int operand, object a) except -1:
+    """The same of an array that was just made: like src, or nothing is done with it."""
+    hold(c, operand, a)
+    if (c.view[operand].itemsize != size_of(c.code)
+            or not same_shape(&c.view[operand], &c.view[BN_SRC])):
+        raise MemoryError("bn_ext: a new array was changed before it was filled")
+    return 0
+
+
 cdef void release(Call *c, int operand) noexcept:
     if c.held[operand]:
         PyBuffer_Release(&c.view[operand])
@@ -620,7 +677,7 @@ cdef object as_out(object out, bint param_grads):
     """`out` as a tuple of its three entries."""
     if out is None:
         return none_given
-    if not isinstance(out, (tuple, list)):
+    if not isinstance(out, SEQUENCES):
         raise TypeError(
             f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
             f"got {type(out).__name__}"
@@ -647,7 +704,7 @@ cdef object as_output(object a, str name):
 
 cdef int check_out(object a, str name, int code) except -1:
     if code_of(a.dtype) != code:
-        raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {a.dtype}")
+        raise ValueError(f"{name}: expected dtype {_NAME_OF_CODE[code]}, got {dtype_text(a.dtype)}")
     return 0
 
 
@@ -676,17 +733,18 @@ cdef int take_param_grad(Call *c, bn_vector *v, object a, str name) except -1:
     check_out(a, name, c.vector_code)
     if not point_at(v, a, c.vector_code, c.channels):
         raise wrong_shape(name, (c.channels,), a)
-    try:
-        PyObject_GetBuffer(a, &view, PyBUF_STRIDES | PyBUF_WRITABLE)
-    except (BufferError, ValueError):
-        raise read_only(name) from None
+    PyObject_GetBuffer(a, &view, PyBUF_STRIDES)
+    writable = not view.readonly
     PyBuffer_Release(&view)
+    if not writable:
+        raise read_only(name)
     return 0
 
 
-cdef object new_param_grad(Call *c, bn_vector *v, object dtype):
-    a = empty(c.channels, dtype)
-    point_at(v, a, c.vector_code, c.channels)
+cdef object new_param_grad(Call *c, bn_vector *v):
+    a = empty(c.channels, DTYPE_OF_CODE[c.vector_code])
+    if not point_at(v, a, c.vector_code, c.channels):
+        raise MemoryError("bn_ext: a new array was changed before it was filled")
     return a
 
 
@@ -778,7 +836,8 @@ cdef int check_shared(Call *c, tuple arrays) except -1:
     if extents[0].end and overlaps_itself(&c.view[BN_DIFF_SRC]):
         raise ValueError(f"{NAMES[0]}: overlaps itself in memory")
     for i in range(2):
-        if extents[1 + i].end and c.channels > 1 and vectors[i].stride == 0:
+        if (extents[1 + i].end and c.channels > 1
+                and distance(vectors[i].stride) < size_of(c.vector_code)):
             raise ValueError(f"{NAMES[1 + i]}: overlaps itself in memory")
     for i in range(3):
         if extents[i].end == 0:
@@ -850,12 +909,16 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
     diff_gamma = as_output(given[1], NAMES[1])
     diff_beta = as_output(given[2], NAMES[2])
 
-    # From here on, none.
+    # From here on, none but finalizers, which may run at any allocation: what was read of an
+    # array is not read again.
     take_data(c, src, diff_dst)
     p.dtype = <bn_dtype>c.code
     take_vector(c, &p.mean, mean, "mean")
     if what == REDUCE:
-        sums = np.zeros((2, c.channels))
+        try:
+            sums = np.zeros((2, c.channels))
+        except ValueError:
+            raise MemoryError("bn_ext: no memory for the sums") from None
         sort_axes(&c.view[BN_SRC], c.channel, &c.order)
         if not c.is_empty:
             run(c, what, src, diff_dst, None, sums, 0)
@@ -878,12 +941,12 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
 
     sort_axes(&c.view[BN_SRC], c.channel, &c.order)
     if diff_src is None:
-        diff_src = dense(&c.view[BN_SRC], src.dtype, &c.order)
-        hold(c, BN_DIFF_SRC, diff_src)
+        diff_src = dense(&c.view[BN_SRC], DTYPE_OF_CODE[c.code], &c.order)
+        hold_new(c, BN_DIFF_SRC, diff_src)
     if grads_wanted and diff_gamma is None:
-        diff_gamma = new_param_grad(c, &p.diff_gamma, mean.dtype)
+        diff_gamma = new_param_grad(c, &p.diff_gamma)
     if grads_wanted and diff_beta is None:
-        diff_beta = new_param_grad(c, &p.diff_beta, mean.dtype)
+        diff_beta = new_param_grad(c, &p.diff_beta)
     # Before anything is written: what follows must not fail for lack of memory.
     grads = new_tuple(BatchNormGradients, (
         diff_src if given[0] is None else given[0],
@@ -955,17 +1018,24 @@ cdef void copy_elements(const Py_buffer *source, const Py_buffer *to,
             return
 
 
-cdef object walkable(Call *c, int operand, object a):
-    """`a`, or a dense copy of it if the kernels cannot walk it in src's order."""
+cdef object walkable(Call *c, int operand, object a, Py_buffer *left):
+    """`a`, or a dense copy of it if the kernels cannot walk it in src's order. The buffer
+    of what was copied is released, or left to the caller."""
     if c.is_empty or follows(&c.view[operand], &c.order):
         return a
     cdef Py_buffer view
-    copied = dense(&c.view[operand], a.dtype, &c.order)
+    copied = dense(&c.view[operand], DTYPE_OF_CODE[c.code], &c.order)
     PyObject_GetBuffer(copied, &view, PyBUF_STRIDES)
+    if view.itemsize != size_of(c.code) or not same_shape(&view, &c.view[operand]):
+        PyBuffer_Release(&view)
+        raise MemoryError("bn_ext: a new array was changed before it was filled")
     if operand != BN_DIFF_SRC:
         with nogil:
             copy_elements(&c.view[operand], &view, &c.order)
-    release(c, operand)
+    if left == NULL:
+        release(c, operand)
+    else:
+        left[0] = c.view[operand]
     c.view[operand] = view
     c.held[operand] = True
     return copied
@@ -979,16 +1049,18 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
     cdef Py_buffer given_back
     cdef double[:, ::1] reduced
     cdef const double[:, ::1] given
-    walkable(c, BN_SRC, src)
-    walkable(c, BN_DIFF_DST, diff_dst)
+    if what == APPLY:
+        given = sums
+        if given.shape[0] != 2 or given.shape[1] != c.channels:
+            raise ValueError("sums: their shape changed during the call")
+    walkable(c, BN_SRC, src, NULL)
+    walkable(c, BN_DIFF_DST, diff_dst, NULL)
     if what == REDUCE:
         c.view[BN_DIFF_SRC] = c.view[BN_SRC]
         written = None
     else:
-        written = walkable(c, BN_DIFF_SRC, diff_src)
+        written = walkable(c, BN_DIFF_SRC, diff_src, &given_back)
     back = written is not diff_src
-    if back:
-        PyObject_GetBuffer(diff_src, &given_back, PyBUF_STRIDES)
     set_axes(&c.problem, c.view, &c.order, c.channel, c.channels)
 
     if what == WHOLE:
@@ -999,7 +1071,6 @@ cdef int run(Call *c, What what, object src, object diff_dst, object diff_src, o
         with nogil:
             status = bn_backward_reduce(&c.problem, &reduced[0, 0])
     else:
-        given = sums
         with nogil:
             status = bn_backward_apply(&c.problem, &given[0, 0], count)
     if back:

@@ -918,6 +918,8 @@ static bn_status run_empty(work *w, const double *given, double *wanted) {
         memset(wanted, 0, sums);
         return BN_OK;
     }
+    if (!p->diff_gamma.data && !p->diff_beta.data)
+        return BN_OK;
     char *memory = malloc(lay_out_work(w, NULL));
     if (!memory)
         return BN_NO_MEMORY;

@@ -20,6 +20,7 @@
  * A task waits only for tasks that running threads have taken, so every wait ends,
  * whatever number of threads the runtime delivers, one included.
  */
+#define _GNU_SOURCE /* CPU_SET */
 #include "schedule.h"
 
 #include <stdatomic.h>
@@ -81,8 +82,10 @@ static void mark_forked(void) {
     atomic_store(&forked, true);
 }
 
+static void leave_pool(void);
+
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(NULL, NULL, mark_forked);
+    pthread_atfork(leave_pool, NULL, mark_forked);
 }
 #endif
 
@@ -175,15 +178,15 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
 static _Thread_local int pool_size = 1;
 static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
 
-/* As "64", "64 k", "2M"; 0 where it is nothing of the kind, which the runtimes ignore. */
+/* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
+ * runtimes ignore. */
 static size_t bytes_of(const char *text, size_t unit) {
     char *end;
     const unsigned long long number = text ? strtoull(text, &end, 10) : 0;
     if (number == 0)
         return 0;
-    while (*end == ' ')
-        end++;
-    const char *const units = "bkmg", *const found = *end ? strchr(units, *end | 32) : NULL;
+    end += strspn(end, " \t\n\v\f\r");
+    const char *const units = "bkmgtp", *const found = *end ? strchr(units, *end | 32) : NULL;
     if (*end && !found)
         return 0;
     if (found)
@@ -200,11 +203,55 @@ __attribute__((constructor)) static void read_stack_size(void) {
             stack_bytes = sizes[i];
 }
 
+/* What a thread of the runtime does as it starts: it allocates, for which the C library may
+ * reserve much address space per thread. */
 static void *pass(void *gate) {
+    void *volatile allocated = malloc(1);
     pthread_mutex_lock(gate);
     pthread_mutex_unlock(gate);
+    free(allocated);
     return NULL;
 }
+
+#ifdef __linux__
+/* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
+ * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
+static void *bind_to_places(void *possible_) {
+    bool *possible = possible_;
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int ids[CPU_SETSIZE];
+        const int n = omp_get_place_num_procs(place);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (n <= 0 || n > CPU_SETSIZE) {
+            *possible = false;
+            continue;
+        }
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < n; i++)
+            if (ids[i] >= 0 && ids[i] < CPU_SETSIZE)
+                CPU_SET(ids[i], &set);
+        if (sched_setaffinity(0, sizeof set, &set))
+            *possible = false;
+    }
+    return NULL;
+}
+
+static bool places_exist(void) {
+    bool possible = true;
+    pthread_t thread;
+    if (omp_get_num_places() == 0)
+        return true;
+    if (pthread_create(&thread, NULL, bind_to_places, &possible))
+        return false;
+    pthread_join(thread, NULL);
+    return possible;
+}
+#else
+static bool places_exist(void) {
+    return true;
+}
+#endif
 
 /* How many of so many further threads could be started, all at a time. */
 static int startable(int wanted) {
@@ -226,8 +273,13 @@ static int startable(int wanted) {
     return n;
 }
 
-/* The threads that a region may be entered with: at most so many. */
-static int team_to_be_had(int threads) {
+/* Pools grow one at a time: between the check and the region, no other call starts threads.
+ * The thread that holds this lets go of it inside its region, when all are there. */
+static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
+
+/* The threads that a region may be entered with: at most so many. With *grows the caller
+ * holds `growing`. */
+static int team_to_be_had(int threads, bool *grows) {
     enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
     if (threads == 1)
         return 1;
@@ -238,8 +290,23 @@ static int team_to_be_had(int threads) {
     free(room);
     if (!room)
         return 1;
-    const int wanted = threads - have + 1, more = startable(wanted);
-    return more == wanted ? threads : have + (int)at_least(0, more - 1);
+    pthread_mutex_lock(&growing);
+    const int wanted = threads - have + 1, more = places_exist() ? startable(wanted) : 0;
+    if (more < wanted)
+        threads = have + (int)at_least(0, more - 1);
+    *grows = threads > 1;
+    if (!*grows)
+        pthread_mutex_unlock(&growing);
+    return threads;
+}
+
+/* Before a fork: a thread that has a pool in the child would wait for it when it ends. */
+static void leave_pool(void) {
+    if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
+        pool_size = 1;
+}
+#elif !defined(_WIN32)
+static void leave_pool(void) {
 }
 #endif
 
@@ -489,7 +556,8 @@ static order choose_order(const bn_schedule *s, int threads) {
 void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
 #if defined(_OPENMP) && !defined(_WIN32)
-    threads = team_to_be_had(threads);
+    bool grows = false;
+    threads = team_to_be_had(threads, &grows);
 #endif
     team l = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
@@ -507,7 +575,14 @@ void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
 #ifdef _OPENMP
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)
-        run_thread(&l, scratch, omp_get_thread_num());
+        {
+            const int me = omp_get_thread_num();
+#ifndef _WIN32
+            if (me == 0 && grows)
+                pthread_mutex_unlock(&growing);
+#endif
+            run_thread(&l, scratch, me);
+        }
 #ifndef _WIN32
         pool_size = atomic_load(&l.entered);
 #endif

@@ -239,6 +239,9 @@ def test_sequences_as_vectors_only_in_the_exact_dtype(rng, p):
         object(),
         np.complex128(1),
         np.array(1j),
+        np.timedelta64(1),
+        np.array("1e-3", object),
+        np.array("1e-3"),
         np.ones(1),
         np.ones(2),
     ],
@@ -342,7 +345,7 @@ def test_unknown_data_format(p, data_format):
 
 @pytest.mark.parametrize("flag", ["is_training", "param_grads"])
 @pytest.mark.parametrize(
-    "value", ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), []]
+    "value", ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1)]
 )
 def test_flags_that_are_neither_true_nor_false(p, flag, value):
     refused(TypeError, f"^{flag}: expected True or False, got", p, **{flag: value})

@@ -333,3 +333,157 @@ def test_a_class_that_lies_about_being_an_array(p):
             bn_ext.batch_norm_backward(**arguments, epsilon=EPSILON)
     with pytest.raises((TypeError, ValueError), match="^out: diff_src: expected"):
         p.run(bn_ext.batch_norm_backward, out=(Pretender(), None, None))
+
+
+# ---- finalizers, which run at any allocation ------------------------------------------
+
+
+FINALIZER = """
+import gc, sys
+import ml_dtypes, numpy as np, bn_ext
+
+class Fuse(np.ndarray):
+    target = None
+    def __del__(self):
+        if Fuse.target is not None:
+            Fuse.target.dtype = np.uint8
+
+class Sums:
+    # Sums of which a copy is made: the array that they were in is let go of then.
+    def __init__(self, target):
+        self.target = target
+    def __array__(self, *_, **__):
+        array = np.ones((C, 2)).view(Fuse).T
+        Fuse.target = self.target
+        return array
+
+n, C = 4000, 64
+for name in ("float32", "bfloat16"):
+    for which in ("src", "diff_dst", "mean", "variance", "gamma"):
+        for order in ("C", "F"):
+            Fuse.target = None
+            dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+            arrays = {"src": np.ones((n, C), dtype)}
+            arrays["diff_dst"] = np.ones((n, C), dtype, order=order)
+            arrays |= {v: np.ones(C, dtype) for v in ("mean", "variance", "gamma")}
+            copies = {k: a.copy() for k, a in arrays.items()}
+            want = bn_ext.batch_norm_backward_apply(
+                **copies, sums=np.ones((2, C)), count=n, epsilon=0)
+            try:
+                found = bn_ext.batch_norm_backward_apply(
+                    **arrays, sums=Sums(arrays[which]), count=n, epsilon=0)
+            except (TypeError, ValueError):
+                continue
+            for a, b in zip(found, want, strict=True):
+                assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), (name, which, order)
+for size in range(1, 4000):
+    np.empty(size, np.uint8)
+"""
+
+
+def fresh_process(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "MALLOC_CHECK_": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_finalizers_that_change_an_array():
+    """What was read of an array is not read again: new memory has the size that is written."""
+    done = fresh_process(FINALIZER)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_garbage_that_changes_an_array():
+    """The same by a cycle that is collected between the checks and the first allocation."""
+    code = """
+import gc, numpy as np, bn_ext
+x, dy, v = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32), np.ones(16, np.float32)
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        x.dtype = np.uint8
+
+class Epsilon:
+    def __float__(self):
+        Cycle()
+        gc.set_threshold(1)
+        return 0.5
+
+grads = bn_ext.batch_norm_backward(x, dy, v, v, epsilon=Epsilon())
+assert grads.diff_src.dtype == np.float32 and grads.diff_src.nbytes == 1024, grads.diff_src.dtype
+"""
+    done = fresh_process(code)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_lists_that_change_while_they_are_read(p):
+    """NumPy would read what is no longer there."""
+
+    class Clearing:
+        def __init__(self, change):
+            self.change = change
+
+        def __array__(self, *_, **__):
+            self.change()
+            return np.zeros(2)
+
+    for change in (list.clear, lambda a: a.extend([1.0] * 1000)):
+        flat = []
+        flat += [1.0, Clearing(lambda change=change, flat=flat: change(flat)), 1.0]
+        inner = [1.0, 2.0]
+        nested = [inner, Clearing(lambda change=change, inner=inner: change(inner)), inner]
+        for thing in (flat, nested):
+            with pytest.raises(TypeError, match="^mean: expected (an array of numbers: |float32)"):
+                bn_ext.batch_norm_backward(p.src, p.diff_dst, thing, p.variance, epsilon=EPSILON)
+    endless = []
+    endless.append(endless)
+    with pytest.raises(TypeError, match="^gamma: "):
+        bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, endless, epsilon=EPSILON)
+
+
+@pytest.mark.parametrize(
+    "argument", ["is_training", "param_grads", "epsilon", "src", "mean", "out"]
+)
+def test_an_object_that_does_not_tell_its_class(p, argument):
+    class Silent:
+        @property
+        def __class__(self):
+            raise KeyError("none of your business")
+
+    arguments = {n: getattr(p, n) for n in ("src", "diff_dst", "mean", "variance", "gamma")}
+    with pytest.raises((KeyError, TypeError), match=f"none of your business|^{argument}: "):
+        bn_ext.batch_norm_backward(**{**arguments, "epsilon": EPSILON, argument: Silent()})
+
+
+def test_names_that_are_not_told(p):
+    """A message is written even where the type or the repr of a thing refuses."""
+
+    class Meta(type):
+        __module__ = __name__ = property(lambda cls: 1 / 0)
+
+    class Text(str):
+        def __len__(self):
+            raise KeyError
+
+        __str__ = __getitem__ = __len__
+
+    class Thing(metaclass=Meta):
+        def __repr__(self):
+            return Text("x" * 1000)
+
+    class Mute(metaclass=Meta):
+        def __repr__(self):
+            raise KeyError
+
+    arguments = {n: getattr(p, n) for n in ("src", "diff_dst", "mean", "variance", "gamma")}
+    for argument in ("src", "mean", "epsilon", "is_training", "num_threads", "data_format"):
+        for thing in (Thing(), Mute()):
+            with pytest.raises((TypeError, ValueError), match=f"^{argument}: ") as caught:
+                bn_ext.batch_norm_backward(**{**arguments, "epsilon": EPSILON, argument: thing})
+            assert len(str(caught.value)) < 200

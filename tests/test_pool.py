@@ -143,3 +143,71 @@ def test_a_call_that_fails_gives_back_its_share():
     x, v = np.ones((40_000, 64), np.float32), np.ones(64, np.float32)
     bn_ext.batch_norm_backward_reduce(x, x, v)
     assert _core._last_call()[0] == _core._default_threads()
+
+
+def test_callers_that_start_together_under_a_limit():
+    """What one call has found free, another does not take before it is used."""
+    code = """
+import threading
+together = threading.Barrier(4)
+found = []
+def first():
+    together.wait()
+    for k in (4, 2, 4, 3, 4):
+        found.append(call(k))
+callers = [threading.Thread(target=first) for _ in range(3)]
+for caller in callers: caller.start()
+allow(4)
+first()
+for caller in callers: caller.join()
+for one in found: print(right, *one)
+"""
+    for _ in range(4):
+        assert all(1 <= used <= 4 for used in threads_used(code))
+
+
+@pytest.mark.parametrize("cpus", ["100000", "0 100000", "0-3000"])
+def test_processors_that_are_not_there(cpus):
+    assert set(threads_used("print(right, *call(4))", GOMP_CPU_AFFINITY=cpus)) <= {1, 4}
+
+
+@pytest.mark.parametrize("size", ["4000\tg", "4000\vG", " 4000g", "4t", "4TB"])
+def test_other_ways_to_ask_for_a_huge_stack(size):
+    assert threads_used("print(right, *call(4))", OMP_STACKSIZE=size) == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_thread_that_forks_and_ends_in_both():
+    """In the child it would wait for its pool, whose threads are not there, as it ends."""
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
+status = []
+def work():
+    call(4)
+    child = os.fork()
+    if child:
+        for _ in range(600):
+            pid, ended = os.waitpid(child, os.WNOHANG)
+            if pid:
+                status.append(ended)
+                break
+            import time; time.sleep(0.05)
+        else:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            status.append("hangs")
+        status.append(call(4))
+    else:
+        global in_child
+        in_child = call(4) == (right, 1)
+in_child = None
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+if in_child is not None:
+    os._exit(not in_child)
+assert status[0] == 0, status
+print(right, *status[1])
+"""
+    assert threads_used(code) == [4]

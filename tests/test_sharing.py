@@ -147,6 +147,9 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
         {**inputs(rng), name: as_strided(number, (CHANNELS,), (0,))},
     )
     assert not number.any()
+    for step in (1, 7, -4):  # less than the 8 bytes of an element
+        view = as_strided(np.zeros(2 * CHANNELS)[CHANNELS:], (CHANNELS,), (step,))
+        refused(f"^out: {name}: overlaps itself", {**inputs(rng), name: view})
     # One channel steps nowhere.
     p = Problem(rng, (ROWS, 1), "NXC", "float64")
     out = {name: as_strided(number, (1,), (0,))}
