@@ -639,3 +639,21 @@ def test_no_memory(data_format):
         bn_ext.batch_norm_backward_reduce(
             huge, huge, np.broadcast_to(np.float32(1), 2**56), data_format=data_format
         )
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_vectors_that_fit_the_other_layout_or_are_empty(rng, data, data_format):
+    """The message says where channels were looked for, and where they would fit."""
+    p = Problem(rng, (6, 4, 5), data_format, data)
+    here, there, other = ("the last axis", "axis 1", "NCX")
+    if data_format == "NCX":
+        here, there, other = there, here, "NXC"
+    channels = p.src.shape[p.axis]
+    expected = rf"^mean: expected shape \({channels},\), for the channels on {here} of src"
+    fits = np.zeros(9 - channels, p.mean.dtype)
+    refused(
+        ValueError, rf'{expected} .*channels on {there}: pass data_format="{other}"', p,
+        mean=fits, data_format=data_format,
+    )  # fmt: skip
+    refused(ValueError, rf"{expected} .*, got \(0,\)", p, mean=fits[:0], data_format=data_format)

@@ -287,3 +287,20 @@ def test_outer_axes_that_do_not_merge(rng, outer, length, is_training):
                     src, diff_dst, *vectors, out=out, num_threads=threads, **options
                 )
                 assert all_bits(found) == wanted
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_out_with_an_axis_that_newaxis_made(rng, data_format):
+    """Its stride is 0, but with one position along it nothing lies twice in one place."""
+    p = Problem(rng, (6, 3, 4), data_format)
+    # With gaps: the buffer of a contiguous array has other strides than the array.
+    into = placed(np.zeros_like(p.src), "gaps")
+    src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
+    assert memoryview(diff_src).strides[-2] == 0
+    wanted = p.run(bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format)
+    found = p.run(
+        bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format,
+        out=(diff_src, None, None),
+    )  # fmt: skip
+    assert found.diff_src is diff_src
+    assert all_bits(found) == all_bits(wanted)

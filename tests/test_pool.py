@@ -98,7 +98,7 @@ print(right, *call(32))
 @pytest.mark.parametrize(
     ("size", "threads"),
     [("4000g", 1), ("4000 G", 1), ("4000000M", 1), ("9999999999999999999", 1),
-     ("512", 4), ("1M", 4), ("300 k", 4), ("much", 4), ("0", 4), ("1x", 4)],
+     ("512", 4), ("4096", 4), ("1M", 4), ("300 k", 4), ("much", 4), ("0", 4), ("1x", 4)],
 )  # fmt: skip
 def test_the_stack_that_threads_shall_have(variable, size, threads):
     found = threads_used("print(right, *call(4))", **{variable: size})

@@ -1,9 +1,11 @@
 """Import, configuration, and the level that is forced."""
 
 import os
+import platform
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ import bn_ext
 from bn_ext import _core, _runtime
 
 ISAS = bn_ext.available_isas()
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def python(code, **environment):
@@ -52,6 +55,39 @@ def test_public_names(module):
     assert names.keys() == PUBLIC[module]
     for name, thing in names.items():
         assert isinstance(thing, str) or thing.__doc__, name
+
+
+#: What /proc/cpuinfo calls the instructions that a level needs beside those of the one before.
+NEEDED = {
+    "baseline": "sse2",
+    "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe",
+    "v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+}
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="asks Linux's /proc/cpuinfo"
+)
+def test_levels_are_those_of_the_cpu():
+    """A level that goes missing is a loss of speed that no result shows."""
+    cpu = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    binary = Path(_core.__file__).read_bytes()
+    levels = []
+    for name, flags in NEEDED.items():
+        if not set(flags.split()) <= set(cpu[1].split()):
+            break
+        levels += [name] if name.encode() + b"\0" in binary else []
+    assert list(ISAS) == levels
+
+
+@pytest.mark.skipif(not CACHES.is_dir(), reason="asks Linux's /sys")
+@pytest.mark.parametrize(("k", "level"), [(0, 2), (1, 3)])
+def test_cache_sizes_are_those_of_the_system(k, level):
+    path = CACHES / f"index{level}" / "size"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    number, unit = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip()).groups()
+    assert _core._cache_sizes()[k] == int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
 
 
 def test_best_isa_by_default():
