@@ -575,7 +575,7 @@ cdef int check_vector_dtype(Call *c, object a, str name) except -1:
         data = _NAME_OF_CODE[c.code]
         error = wrong_dtype(name, a, f"{_or(_TABLE[data])} with {data} data")
         if a.dtype.isnative and a.dtype.kind in "fiu":
-            error = TypeError(f"{error}; pass {name}.astype(np.{_TABLE[data][0]})")
+            error = TypeError(f"{error}; pass np.asarray({name}, np.{_TABLE[data][0]})")
         raise error
     if c.vector_code < 0:
         c.vector_code = code
@@ -624,13 +624,19 @@ cdef object wrong_vector(Call *c, object a, str name):
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if c.last else src.ndim - 1]
     here, there = ("the last axis", "axis 1") if c.last else ("axis 1", "the last axis")
+    cdef int axis
     hints = []
-    if size == others and size != c.channels:
+    # Where mean has fitted, the channels are where they were said to be.
+    if c.problem.mean.data != NULL:
+        others = c.channels
+    elif size == others and size != c.channels:
         hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if c.last else "NXC"}"')
     elif size != c.channels:
-        hints.append(f"if the channels are on another axis, pass "
-                     f"np.moveaxis(src, axis, {-1 if c.last else 1}), and diff_dst likewise, "
-                     "which copies nothing")
+        for axis in range(src.ndim):
+            if src.shape[axis] == size:
+                hints.append(f"if the channels are on axis {axis}, pass np.moveaxis(src, {axis}, "
+                             f"{-1 if c.last else 1}), and diff_dst likewise, which copies nothing")
+                break
     if a.ndim != 1 and (size == c.channels or size == others):
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([

@@ -158,6 +158,17 @@ def _choose_isa(name: str) -> None:
     _core._use_isa(name)
 
 
+def _force_isa(name: str) -> None:
+    try:
+        _choose_isa(name)
+    except ImportError as error:
+        if not _is_command():
+            raise
+        # The command line cannot catch it: the package is imported before its first line runs.
+        print(f"bn-ext: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 def _cpu_quota(
     cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> int | None:
@@ -273,13 +284,6 @@ if not TYPE_CHECKING:
     _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA = os.environ.get("BN_EXT_ISA")
 if _FORCED_ISA is not None:
-    try:
-        _choose_isa(_FORCED_ISA)
-    except ImportError as error:
-        if not _is_command():
-            raise
-        # The command line cannot catch it: the package is imported before its first line runs.
-        print(f"bn-ext: {error}", file=sys.stderr)
-        sys.exit(2)
+    _force_isa(_FORCED_ISA)
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)

@@ -68,7 +68,7 @@ def test_mixed_data(rng, data):
 def test_float64_statistics_with_float32_data_name_the_fix(p, argument):
     message = (
         f"^{argument}: expected float32 with float32 data, got float64; "
-        f"pass {argument}.astype\\(np.float32\\)$"
+        f"pass np.asarray\\({argument}, np.float32\\)$"
     )
     refused(TypeError, message, p, **{argument: getattr(p, argument).astype(np.float64)})
 
@@ -297,7 +297,9 @@ def test_vectors_of_another_shape(p, argument, dims):
 def test_channels_on_another_axis_name_the_fix(rng):
     p = Problem(rng, (6, 2, 4, 5), "NXC")
     vectors = dict.fromkeys(("mean", "variance", "gamma"), np.ones(4, np.float32))
-    refused(ValueError, r"pass np.moveaxis\(src, axis, -1\).* copies nothing", p, **vectors)
+    refused(
+        ValueError, r"on axis 2, pass np.moveaxis\(src, 2, -1\).* copies nothing$", p, **vectors
+    )
     moved = bn_ext.batch_norm_backward(
         np.moveaxis(p.src, 2, -1), np.moveaxis(p.diff_dst, 2, -1), **vectors, epsilon=EPSILON
     )
@@ -320,6 +322,24 @@ def test_the_other_layout_is_named(rng):
         message = rf'pass data_format="{other}"; pass mean.reshape\(-1\)$'
         refused(ValueError, message, p, data_format=mine, **keepdims)
         p.run(bn_ext.batch_norm_backward, data_format=other)
+
+
+def test_one_vector_that_does_not_fit_where_mean_does(rng):
+    """It is that vector that is wrong, whatever other axis has its length."""
+    p = Problem(rng, (4, 6, 5, 3), "NXC")
+    for size in (4, 5, 6, 7):
+        message = rf"got \({size},\)$"
+        refused(
+            ValueError, "^gamma: expected shape .*" + message, p, gamma=np.ones(size, np.float32)
+        )
+
+
+def test_a_list_can_be_converted_as_its_message_says(p):
+    message = r"^mean: .*, got float64; pass np.asarray\(mean, np.float32\)$"
+    mean = p.mean.tolist()
+    refused(TypeError, message, p, mean=mean)
+    p.mean = np.asarray(mean, np.float32)
+    p.run(bn_ext.batch_norm_backward)
 
 
 @pytest.mark.parametrize("argument", ["mean", "variance", "gamma"])
@@ -650,10 +670,12 @@ def test_vectors_that_fit_the_other_layout_or_are_empty(rng, data, data_format):
     if data_format == "NCX":
         here, there, other = there, here, "NXC"
     channels = p.src.shape[p.axis]
-    expected = rf"^mean: expected shape \({channels},\), for the channels on {here} of src"
+    expected = (
+        rf"^mean: expected shape \({channels},\), one value for each channel on {here} of src"
+    )
     fits = np.zeros(9 - channels, p.mean.dtype)
     refused(
-        ValueError, rf'{expected} .*channels on {there}: pass data_format="{other}"', p,
+        ValueError, rf'{expected} .*channels are on {there}, pass data_format="{other}"', p,
         mean=fits, data_format=data_format,
     )  # fmt: skip
     refused(ValueError, rf"{expected} .*, got \(0,\)", p, mean=fits[:0], data_format=data_format)

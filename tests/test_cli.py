@@ -164,6 +164,14 @@ def test_the_reader_closes_the_pipe():
     assert "Traceback" not in done.stderr
 
 
+def test_standard_output_that_is_closed():
+    code = "import sys; from bn_ext._cli import main; sys.exit(main(['info']))"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -P -c "$1" >&-', sys.executable, code], stderr=subprocess.PIPE
+    )
+    assert (done.returncode, done.stderr) == (2, b"bn-ext: standard output is closed\n")
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [(MemoryError(), "not enough memory"), (OSError("the disk is full"), "the disk is full")],

@@ -93,6 +93,9 @@ sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32)
 assert_type(sums, NDArray[np.float64])
 half = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, sums, 8, epsilon=1e-5)
 assert_type(half.diff_src, NDArray[np.float32])
+# Of a generator, sum() may be 0 to a type checker.
+added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
+bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, 16, epsilon=1e-5)
 
 # The operators.
 assert_type(
