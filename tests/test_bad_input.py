@@ -671,7 +671,7 @@ def test_vectors_that_fit_the_other_layout_or_are_empty(rng, data, data_format):
         here, there, other = there, here, "NXC"
     channels = p.src.shape[p.axis]
     expected = (
-        rf"^mean: expected shape \({channels},\), one value for each channel on {here} of src"
+        rf"^mean: expected shape \({channels},\), one value for each channel on {here} of src,"
     )
     fits = np.zeros(9 - channels, p.mean.dtype)
     refused(
