@@ -27,8 +27,6 @@ STUB = PACKAGE / "_core.pyi"
 INSTALLED = Path(bn_ext.__file__).with_name("_core.pyi")
 CALL = "import bn_ext\nbn_ext.batch_norm_backward"
 
-pytestmark = pytest.mark.quick
-
 
 def definitions(stub):
     """{public name: its definition, of overloads the last: the one that jedi goes to}"""
