@@ -65,7 +65,8 @@ class TestWhoDecidesHowThreadsWait:
             "import bn_ext; c = bn_ext.show_config(mode='dicts'); print(c['idle_threads_set_by'])"
         )
         env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME")}
-        env["LD_PRELOAD"] = str(LIBOMP[0])
+        # Behind a sanitizer's runtime, which must come first.
+        env["LD_PRELOAD"] = f"{env.get('LD_PRELOAD', '')} {LIBOMP[0]}".strip()
         done = subprocess.run(
             [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True
         )
