@@ -153,14 +153,6 @@ uintptr_t bn_openmp_address(void) {
 
 #if defined(_OPENMP) && !defined(_WIN32)
 
-/* OpenMP's runtimes end the process where they cannot start a thread (a limit on processes
- * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
- * than the calling thread's pool has, the missing ones, and one more as a margin, are
- * started and joined here: what failed here is not asked of the runtime. Between the two
- * another thread may take what was free; nothing better can be had without a pool of our
- * own. libgomp keeps just the threads of the last team, so that is what is remembered. A
- * region that somebody else enters on this thread, in the same libgomp and with fewer
- * threads, goes unseen. */
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
 /* glibc 2.34 moved these into libc, under new versions that older ones lack. */
 #ifdef __x86_64__
@@ -175,6 +167,13 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
 #endif
 #endif
 
+/* OpenMP's runtimes end the process where they cannot start a thread (a limit on processes
+ * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
+ * than the calling thread's pool has, the missing ones, and one more as a margin, are
+ * started and joined here: what failed here is not asked of the runtime. What code other
+ * than ours takes between the two cannot be helped. libgomp keeps just the threads of the
+ * last team, so that is what is remembered; a region that somebody else enters on this
+ * thread, in the same libgomp and with fewer threads, goes unseen. */
 static _Thread_local int pool_size = 1;
 static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
 
@@ -286,9 +285,10 @@ static int team_to_be_had(int threads, bool *grows) {
     const int have = omp_get_level() ? 1 : pool_size;
     if (threads <= have)
         return threads;
-    void *const room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
+    void *volatile room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
+    const bool has_room = room != NULL;
     free(room);
-    if (!room)
+    if (!has_room)
         return 1;
     pthread_mutex_lock(&growing);
     const int wanted = threads - have + 1, more = places_exist() ? startable(wanted) : 0;
