@@ -176,6 +176,7 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
  * thread, in the same libgomp and with fewer threads, goes unseen. */
 static _Thread_local int pool_size = 1;
 static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
+enum { USUAL_STACK = 8 << 20 };
 
 /* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
  * runtimes ignore. */
@@ -190,7 +191,10 @@ static size_t bytes_of(const char *text, size_t unit) {
         return 0;
     if (found)
         unit = (size_t)1 << (10 * (found - units));
-    return number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
+    const size_t bytes = number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
+    /* Of "64kB" libgomp takes nothing, but the system's choice. */
+    const bool more = found && end[1];
+    return more && bytes < USUAL_STACK ? USUAL_STACK : bytes;
 }
 
 __attribute__((constructor)) static void read_stack_size(void) {
