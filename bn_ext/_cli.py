@@ -490,8 +490,7 @@ def main(arguments: list[str] | None = None) -> int:
     top = parser()
     options = top.parse_args(arguments)
     if sys.stdout is None:
-        if sys.stderr is not None:
-            print("bn-ext: standard output is closed", file=sys.stderr)
+        print("bn-ext: standard output is closed", file=sys.stderr)
         return 2
     if options.command is None:
         top.print_help(sys.stderr)

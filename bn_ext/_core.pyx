@@ -31,6 +31,7 @@ among the others: all axes are inner then.
 """
 
 import operator
+import reprlib
 import sys
 from collections import namedtuple
 from types import ModuleType
@@ -121,7 +122,9 @@ cdef int code_of(object dtype) except -2:
 def _shown(value):
     """Its repr for a message, shortened; its type where that fails."""
     try:
-        text = str.__getitem__(repr(value), slice(None))  # of a subclass of str, a str
+        # Of containers in one another reprlib reads no more than it shows.
+        text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)
+        text = str.__getitem__(text, slice(None))  # of a subclass of str, a str
     except Exception:
         return "an object of type " + type_name(value)
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
@@ -197,6 +200,8 @@ cdef object base_array(object a, str name):
 # error of an object whose __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple NO_ARRAYS = (str, bytes, np.generic)
+cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
+cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
 cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
 # Levels of lists within lists: NumPy has no more axes.
@@ -204,14 +209,27 @@ cdef enum:
     DEEPEST = 64
 
 
-cdef object snapshot(object a, int depth):
-    """Lists as tuples, which no method of an element can change while NumPy reads them."""
-    if depth == DEEPEST or not isinstance(a, SEQUENCES):
+cdef object snapshot(object a, tuple within):
+    """Lists as tuples, which no method of an element can change while NumPy reads them.
+
+    Elements that are arrays of a kind become arrays here. Other sequences are refused, since
+    NumPy would read what they hold by itself, and so is a list that holds itself.
+    """
+    if isinstance(a, SEQUENCES):
+        if len(within) == DEEPEST or id(a) in within:
+            raise ValueError("lists within lists are too deep")
+        within += (id(a),)
+        items = []
+        for item in tuple(a):
+            items.append(snapshot(item, within))
+        return tuple(items)
+    if isinstance(a, SCALARS):
         return a
-    items = []
-    for item in tuple(a):
-        items.append(snapshot(item, depth + 1))
-    return tuple(items)
+    if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
+        return np.asarray(a)
+    if hasattr(a, "__len__"):
+        raise ValueError(f"it holds a sequence of type {type_name(a)}")
+    return a
 
 
 cdef object as_array(object a, str name):
@@ -223,7 +241,7 @@ cdef object as_array(object a, str name):
         return base_array(a, name)
     if isinstance(a, SEQUENCES):
         try:
-            return np.asarray(snapshot(a, 0))
+            return np.asarray(snapshot(a, ()))
         except (RuntimeError, ValueError) as error:
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
@@ -834,7 +852,7 @@ cdef int check_shared(Call *c, tuple arrays) except -1:
     for i in range(3):
         extents[5 + i] = extent_of_vector(vectors[2 + i], c.channels)
     cdef const double[:, ::1] sums
-    if arrays[8] is not None:
+    if arrays[8] is not None and c.channels:
         sums = arrays[8]
         extents[8].begin = <uintptr_t>&sums[0, 0]
         extents[8].end = extents[8].begin + 2 * c.channels * sizeof(double)

@@ -588,7 +588,10 @@ void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
             run_thread(&l, scratch, me);
         }
 #ifndef _WIN32
-        pool_size = atomic_load(&l.entered);
+        /* A team of one leaves the pool as it was. */
+        const int entered = atomic_load(&l.entered);
+        if (entered > 1)
+            pool_size = entered;
 #endif
     } else
 #endif

@@ -414,7 +414,7 @@ MUTANTS = [
     ),
     (
         "_core.pyx",
-        "return np.asarray(snapshot(a, 0))",
+        "return np.asarray(snapshot(a, ()))",
         "return np.asarray(a)",
         "lists read while they change",
     ),
@@ -438,8 +438,8 @@ MUTANTS = [
     ),
     (
         "schedule.c",
-        "pool_size = atomic_load(&l.entered);",
-        "",
+        "            pool_size = entered;",
+        "            ;",
         "what a pool has is asked for again",
     ),
     (

@@ -64,3 +64,7 @@ def test_a_part_without_channels(rng):
         p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON
     )
     assert [a.shape for a in found] == [(4, 0), (0,), (0,)]
+    given = bn_ext.batch_norm_backward_apply(
+        p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON, out=tuple(found)
+    )
+    assert all(a is b for a, b in zip(given, found, strict=True))

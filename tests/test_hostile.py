@@ -6,6 +6,7 @@ object said of itself was believed, or an array was checked before a method of a
 argument could change it.
 """
 
+import collections
 import contextlib
 import itertools
 import os
@@ -441,10 +442,23 @@ def test_lists_that_change_while_they_are_read(p):
         for thing in (flat, nested):
             with pytest.raises(TypeError, match="^mean: expected (an array of numbers: |float32)"):
                 bn_ext.batch_norm_backward(p.src, p.diff_dst, thing, p.variance, epsilon=EPSILON)
+    for sequence in (collections.deque, collections.UserList):
+        flat = []
+        flat += [1.0, Clearing(flat.clear), 1.0]
+        with pytest.raises(TypeError, match="^mean: expected an array of numbers: it holds a"):
+            bn_ext.batch_norm_backward(
+                p.src, p.diff_dst, [sequence([flat])], p.variance, epsilon=EPSILON
+            )
     endless = []
-    endless.append(endless)
-    with pytest.raises(TypeError, match="^gamma: "):
+    endless += [endless, endless]
+    with pytest.raises(TypeError, match="^gamma: .* too deep"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, endless, epsilon=EPSILON)
+    shared = [1.0]
+    for _ in range(60):  # 2^60 elements to who counts them
+        shared = [shared, shared]
+    for argument in ("epsilon", "data_format", "num_threads", "is_training"):
+        with pytest.raises((TypeError, ValueError), match=f"^{argument}: "):
+            p.run(bn_ext.batch_norm_backward, **{argument: shared})
 
 
 @pytest.mark.parametrize(

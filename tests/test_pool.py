@@ -177,7 +177,8 @@ def test_other_ways_to_ask_for_a_huge_stack(size):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_thread_that_forks_and_ends_in_both():
+@pytest.mark.parametrize("one", [False, True])
+def test_a_thread_that_forks_and_ends_in_both(one):
     """In the child it would wait for its pool, whose threads are not there, as it ends."""
     code = """
 import threading, warnings
@@ -185,6 +186,12 @@ warnings.simplefilter("ignore")  # CPython warns of forking with threads: that i
 status = []
 def work():
     call(4)
+    gomp = next((p for p in bn_ext.show_config("dicts")["openmp_libraries"] if "gomp" in p), None)
+    if {one} and gomp:  # a team of one, which leaves the pool as it is
+        import ctypes
+        ctypes.CDLL(gomp).omp_set_max_active_levels(0)
+        assert call(4) == (right, 1)
+        ctypes.CDLL(gomp).omp_set_max_active_levels(1)
     child = os.fork()
     if child:
         for _ in range(600):
@@ -210,4 +217,4 @@ if in_child is not None:
 assert status[0] == 0, status
 print(right, *status[1])
 """
-    assert threads_used(code) == [4]
+    assert threads_used(code.replace("{one}", str(one))) == [4]
