@@ -75,7 +75,7 @@ def _import_core() -> Any:
         from bn_ext import _source_tree
 
         raise _source_tree.not_compiled(in_source_tree) from None
-    if in_source_tree:
+    if in_source_tree:  # pragma: no branch - an installed package has no sources beside it
         from bn_ext import _source_tree
 
         _source_tree.warn_if_older(core.__file__)
