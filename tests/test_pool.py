@@ -43,8 +43,9 @@ def tasks_of(user):
     return count
 
 def allow(more):
-    '''So many threads more than there are; root has no such limit, so nobody is it.'''
-    user = os.getuid() or 65534
+    '''So many threads more than there are; root has no such limit, so it becomes a user that
+    no other process has.'''
+    user = os.getuid() or 60000 + os.getpid() % 5000
     if os.getuid() == 0:
         os.setuid(user)
     limit = tasks_of(user) + more
