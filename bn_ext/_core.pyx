@@ -119,6 +119,11 @@ cdef int code_of(object dtype) except -2:
     return -1
 
 
+cdef str shortened(str text):
+    """No longer than a line of a message."""
+    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+
+
 def _shown(value):
     """Its repr for a message, shortened; its type where that fails."""
     try:
@@ -127,7 +132,7 @@ def _shown(value):
         text = str.__getitem__(text, slice(None))  # of a subclass of str, a str
     except Exception:
         return "an object of type " + type_name(value)
-    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    return shortened(text)
 
 
 cdef str type_name(object a):
@@ -145,7 +150,7 @@ cdef str dtype_text(object dtype):
         text = str(dtype)
     except Exception:
         text = dtype.str
-    return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
+    return shortened(text)
 
 
 def _or(names):
@@ -530,11 +535,11 @@ cdef int hold(Call *c, int operand, object a) except -1:
     return 0
 
 
-cdef int hold_new(Call *c, int operand, object a) except -1:
-    """The same of an array that was just made: like src, or nothing is done with it."""
-    hold(c, operand, a)
-    if (c.view[operand].itemsize != size_of(c.code)
-            or not same_shape(&c.view[operand], &c.view[BN_SRC])):
+cdef int take_new(Call *c, object a, Py_buffer *view) except -1:
+    """The buffer of an array that was just made: like src, or nothing is done with it."""
+    PyObject_GetBuffer(a, view, PyBUF_STRIDES)
+    if view.itemsize != size_of(c.code) or not same_shape(view, &c.view[BN_SRC]):
+        PyBuffer_Release(view)
         raise MemoryError("bn_ext: a new array was changed before it was filled")
     return 0
 
@@ -966,7 +971,8 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
     sort_axes(&c.view[BN_SRC], c.channel, &c.order)
     if diff_src is None:
         diff_src = dense(&c.view[BN_SRC], DTYPE_OF_CODE[c.code], &c.order)
-        hold_new(c, BN_DIFF_SRC, diff_src)
+        take_new(c, diff_src, &c.view[BN_DIFF_SRC])
+        c.held[BN_DIFF_SRC] = True
     if grads_wanted and diff_gamma is None:
         diff_gamma = new_param_grad(c, &p.diff_gamma)
     if grads_wanted and diff_beta is None:
@@ -1049,10 +1055,7 @@ cdef object walkable(Call *c, int operand, object a, Py_buffer *left):
         return a
     cdef Py_buffer view
     copied = dense(&c.view[operand], DTYPE_OF_CODE[c.code], &c.order)
-    PyObject_GetBuffer(copied, &view, PyBUF_STRIDES)
-    if view.itemsize != size_of(c.code) or not same_shape(&view, &c.view[operand]):
-        PyBuffer_Release(&view)
-        raise MemoryError("bn_ext: a new array was changed before it was filled")
+    take_new(c, copied, &view)
     if operand != BN_DIFF_SRC:
         with nogil:
             copy_elements(&c.view[operand], &view, &c.order)

@@ -45,6 +45,7 @@
 
 /* A thread's start is worth about this many elements. */
 enum { ELEMENTS_PER_THREAD = 65536 };
+/* Of a call; startable has room for them on its stack. */
 enum { MOST_THREADS = 1024 };
 
 /* ---- process-wide state ------------------------------------------------ */

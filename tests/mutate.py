@@ -398,7 +398,7 @@ MUTANTS = [
         "_core.pyx",
         "diff_src = dense(&c.view[BN_SRC], DTYPE_OF_CODE[c.code], &c.order)",
         "diff_src = dense(&c.view[BN_SRC], src.dtype, &c.order)",
-        "src's dtype read again after its buffer was taken (hold_new refuses what came of it)",
+        "src's dtype read again after its buffer was taken (take_new refuses what came of it)",
     ),
     (
         "_core.pyx",

@@ -184,6 +184,16 @@ class MeddlingList(list):
         return super().__iter__()
 
 
+def fresh_process(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "MALLOC_CHECK_": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 TARGETS = ["src", "diff_dst", "mean", "variance", "gamma", "out 0", "out 1", "out 2"]
 BY = ["epsilon", "num_threads", "mean", "variance", "gamma", "diff_dst", "out", "count", "sums"]
 CODE = """
@@ -261,13 +271,7 @@ def meddle(by, target):
 def test_arguments_that_change_one_another(by):
     """In a separate process: what goes wrong here ends it, or corrupts its heap."""
     code = CODE.format(tests=os.path.dirname(__file__), by=by)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = fresh_process(code, MALLOC_PERTURB_="165")
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
@@ -380,16 +384,6 @@ for name in ("float32", "bfloat16"):
 for size in range(1, 4000):
     np.empty(size, np.uint8)
 """
-
-
-def fresh_process(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={**os.environ, "MALLOC_CHECK_": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def test_finalizers_that_change_an_array():
