@@ -120,7 +120,7 @@ class Unit:
 
 def sources(source=SOURCE):
     """Every C file."""
-    return sorted(Path(source).glob("*.c"))
+    return sorted(Path(source).rglob("*.c"))
 
 
 def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
@@ -142,7 +142,7 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
 def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys.platform):
     """Objects of all units; one that is newer than every source and made alike is kept."""
     out.mkdir(parents=True, exist_ok=True)
-    changed = max(path.stat().st_mtime for path in Path(source).iterdir())
+    changed = max(path.stat().st_mtime for path in Path(source).rglob("*"))
 
     def make(unit):
         made, stamp = out / f"{unit.name}.o", out / f"{unit.name}.command"

@@ -25,7 +25,7 @@ import build_c
 
 # Relative, as setuptools wants what goes into an archive.
 HERE = Path("src_c")
-DEPENDS = ["setup.py", "build_c.py", *map(str, sorted(HERE.iterdir()))]
+DEPENDS = ["setup.py", "build_c.py", *map(str, sorted(p for p in HERE.rglob("*") if p.is_file()))]
 # Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
 STRIP = "-g" not in os.environ.get("CFLAGS", "").split()
 NO_SYMBOLS = ["-g0"] if STRIP else []

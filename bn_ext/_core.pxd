@@ -10,6 +10,7 @@ cdef extern from "bn.h" nogil:
         BN_F64
         BN_F16
         BN_BF16
+        BN_DTYPES
 
     ctypedef enum bn_status:
         BN_OK
@@ -20,11 +21,17 @@ cdef extern from "bn.h" nogil:
         BN_DIFF_DST
         BN_DIFF_SRC
         BN_OPERANDS
+        BN_MEAN
+        BN_VARIANCE
+        BN_GAMMA
+        BN_DIFF_GAMMA
+        BN_DIFF_BETA
+        BN_VECTORS
         BN_MAX_AXES
 
     ctypedef struct bn_axis:
         int64_t size
-        int64_t stride[3]
+        int64_t stride[BN_OPERANDS]
 
     ctypedef struct bn_vector:
         char *data
@@ -33,17 +40,13 @@ cdef extern from "bn.h" nogil:
 
     ctypedef struct bn_problem:
         bn_dtype dtype
-        char *data[3]
+        char *data[BN_OPERANDS]
         int n_outer
         int n_inner
-        bn_axis outer[64]
+        bn_axis outer[BN_MAX_AXES]
         bn_axis channel
-        bn_axis inner[64]
-        bn_vector mean
-        bn_vector variance
-        bn_vector gamma
-        bn_vector diff_gamma
-        bn_vector diff_beta
+        bn_axis inner[BN_MAX_AXES]
+        bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training
         int num_threads
@@ -51,47 +54,6 @@ cdef extern from "bn.h" nogil:
     bn_status bn_backward(const bn_problem *p)
     bn_status bn_backward_reduce(const bn_problem *p, double *sums)
     bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
-
-    ctypedef struct bn_block:
-        char *data[3]
-        int64_t pitch[3]
-        int64_t step[3]
-        int64_t repeats
-        int64_t cols
-        int rows
-        c_bool streaming
-        c_bool uniform
-
-    ctypedef struct bn_coefs:
-        const void *column
-        int64_t stride
-
-    ctypedef struct bn_sums:
-        double *plane
-        int64_t stride
-        float *running
-
-    ctypedef void bn_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
-
-    ctypedef struct bn_dtype_kernels:
-        bn_kernel *reduce
-        bn_kernel *apply
-        bn_kernel *scale
-        void (*fold)(const bn_sums *sums, int64_t n)
-        void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
-        void (*total)(const bn_sums *sums, int64_t n, const bn_sums *to)
-        void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each,
-                       void *column)
-
-    ctypedef struct bn_kernels:
-        bn_dtype_kernels dtype[4]
-
-    const bn_kernels *bn_kernels_of(int level)
-
-    int bn_isa_count()
-    const char *bn_isa_name(int level)
-    int bn_isa_current()
-    void bn_isa_use(int level)
 
     void bn_set_cpu_quota(int threads)
     void bn_cache_sizes(int64_t *l2, int64_t *last_level)
@@ -101,6 +63,57 @@ cdef extern from "bn.h" nogil:
     uintptr_t bn_openmp_address()
     c_bool bn_forked()
     void bn_last_call(int *threads, int64_t *tasks)
+
+
+cdef extern from "kernels/kernels.h" nogil:
+    enum:
+        FORMULAS
+
+    ctypedef struct formula_needs:
+        const char *name
+
+    const formula_needs formula_table[FORMULAS]
+
+    ctypedef struct bn_block:
+        char *data[BN_OPERANDS]
+        int64_t pitch[BN_OPERANDS]
+        int64_t step[BN_OPERANDS]
+        int64_t repeats
+        int64_t cols
+        int rows
+        c_bool nontemporal
+        c_bool uniform
+
+    ctypedef struct bn_coefs:
+        const void *column
+        int64_t stride
+
+    ctypedef struct bn_sums:
+        double *plane
+        int64_t stride
+        float *float_sums
+
+    ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
+    ctypedef void bn_write_kernel(const bn_block *block, const bn_coefs *coefs)
+
+    ctypedef struct bn_dtype_kernels:
+        bn_sum_kernel *sum[FORMULAS]
+        bn_write_kernel *write[FORMULAS]
+        void (*flush)(const bn_sums *sums, int64_t n)
+        void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
+        void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
+        void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each,
+                       void *column)
+
+    ctypedef struct bn_kernels:
+        bn_dtype_kernels dtype[BN_DTYPES]
+
+    const bn_kernels *bn_kernels_of(int level)
+
+    int bn_isa_count()
+    const char *bn_isa_name(int level)
+    int bn_isa_current()
+    void bn_isa_use(int level)
 
 
 cdef extern from "fp_mode.h" nogil:

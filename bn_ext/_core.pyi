@@ -395,14 +395,16 @@ def _as_array(a: object, name: str) -> NDArray[Any]: ...
 def _as_epsilon(epsilon: object) -> float: ...
 def _as_flag(value: object, name: str) -> bool: ...
 def _shown(value: object) -> str: ...
+def _formulas() -> tuple[str, ...]: ...
 def _run_kernel(
     isa: str,
     dtype: str,
-    name: str,
+    pass_: str,
+    formula: str,
     block: tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int, bool, bool],
     coefs: NDArray[np.uint8],
     planes: NDArray[np.float64],
-    running: NDArray[np.float32] | None,
+    float_sums: NDArray[np.float32] | None,
     stride: int,
     calls: int = 1,
 ) -> None: ...
@@ -411,7 +413,7 @@ def _run_sums_kernel(
     dtype: str,
     name: str,
     planes: NDArray[np.float64],
-    running: NDArray[np.float32] | None,
+    float_sums: NDArray[np.float32] | None,
     n: int,
     other: NDArray[np.float64] | None,
 ) -> None: ...

@@ -650,7 +650,7 @@ cdef object wrong_vector(Call *c, object a, str name):
     cdef int axis
     hints = []
     # Where mean has fitted, the channels are where they were said to be.
-    if c.problem.mean.data != NULL:
+    if c.problem.vector[BN_MEAN].data != NULL:
         others = c.channels
     elif size == others and size != c.channels:
         hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if c.last else "NXC"}"')
@@ -844,8 +844,8 @@ cdef int check_shared(Call *c, tuple arrays) except -1:
     cdef const bn_vector *vectors[5]
     cdef int i, j
     cdef bint in_place
-    vectors[:] = [&c.problem.diff_gamma, &c.problem.diff_beta, &c.problem.mean,
-                  &c.problem.variance, &c.problem.gamma]
+    vectors[:] = [&c.problem.vector[BN_DIFF_GAMMA], &c.problem.vector[BN_DIFF_BETA], &c.problem.vector[BN_MEAN],
+                  &c.problem.vector[BN_VARIANCE], &c.problem.vector[BN_GAMMA]]
     for i in range(9):
         extents[i].begin = extents[i].end = 0
     if arrays[0] is not None:
@@ -914,7 +914,7 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
     cdef double elements = 0
     cdef bint grads_wanted
     c.vector_code = -1
-    p.mean.data = p.variance.data = p.gamma.data = p.diff_gamma.data = p.diff_beta.data = NULL
+    p.vector[BN_MEAN].data = p.vector[BN_VARIANCE].data = p.vector[BN_GAMMA].data = p.vector[BN_DIFF_GAMMA].data = p.vector[BN_DIFF_BETA].data = NULL
     p.epsilon = 0
 
     # Whatever can run code of the caller's.
@@ -942,7 +942,7 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
     # array is not read again.
     take_data(c, src, diff_dst)
     p.dtype = <bn_dtype>c.code
-    take_vector(c, &p.mean, mean, "mean")
+    take_vector(c, &p.vector[BN_MEAN], mean, "mean")
     if what == REDUCE:
         try:
             sums = np.zeros((2, c.channels))
@@ -952,18 +952,18 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
         if not c.is_empty:
             run(c, what, src, diff_dst, None, sums, 0)
         return sums
-    take_vector(c, &p.variance, variance, "variance")
+    take_vector(c, &p.vector[BN_VARIANCE], variance, "variance")
     if gamma is not None:
-        take_vector(c, &p.gamma, gamma, "gamma")
+        take_vector(c, &p.vector[BN_GAMMA], gamma, "gamma")
     if what == APPLY:
         elements = take_count(c, count)
         sums = take_sums(c, sums)
     if diff_src is not None:
         take_diff_src(c, diff_src)
     if diff_gamma is not None:
-        take_param_grad(c, &p.diff_gamma, diff_gamma, NAMES[1])
+        take_param_grad(c, &p.vector[BN_DIFF_GAMMA], diff_gamma, NAMES[1])
     if diff_beta is not None:
-        take_param_grad(c, &p.diff_beta, diff_beta, NAMES[2])
+        take_param_grad(c, &p.vector[BN_DIFF_BETA], diff_beta, NAMES[2])
     if out is not None:
         check_shared(c, (diff_src, diff_gamma, diff_beta, src, diff_dst, mean, variance, gamma,
                          sums))
@@ -974,9 +974,9 @@ cdef object checked(Call *c, What what, object src, object diff_dst, object mean
         take_new(c, diff_src, &c.view[BN_DIFF_SRC])
         c.held[BN_DIFF_SRC] = True
     if grads_wanted and diff_gamma is None:
-        diff_gamma = new_param_grad(c, &p.diff_gamma)
+        diff_gamma = new_param_grad(c, &p.vector[BN_DIFF_GAMMA])
     if grads_wanted and diff_beta is None:
-        diff_beta = new_param_grad(c, &p.diff_beta)
+        diff_beta = new_param_grad(c, &p.vector[BN_DIFF_BETA])
     # Before anything is written: what follows must not fail for lack of memory.
     grads = new_tuple(BatchNormGradients, (
         diff_src if given[0] is None else given[0],
@@ -1391,34 +1391,38 @@ cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     return &bn_kernels_of(level).dtype[code]
 
 
-cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] running) except *:
+def _formulas():
+    """Their names, as the C table has them."""
+    return tuple([formula_table[f].name.decode() for f in range(FORMULAS)])
+
+
+cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] float_sums) except *:
     cdef bn_sums sums
     sums.plane = &planes[0, 0]
     sums.stride = planes.shape[1]
-    sums.running = &running[0, 0] if running is not None else NULL
+    sums.float_sums = &float_sums[0, 0] if float_sums is not None else NULL
     return sums
 
 
-def _run_kernel(isa, dtype, name, block, const unsigned char[:, ::1] coefs,
-                double[:, ::1] planes, float[:, ::1] running, int64_t stride, int calls=1):
-    """Run a block kernel (reduce, apply or scale) `calls` times. Nothing is checked.
+def _run_kernel(isa, dtype, pass_, formula, block, const unsigned char[:, ::1] coefs,
+                double[:, ::1] planes, float[:, ::1] float_sums, int64_t stride, int calls=1):
+    """Run the kernel of a pass ("sum" or "write") of a formula `calls` times. Nothing is checked.
 
-    block: (addresses, pitches, steps, repeats, rows, cols, streaming, uniform), the
+    block: (addresses, pitches, steps, repeats, rows, cols, nontemporal, uniform), the
     first three for src, diff_dst and diff_src. coefs: (BN_COEFS, bytes), planes of
-    `stride` numbers. planes, running: the sums, as bn.h has them.
+    `stride` numbers. planes, float_sums: the sums, as kernels.h has them.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef bn_kernel *kernel = kernels.reduce
-    cdef bn_sums sums = sums_of(planes, running)
+    cdef int f = _formulas().index(formula)
+    cdef bint summing = pass_ == "sum"
+    cdef bn_sums sums = sums_of(planes, float_sums)
     cdef bn_coefs c
     cdef bn_block b
     cdef uint64_t mode
     cdef int i, _i
-    if name != "reduce":
-        kernel = kernels.apply if name == "apply" else kernels.scale
     c.column = &coefs[0, 0]
     c.stride = stride
-    addresses, pitches, steps, b.repeats, b.rows, b.cols, b.streaming, b.uniform = block
+    addresses, pitches, steps, b.repeats, b.rows, b.cols, b.nontemporal, b.uniform = block
     for i in range(BN_OPERANDS):
         b.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i] = pitches[i]
@@ -1426,24 +1430,27 @@ def _run_kernel(isa, dtype, name, block, const unsigned char[:, ::1] coefs,
     with nogil:
         mode = fp_mode_enter()
         for _i in range(calls):
-            kernel(&b, &c, &sums)
+            if summing:
+                kernels.sum[f](&b, &c, &sums)
+            else:
+                kernels.write[f](&b, &c)
         fp_mode_leave(mode)
 
 
-def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] running, int64_t n,
+def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] float_sums, int64_t n,
                      double[:, ::1] other):
-    """Run a kernel that works on sums: fold; add (other to them); total (into other)."""
+    """Run a kernel that works on sums: flush; add (other to them); sum_columns (into other)."""
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef bn_sums sums = sums_of(planes, running), others
+    cdef bn_sums sums = sums_of(planes, float_sums), others
     cdef uint64_t mode = fp_mode_enter()
-    if name == "fold":
-        kernels.fold(&sums, n)
+    if name == "flush":
+        kernels.flush(&sums, n)
     else:
         others = sums_of(other, None)
         if name == "add":
             kernels.add(&sums, &others, n)
         else:
-            kernels.total(&sums, n, &others)
+            kernels.sum_columns(&sums, n, &others)
     fp_mode_leave(mode)
 
 

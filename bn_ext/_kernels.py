@@ -1,6 +1,6 @@
 """The kernels, one by one: what each must compute, in NumPy, and a way to run it.
 
-`expected` does the arithmetic of src_c/backward.inc in the same order, so results can be
+`expected` does the arithmetic of src_c/kernels in the same order, so results can be
 compared bit for bit. Columns never meet in these kernels, so one reference of many columns
 serves every number of columns and every alignment.
 """
@@ -33,8 +33,9 @@ __all__ = [
 
 Array = NDArray[Any]
 
-KERNELS = ("reduce", "apply", "scale")
-SUMS_KERNELS = ("fold", "add", "total")
+#: (pass, formula). The sums of both formulas are one kernel.
+KERNELS = (("sum", "backward"), ("write", "backward"), ("write", "frozen"))
+SUMS_KERNELS = ("flush", "add", "sum_columns")
 ROWS = 8
 #: Bytes of a stretch: so far reach the coefficients of a uniform block.
 STRETCH = 128
@@ -101,7 +102,7 @@ class Case:
     diff_dst: Array
     coefs: Array
     planes: Array
-    running: Array
+    float_sums: Array
 
 
 # ---- what a kernel must compute ---------------------------------------------
@@ -140,10 +141,10 @@ def _expected_sums(case: Case, rows: int) -> tuple[Array, Array]:
     mean = case.coefs[0]
     dy = case.dtype.widen(case.diff_dst)[:rows]
     dy_xc = dy * (case.dtype.widen(case.src)[:rows] - mean)
-    planes, running = case.planes.copy(), case.running.copy()
+    planes, float_sums = case.planes.copy(), case.float_sums.copy()
     if case.dtype.short:
-        running[0] += _tree(dy)
-        running[1] += _tree(dy_xc)
+        float_sums[0] += _tree(dy)
+        float_sums[1] += _tree(dy_xc)
     elif case.dtype.name == "float32":
         for row in dy:
             planes[0] += row
@@ -152,31 +153,31 @@ def _expected_sums(case: Case, rows: int) -> tuple[Array, Array]:
         for row in dy:
             planes[0], planes[2] = _two_sum(planes[0], planes[2], row)
         planes[1], planes[3] = _two_sum(planes[1], planes[3], _tree(dy_xc))
-    return planes, running
+    return planes, float_sums
 
 
-def expected(kernel: str, case: Case, rows: int, uniform: bool = False) -> Any:
-    """What one block of the first `rows` rows gives: diff_src's bits, or (planes, running)."""
+def expected(kernel: tuple[str, str], case: Case, rows: int, uniform: bool = False) -> Any:
+    """What one block of the first `rows` rows gives: diff_src's bits, or (planes, float_sums)."""
     with np.errstate(all="ignore"):
-        if kernel == "reduce":
+        if kernel[0] == "sum":
             return _expected_sums(case, rows)
         coefs = case.coefs[:, :1] if uniform else case.coefs
         mean, shift, slope, scale = coefs
         dx = case.dtype.widen(case.diff_dst)[:rows]
-        if kernel == "apply":
+        if kernel[1] == "backward":
             xc = case.dtype.widen(case.src)[:rows] - mean
             dx = dx - (shift + xc * slope)
         return case.dtype.narrow(scale * dx)
 
 
 def sums_kernel_expected(kernel: str, case: Case, other: Array) -> tuple[Array, Array]:
-    """What fold, add and total leave in (planes, running); total's sums are its column 0."""
-    planes, running = case.planes.copy(), case.running.copy()
+    """What flush, add and sum_columns leave in (planes, float_sums); sum_columns' sums are its column 0."""
+    planes, float_sums = case.planes.copy(), case.float_sums.copy()
     loses = case.dtype.name == "float64"
     with np.errstate(all="ignore"):
-        if kernel == "fold" and case.dtype.short:
-            planes[:2] += running
-            running[:] = 0
+        if kernel == "flush" and case.dtype.short:
+            planes[:2] += float_sums
+            float_sums[:] = 0
         elif kernel == "add":
             for k in range(2):
                 if loses:
@@ -184,12 +185,12 @@ def sums_kernel_expected(kernel: str, case: Case, other: Array) -> tuple[Array, 
                     planes[k], planes[k + 2] = total, lost + other[k + 2]
                 else:
                     planes[k] += other[k]
-        elif kernel == "total":
-            planes = _expected_total(planes, loses)
-    return planes, running
+        elif kernel == "sum_columns":
+            planes = _expected_sum_columns(planes, loses)
+    return planes, float_sums
 
 
-def _expected_total(planes: Array, loses: bool) -> Array:
+def _expected_sum_columns(planes: Array, loses: bool) -> Array:
     lanes = 8
     columns = -(-planes.shape[1] // lanes) * lanes
     padded = np.zeros((4, columns))
@@ -221,17 +222,17 @@ def expand_expected(channel: Array, all_: int, each: int) -> Array:
     return np.tile(np.repeat(channel, each), all_)
 
 
-# ---- running one ------------------------------------------------------------
+# ---- float_sums one ------------------------------------------------------------
 
 
 def run(
     isa: str,
-    kernel: str,
+    kernel: tuple[str, str],
     case: Case,
     operands: Sequence[Array],
     rows: int,
     columns: int,
-    streaming: bool = False,
+    nontemporal: bool = False,
     uniform: bool = False,
     calls: int = 1,
 ) -> None:
@@ -243,7 +244,7 @@ def run(
         1,
         rows,
         columns,
-        streaming,
+        nontemporal,
         uniform,
     )
     coefs = case.coefs
@@ -251,7 +252,7 @@ def run(
         coefs = np.repeat(coefs[:, :1], STRETCH // case.dtype.bits.itemsize, axis=1)
     coefs = np.ascontiguousarray(coefs)
     _core._run_kernel(
-        isa, case.dtype.name, kernel, block, coefs.view(np.uint8), case.planes, case.running,
+        isa, case.dtype.name, *kernel, block, coefs.view(np.uint8), case.planes, case.float_sums,
         coefs.shape[1], calls,
     )  # fmt: skip
 
@@ -266,18 +267,20 @@ def run_expand(isa: str, dtype: Dtype, channel: Array, all_: int, each: int, col
 # ---- timing one -------------------------------------------------------------
 
 #: (kernel, uniform) that are worth timing by themselves.
-TIMED = [("reduce", False), ("apply", False), ("apply", True), ("scale", False)]
-_TENSORS = {"reduce": 2, "apply": 3, "scale": 2}
+TIMED = [(KERNELS[0], False), (KERNELS[1], False), (KERNELS[1], True), (KERNELS[2], False)]
+_TENSORS = dict(zip(KERNELS, (2, 3, 2), strict=True))
 _COLUMNS = 128
 
 
-def speed(isa: str, dtype: str, kernel: str, uniform: bool, seconds: float = 0.1) -> float:
+def speed(
+    isa: str, dtype: str, kernel: tuple[str, str], uniform: bool, seconds: float = 0.1
+) -> float:
     """GB/s of the bytes of src, diff_dst and diff_src that a kernel must touch.
 
-    One thread; eight (reduce) or four rows, so few that all is in the first-level cache.
+    One thread; eight (sum) or four rows, so few that all is in the first-level cache.
     """
     d = DTYPES[dtype]
-    rows = ROWS if kernel == "reduce" else ROWS // 2
+    rows = ROWS if kernel[0] == "sum" else ROWS // 2
     # Rows a line further apart than they are long: no two of them in one cache set.
     pitch = _COLUMNS * d.bits.itemsize + REGISTER
     memory = [np.zeros(rows * pitch + 8192, np.uint8) for _ in range(3)]
@@ -309,4 +312,4 @@ def speeds(dtype: str, seconds: float = 0.1) -> Iterator[tuple[str, dict[str, fl
     """What is timed of one dtype, in words, with its speed at each level."""
     for kernel, uniform in TIMED:
         found = {isa: speed(isa, dtype, kernel, uniform, seconds) for isa in available_isas()}
-        yield kernel + (", one channel" if uniform else ""), found
+        yield " ".join(kernel) + (", one channel" if uniform else ""), found

@@ -149,7 +149,9 @@ class Memory:
         return tuple(found)
 
 
-def check_block_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
+def check_block_kernel(
+    isa: str, kernel: tuple[str, str], dtype: Dtype, rng: np.random.Generator
+) -> int:
     """Check all numbers of rows, lengths and alignments; return the number of runs."""
     most = max(columns for columns, _ in _lengths(dtype))
     runs = 0
@@ -157,24 +159,24 @@ def check_block_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Gener
     for rows in range(1, ROWS + 1):
         case = case_of(dtype, rows, most, rng)
         memory = Memory(case, most)
-        for streaming, uniform in variants[:1] if kernel == "reduce" else variants:
+        for nontemporal, uniform in variants[:1] if kernel[0] == "sum" else variants:
             wanted = _kernels.expected(kernel, case, rows, uniform)
             for columns, offset in _lengths(dtype):
                 operands = memory.views(case, columns, offset, rows)
                 here = replace(
                     case,
                     planes=np.pad(case.planes[:, :columns], ((0, 0), (0, PAD))),
-                    running=np.pad(case.running[:, :columns], ((0, 0), (0, PAD))),
+                    float_sums=np.pad(case.float_sums[:, :columns], ((0, 0), (0, PAD))),
                 )
-                _kernels.run(isa, kernel, here, operands, rows, columns, streaming, uniform)
+                _kernels.run(isa, kernel, here, operands, rows, columns, nontemporal, uniform)
                 runs += 1
                 what = (
-                    f"{isa} {kernel}_{dtype.name}: {rows} rows of {columns}, {offset} bytes past "
-                    f"a boundary, streaming={streaming}, uniform={uniform}"
+                    f"{isa} {' '.join(kernel)} {dtype.name}: {rows} rows of {columns}, {offset} bytes past "
+                    f"a boundary, nontemporal={nontemporal}, uniform={uniform}"
                 )
-                if kernel == "reduce":
+                if kernel[0] == "sum":
                     for name, found, all_ in zip(
-                        ("sums", "running"), (here.planes, here.running), wanted, strict=True
+                        ("sums", "float_sums"), (here.planes, here.float_sums), wanted, strict=True
                     ):
                         _demand(found[:, :columns], all_[:, :columns], f"{what}: {name}")
                         _demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
@@ -194,17 +196,17 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
         wanted = _kernels.sums_kernel_expected(kernel, case, other)
         # Room behind, as scratch has it; it must stay as it was.
         planes = np.pad(case.planes, ((0, 0), (0, PAD)))
-        running = np.pad(case.running, ((0, 0), (0, PAD)))
-        if kernel == "total":
+        float_sums = np.pad(case.float_sums, ((0, 0), (0, PAD)))
+        if kernel == "sum_columns":
             into = planes.copy()
-            _core._run_sums_kernel(isa, dtype.name, kernel, planes, running, columns, into)
+            _core._run_sums_kernel(isa, dtype.name, kernel, planes, float_sums, columns, into)
             planes = into
         else:
             more = np.pad(other, ((0, 0), (0, PAD)))
-            _core._run_sums_kernel(isa, dtype.name, kernel, planes, running, columns, more)
+            _core._run_sums_kernel(isa, dtype.name, kernel, planes, float_sums, columns, more)
         what = f"{isa} {kernel}_{dtype.name}: {columns} columns"
         _demand(planes[:, :columns], wanted[0], what)
-        _demand(running[:, :columns], wanted[1], what)
+        _demand(float_sums[:, :columns], wanted[1], what)
         _demand(planes[:, columns:], np.zeros_like(planes[:, columns:]), what)
         runs += 1
     return runs
@@ -227,7 +229,7 @@ def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
 
 def check_level(isa: str, seed: int) -> int:
     """Check every kernel of one level; return the number of runs."""
-    checks = dict.fromkeys(KERNELS, check_block_kernel)
+    checks: dict[Any, Any] = dict.fromkeys(KERNELS, check_block_kernel)
     checks |= dict.fromkeys(SUMS_KERNELS, check_sums_kernel) | {"expand": check_expand}
     runs = 0
     for dtype in DTYPES.values():

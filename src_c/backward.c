@@ -33,6 +33,7 @@
 
 #include "bn.h"
 #include "fp_mode.h"
+#include "kernels/kernels.h"
 #include "scalar.h"
 #include "schedule.h"
 
@@ -64,11 +65,12 @@ enum {
 typedef struct {
     const bn_problem *p;
     const bn_dtype_kernels *kernels;
-    bn_kernel *reduce, *write; /* NULL: no such kernel */
-    bool fused;                /* reduce and write in the first pass: frozen statistics */
-    bool streaming;            /* diff_src bypasses the cache */
-    int64_t size;              /* bytes of an element */
-    int64_t number;            /* bytes of an arithmetic number */
+    bn_sum_kernel *reduce;
+    bn_write_kernel *write; /* NULL: no such kernel */
+    bool fused;             /* reduce and write in the first pass: frozen statistics */
+    bool streaming;         /* diff_src bypasses the cache */
+    int64_t size;           /* bytes of an element */
+    int64_t number;         /* bytes of an arithmetic number */
     int64_t channels, outer, inner;
     double count; /* elements per channel, over all parts */
 
@@ -84,7 +86,7 @@ typedef struct {
     int64_t tile, tiles;    /* channels per tile, tiles */
     int64_t columns;        /* of the widest tile */
 
-    char *coefs; /* (BN_COEFS, channels), in the arithmetic type */
+    char *coefs; /* (COEFS, channels), in the arithmetic type */
     bn_sums sums;
     double *partial;      /* (chunks, planes, channels) */
     double *gamma, *rstd; /* per channel */
@@ -97,7 +99,7 @@ typedef struct {
 typedef struct {
     int64_t from[2]; /* the channel whose coefficients come first; -1: none laid out */
     bn_coefs coefs[2];
-    char *column[2]; /* (BN_COEFS, columns) each */
+    char *column[2]; /* (COEFS, columns) each */
     bn_sums sums;
     int64_t pending;   /* LONG_ROWS, PARALLEL_ROWS: blocks summed since the last fold */
     char *gathered[2]; /* a piece of src and of diff_dst */
@@ -181,8 +183,8 @@ static int64_t stream_rows(const work *w) {
 
 static void measure(work *w) {
     const bn_problem *p = w->p;
-    w->size = dtype_size(p->dtype);
-    w->number = p->dtype == BN_F64 ? 8 : 4;
+    w->size = bn_dtype_table[p->dtype].size;
+    w->number = bn_dtype_table[p->dtype].number;
     w->channels = p->channel.size;
     w->outer = count_of(p->outer, p->n_outer);
     w->inner = count_of(p->inner, p->n_inner);
@@ -260,18 +262,18 @@ static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
 
 /* Planes that the arithmetic type uses: floats lose nothing in doubles. */
 static int planes(const work *w) {
-    return w->p->dtype == BN_F64 ? BN_PLANES : BN_LOST_DY;
+    return bn_dtype_table[w->p->dtype].summing == LOSES ? BN_PLANES : MOST_SUMS;
 }
 
 /* Are blocks summed in floats before they go into doubles? */
 static bool folds(const work *w) {
-    return w->size == 2;
+    return bn_dtype_table[w->p->dtype].summing == IN_FLOATS;
 }
 
 static size_t lay_out_work(work *w, char *block) {
     size_t used = 0;
     const int64_t c = w->channels;
-    w->coefs = take(block, &used, BN_COEFS * c, w->number);
+    w->coefs = take(block, &used, COEFS * c, w->number);
     w->sums = (bn_sums){take(block, &used, BN_PLANES * c, sizeof(double)), c, NULL};
     w->gamma = take(block, &used, c, sizeof(double));
     w->rstd = take(block, &used, c, sizeof(double));
@@ -286,12 +288,12 @@ static size_t lay_out_scratch(const work *w, scratch *s, char *block) {
     take(block, &used, 1, sizeof *s);
     for (int pass = 0; pass < 2; pass++) {
         s->from[pass] = -1;
-        s->column[pass] = take(block, &used, BN_COEFS * w->columns, w->number);
+        s->column[pass] = take(block, &used, COEFS * w->columns, w->number);
     }
     s->sums.stride = (w->columns + BN_PAD + 7) / 8 * 8;
     const int64_t columns = w->reduce ? s->sums.stride : 0;
     s->sums.plane = take(block, &used, planes(w) * columns, sizeof(double));
-    s->sums.running = take(block, &used, folds(w) ? 2 * columns : 0, sizeof(float));
+    s->sums.float_sums = take(block, &used, folds(w) ? 2 * columns : 0, sizeof(float));
     for (int o = 0; o < 2; o++)
         s->gathered[o] =
             take(block, &used, w->p->n_outer > 1 || !w->regular ? PIECE_ELEMENTS : 0, w->size);
@@ -318,12 +320,12 @@ static void prepare_channels(const work *w) {
     const bn_problem *p = w->p;
     const int64_t n = w->channels;
     double *value = w->value;
-    vector_read(&p->mean, 0, n, value);
-    set_coefs(w, BN_MEAN, 0, n, value);
-    if (!p->variance.data)
+    vector_read(&p->vector[BN_MEAN], 0, n, value);
+    set_coefs(w, COEF_MEAN, 0, n, value);
+    if (!p->vector[BN_VARIANCE].data)
         return;
-    vector_read(&p->variance, 0, n, w->rstd);
-    vector_read(&p->gamma, 0, n, w->gamma);
+    vector_read(&p->vector[BN_VARIANCE], 0, n, w->rstd);
+    vector_read(&p->vector[BN_GAMMA], 0, n, w->gamma);
     if (p->dtype == BN_F64)
         for (int64_t c = 0; c < n; c++) {
             const pair rstd = pair_rsqrt(pair_sum(w->rstd[c], p->epsilon));
@@ -336,7 +338,7 @@ static void prepare_channels(const work *w) {
             w->rstd[c] = 1 / sqrt(w->rstd[c] + p->epsilon);
             value[c] = w->gamma[c] * w->rstd[c];
         }
-    set_coefs(w, BN_SCALE, 0, n, value);
+    set_coefs(w, COEF_SCALE, 0, n, value);
 }
 
 /* Inf or NaN make what was lost meaningless. */
@@ -352,7 +354,7 @@ static void finish_channels(const work *w, int64_t from, int64_t n) {
     double *value = w->value + from, *slope = w->gamma + from;
     for (int64_t c = 0; c < n; c++)
         value[c] = sum_dy[c] / w->count;
-    set_coefs(w, BN_SHIFT, from, n, value);
+    set_coefs(w, COEF_SHIFT, from, n, value);
     /* gamma has done its duty: its place takes the slopes. */
     if (p->dtype == BN_F64)
         for (int64_t c = 0; c < n; c++) {
@@ -366,11 +368,11 @@ static void finish_channels(const work *w, int64_t from, int64_t n) {
             value[c] = rstd[c] * sum_dy_xc[c];
             slope[c] = rstd[c] * value[c] / w->count;
         }
-    set_coefs(w, BN_SLOPE, from, n, slope);
-    if (p->diff_beta.data)
-        vector_write(&p->diff_beta, from, n, sum_dy);
-    if (p->diff_gamma.data)
-        vector_write(&p->diff_gamma, from, n, value);
+    set_coefs(w, COEF_SLOPE, from, n, slope);
+    if (p->vector[BN_DIFF_BETA].data)
+        vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
+    if (p->vector[BN_DIFF_GAMMA].data)
+        vector_write(&p->vector[BN_DIFF_GAMMA], from, n, value);
 }
 
 /* ---- sums -------------------------------------------------------------- */
@@ -380,12 +382,12 @@ static void clear_sums(const work *w, scratch *s, int64_t columns) {
     for (int plane = 0; plane < planes(w); plane++)
         memset(s->sums.plane + plane * s->sums.stride, 0, all * sizeof(double));
     for (int plane = 0; plane < 2 && folds(w); plane++)
-        memset(s->sums.running + plane * s->sums.stride, 0, all * sizeof(float));
+        memset(s->sums.float_sums + plane * s->sums.stride, 0, all * sizeof(float));
     s->pending = 0;
 }
 
 static bn_sums from_column(const bn_sums *sums, int64_t column) {
-    float *running = sums->running ? sums->running + column : NULL;
+    float *running = sums->float_sums ? sums->float_sums + column : NULL;
     return (bn_sums){sums->plane + column, sums->stride, running};
 }
 
@@ -416,13 +418,13 @@ static void finish_tile(void *work_, int64_t tile) {
         const bn_sums all = partial_of(w, chunk), part = from_column(&all, from);
         w->kernels->add(&sums, &part, n);
     }
-    for (int which = 0; planes(w) == BN_PLANES && which < BN_LOST_DY; which++) {
+    for (int which = 0; planes(w) == BN_PLANES && which < MOST_SUMS; which++) {
         double *sum = sums.plane + which * sums.stride;
-        const double *lost = sums.plane + (which + BN_LOST_DY) * sums.stride;
+        const double *lost = sums.plane + (which + MOST_SUMS) * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = rounded(sum[c], lost[c]);
     }
-    if (w->p->variance.data)
+    if (w->p->vector[BN_VARIANCE].data)
         finish_channels(w, from, n);
 }
 
@@ -435,13 +437,13 @@ static const bn_coefs *coefs_of(const work *w, scratch *s, int pass, int64_t fro
     s->from[pass] = from;
     const int64_t each = w->form == PIXELS ? 1 : w->form == ROWS ? w->inner : w->lanes;
     const char *channel = w->coefs + from * w->number;
-    const int written = w->p->training ? (1 << BN_COEFS) - 1 : 1 << BN_SCALE;
-    const int needed = (pass == 0) << BN_MEAN | (pass == 1 || w->fused ? written : 0);
+    const int written = w->p->training ? (1 << COEFS) - 1 : 1 << COEF_SCALE;
+    const int needed = (pass == 0) << COEF_MEAN | (pass == 1 || w->fused ? written : 0);
     if (w->merged == 1 && each == 1) {
         s->coefs[pass] = (bn_coefs){channel, w->channels};
         return &s->coefs[pass];
     }
-    for (int i = 0; i < BN_COEFS; i++)
+    for (int i = 0; i < COEFS; i++)
         if (needed >> i & 1)
             w->kernels->expand(channel + i * w->channels * w->number, w->merged, n, each,
                                s->column[pass] + i * w->columns * w->number);
@@ -453,7 +455,8 @@ static const bn_coefs *coefs_of(const work *w, scratch *s, int pass, int64_t fro
 typedef struct {
     const work *w;
     scratch *s;
-    bn_kernel *reduce, *write;
+    bn_sum_kernel *reduce;
+    bn_write_kernel *write;
     bn_coefs coefs;
     bn_sums sums;
 } job;
@@ -461,7 +464,7 @@ typedef struct {
 /* A block of up to eight rows, APPLY_STREAMS of them at a time. */
 static void write_block(const job *j, const bn_block *whole, const bn_coefs *coefs) {
     if (whole->rows <= APPLY_STREAMS) {
-        j->write(whole, coefs, &j->sums);
+        j->write(whole, coefs);
         return;
     }
     for (int done = 0; done < whole->rows; done += APPLY_STREAMS) {
@@ -469,7 +472,7 @@ static void write_block(const job *j, const bn_block *whole, const bn_coefs *coe
         b.rows = (int)at_most(APPLY_STREAMS, whole->rows - done);
         for (int o = 0; o < BN_OPERANDS; o++)
             b.data[o] = (char *)((uintptr_t)b.data[o] + (uintptr_t)(done * b.pitch[o]));
-        j->write(&b, coefs, &j->sums);
+        j->write(&b, coefs);
     }
 }
 
@@ -513,7 +516,8 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
                       int64_t column) {
     const work *w = j->w;
     job reduce = *j, write = *j;
-    reduce.write = write.reduce = NULL;
+    reduce.write = NULL;
+    write.reduce = NULL;
     for (int64_t done = 0; j->reduce && done < run_block->cols; done += PIECE) {
         const bn_block b = gathered_block(j, n, at_most(PIECE, run_block->cols - done));
         for (int k = 0; k < n; k++) {
@@ -529,7 +533,7 @@ static void do_uneven(const job *j, const bn_block *run_block, const int64_t *in
         bn_block b = *run_block;
         b.rows = 1;
         b.repeats = 1;
-        b.streaming = w->streaming;
+        b.nontemporal = w->streaming;
         int64_t offset[BN_OPERANDS];
         row_offset(w, index[k], offset);
         shift(&b, offset);
@@ -558,7 +562,7 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
         b.repeats = even ? (g < last ? last : q) - g : 1;
         if (j->reduce && folds(w))
             b.repeats = at_most(b.repeats, FOLD_BLOCKS - pending);
-        b.streaming = w->streaming;
+        b.nontemporal = w->streaming;
         if (even) {
             int64_t offset[BN_OPERANDS];
             row_offset(w, (row + g) * w->merged + run, offset);
@@ -577,7 +581,7 @@ static void do_rows(const job *j, const bn_block *run_block, int64_t row, int64_
         g += b.repeats;
         pending += b.repeats;
         if (j->reduce && folds(w) && (pending == FOLD_BLOCKS || g == q)) {
-            w->kernels->fold(&sums, run_block->cols);
+            w->kernels->flush(&sums, run_block->cols);
             pending = 0;
         }
     }
@@ -632,7 +636,7 @@ static void reduce_lanes(const job *j, bn_block *b, int64_t blocks) {
         advance(b, done * b->step[BN_SRC]);
         j->s->pending += done;
         if (folds(j->w) && j->s->pending == FOLD_BLOCKS) {
-            j->w->kernels->fold(&j->sums, j->w->lanes);
+            j->w->kernels->flush(&j->sums, j->w->lanes);
             j->s->pending = 0;
         }
     }
@@ -667,7 +671,7 @@ static void write_columns(const job *j, bn_block *b, int64_t n) {
         b->step[o] = 0;
     b->cols = n;
     b->repeats = 1;
-    b->streaming = j->w->streaming;
+    b->nontemporal = j->w->streaming;
     b->uniform = true;
     write_block(j, b, &j->coefs);
 }
@@ -877,7 +881,7 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
     if (!j.reduce)
         return;
     if (folds(w) && s->pending)
-        w->kernels->fold(&s->sums, columns);
+        w->kernels->flush(&s->sums, columns);
     if (w->form == PIXELS) {
         keep_merged(w, s, from, n, chunk);
         return;
@@ -886,7 +890,7 @@ static void do_chunk(const work *w, scratch *s, int pass, int64_t from, int64_t 
     const bn_sums all = partial_of(w, chunk);
     for (int64_t c = 0; c < n; c++) {
         const bn_sums own = from_column(&s->sums, c * each), to = from_column(&all, from + c);
-        w->kernels->total(&own, each, &to);
+        w->kernels->sum_columns(&own, each, &to);
     }
 }
 
@@ -918,7 +922,7 @@ static bn_status run_empty(work *w, const double *given, double *wanted) {
         memset(wanted, 0, sums);
         return BN_OK;
     }
-    if (!p->diff_gamma.data && !p->diff_beta.data)
+    if (!p->vector[BN_DIFF_GAMMA].data && !p->vector[BN_DIFF_BETA].data)
         return BN_OK;
     char *memory = malloc(lay_out_work(w, NULL));
     if (!memory)
@@ -930,10 +934,10 @@ static bn_status run_empty(work *w, const double *given, double *wanted) {
         finish_channels(w, 0, w->channels);
     } else {
         memset(w->value, 0, (size_t)w->channels * sizeof *w->value);
-        if (p->diff_gamma.data)
-            vector_write(&p->diff_gamma, 0, w->channels, w->value);
-        if (p->diff_beta.data)
-            vector_write(&p->diff_beta, 0, w->channels, w->value);
+        if (p->vector[BN_DIFF_GAMMA].data)
+            vector_write(&p->vector[BN_DIFF_GAMMA], 0, w->channels, w->value);
+        if (p->vector[BN_DIFF_BETA].data)
+            vector_write(&p->vector[BN_DIFF_BETA], 0, w->channels, w->value);
     }
     free(memory);
     return BN_OK;
@@ -979,10 +983,11 @@ static bn_status run_on(work *w, int threads, const double *given, double *wante
 /* Sums given: no first pass. Sums wanted: no second one. */
 static bn_status run(const bn_problem *p, const double *given, double *wanted, double count) {
     work w = {.p = p, .kernels = &bn_kernels_current()->dtype[p->dtype]};
-    const bool param_grads = p->diff_gamma.data || p->diff_beta.data;
+    const formula f = p->training ? BACKWARD : FROZEN;
+    const bool param_grads = p->vector[BN_DIFF_GAMMA].data || p->vector[BN_DIFF_BETA].data;
     w.fused = !p->training && param_grads && !given && !wanted;
-    w.reduce = wanted || w.fused || (p->training && !given) ? w.kernels->reduce : NULL;
-    w.write = wanted ? NULL : p->training ? w.kernels->apply : w.kernels->scale;
+    w.reduce = wanted || w.fused || (p->training && !given) ? w.kernels->sum[f] : NULL;
+    w.write = wanted ? NULL : w.kernels->write[f];
     measure(&w);
     w.count = count > 0 ? count : (double)w.outer * (double)w.inner;
     const int64_t elements = w.outer * w.channels * w.inner;

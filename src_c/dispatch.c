@@ -3,7 +3,7 @@
  * setup.py compiles kernels.c once per level and defines BN_LEVELS(X) as a list
  * of X(name), worst level first.
  */
-#include "bn.h"
+#include "kernels/kernels.h"
 
 #include <stddef.h>
 

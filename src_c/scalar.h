@@ -32,10 +32,6 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-static inline int64_t dtype_size(bn_dtype dtype) {
-    return dtype == BN_F64 ? 8 : dtype == BN_F32 ? 4 : 2;
-}
-
 static inline double f16_to_double(uint16_t half) {
     const int exponent = half >> 10 & 31, fraction = half & 1023;
     double magnitude;

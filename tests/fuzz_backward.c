@@ -228,14 +228,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     bn_problem p = {.dtype = dtype, .epsilon = 1e-3, .training = take(2)};
     for (int o = 0; o < BN_OPERANDS; o++)
         p.data[o] = plain[o];
-    p.mean = (bn_vector){vector[0], width, number};
-    p.variance = (bn_vector){vector[1], width, number};
+    p.vector[BN_MEAN] = (bn_vector){vector[0], width, number};
+    p.vector[BN_VARIANCE] = (bn_vector){vector[1], width, number};
     if (take(4))
-        p.gamma = (bn_vector){vector[2], width, number};
+        p.vector[BN_GAMMA] = (bn_vector){vector[2], width, number};
     const bool param_grads = take(4);
     if (param_grads) {
-        p.diff_gamma = (bn_vector){plain_vector[0], width, number};
-        p.diff_beta = (bn_vector){plain_vector[1], width, number};
+        p.vector[BN_DIFF_GAMMA] = (bn_vector){plain_vector[0], width, number};
+        p.vector[BN_DIFF_BETA] = (bn_vector){plain_vector[1], width, number};
     }
     set_axes(&p, &dense);
     p.num_threads = 1;
@@ -252,8 +252,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     for (int o = 0; o < BN_OPERANDS; o++)
         p.data[o] = operand[o];
     if (param_grads) {
-        p.diff_gamma.data = vector[3];
-        p.diff_beta.data = vector[4];
+        p.vector[BN_DIFF_GAMMA].data = vector[3];
+        p.vector[BN_DIFF_BETA].data = vector[4];
     }
     set_axes(&p, &given);
     p.num_threads = 1 + (int)take(4);
@@ -265,8 +265,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     if (split) {
         double *sums = allocate(2 * (size_t)channels * sizeof *sums);
         bn_problem reduce = p;
-        reduce.variance.data = reduce.gamma.data = NULL;
-        reduce.diff_gamma.data = reduce.diff_beta.data = NULL;
+        reduce.vector[BN_VARIANCE].data = reduce.vector[BN_GAMMA].data = NULL;
+        reduce.vector[BN_DIFF_GAMMA].data = reduce.vector[BN_DIFF_BETA].data = NULL;
         if (bn_backward_reduce(&reduce, sums) != BN_OK ||
             bn_backward_apply(&p, sums, (double)elements / (double)channels) != BN_OK)
             abort();

@@ -41,7 +41,7 @@ static bool same(const shape *s, bool training) {
         for (int64_t i = 0; i < all; i++)
             data[o][i] = number(i + o);
     }
-    for (int v = 0; v < 5; v++) {
+    for (int v = 0; v < BN_VECTORS; v++) {
         vector[v] = malloc((size_t)c * sizeof **vector);
         for (int64_t i = 0; i < c; i++)
             vector[v][i] = 1 + (float)i / (float)c;
@@ -60,9 +60,8 @@ static bool same(const shape *s, bool training) {
         p.inner[0].size = s->inner;
         p.inner[0].stride[o] = size;
     }
-    bn_vector *const vectors[] = {&p.mean, &p.variance, &p.gamma, &p.diff_gamma, &p.diff_beta};
-    for (int v = 0; v < 5; v++)
-        *vectors[v] = (bn_vector){(char *)vector[v], size, BN_F32};
+    for (int v = 0; v < BN_VECTORS; v++)
+        p.vector[v] = (bn_vector){(char *)vector[v], size, BN_F32};
     p.epsilon = 1e-3;
     p.training = training;
     p.num_threads = threads;
@@ -70,8 +69,8 @@ static bool same(const shape *s, bool training) {
 
     p.num_threads = 1;
     p.data[BN_DIFF_SRC] = (char *)alone;
-    p.diff_gamma.data = (char *)alone_grads[0];
-    p.diff_beta.data = (char *)alone_grads[1];
+    p.vector[BN_DIFF_GAMMA].data = (char *)alone_grads[0];
+    p.vector[BN_DIFF_BETA].data = (char *)alone_grads[1];
     ok = bn_backward(&p) == BN_OK && ok;
     ok = !memcmp(alone, data[BN_DIFF_SRC], (size_t)all * sizeof *alone) && ok;
     for (int v = 0; v < 2; v++)
@@ -80,7 +79,7 @@ static bool same(const shape *s, bool training) {
     free(alone);
     for (int o = 0; o < 3; o++)
         free(data[o]);
-    for (int v = 0; v < 5; v++)
+    for (int v = 0; v < BN_VECTORS; v++)
         free(vector[v]);
     for (int v = 0; v < 2; v++)
         free(alone_grads[v]);

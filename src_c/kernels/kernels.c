@@ -6,8 +6,8 @@
  */
 #include <stdbool.h>
 
-#include "bn.h"
-#include "vec.h"
+#include "kernels/kernels.h"
+#include "kernels/vec.h"
 
 #ifndef BN_LEVEL
 #error "BN_LEVEL names the instruction-set level (see setup.py)"
@@ -23,20 +23,26 @@ typedef enum { REDUCE, APPLY, SCALE } action;
 
 #define ARITHMETIC f32
 #define STORAGE    f32
-#include "backward.inc"
+#include "kernels/loops.inc"
 #undef STORAGE
 #define STORAGE f16
-#include "backward.inc"
+#include "kernels/loops.inc"
 #undef STORAGE
 #define STORAGE bf16
-#include "backward.inc"
+#include "kernels/loops.inc"
 #undef STORAGE
 #undef ARITHMETIC
 #define ARITHMETIC f64
 #define STORAGE    f64
-#include "backward.inc"
+#include "kernels/loops.inc"
 
-#define TABLE(x)  {reduce_##x, apply_##x, scale_##x, fold_##x, add_##x, total_##x, expand_##x}
+#define TABLE(x)                                                                                   \
+    {.sum = {[BACKWARD] = reduce_##x, [FROZEN] = reduce_##x},                                      \
+     .write = {[BACKWARD] = apply_##x, [FROZEN] = scale_##x},                                      \
+     .flush = fold_##x,                                                                            \
+     .add = add_##x,                                                                               \
+     .sum_columns = total_##x,                                                                     \
+     .expand = expand_##x}
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 

@@ -1,0 +1,35 @@
+/* dtypes.h: the types an element may have, a line each. */
+#ifndef BN_DTYPES_H
+#define BN_DTYPES_H
+
+#include <stdbool.h>
+
+/* X(code, name in C, name in NumPy, type it is computed in, bytes, how it is summed). Sums are
+ * kept in doubles. ALONE: so is every term of the plain sum. LOSES: so is what rounding takes
+ * from them. IN_FLOATS: a few blocks are added up in floats first. */
+#define BN_DTYPE_TABLE(X)                                                                          \
+    X(BN_F32, f32, "float32", f32, 4, ALONE)                                                       \
+    X(BN_F64, f64, "float64", f64, 8, LOSES)                                                       \
+    X(BN_F16, f16, "float16", f32, 2, IN_FLOATS)                                                   \
+    X(BN_BF16, bf16, "bfloat16", f32, 2, IN_FLOATS)
+
+typedef enum { ALONE, LOSES, IN_FLOATS } bn_summing;
+
+#define ENUMERATED(code, ...) code,
+typedef enum { BN_DTYPE_TABLE(ENUMERATED) BN_DTYPES } bn_dtype;
+#undef ENUMERATED
+
+typedef struct {
+    const char *name;
+    int size;   /* bytes of an element */
+    int number; /* bytes of the type it is computed in */
+    bn_summing summing;
+} bn_dtype_facts;
+
+enum { f32_NUMBER = 4, f64_NUMBER = 8 };
+#define FACTS(code, c_name, name, computed, size, summing)                                         \
+    [code] = {name, size, computed##_NUMBER, summing},
+static const bn_dtype_facts bn_dtype_table[BN_DTYPES] = {BN_DTYPE_TABLE(FACTS)};
+#undef FACTS
+
+#endif

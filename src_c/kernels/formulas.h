@@ -1,0 +1,56 @@
+/* formulas.h: the operations, and what each pass of one reads, takes and writes.
+ *
+ * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE
+ * computes results from coefficients that follow from those sums. What is added and what
+ * is written stands in formulas.inc; what happens once per channel in between, in
+ * operations/.
+ */
+#ifndef BN_FORMULAS_H
+#define BN_FORMULAS_H
+
+#include "bn.h"
+
+typedef enum { BACKWARD, FROZEN, FORMULAS } formula;
+typedef enum { SUM, WRITE, PASSES } pass;
+
+/* What a channel contributes: a number each, in the arithmetic type. */
+enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEFS };
+
+/* Sums of a formula, at most. */
+enum { MOST_SUMS = 2 };
+
+#define OPERAND(role) (1u << BN_##role)
+#define COEF(role)    (1u << COEF_##role)
+
+/* Operands and coefficients as bits. */
+typedef struct {
+    unsigned reads, writes, takes;
+} pass_needs;
+
+typedef struct {
+    const char *name;
+    pass_needs pass[PASSES];
+    /* The operand whose elements themselves are the terms of the first sum, which then is
+     * kept closer than the others (loops.inc says why); BN_OPERANDS: there is none. */
+    int plain;
+} formula_needs;
+
+static const formula_needs formula_table[FORMULAS] = {
+    [BACKWARD] =
+        {
+            .name = "backward",
+            .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
+            .pass[WRITE] = {OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
+                            COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE)},
+            .plain = BN_DIFF_DST,
+        },
+    [FROZEN] =
+        {
+            .name = "frozen",
+            .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
+            .pass[WRITE] = {OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE)},
+            .plain = BN_DIFF_DST,
+        },
+};
+
+#endif

@@ -1,0 +1,79 @@
+/* kernels.h: what a kernel is given, and the table of them that each instruction-set level
+ * has. A kernel carries one pass of one formula over one block; it knows nothing of shapes.
+ */
+#ifndef BN_KERNELS_H
+#define BN_KERNELS_H
+
+#include "bn.h"
+#include "kernels/formulas.h"
+
+enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
+
+/* Up to BN_ROWS rows of as many columns, `pitch` bytes apart, and the same again `repeats`
+ * times, each `step` bytes on. The cols elements of a row are contiguous. A kernel touches
+ * no byte outside them. Where it writes: with `nontemporal` it bypasses the cache where it
+ * fills registers; with `uniform` all columns are of one channel, and coefficients are laid
+ * out for BN_STRETCH_BYTES of elements alone. */
+typedef struct {
+    char *data[BN_OPERANDS];
+    int64_t pitch[BN_OPERANDS];
+    int64_t step[BN_OPERANDS];
+    int64_t repeats, cols;
+    int rows;
+    bool nontemporal, uniform;
+} bn_block;
+
+/* Coefficients by columns: COEFS planes of `stride` numbers each, in the arithmetic type
+ * (double for BN_F64, float for the others). */
+typedef struct {
+    const void *column;
+    int64_t stride;
+} bn_coefs;
+
+/* Sums by columns, in planes of `stride` doubles each: MOST_SUMS sums, and behind them what
+ * rounding took from each (BN_F64 alone: the other types sum floats in doubles and lose
+ * nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
+ * their own. Kernels may add zeros to up to BN_PAD columns behind the last. */
+enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
+
+typedef struct {
+    double *plane;
+    int64_t stride;
+    float *float_sums;
+} bn_sums;
+
+typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
+typedef void bn_write_kernel(const bn_block *block, const bn_coefs *coefs);
+
+typedef struct {
+    bn_sum_kernel *sum[FORMULAS];
+    bn_write_kernel *write[FORMULAS];
+
+    /* Move n columns of float_sums into the doubles. */
+    void (*flush)(const bn_sums *sums, int64_t n);
+
+    /* Add n columns of sums to n others. */
+    void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);
+
+    /* Sum n neighbouring columns to one, the first of `to`. */
+    void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
+
+    /* Lay per-channel values out by columns: (all, channels, each). */
+    void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each, void *column);
+} bn_dtype_kernels;
+
+typedef struct {
+    const char *name;
+    bn_dtype_kernels dtype[BN_DTYPES];
+} bn_kernels;
+
+/* ---- dispatch ---------------------------------------------------------- */
+
+int bn_isa_count(void);             /* levels this CPU can run, worst first */
+const char *bn_isa_name(int level); /* 0 <= level < bn_isa_count() */
+int bn_isa_current(void);
+void bn_isa_use(int level);
+const bn_kernels *bn_kernels_of(int level);
+const bn_kernels *bn_kernels_current(void);
+
+#endif
