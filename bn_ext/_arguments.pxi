@@ -236,7 +236,7 @@ cdef int convert(Call *c, int role, object a) except -1:
 cdef int convert_data(Call *c, object src, object diff_dst, object mean, object data_format,
                       object num_threads) except -1:
     """What every function takes."""
-    c.last = as_channels_last(data_format)
+    c.channels_last = as_channels_last(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     convert(c, SRC, src)
     convert(c, DIFF_DST, diff_dst)

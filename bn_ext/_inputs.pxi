@@ -1,4 +1,8 @@
-"""Checks of what is read, on pinned buffers. Included by _core.pyx."""
+"""Checks of what a call reads: src, diff_dst, the vectors, sums and count.
+
+All are base arrays by now. Each is pinned first; then its dtype is read, once; all else is
+asked of its view. Included by _core.pyx.
+"""
 
 cdef object wrong_input(const Call *c, int role, str expected):
     """Of another dtype."""
@@ -23,7 +27,7 @@ cdef int check_data(Call *c) except -1:
             f"diff_dst: expected shape {shape_of(src)}, like src, "
             f"got {shape_of(&c.view[DIFF_DST])}"
         )
-    c.channel = src.ndim - 1 if c.last else 1
+    c.channel = src.ndim - 1 if c.channels_last else 1
     c.channels = src.shape[c.channel]
     c.elements = 1
     for axis in range(src.ndim):
@@ -74,22 +78,23 @@ cdef object wrong_vector_dtype(const Call *c, int role):
 cdef object wrong_vector(const Call *c, int role):
     """What is wrong with the shape of a vector, and what its caller may have meant."""
     cdef const bn_view *src = &c.view[SRC]
+    cdef bint last = c.channels_last
     cdef int axis
     a, name = array_of(c, role), NAME_OF_ROLE[role]
-    here, there = ("the last axis", "axis 1") if c.last else ("axis 1", "the last axis")
+    here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
-    cdef Py_ssize_t others = src.shape[1 if c.last else src.ndim - 1]
+    cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
     hints = []
     # Where mean has fitted, the channels are where they were said to be.
     if role != MEAN and c.channels:
         others = c.channels
     elif size == others and size != c.channels:
-        hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if c.last else "NXC"}"')
+        hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if last else "NXC"}"')
     elif size != c.channels:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
                 hints.append(f"if the channels are on axis {axis}, pass np.moveaxis(src, {axis}, "
-                             f"{-1 if c.last else 1}), and diff_dst likewise, which copies nothing")
+                             f"{-1 if last else 1}), and diff_dst likewise, which copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
         hints.append(f"pass {name}.reshape(-1)")

@@ -1,4 +1,8 @@
-"""Arrays to write to: those given, their checks, and new ones. Included by _core.pyx."""
+"""What a call writes to: the checks of arrays in `out`, and new arrays.
+
+Inputs have been checked, so that src's view has the shape to expect. Nothing is written
+here. Included by _core.pyx.
+"""
 
 cdef int check_outputs(Call *c) except -1:
     """Those given: dtype, shape, writable, alone in their memory."""

@@ -393,6 +393,20 @@ static void choose_operands(tensor *t, unsigned kind) {
     }
 }
 
+/* The (C,) vectors of a problem, filled, and copies for another; some are absent. */
+static void choose_vectors(const tensor *t, unsigned kind, bn_problem *p, bn_problem *plain) {
+    const bn_dtype number = t->dtype == BN_F64 ? BN_F64 : BN_F32;
+    const ptrdiff_t width = bn_dtype_table[number].size, room = t->shape[t->channel] * width;
+    for (int v = 0; v < BN_VECTORS; v++) {
+        if (v >= BN_GAMMA && take(4) == 0)
+            continue;
+        p->vector[v] = plain->vector[v] = (bn_vector){allocate(room), width, number};
+        for (ptrdiff_t c = 0; c < room; c += width)
+            put_number(p->vector[v].data + c, number, kind, v == BN_VARIANCE);
+        plain->vector[v].data = memcpy(allocate(room), p->vector[v].data, (size_t)room);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     start(data, size_of_data);
     static tensor t;
@@ -401,27 +415,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     choose_operands(&t, kind);
     array *written = &t.operand[BN_DIFF_SRC];
 
-    const bn_dtype number = t.dtype == BN_F64 ? BN_F64 : BN_F32;
-    const ptrdiff_t width = bn_dtype_table[number].size, room = t.shape[t.channel] * width;
-    const bool wanted[BN_VECTORS] = {[BN_MEAN] = true,
-                                     [BN_VARIANCE] = true,
-                                     [BN_GAMMA] = take(4),
-                                     [BN_DIFF_GAMMA] = take(4),
-                                     [BN_DIFF_BETA] = take(4)};
     bn_problem p = {.dtype = t.dtype, .epsilon = 1e-3, .training = take(2)}, plain = p;
+    choose_vectors(&t, kind, &p, &plain);
     char *plain_data[BN_OPERANDS];
     for (int o = 0; o < BN_OPERANDS; o++)
         plain_data[o] = allocate(t.elements * written->view.itemsize);
     gather(&t, &t.operand[BN_SRC], plain_data[BN_SRC]);
     gather(&t, &t.operand[BN_DIFF_DST], plain_data[BN_DIFF_DST]);
-    for (int v = 0; v < BN_VECTORS; v++) {
-        if (!wanted[v])
-            continue;
-        p.vector[v] = plain.vector[v] = (bn_vector){allocate(room), width, number};
-        for (ptrdiff_t c = 0; c < room; c += width)
-            put_number(p.vector[v].data + c, number, kind, v == BN_VARIANCE);
-        plain.vector[v].data = memcpy(allocate(room), p.vector[v].data, (size_t)room);
-    }
     run_plainly(&t, plain, plain_data);
 
     /* What the whole of the given diff_src must be afterwards. */
@@ -429,9 +429,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     scatter(&t, written, plain_data[BN_DIFF_SRC], expected);
     run_as_given(&t, p);
     demand(!memcmp(expected, written->first, (size_t)written->reach), "diff_src", &t);
-    for (int v = 0; v < BN_VECTORS; v++)
-        demand(!wanted[v] || !memcmp(plain.vector[v].data, p.vector[v].data, (size_t)room),
-               "a vector", &t);
+    for (int v = 0; v < BN_VECTORS; v++) {
+        const bn_vector *x = &p.vector[v], *y = &plain.vector[v];
+        const size_t room = (size_t)(t.shape[t.channel] * x->stride);
+        demand(!x->data || !memcmp(x->data, y->data, room), "a vector", &t);
+    }
 
     free(expected);
     for (int o = 0; o < BN_OPERANDS; o++) {
