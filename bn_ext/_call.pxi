@@ -37,6 +37,7 @@ _NAMES = {
     SUMS: "sums",
 }
 cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
+del _NAMES
 # As `out` and the result have them.
 cdef tuple OUTPUTS = (DIFF_SRC, DIFF_GAMMA, DIFF_BETA)
 cdef tuple NONE_GIVEN = (None,) * len(OUTPUTS)

@@ -11,13 +11,13 @@ cdef extern from "bn.h" nogil:
         BN_F64
         BN_F16
         BN_BF16
-        BN_DTYPES
 
     ctypedef enum bn_status:
         BN_OK
         BN_NO_MEMORY
 
     enum:
+        BN_DTYPES
         BN_SRC
         BN_DIFF_DST
         BN_DIFF_SRC

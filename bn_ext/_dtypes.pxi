@@ -48,7 +48,7 @@ del _dtype, _code
 cdef int code_of(object dtype) except -2:
     """The code of a dtype, -1 if it is not in the table. Runs nobody else's code."""
     cdef int i
-    for i in range(<int>BN_DTYPES):  # as most are
+    for i in range(BN_DTYPES):  # as most are
         if dtype is DTYPE_OF_CODE[i]:
             return i
     code = CODE_OF_DTYPE.get(dtype)
