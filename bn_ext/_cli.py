@@ -19,10 +19,11 @@ from datetime import date
 from pathlib import Path
 
 import bn_ext
-from bn_ext import _core, _verify
+from bn_ext import _core
 from bn_ext._bench.peers import MODES, PEERS, Peer, usable_cpus
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS, Shape, dtype_of
 from bn_ext._bench.timing import Case, Load, Row, cases_of, row, spread
+from bn_ext._verify import command as _verify
 
 __all__ = ["main"]
 

@@ -68,9 +68,28 @@ cdef extern from "bn.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS
+        PASSES
+        SUM
+        WRITE
+        MOST_SUMS
+        COEFS
+        COEF_MEAN
+        COEF_SHIFT
+        COEF_SLOPE
+        COEF_SCALE
+        BN_ROWS
+        BN_STRETCH_BYTES
+        BN_PAD
+
+    ctypedef struct pass_needs:
+        unsigned reads
+        unsigned writes
+        unsigned takes
 
     ctypedef struct formula_needs:
         const char *name
+        pass_needs each_pass "pass" [PASSES]
+        int plain
 
     const formula_needs formula_table[FORMULAS]
 

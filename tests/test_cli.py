@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import bn_ext
-from bn_ext import _cli, _core, _runtime, _verify
+from bn_ext import _cli, _core, _runtime
 from bn_ext._bench import peers, problems, timing
+from bn_ext._verify import command, digests, speeds
 
 
 def run(capsys, *arguments):
@@ -148,7 +149,7 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(seed):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_verify, "verify", interrupt)
+    monkeypatch.setattr(command, "verify", interrupt)
     assert run(capsys, "verify") == (130, "", "interrupted\n")
 
 
@@ -229,19 +230,19 @@ def test_verify(capsys):
 
 
 def test_verify_with_speeds_and_digests(capsys, monkeypatch):
-    monkeypatch.setattr(_verify, "verify", lambda seed: 0)
-    monkeypatch.setattr(_verify._kernels, "speeds", lambda dtype: [("reduce", {"v": 12.0})])
+    monkeypatch.setattr(command, "verify", lambda seed: 0)
+    monkeypatch.setattr(speeds, "speeds", lambda dtype: [("sum backward", {"v": 12.0})])
     status, out, _ = run(capsys, "verify", "--bench")
     assert status == 0
-    assert "float32 reduce" in out
+    assert "float32 sum backward" in out
     status, out, _ = run(capsys, "verify", "--digests")
     assert status == 0
     pytest.importorskip("ml_dtypes")
-    assert out.splitlines() == [f'    "{k}": "{v}",' for k, v in _verify.DIGESTS.items()]
+    assert out.splitlines() == [f'    "{k}": "{v}",' for k, v in digests.DIGESTS.items()]
 
 
 def test_a_wrong_bit_ends_with_1_and_no_speeds(capsys, monkeypatch):
-    monkeypatch.setattr(_verify, "verify", lambda seed: 1)
+    monkeypatch.setattr(command, "verify", lambda seed: 1)
     assert run(capsys, "verify", "--bench") == (1, "", "")
 
 

@@ -9,7 +9,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "LAYOUTS", "SETS", "Layout", "Problem", "Shape", "dims", "dtype_of"]
+__all__ = [
+    "DTYPES",
+    "LAYOUTS",
+    "SETS",
+    "Layout",
+    "Problem",
+    "Shape",
+    "aligned",
+    "dims",
+    "dtype_of",
+]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
