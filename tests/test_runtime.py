@@ -104,12 +104,18 @@ def test_forced_isa(isa):
     assert re.search(r"isa_forced +True", done.stdout)
 
 
-@pytest.mark.parametrize("isa", ["v5", "", "avx2", "V3"])
+@pytest.mark.parametrize("isa", ["v5", " ", "avx2", "V3"])
 def test_unknown_isa_is_an_import_error(isa):
     done = python("import bn_ext", BN_EXT_ISA=isa)
     assert done.returncode != 0
     assert f"ImportError: BN_EXT_ISA: expected one of {', '.join(ISAS)}" in done.stderr
     assert f"got {isa!r}" in done.stderr
+
+
+def test_an_empty_isa_is_none():
+    done = python("import bn_ext; print(bn_ext.get_isa()); bn_ext.show_config()", BN_EXT_ISA="")
+    assert done.stdout.split()[0] == ISAS[-1]
+    assert re.search(r"isa_forced +False", done.stdout)
 
 
 def test_switching_in_process():

@@ -55,6 +55,15 @@ def test_sums_of_the_digests_show_the_order_of_additions(name):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("name", DTYPES)
+def test_what_is_too_large_for_a_format_is_infinite_without_a_warning(name):
+    dtype = DTYPES[name]
+    largest = np.array([np.finfo(dtype.number).max], dtype.number)
+    wide = dtype.widen(dtype.narrow(largest))
+    assert np.isinf(wide) == (dtype.summing == "IN_FLOATS")
+
+
+@pytest.mark.quick
 def test_every_formula_of_the_table_is_checked():
     """The expressions themselves are given no operand that their line does not name."""
     assert tuple(formulas.FORMULAS) == _core._formulas()

@@ -32,7 +32,7 @@ class Dtype:
         return bits.view(self.number)
 
     def narrow(self, values: Array) -> Array:
-        """Bits, rounded to nearest even; every NaN the canonical one."""
+        """Bits, rounded to nearest even, beyond the largest to Inf; every NaN the canonical one."""
         if self.name == "bfloat16":
             word = values.view(np.uint32)
             kept = word >> np.uint32(16)
@@ -40,7 +40,8 @@ class Dtype:
                 np.uint16
             )
         elif self.name == "float16":
-            bits = values.astype(np.float16).view(np.uint16)
+            with np.errstate(over="ignore"):
+                bits = values.astype(np.float16).view(np.uint16)
         else:
             bits = values.view(self.bits)
         bits = bits.copy()
