@@ -1,12 +1,12 @@
 """The speed of each kernel by itself, in the first-level cache: for who tunes one loop."""
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
 from bn_ext import available_isas
 from bn_ext._bench.problems import aligned
+from bn_ext._bench.timing import shortest
 from bn_ext._verify import running
 from bn_ext._verify.arithmetic import ROWS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
@@ -55,10 +55,9 @@ def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float 
         padded(np.zeros((PLANES, _COLUMNS))),
         padded(np.zeros((SUMS, _COLUMNS), np.float32)),
     )
-    best, end = float("inf"), time.perf_counter() + seconds
-    while (before := time.perf_counter()) < end:
-        running.run(isa, kernel, case, operands, uniform=uniform, calls=_CALLS)
-        best = min(best, time.perf_counter() - before)
+    best = shortest(
+        lambda: running.run(isa, kernel, case, operands, uniform=uniform, calls=_CALLS), seconds
+    )
     reads, writes, _ = needs(kernel)
     touched = sum(operands[name].nbytes for name in {*reads, *writes})
     return 1e-9 * touched * _CALLS / best
