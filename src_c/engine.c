@@ -172,9 +172,16 @@ static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t f
     return s->coefs[pass] = (bn_coefs){s->column[pass], plan->columns};
 }
 
+static bn_chunk_walk *const walks[] = {
+    [CHANNELS_LAST] = bn_walk_channels_last,
+    [SHORT_RUNS] = bn_walk_short_runs,
+    [LONG_RUNS] = bn_walk_long_runs,
+    [LONG_RUNS_ABREAST] = bn_walk_long_runs_abreast,
+};
+
 /* One chunk of the n channels from `from` on. */
-static void do_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n,
-                     int64_t chunk) {
+static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n,
+                       int64_t chunk) {
     const bn_plan *plan = &e->plan;
     const formula f = e->operation->formula;
     const bool sums = pass == SUM, writes = pass == WRITE || plan->fused;
@@ -189,10 +196,7 @@ static void do_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from,
     const int64_t columns = columns_of(plan, n);
     if (sums)
         clear_sums(plan, s, columns);
-    if (plan->form < LONG_RUNS)
-        bn_walk_rows(&walk, from, n, chunk);
-    else
-        bn_walk_runs(&walk, from, chunk);
+    walks[plan->form](&walk, from, n, chunk);
     if (!sums)
         return;
     if (plan->floats && s->unflushed)
@@ -203,20 +207,13 @@ static void do_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from,
         keep_columns(e, s, from, n, chunk);
 }
 
-static void do_task(const engine *e, bn_scratch *s, bn_pass pass, int64_t tile, int64_t chunk) {
+static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
+    const engine *e = engine_;
     const bn_plan *plan = &e->plan;
     const int64_t from = tile * plan->tile, end = at_most(from + plan->tile, plan->channels);
     const int64_t most = channels_at_once(plan);
     for (int64_t c = from; c < end; c += most)
-        do_chunk(e, s, pass, c, at_most(most, end - c), chunk);
-}
-
-static void sum_task(void *engine_, void *scratch, int64_t tile, int64_t chunk) {
-    do_task(engine_, scratch, SUM, tile, chunk);
-}
-
-static void write_task(void *engine_, void *scratch, int64_t tile, int64_t chunk) {
-    do_task(engine_, scratch, WRITE, tile, chunk);
+        walk_chunk(e, scratch, pass, c, at_most(most, end - c), chunk);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
@@ -283,8 +280,9 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
         .tiles = plan->tiles,
         .tasks = plan->chunks,
         .tile_bytes = plan->tile * plan->positions * plan->run * bn_bytes_read(plan),
-        .first = plan->sums ? sum_task : NULL,
-        .second = plan->writes && !plan->fused ? write_task : NULL,
+        .first = plan->sums,
+        .second = plan->writes && !plan->fused,
+        .task = task,
         .finish = finish_tile,
         .start = start_thread,
         .work = e,
@@ -306,32 +304,31 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
     return status;
 }
 
-static bn_status execute(const bn_call *call) {
+bn_status bn_execute(const bn_call *call) {
     const bn_problem *p = call->problem;
     const bn_operation *operation = call->operation;
     engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
-    bn_measure(&e.plan, p, operation->formula);
+    bn_plan *plan = &e.plan;
+    bn_measure(plan, p, operation->formula);
     const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
-    e.plan.sums = !call->sums_in && (call->sums_out || needed);
-    e.plan.writes = call->writes;
-    e.plan.fused = e.plan.sums && e.plan.writes && !operation->writes_need_sums;
-    const double count = (double)e.plan.positions * (double)e.plan.run;
+    plan->sums = !call->sums_in && (call->sums_out || needed);
+    plan->writes = call->writes;
+    plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
+    const double own = (double)plan->positions * (double)plan->run;
     e.channels = (bn_channels){
-        .problem = p, .channels = e.plan.channels, .count = call->sums_in ? call->count : count};
-    const int64_t elements = e.plan.positions * e.plan.channels * e.plan.run;
-    if (elements == 0) {
-        e.plan.sums = false;
-        return execute_empty(&e, call);
-    }
-    const int threads = bn_enter(p->num_threads, elements);
-    const bn_status status = execute_on(&e, call, threads);
-    bn_leave(threads);
-    return status;
-}
+        .problem = p, .channels = plan->channels, .count = call->sums_in ? call->count : own};
 
-bn_status bn_execute(const bn_call *call) {
+    const int64_t elements = plan->positions * plan->channels * plan->run;
     const uint64_t mode = fp_mode_enter();
-    const bn_status status = execute(call);
+    bn_status status;
+    if (elements == 0) {
+        plan->sums = false;
+        status = execute_empty(&e, call);
+    } else {
+        const int threads = bn_enter(p->num_threads, elements);
+        status = execute_on(&e, call, threads);
+        bn_leave(threads);
+    }
     fp_mode_leave(mode);
     return status;
 }

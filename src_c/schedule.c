@@ -81,48 +81,48 @@ static void relax(int *tries) {
 #endif
 }
 
-static void do_first(bn_team *team, void *scratch, int64_t tile, int64_t task) {
+static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    s->first(s->work, scratch, tile, task);
+    s->task(s->work, scratch, 0, tile, task);
     if (atomic_fetch_sub_explicit(&team->left[tile], 1, memory_order_acq_rel) == 1) {
         s->finish(s->work, tile);
         atomic_store_explicit(&team->left[tile], -1, memory_order_release);
     }
 }
 
-static void do_second(bn_team *team, void *scratch, int64_t tile, int64_t task) {
+static void second_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
     int tries = 0;
     while (s->first && atomic_load_explicit(&team->left[tile], memory_order_acquire) >= 0)
         relax(&tries);
-    s->second(s->work, scratch, tile, task);
+    s->task(s->work, scratch, 1, tile, task);
 }
 
 /* Item i of the list. Round t of tiles + ahead rounds holds the sum of tile t and
  * the write of tile t - ahead, where there are such tiles. */
-static void do_listed(bn_team *team, void *scratch, int64_t i) {
+static void listed_item(bn_team *team, void *scratch, int64_t i) {
     const bn_schedule *s = team->s;
     const int64_t n = s->tasks;
     const int64_t lead = team->ahead * n, both = 2 * n * (s->tiles - team->ahead);
     if (i < lead) {
-        do_first(team, scratch, i / n, i % n);
+        first_task(team, scratch, i / n, i % n);
     } else if (i < lead + both) {
         const int64_t tile = (i - lead) / (2 * n), task = (i - lead) % (2 * n);
         if (task < n)
-            do_first(team, scratch, tile + team->ahead, task);
+            first_task(team, scratch, tile + team->ahead, task);
         else
-            do_second(team, scratch, tile, 2 * n - 1 - task);
+            second_task(team, scratch, tile, 2 * n - 1 - task);
     } else {
         const int64_t rest = i - lead - both;
-        do_second(team, scratch, s->tiles - team->ahead + rest / n, n - 1 - rest % n);
+        second_task(team, scratch, s->tiles - team->ahead + rest / n, n - 1 - rest % n);
     }
 }
 
-static void do_tile(bn_team *team, void *scratch, int64_t tile) {
+static void whole_tile(bn_team *team, void *scratch, int64_t tile) {
     for (int64_t task = 0; task < team->s->tasks; task++)
-        do_first(team, scratch, tile, task);
+        first_task(team, scratch, tile, task);
     for (int64_t task = team->s->tasks; task-- > 0;)
-        do_second(team, scratch, tile, task);
+        second_task(team, scratch, tile, task);
 }
 
 static int64_t items_of(const bn_team *team, int pass) {
@@ -131,24 +131,24 @@ static int64_t items_of(const bn_team *team, int pass) {
         return pass == 0 ? s->tiles : 0;
     if (team->order == LIST)
         return pass == 0 ? 2 * s->tiles * s->tasks : 0;
-    return (pass == 0 ? s->first != NULL : s->second != NULL) ? s->tiles * s->tasks : 0;
+    return (pass == 0 ? s->first : s->second) ? s->tiles * s->tasks : 0;
 }
 
-static void do_item(bn_team *team, void *scratch, int pass, int64_t item) {
+static void carry_out(bn_team *team, void *scratch, int pass, int64_t item) {
     const int64_t n = team->s->tasks;
     if (team->order == SOLO)
-        do_tile(team, scratch, item);
+        whole_tile(team, scratch, item);
     else if (team->order == LIST)
-        do_listed(team, scratch, item);
+        listed_item(team, scratch, item);
     else if (pass == 0)
-        do_first(team, scratch, item / n, item % n);
+        first_task(team, scratch, item / n, item % n);
     else
-        do_second(team, scratch, item / n, item % n);
+        second_task(team, scratch, item / n, item % n);
 }
 
 /* One pass: a thread's own share (the list is everyone's), then what is left of the
  * others'. The second pass goes backwards. */
-static void do_pass(bn_team *team, void *scratch, int pass, int me) {
+static void take_items(bn_team *team, void *scratch, int pass, int me) {
     const int shares = team->order == LIST ? 1 : team->threads;
     const int64_t items = items_of(team, pass);
     for (int turn = 0; turn < shares; turn++) {
@@ -156,17 +156,17 @@ static void do_pass(bn_team *team, void *scratch, int pass, int me) {
         const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
         atomic_llong *next = &team->cursors[pass * team->threads + whose].next;
         for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < to - from;)
-            do_item(team, scratch, pass, pass == 0 ? from + i : to - 1 - i);
+            carry_out(team, scratch, pass, pass == 0 ? from + i : to - 1 - i);
     }
 }
 
-static void do_thread(bn_team *team, char *scratch, int me) {
+static void work_through(bn_team *team, char *scratch, int me) {
     const uint64_t mode = fp_mode_enter();
     atomic_fetch_add(&team->entered, 1);
     scratch += team->s->scratch * (size_t)me;
     team->s->start(team->s->work, scratch);
-    do_pass(team, scratch, 0, me);
-    do_pass(team, scratch, 1, me);
+    take_items(team, scratch, 0, me);
+    take_items(team, scratch, 1, me);
     fp_mode_leave(mode);
 }
 
@@ -221,12 +221,12 @@ void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
             const int me = omp_get_thread_num();
             if (me == 0 && grows)
                 bn_team_is_there();
-            do_thread(&team, scratch, me);
+            work_through(&team, scratch, me);
         }
         bn_remember_team(atomic_load(&team.entered));
     } else
 #endif
-        do_thread(&team, scratch, 0);
+        work_through(&team, scratch, 0);
 
     last_threads = atomic_load(&team.entered);
     last_tasks = s->tiles * s->tasks;

@@ -2,17 +2,17 @@
 #ifndef BN_SCHEDULE_H
 #define BN_SCHEDULE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <stdint.h>
 
-typedef void bn_task(void *work, void *scratch, int64_t tile, int64_t task);
-
 typedef struct {
     int64_t tiles;
-    int64_t tile_bytes;                       /* that are read */
-    int64_t tasks;                            /* per tile and pass */
-    bn_task *first, *second;                  /* NULL: no such pass */
+    int64_t tile_bytes; /* that are read */
+    int64_t tasks;      /* per tile and pass */
+    bool first, second; /* are there such passes? */
+    void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
     void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks ended */
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;

@@ -31,9 +31,10 @@ typedef struct {
     bn_coefs coefs;
 } bn_walk;
 
-/* A chunk of the n channels from `from` on; of one channel. */
-void bn_walk_rows(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
-void bn_walk_runs(const bn_walk *walk, int64_t channel, int64_t chunk);
+/* A chunk of the n channels from `from` on; of one channel where runs are long. */
+typedef void bn_chunk_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
+bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs;
+bn_chunk_walk bn_walk_long_runs, bn_walk_long_runs_abreast;
 
 /* ---- where things are -------------------------------------------------- */
 

@@ -24,31 +24,29 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->positions_per_row + s->within;
 }
 
-/* Sum, write, or first the one and then the other while the block is in cache. */
-static void do_block(const bn_walk *walk, const bn_block *b, int64_t column) {
-    const bn_coefs coefs = {(const char *)walk->coefs.column + column * walk->plan->number,
+/* Sum, write, or first the one and then the other, so few repetitions at a time that what was
+ * summed is still in cache. */
+static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
+    const bn_plan *plan = walk->plan;
+    const bn_coefs coefs = {(const char *)walk->coefs.column + column * plan->number,
                             walk->coefs.stride};
     const bn_sums sums = sums_from(&walk->scratch->sums, column);
-    if (walk->sum)
-        walk->sum(b, &coefs, &sums);
-    if (walk->write)
-        bn_write_block(walk, b, &coefs);
-}
-
-/* The same, so few repetitions at a time that what was summed is still in cache. */
-static void do_blocks(const bn_walk *walk, bn_block b, int64_t column) {
-    const int64_t all = b.repeats, bytes = b.rows * b.cols * bn_bytes_read(walk->plan);
-    const int64_t few = walk->sum && walk->write ? at_least(PIECE_BYTES / bytes, 1) : all;
-    for (int64_t done = 0; done < all; done += few) {
-        b.repeats = at_most(few, all - done);
-        do_block(walk, &b, column);
-        step_block(&b, few);
+    int64_t left = b.repeats;
+    if (walk->sum && walk->write)
+        b.repeats = at_least(PIECE_BYTES / (b.rows * b.cols * bn_bytes_read(plan)), 1);
+    for (; left > 0; left -= b.repeats) {
+        b.repeats = at_most(b.repeats, left);
+        if (walk->sum)
+            walk->sum(&b, &coefs, &sums);
+        if (walk->write)
+            bn_write_block(walk, &b, &coefs);
+        step_block(&b, b.repeats);
     }
 }
 
 /* n rows at any distance: summed from a buffer, a piece of columns at a time; each written by
  * itself. */
-static void do_uneven(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
+static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
     const bn_plan *plan = walk->plan;
     bn_walk sum = *walk, write = *walk;
     sum.write = NULL;
@@ -65,7 +63,7 @@ static void do_uneven(const bn_walk *walk, const segment *s, const int64_t *row,
                 from[o] = address(s->block.data[o], offset[k][o] + done * plan->size);
             bn_gather(walk, from, k * bytes, bytes);
         }
-        do_block(&sum, &piece, s->column + done);
+        sum_and_write(&sum, piece, s->column + done);
     }
     for (int k = 0; walk->write && k < n; k++) {
         bn_block b = s->block;
@@ -73,11 +71,11 @@ static void do_uneven(const bn_walk *walk, const segment *s, const int64_t *row,
         b.repeats = 1;
         b.nontemporal = plan->nontemporal;
         move_block(&b, offset[k]);
-        do_block(&write, &b, s->column);
+        sum_and_write(&write, b, s->column);
     }
 }
 
-/* How n rows are cut into strands. */
+/* How rows are cut into strands. */
 typedef struct {
     int64_t rows, n, last;      /* of each strand, how many strands, rows of the last one */
     int64_t apart[BN_OPERANDS]; /* bytes from one row to the next */
@@ -99,8 +97,8 @@ static strands cut(const bn_walk *walk, int64_t n) {
 }
 
 /* Blocks g ... g + repeats - 1 of rows a fixed pitch apart. */
-static void do_even(const bn_walk *walk, const segment *s, const strands *cut, int64_t first,
-                    int rows, int64_t repeats) {
+static void even_blocks(const bn_walk *walk, const segment *s, const strands *cut, int64_t first,
+                        int rows, int64_t repeats) {
     bn_block b = s->block;
     b.rows = rows;
     b.repeats = repeats;
@@ -112,11 +110,11 @@ static void do_even(const bn_walk *walk, const segment *s, const strands *cut, i
         b.step[o] = cut->apart[o];
         b.pitch[o] = cut->rows * cut->apart[o];
     }
-    do_blocks(walk, b, s->column);
+    sum_and_write(walk, b, s->column);
 }
 
 /* One segment of n rows from `row` on. */
-static void do_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
+static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
     const strands strand = cut(walk, n);
     const bool flushes = walk->sum && plan->floats;
@@ -128,12 +126,12 @@ static void do_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t 
         if (flushes)
             blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
         if (plan->evenly) {
-            do_even(walk, s, &strand, row + g, rows, blocks);
+            even_blocks(walk, s, &strand, row + g, rows, blocks);
         } else {
             int64_t uneven[MOST_STRANDS];
             for (int k = 0; k < rows; k++)
                 uneven[k] = row + k * strand.rows + g;
-            do_uneven(walk, s, uneven, rows);
+            uneven_block(walk, s, uneven, rows);
         }
         unflushed += blocks;
         if (flushes && (unflushed == FLUSH_BLOCKS || g + blocks == strand.rows)) {
@@ -144,33 +142,39 @@ static void do_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t 
 }
 
 /* n rows of so many positions each, by segments. */
-static void do_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row, int64_t n,
-                         int64_t positions) {
+static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
+                           int64_t n, int64_t positions) {
     const bool contiguous = walk->plan->contiguous;
     s->cols = contiguous ? channels * positions : channels;
     s->block.cols = s->cols;
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
         s->column = within * channels;
-        do_rows(walk, s, row, n);
+        walk_strands(walk, s, row, n);
     }
 }
 
-static void channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t row, int64_t end) {
+static int64_t rows_end(const bn_plan *plan, int64_t row) {
+    return at_most(row + plan->rows_per_chunk, plan->rows);
+}
+
+void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
     const bn_plan *plan = walk->plan;
+    const int64_t row = chunk * plan->rows_per_chunk, end = rows_end(plan, row);
     const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
     segment s = {.column = 0};
     int64_t offset[BN_OPERANDS] = {0};
     add_offset(&plan->problem->channel, 1, from, offset);
     place_block(&s.block, plan, offset);
-    do_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
+    walk_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
     if (whole < end) /* the last row has fewer */
-        do_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
+        walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
 }
 
-static void short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t row, int64_t end) {
+void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
+    const int64_t row = chunk * plan->rows_per_chunk, rows = rows_end(plan, row) - row;
     const int64_t length = plan->contiguous ? n * plan->run : p->inner[p->n_inner - 1].size;
     const int64_t segments = plan->contiguous ? 1 : plan->run / length;
     segment s = {.cols = length, .block = {.cols = length}};
@@ -181,16 +185,6 @@ static void short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t row
             add_offset(p->inner, p->n_inner - 1, i, offset);
             place_block(&s.block, plan, offset);
             s.column = c * plan->run + i * length;
-            do_rows(walk, &s, row, end - row);
+            walk_strands(walk, &s, row, rows);
         }
-}
-
-void bn_walk_rows(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
-    const bn_plan *plan = walk->plan;
-    const int64_t row = chunk * plan->rows_per_chunk;
-    const int64_t end = at_most(row + plan->rows_per_chunk, plan->rows);
-    if (plan->form == CHANNELS_LAST)
-        channels_last(walk, from, n, row, end);
-    else
-        short_runs(walk, from, n, row, end);
 }

@@ -122,7 +122,7 @@ static void gather_run(const bn_walk *walk, const int64_t run[BN_OPERANDS], int6
 }
 
 /* A piece of a run with gaps: summed from the buffer, written segment by segment. */
-static void do_gapped(const bn_walk *walk, const int64_t run[BN_OPERANDS], int64_t x, int64_t n) {
+static void walk_gapped(const bn_walk *walk, const int64_t run[BN_OPERANDS], int64_t x, int64_t n) {
     if (walk->sum) {
         gather_run(walk, run, x, n, 0);
         const bn_block b = bn_gathered_block(walk, 1, n);
@@ -139,7 +139,7 @@ static void do_gapped(const bn_walk *walk, const int64_t run[BN_OPERANDS], int64
 
 /* Elements x ... x + n - 1 of one run: all at once where they are neighbours and only one
  * thing is to be done, else in pieces. */
-static void do_run(const bn_walk *walk, int64_t channel, int64_t position, int64_t x, int64_t n) {
+static void walk_run(const bn_walk *walk, int64_t channel, int64_t position, int64_t x, int64_t n) {
     const bn_plan *plan = walk->plan;
     int64_t run[BN_OPERANDS];
     run_offset(plan, channel, position, run);
@@ -151,7 +151,7 @@ static void do_run(const bn_walk *walk, int64_t channel, int64_t position, int64
     for (int64_t done = 0, length; done < n; done += length) {
         length = at_most(piece, n - done);
         if (!plan->contiguous) {
-            do_gapped(walk, run, x + done, length);
+            walk_gapped(walk, run, x + done, length);
             continue;
         }
         bn_block b = {.rows = 0};
@@ -166,7 +166,13 @@ static void do_run(const bn_walk *walk, int64_t channel, int64_t position, int64
 
 static void one_by_one(const bn_walk *walk, const run_chunk *chunk) {
     for (int64_t i = 0; i < chunk->positions; i++)
-        do_run(walk, chunk->channel, chunk->position + i, chunk->x, chunk->length);
+        walk_run(walk, chunk->channel, chunk->position + i, chunk->x, chunk->length);
+}
+
+void bn_walk_long_runs(const bn_walk *walk, int64_t channel, int64_t n, int64_t chunk) {
+    const run_chunk c = run_chunk_of(walk->plan, channel, chunk);
+    (void)n;
+    one_by_one(walk, &c);
 }
 
 /* ---- runs abreast --------------------------------------------------------- */
@@ -234,7 +240,7 @@ static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
                 write_abreast(walk, &b, n);
             } else {
                 for (int64_t k = 0; walk->write && k < here; k++)
-                    do_run(&write, chunk->channel, chunk->position + k * s.positions + g, x, n);
+                    walk_run(&write, chunk->channel, chunk->position + k * s.positions + g, x, n);
             }
         }
     }
@@ -256,12 +262,11 @@ static void write_runs(const bn_walk *walk, const run_chunk *chunk) {
     }
 }
 
-void bn_walk_runs(const bn_walk *walk, int64_t channel, int64_t chunk_) {
-    const run_chunk chunk = run_chunk_of(walk->plan, channel, chunk_);
-    if (walk->plan->form == LONG_RUNS)
-        one_by_one(walk, &chunk);
-    else if (walk->sum)
-        sum_runs(walk, &chunk);
+void bn_walk_long_runs_abreast(const bn_walk *walk, int64_t channel, int64_t n, int64_t chunk) {
+    const run_chunk c = run_chunk_of(walk->plan, channel, chunk);
+    (void)n;
+    if (walk->sum)
+        sum_runs(walk, &c);
     else
-        write_runs(walk, &chunk);
+        write_runs(walk, &c);
 }

@@ -162,8 +162,8 @@ MUTANTS = [
     ),
     (
         "engine.c",
-        "(double)e.plan.positions * (double)e.plan.run;",
-        "(double)e.plan.positions * (double)e.plan.run - 1;",
+        "(double)plan->positions * (double)plan->run;",
+        "(double)plan->positions * (double)plan->run - 1;",
         "M is one less",
     ),
     (
@@ -224,9 +224,9 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "    if (walk->sum)\n        walk->sum(b, &coefs, &sums);\n    if (walk->write)\n",
-        "    if (walk->write)\n        bn_write_block(walk, b, &coefs);\n    if (walk->sum)\n"
-        "        walk->sum(b, &coefs, &sums);\n    if (false)\n",
+        "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n        if (walk->write)\n",
+        "        if (walk->write)\n            bn_write_block(walk, &b, &coefs);\n        if (walk->sum)\n"
+        "            walk->sum(&b, &coefs, &sums);\n        if (false)\n",
         "frozen statistics: written before summed (in place: sums of what was overwritten)",
     ),
     (
@@ -256,8 +256,8 @@ MUTANTS = [
     ("machine.c", "atomic_store(&forked, true);", "", "a fork goes unnoticed"),
     (
         "schedule.c",
-        "do_first(team, scratch, tile + team->ahead, task);",
-        "do_first(team, scratch, tile, task);",
+        "first_task(team, scratch, tile + team->ahead, task);",
+        "first_task(team, scratch, tile, task);",
         "list out of step",
     ),
     (
@@ -268,8 +268,8 @@ MUTANTS = [
     ),
     (
         "schedule.c",
-        "s->second(s->work, scratch, tile, task);\n}",
-        "if (tile)\n        s->second(s->work, scratch, tile, task);\n}",
+        "s->task(s->work, scratch, 1, tile, task);\n}",
+        "if (tile)\n        s->task(s->work, scratch, 1, tile, task);\n}",
         "first tile never written",
     ),
     (
