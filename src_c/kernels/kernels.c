@@ -17,11 +17,11 @@
 #define COMPUTED(x) JOIN(ARITHMETIC, x)
 #define NAMED(x)    JOIN(x, STORAGE)
 
-/* f32_BYTES, f32_SUMMING, ...: the dtype table, where a constant must stand. */
+/* f32_BYTES, f32_LOSES, ...: the dtype table, as constants. */
 #define FACTS(code, c_name, name, computed, size, summing)                                         \
-    enum { c_name##_BYTES = size };                                                                \
-    static const bn_summing c_name##_SUMMING = summing;
-BN_DTYPE_TABLE(FACTS)
+    c_name##_BYTES = size, c_name##_LOSES = summing == LOSES,                                      \
+    c_name##_IN_FLOATS = summing == IN_FLOATS,
+enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
 /* Operands that a pass touches, as bits. */
