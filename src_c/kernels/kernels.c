@@ -25,7 +25,7 @@ enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
 /* Operands that a pass touches, as bits. */
-INLINE unsigned touched(pass p, formula f) {
+INLINE unsigned touched(bn_pass p, formula f) {
     return formula_table[f].pass[p].reads | formula_table[f].pass[p].writes;
 }
 
