@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
 #: Roundings between exact operands and diff_src, with training and with frozen statistics; and
@@ -72,3 +73,21 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
         "diff_src": Error(distance(grads.diff_src, want.diff_src), rounded, bound),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
     }
+
+
+def assert_near(problem, grads, is_training=True):
+    """Of random data more can be asked: a few units of the sizes of the terms, sums included."""
+    want = problem.run(
+        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
+        wide=np.longdouble,
+    )  # fmt: skip
+    data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
+    u = 8 * unit(arithmetic(data))
+    bound = u * (want.diff_src_terms + want.diff_src_sums) + half_ulp(want.diff_src, data)
+    assert (distance(grads.diff_src, want.diff_src) <= bound).all()
+    for got, exact, terms in (
+        (grads.diff_gamma, want.diff_gamma, want.gamma_terms),
+        (grads.diff_beta, want.diff_beta, want.beta_terms),
+    ):
+        bound = u * abs(terms).sum(axis=1) + half_ulp(exact, vector)
+        assert (distance(got, exact) <= bound).all()

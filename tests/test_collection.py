@@ -1,9 +1,9 @@
 """The tests are collected where the system offers less than Linux: Windows, above all."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import printed_by
+from tree import ROOT
 
 TESTS = Path(__file__).parent
 
@@ -41,13 +41,5 @@ raise SystemExit(pytest.main(options, [Plugin()]))
 
 
 def test_collected_as_on_windows():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM],
-        cwd=TESTS.parent,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "test_same_bits.py: " in done.stdout
+    printed = printed_by(PROGRAM, cwd=ROOT, PYTEST_ADDOPTS="", timeout=300)
+    assert "test_same_bits.py: " in printed
