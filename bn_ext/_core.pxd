@@ -55,13 +55,19 @@ cdef extern from "bn.h" nogil:
     bn_status bn_backward_reduce(const bn_problem *p, double *sums)
     bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
 
+
+cdef extern from "machine.h" nogil:
     void bn_set_cpu_quota(int threads)
-    void bn_cache_sizes(int64_t *l2, int64_t *last_level)
-    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
     int bn_default_threads()
     c_bool bn_has_openmp()
     uintptr_t bn_openmp_address()
     c_bool bn_forked()
+    int64_t bn_l2_bytes()
+    int64_t bn_last_level_bytes()
+    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
+
+
+cdef extern from "schedule.h" nogil:
     void bn_last_call(int *threads, int64_t *tasks)
 
 

@@ -11,7 +11,7 @@
 #include "bn.h"
 
 typedef enum { BACKWARD, FROZEN, FORMULAS } formula;
-typedef enum { SUM, WRITE, PASSES } pass;
+typedef enum { SUM, WRITE, PASSES } bn_pass;
 
 /* What a channel contributes: a number each, in the arithmetic type. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEFS };
