@@ -15,9 +15,9 @@ from tree import ROOT, TESTS
 ELSEWHERE = {
     "src_c/kernels/formulas.*": "test_formulas.py",
     "src_c/kernels/*": "test_kernels.py",
-    "src_c/backward.c": "test_plan.py",
-    "src_c/walk_*": "test_walks.py",
-    "src_c/scalar.h": "test_dtypes.py",
+    "src_c/sizes.h": "test_plan.py",
+    "src_c/walk*": "test_walks.py",
+    "src_c/operations/operation.h": "test_engine.py",
     "src_c/channel.h": "test_dtypes.py",
     "src_c/bn.h": "test_calls.py",
     "bn_ext/*.pyi": "test_typing.py",

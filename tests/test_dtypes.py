@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, INPUTS, Problem, arithmetic, dtype, half_ulp, unit
+from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, arithmetic, dtype, half_ulp, unit
 from refusals import refused
 
 import bn_ext
@@ -31,7 +31,7 @@ def test_mixed_data(rng, data):
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("data", ["float16", "bfloat16"])
+@pytest.mark.parametrize("data", SHORT)
 def test_mixed_vectors(rng, data):
     p = Problem(rng, (6, 5), "NXC", data, data)
     for argument in ("variance", "gamma"):
@@ -71,3 +71,15 @@ def test_doubles_to_float32():
         data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
     )
     assert (grads.diff_beta == want).all()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_the_table_and_nothing_else(rng, data):
+    """Vectors of each dtype beside data of each: computed if the table has them, or refused."""
+    for vector in DATA_DTYPES:
+        p = Problem(rng, (6, 5), "NXC", data, vector)
+        if (data, vector) in DTYPES:
+            grads = p.run(bn_ext.batch_norm_backward)
+            assert [a.dtype for a in grads] == [dtype(data), dtype(vector), dtype(vector)]
+        else:
+            refused(TypeError, f"^mean: expected .* with {data} data, got {vector}", p)

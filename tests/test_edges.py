@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from cases import DATA_DTYPES, DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
@@ -372,7 +372,7 @@ class TestNGraph:
                 p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=EPSILON
             )
 
-    @pytest.mark.parametrize("data", ["float32", "float64", "float16", "bfloat16"])
+    @pytest.mark.parametrize("data", DATA_DTYPES)
     def test_every_real_dtype(self, rng, data):
         p = Problem(rng, (3, 4, 5), "NCX", data, data)
         grads = ngraph.batch_norm_training_backprop(

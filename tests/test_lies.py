@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, Problem, all_bits, dtype
+from cases import EPSILON, INPUTS, SHORT, Problem, all_bits, dtype
 
 import bn_ext
 
@@ -91,7 +91,7 @@ def test_an_output_that_says_it_is_writable(p, which):
 
 
 @pytest.mark.parametrize("which", [1, 2])
-@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", SHORT)
 def test_an_output_whose_view_is_another_array(rng, name, which):
     """16-bit vectors are seen as integers: by their memory, not by their view method."""
     p = Problem(rng, (6, 5), "NXC", name, name)

@@ -16,10 +16,11 @@ from cases import (
     DTYPES,
     EPSILON,
     FORMATS,
+    SHORT,
     Problem,
-    dtype,
     shape,
     unit,
+    vector_dtype,
 )
 
 import bn_ext
@@ -77,8 +78,8 @@ NEAR = {
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """The search comes close to them, so a worse order of summation would break them."""
-    vector = "float64" if data == "float64" else "float32"
-    tries = [searched(rng, "pixels", data, vector, generations=25) for _ in range(2)]
+    vector = vector_dtype(data)
+    tries = [searched(rng, "channels last", data, vector, generations=25) for _ in range(2)]
     for aim, least in zip(AIMS, NEAR[data], strict=True):
         assert max(worst[aim] for worst in tries) >= least, aim
 
@@ -104,8 +105,8 @@ def exact_gradient(p):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_reference_is_exact_enough(rng, data):
     """Its own errors, against fractions, are below a hundredth of every bound."""
-    vector = "float64" if data == "float64" else "float32"
-    for form in ("few pixels", "pixels"):
+    vector = vector_dtype(data)
+    for form in ("few positions", "channels last"):
         p = hostile_data.population(rng, form, data, vector)
         with np.errstate(all="ignore"):
             want = reference.batch_norm_backward(
@@ -115,7 +116,7 @@ def test_reference_is_exact_enough(rng, data):
             good = hostile_data.fits(p, want, data, vector)
             found = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
             bounds = errors(found, want, data, vector)
-        some = np.flatnonzero(good)[: 60 if form == "few pixels" else 8]
+        some = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
         assert len(some) >= 8
         for channel in some:
             exact = exact_gradient(p.take(channel))
@@ -154,8 +155,8 @@ def in_parts(parts):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts(rng, data, parts):
     """Sums added over parts: for float64 data each part more is a rounding more."""
-    vector = "float64" if data == "float64" else "float32"
-    for form in ("pixels", "rows" if parts < 9 else "pixels"):
+    vector = vector_dtype(data)
+    for form in ("channels last", "short runs" if parts < 9 else "channels last"):
         p = hostile_data.population(rng, form, data, vector)
         shares, broken = hostile_data.measured(
             p, form, data, vector, function=in_parts(parts), parts=parts
@@ -253,7 +254,7 @@ def neighbours(array):
     return (p.view(array.dtype).astype(np.float64) for p in (below, above))
 
 
-@pytest.mark.parametrize(("data", "vector"), [d for d in DTYPES if dtype(d[0]).itemsize == 2])
+@pytest.mark.parametrize(("data", "vector"), [d for d in DTYPES if d[0] in SHORT])
 def test_random_16_bit(rng, data, vector):
     """Almost every diff_src is the number nearest to the exact result."""
     right, total, in_norms = {1: 0, 9: 0}, {1: 0, 9: 0}, []
@@ -286,7 +287,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Gradients that make every lane err alike, or leave next to nothing of a sum."""
+    """Gradients that make every column err alike, or leave next to nothing of a sum."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)

@@ -7,13 +7,11 @@ statistics and dy = 1 diff_src is gamma, rounded.
 
 import numpy as np
 import pytest
-from cases import dtype
+from cases import SHORT, dtype
 
 import bn_ext
 
 pytestmark = pytest.mark.quick
-
-SHORT = ["float16", "bfloat16"]
 
 
 def all_patterns(name):

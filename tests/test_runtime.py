@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from needs import needs_openmp
 from processes import strict
 
 import bn_ext
@@ -34,7 +35,7 @@ THREADS = "; config = bn_ext.show_config(mode='dicts')"
 THREADS += "; print(config['default_threads'], config['threads_set_by'])"
 
 
-@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+@needs_openmp
 def test_what_sets_the_number_of_threads(monkeypatch):
     usual = strict("import bn_ext" + THREADS).stdout.partition(" ")
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -70,7 +71,7 @@ def test_processor_without_the_systems_list(monkeypatch):
 WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
 
 
-@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+@needs_openmp
 def test_who_decides_how_idle_threads_wait():
     assert strict(WAIT).stdout.strip() == "bn_ext"
     for name, value in (("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "passive")):
@@ -138,7 +139,7 @@ LIBOMP = sorted(
 )
 
 
-@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+@needs_openmp
 class TestWhoDecidesHowThreadsWait:
     def test_the_runtime_that_serves_us(self):
         name = _runtime._library_at(_core._openmp_address())
