@@ -110,7 +110,7 @@ def placed(array, how="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: as they are
     named), starting `offset` bytes past a cache line.
 
-    how: "contiguous"; "gaps" between all rows; "backwards" along the slowest axis;
+    how: "contiguous"; "gaps" behind every axis; "backwards" along the slowest axis;
     "spread" elements. All are one axis order.
     """
     order = range(array.ndim) if order is None else order
@@ -170,7 +170,7 @@ def expected_threads(asked, tasks):
 def mixed_problem(seed):
     """A small problem whose form, dtype and mode depend on the seed, and its options."""
     rng = np.random.default_rng(seed)
-    data_format = ("NXC", "NCX")[seed % 2]
+    data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
     p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
     return p, {"data_format": data_format, "is_training": seed % 3 != 0}

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from cases import Problem
 
 import bn_ext
 from bn_ext import _core
@@ -19,6 +18,8 @@ def rng(request):
 @pytest.fixture
 def p(rng):
     """A small problem."""
+    from cases import Problem  # needs ml_dtypes, without which other tests run
+
     return Problem(rng, (6, 4, 5), "NXC")
 
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import reference
 from bounds import errors, sum_errors
-from cases import FORMATS, arithmetic, dtype, unit
+from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
 
@@ -43,9 +43,13 @@ class Population(NamedTuple):
     gamma: np.ndarray
     epsilon: float
 
+    def arrays(self):
+        """All of them, as the general function takes them."""
+        return tuple(getattr(self, name) for name in INPUTS)
+
     def take(self, channels):
         """Some channels, one after the other."""
-        return self._replace(**{name: getattr(self, name)[channels] for name in self._fields[:5]})
+        return self._replace(**{name: getattr(self, name)[channels] for name in INPUTS})
 
 
 def size_of(form, data):
@@ -218,7 +222,7 @@ def fits(p, want, data, vector):
 def problems(p, form):
     """The arguments of a call, and its data_format."""
     tensors = laid_out(p.src, form), laid_out(p.diff_dst, form)
-    return (*tensors, p.mean, p.variance, p.gamma), FORMS[form][0]
+    return (*tensors, *p.arrays()[len(tensors) :]), FORMS[form][0]
 
 
 def measured(p, form, data, vector, what="training", function=bn_ext.batch_norm_backward, parts=1):
@@ -265,8 +269,8 @@ def nudged(rng, values):
 
 
 def mutated(rng, p):
-    """A change to every channel: an element, a vector's value, or a whole row."""
-    src, diff_dst, mean, variance, gamma = (a.copy() for a in p[:5])
+    """A change to every channel: an element, a vector's value, or a whole channel."""
+    src, diff_dst, mean, variance, gamma = (a.copy() for a in p.arrays())
     c, m = src.shape
     rows = np.arange(c)
     with np.errstate(all="ignore"):
@@ -319,7 +323,7 @@ def search(rng, form, data, vector, what, output, generations):
         best = Population(
             *(
                 np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(children[:5], best[:5], strict=True)
+                for new, old in zip(children.arrays(), best.arrays(), strict=True)
             ),
             best.epsilon,
         )

@@ -24,8 +24,7 @@ def every_array(p, how):
     """Arguments of apply and an out, all of them new arrays."""
     arrays = {"src": p.src, "diff_dst": p.diff_dst, "diff_src": np.zeros_like(p.src)}
     arrays = {name: laid(a, how) for name, a in arrays.items()}
-    names = VECTORS
-    vectors = {name: placed(v, "spread") for name, v in zip(names, p.vectors(), strict=True)}
+    vectors = {name: placed(v, "spread") for name, v in zip(VECTORS, p.vectors(), strict=True)}
     outs = {name: placed(np.zeros_like(p.mean), "spread") for name in OUTPUTS[1:]}
     sums = np.ones((len(p.mean), 2)).T if how == "spread" else np.ones((2, len(p.mean)))
     return {**arrays, **vectors, **outs, "sums": sums}

@@ -6,7 +6,7 @@ Hypothesis prints the arguments of a failing example, and how to run it again.
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS, all_bits, bits, dtype, vector_dtype
+from cases import DATA_DTYPES, FORMATS, TENSORS, all_bits, bits, dtype, vector_dtype
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +82,7 @@ def calls(draw):
 def outputs(arguments, options, draw):
     """An `out` that is valid, and what of it aliases an input."""
     src, diff_dst = arguments[:2]
-    kind = draw(st.sampled_from(["none", "fresh", "src", "diff_dst", "only diff_src"]))
+    kind = draw(st.sampled_from(["none", "fresh", *TENSORS, "only diff_src"]))
     if kind == "none":
         return None
     number = arguments[2].dtype

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import EPSILON, Problem, placed
+from cases import EPSILON, INPUTS, VECTORS, Problem, placed
 from processes import printed_by
 from tree import TESTS
 
@@ -67,8 +67,8 @@ class MeddlingList(list):
         return super().__iter__()
 
 
-TARGETS = ["src", "diff_dst", "mean", "variance", "gamma", "out 0", "out 1", "out 2"]
-BY = ["epsilon", "num_threads", "mean", "variance", "gamma", "diff_dst", "out", "count", "sums"]
+TARGETS = [*INPUTS, "out 0", "out 1", "out 2"]
+BY = ["epsilon", "num_threads", *VECTORS, "diff_dst", "out", "count", "sums"]
 CODE = """
 import sys
 sys.path.insert(0, {tests!r})

@@ -90,7 +90,7 @@ def exact_gradient(p):
     def fractions(a):
         return [Fraction(v) for v in np.atleast_1d(a.astype(np.float64)).tolist()]
 
-    x, dy, *vectors = (fractions(a) for a in p[:5])
+    x, dy, *vectors = (fractions(a) for a in p.arrays())
     mean, variance, gamma = (v for (v,) in vectors)
     spread = variance + Fraction(p.epsilon)
     rstd = Fraction(isqrt((spread.denominator << 6400) // spread.numerator), 1 << 3200)

@@ -14,28 +14,28 @@ def out_refused(kind, message, p, out):
     refused(kind, message, p, out=tuple(out))
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_out_of_another_dtype(p, which):
     out = p.outs()
     out[which] = out[which].astype(np.float64)
     out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected dtype float32, got float64", p, out)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_out_of_another_shape(p, which):
     out = p.outs()
     out[which] = out[which][:-1]
     out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected shape", p, out)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_out_that_is_read_only(p, which):
     out = p.outs()
     out[which].flags.writeable = False
     out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected a writable array", p, out)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_out_that_is_no_array(p, which):
     out = p.outs()
     for thing in (out[which].tolist(), np.ma.masked_array(out[which]), "abc"):

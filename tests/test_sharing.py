@@ -92,7 +92,7 @@ def test_between_the_elements_of_another(rng, how):
     """Arrays that reach over each other and have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
-    for which in ("src", "diff_dst"):
+    for which in TENSORS:
         both = np.zeros((ROWS, 2 * CHANNELS))
         if how == "halves of rows":
             array, diff_src = both[:, :CHANNELS], both[:, CHANNELS:]
