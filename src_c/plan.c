@@ -39,23 +39,25 @@
 #include "machine.h"
 #include "sizes.h"
 
-/* How sums are split: each of these decides bits. Where it says measured, `python -m
- * benchmarks --report rows` on both sides of the bound measures it again. */
+/* How sums are split: each of these decides bits. Where it says measured, `python -m benchmarks
+ * --report rows` on either side of the bound measures it again. */
 enum {
-    WIDE_ENOUGH = 128,        /* channels: from here on a position fills registers by itself */
-    MERGED_COLUMNS = 256,     /* of a row of several positions, at least */
-    MERGED_UNIT = 32,         /* they are a multiple of this, any register's elements: no tails */
-    LONG_RUN = 256,           /* elements from which a run is long, or 16 for each position ... */
-    LONGEST_SHORT = 1024,     /* ... but not more than this (both measured) */
-    LEAST_ABREAST = 3,        /* positions from which long runs are read side by side (measured) */
-    SHORTEST_STRAND = 17,     /* rows: odd, since strands an even number of rows apart meet */
-    LONGEST_STRAND = 129,     /* in one cache set */
-    STRAND_BYTES = 128 << 10, /* where rows are short and many */
+    WIDE_ENOUGH = 128,    /* channels: 16-bit ones fill four of the widest registers */
+    MERGED_COLUMNS = 256, /* of a row of several positions, at least: twice as many */
+    MERGED_UNIT = 32,     /* they are a multiple of it: 16-bit elements of the widest register */
+    LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
+    LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
+    LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
+    /* Rows of a strand: odd, since strands an even number of rows apart meet in one cache set;
+     * the longest so that hardware can predict the next line (both measured). */
+    SHORTEST_STRAND = 17,
+    LONGEST_STRAND = 129,
+    STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
     MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */
-    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): a multiple of every block */
-    SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST) */
-    LONGEST_CHUNK = 16384,
-    TASKS = 64, /* that a large problem is worth: four for each of 16 threads */
+    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): a multiple of every block, 128 kB */
+    SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
+    LONGEST_CHUNK = 16384,  /* ... and as long as memory gains by (measured) */
+    TASKS = 64,             /* that a large problem is worth: four for each of 16 threads */
 };
 
 /* ---- shapes ------------------------------------------------------------ */
@@ -169,8 +171,13 @@ static void plan_long_runs(bn_plan *plan) {
  * CHANNELS_LAST a tile is narrower than working space allows only to give every thread
  * tasks. */
 static int64_t tile_channels(const bn_plan *plan, int threads) {
-    enum { LEAST_COLUMNS = 1024, TILE_COLUMNS = 2048, WIDEST = 4096, NARROWEST = 64 };
-    enum { TASKS_PER_THREAD = 4 };
+    enum {
+        LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
+        TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
+        WIDEST = 4096,        /* twice that: a part of the second-level cache */
+        NARROWEST = 64,       /* channels, two cache lines of 16-bit elements */
+        TASKS_PER_THREAD = 4, /* so that none waits long for the last ones */
+    };
     if (plan->positions_per_row > 1)
         return plan->channels;
     const bool interleaved = plan->form == CHANNELS_LAST;

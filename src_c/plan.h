@@ -9,17 +9,18 @@ typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS, LONG_RUNS_ABREAST } form;
 
 enum {
     MOST_STRANDS = BN_ROWS,
-    /* Eight are slower where something is written (measured: `python -m benchmarks --report
-     * rows`, apply). */
+    /* Eight are slower where something is written: 1.46 times the memory floor instead of 1.33
+     * for 4096 x 4096 (`python -m benchmarks --report rows` with either). */
     MOST_WRITE_STRANDS = 4,
-    /* Elements of each of eight rows that are gathered at a time: 32 kB of two operands. */
+    /* Elements of each of eight rows that are gathered at a time: two operands of float32 fill
+     * 32 kB, a first-level cache. */
     PIECE = 512,
     PIECE_ELEMENTS = BN_ROWS * PIECE,
-    /* Of what is read, when a piece is summed and then written: it stays in a second-level
-     * cache of any size (measured between 32 and 512 kB). */
+    /* That are read when a piece is summed and then written: with what is written they fit
+     * 256 kB, a small second-level cache. */
     PIECE_BYTES = 128 << 10,
-    /* Blocks that 16-bit types add up in floats: so many trees of eight 8-bit fractions still
-     * fit 24 bits nearly always, and a chunk's strand has as many rows. */
+    /* Blocks that 16-bit types add up in floats: the sum of 17 trees of eight 11-bit fractions
+     * needs 19 of a float's 24 bits. A short strand has as many rows. */
     FLUSH_BLOCKS = 17,
 };
 

@@ -22,8 +22,8 @@
 #include <sched.h>
 #endif
 
-/* A thread's start is worth about this many elements (measured: `python -m benchmarks --report
- * sizes`, one thread and two). */
+/* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
+ * the step where a second thread joins). */
 enum { ELEMENTS_PER_THREAD = 65536 };
 /* Of a call; startable has room for them on its stack. */
 enum { MOST_THREADS = 1024 };

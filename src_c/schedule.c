@@ -66,9 +66,13 @@ typedef struct {
     cursor *cursors;    /* (2, threads): of each pass */
 } bn_team;
 
+/* Looks before a waiting thread offers its CPU to others: as many as libgomp's idle threads
+ * are left (docs/design.md, "Threads"). */
+enum { LOOKS = 1000 };
+
 static void relax(int *tries) {
-    if (++*tries > 1000) {
-        *tries = 1000;
+    if (++*tries > LOOKS) {
+        *tries = LOOKS;
 #ifndef _WIN32
         sched_yield();
 #endif

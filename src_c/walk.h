@@ -109,7 +109,19 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
 }
 
 /* A block of up to eight rows, MOST_WRITE_STRANDS of them at a time. */
-void bn_write_block(const bn_walk *walk, const bn_block *block, const bn_coefs *coefs);
+static inline void write_block(const bn_walk *walk, const bn_block *block, const bn_coefs *coefs) {
+    if (block->rows <= MOST_WRITE_STRANDS) {
+        walk->write(block, coefs);
+        return;
+    }
+    for (int done = 0; done < block->rows; done += MOST_WRITE_STRANDS) {
+        bn_block b = *block;
+        b.rows = (int)at_most(MOST_WRITE_STRANDS, block->rows - done);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.data[o] = address(b.data[o], done * b.pitch[o]);
+        walk->write(&b, coefs);
+    }
+}
 
 /* The thread's buffer as a block of so many rows of n elements. */
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n);

@@ -39,7 +39,7 @@ static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
         if (walk->sum)
             walk->sum(&b, &coefs, &sums);
         if (walk->write)
-            bn_write_block(walk, &b, &coefs);
+            write_block(walk, &b, &coefs);
         step_block(&b, b.repeats);
     }
 }

@@ -85,7 +85,7 @@ static void write_abreast(const bn_walk *walk, bn_block *b, int64_t n) {
     b->repeats = 1;
     b->nontemporal = walk->plan->nontemporal;
     b->uniform = true;
-    bn_write_block(walk, b, &walk->coefs);
+    write_block(walk, b, &walk->coefs);
 }
 
 /* n neighbouring elements. */

@@ -225,7 +225,7 @@ MUTANTS = [
     (
         "walk_rows.c",
         "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n        if (walk->write)\n",
-        "        if (walk->write)\n            bn_write_block(walk, &b, &coefs);\n        if (walk->sum)\n"
+        "        if (walk->write)\n            write_block(walk, &b, &coefs);\n        if (walk->sum)\n"
         "            walk->sum(&b, &coefs, &sums);\n        if (false)\n",
         "frozen statistics: written before summed (in place: sums of what was overwritten)",
     ),
