@@ -9,13 +9,15 @@ import pytest
 import reference
 from bounds import distance, errors
 from cases import DTYPES, FORMATS, OUTPUTS, Problem, shape
+from processes import python
 from tree import ROOT, load
 
 import bn_ext
 
 pytestmark = pytest.mark.quick
 
-plain_loop = load(ROOT / "examples" / "plain_loop.py")
+PLAIN_LOOP = ROOT / "examples" / "plain_loop.py"
+plain_loop = load(PLAIN_LOOP)
 #: N, C, X: one element, one row, one column, and some of each; more than a kernel's eight rows.
 SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (17, 2, 3), (2, 3, 40)]
 every_mode = pytest.mark.parametrize("is_training", [True, False])
@@ -85,3 +87,9 @@ def test_the_plain_loop_takes_any_rank(rng, is_training):
             ):
                 assert found.shape == wanted.shape
                 np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=1e-12, atol=1e-13)
+
+
+def test_the_script_says_how_far_bn_ext_is():
+    done = python(PLAIN_LOOP)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == OUTPUTS

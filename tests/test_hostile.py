@@ -1,9 +1,7 @@
-"""Objects that lie, or change during a call: an error or the right answer, never others' memory.
+"""Arguments that change one another during a call: an error or the right answer.
 
-Each call runs beside canaries: bytes behind and before every array given, which must not
-change. Most of these ended the process, or wrote where they should not, when what an
-object said of itself was believed, or an array was checked before a method of another
-argument could change it.
+Most of these ended the process, or wrote where they should not, when an array was checked
+before a method of another argument could change it. test_lies.py has objects that lie.
 """
 
 import collections

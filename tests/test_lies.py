@@ -1,4 +1,8 @@
-"""Objects that lie about their memory, dtype or class: an error, never others' memory."""
+"""Objects that lie about their memory, dtype or class: an error, never others' memory.
+
+Outputs lie between canaries, bytes that must not change: most of these wrote there when what
+an object said of itself was believed.
+"""
 
 import sys
 

@@ -144,3 +144,9 @@ def test_unaligned_out_vectors(p):
     grads = p.run(bn_ext.batch_norm_backward, out=(None, unaligned, None))
     assert grads.diff_gamma is unaligned
     assert unaligned.tobytes() == want.diff_gamma.tobytes()
+
+
+def test_out_with_the_same_start_and_other_strides(rng):
+    p = Problem(rng, (4, 4, 4), "NXC")
+    with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
+        p.run(bn_ext.batch_norm_backward, out=(p.src.transpose(1, 0, 2), None, None))

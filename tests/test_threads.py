@@ -1,4 +1,7 @@
-"""Threads: how many, when, without the GIL, and after a fork."""
+"""Threads: without the GIL, as many as the environment says, beside other pools, after a fork.
+
+test_schedule.py has how many there are otherwise, test_pool.py what happens if some cannot start.
+"""
 
 import contextlib
 import json
@@ -103,6 +106,41 @@ def test_gil_is_released_while_copying(copied):
         assert any(call() for _ in range(TRIES))
 
 
+# ---- as many as others say ----------------------------------------------------------
+
+
+@needs_openmp
+@pytest.mark.parametrize("count", [1, 2])
+def test_omp_num_threads(count):
+    code = CALL + "print(call(10**5))"
+    assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
+
+
+@needs_openmp
+@needs_cpus
+def test_threadpoolctl_at_each_call(rng):
+    p = Problem(rng, LARGE, "NXC")
+    before = threads_used(p)
+    with threadpoolctl.threadpool_limits(1, user_api="openmp"):
+        assert threads_used(p) == 1
+        assert threads_used(p, num_threads=2) == 2
+    assert threads_used(p) == before
+
+
+@needs_openmp
+@needs_cpus
+@needs_linux
+def test_affinity_at_each_call(rng):
+    p = Problem(rng, LARGE, "NXC")
+    before, allowed = threads_used(p), os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert threads_used(p) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert threads_used(p) == before
+
+
 @needs_openmp
 def test_threadpoolctl_lists_the_pool():
     code = (
@@ -114,6 +152,9 @@ def test_threadpoolctl_lists_the_pool():
     pools, ours = json.loads(" ".join(in_new_process(code)))
     assert ours
     assert {os.path.realpath(p) for p in pools} == {os.path.realpath(p) for p in ours}
+
+
+# ---- many callers, other pools ------------------------------------------------------
 
 
 def test_callers_at_once(rng):
@@ -129,6 +170,44 @@ def test_callers_at_once(rng):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(call, range(160)))
+
+
+def test_64_callers_with_mixed_shapes():
+    wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
+    together = threading.Barrier(64)
+
+    def call(seed):
+        together.wait()
+        return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
+
+    with ThreadPoolExecutor(64) as pool:
+        for seed, found in enumerate(pool.map(call, range(64))):
+            assert all(bits == wanted[seed] for bits in found)
+
+
+@needs_linux
+@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
+def test_next_to_another_pool(others):
+    """After a library with OpenMP threads of its own was imported and has used them."""
+    pytest.importorskip(others)
+    printed = in_new_process(
+        CALL
+        + f"""
+import {others}
+if "{others}" == "torch":
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+else:
+    from sklearn.cluster import KMeans
+    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
+for _ in range(20):
+    call(40000, num_threads=2)
+child = os.fork()
+if child == 0:
+    os._exit(call(40000, num_threads=2) != 1)
+print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
+"""
+    )
+    assert printed[0] == "0"
 
 
 # ---- fork -------------------------------------------------------------------------
@@ -184,19 +263,6 @@ def test_epsilon_matters_here_too():
     )
 
 
-def test_64_callers_with_mixed_shapes():
-    wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
-    together = threading.Barrier(64)
-
-    def call(seed):
-        together.wait()
-        return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
-
-    with ThreadPoolExecutor(64) as pool:
-        for seed, found in enumerate(pool.map(call, range(64))):
-            assert all(bits == wanted[seed] for bits in found)
-
-
 @needs_linux
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_by_every_method(method):
@@ -212,60 +278,3 @@ def test_joblib(backend):
     wanted = [mixed_bits(seed, 1) for seed in range(6)]
     run = joblib.Parallel(n_jobs=3, backend=backend)
     assert run(joblib.delayed(mixed_bits)(seed) for seed in range(6)) == wanted
-
-
-@needs_linux
-@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
-def test_next_to_another_pool(others):
-    """After a library with OpenMP threads of its own was imported and has used them."""
-    pytest.importorskip(others)
-    printed = in_new_process(
-        CALL
-        + f"""
-import {others}
-if "{others}" == "torch":
-    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
-else:
-    from sklearn.cluster import KMeans
-    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
-for _ in range(20):
-    call(40000, num_threads=2)
-child = os.fork()
-if child == 0:
-    os._exit(call(40000, num_threads=2) != 1)
-print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
-"""
-    )
-    assert printed[0] == "0"
-
-
-@needs_openmp
-@pytest.mark.parametrize("count", [1, 2])
-def test_omp_num_threads(count):
-    code = CALL + "print(call(10**5))"
-    assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
-
-
-@needs_openmp
-@needs_cpus
-def test_threadpoolctl_at_each_call(rng):
-    p = Problem(rng, LARGE, "NXC")
-    before = threads_used(p)
-    with threadpoolctl.threadpool_limits(1, user_api="openmp"):
-        assert threads_used(p) == 1
-        assert threads_used(p, num_threads=2) == 2
-    assert threads_used(p) == before
-
-
-@needs_openmp
-@needs_cpus
-@needs_linux
-def test_affinity_at_each_call(rng):
-    p = Problem(rng, LARGE, "NXC")
-    before, allowed = threads_used(p), os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert threads_used(p) == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert threads_used(p) == before
