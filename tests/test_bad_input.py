@@ -1,4 +1,4 @@
-"""Bad input gets a clear error, and nothing is written. test_outputs.py has what out= may not be."""
+"""Bad input gets a clear error, and nothing is written. test_outputs.py: what out= may not be."""
 
 import re
 
