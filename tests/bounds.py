@@ -75,19 +75,24 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
     }
 
 
-def assert_near(problem, grads, is_training=True):
-    """Of random data more can be asked: a few units of the sizes of the terms, sums included."""
-    want = problem.run(
+def reference_of(problem, is_training=True):
+    """The reference's gradients of a problem, in the widest float there is."""
+    return problem.run(
         reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
         wide=np.longdouble,
     )  # fmt: skip
+
+
+def assert_near(problem, grads, is_training=True):
+    """Of random data more can be asked: a few units of the sizes of the terms, sums included."""
+    want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))
     bound = u * (want.diff_src_terms + want.diff_src_sums) + half_ulp(want.diff_src, data)
     assert (distance(grads.diff_src, want.diff_src) <= bound).all()
-    for got, exact, terms in (
+    for got, true, terms in (
         (grads.diff_gamma, want.diff_gamma, want.gamma_terms),
         (grads.diff_beta, want.diff_beta, want.beta_terms),
     ):
-        bound = u * abs(terms).sum(axis=1) + half_ulp(exact, vector)
-        assert (distance(got, exact) <= bound).all()
+        bound = u * abs(terms).sum(axis=1) + half_ulp(true, vector)
+        assert (distance(got, true) <= bound).all()

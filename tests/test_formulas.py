@@ -6,8 +6,7 @@ once and adds what error bounds are made of.
 
 import numpy as np
 import pytest
-import reference
-from bounds import distance, errors
+from bounds import distance, errors, reference_of
 from cases import DTYPES, FORMATS, OUTPUTS, Problem, shape
 from processes import python
 from tree import ROOT, load
@@ -46,9 +45,7 @@ def test_the_plain_loop_gives_the_same(rng, data, vector, data_format, with_gamm
     for p in problems(rng, data_format, data, vector, with_gamma):
         grads = p.run(bn_ext.batch_norm_backward, **options)
         plain = dict(zip(OUTPUTS, p.run(plain_loop.batch_norm_backward, **options), strict=True))
-        sizes = p.run(
-            reference.batch_norm_backward, axis=p.axis, is_training=is_training, wide=np.longdouble
-        )
+        sizes = reference_of(p, is_training)
         for name, error in errors(
             grads, sizes._replace(**plain), data, vector, is_training=is_training
         ).items():
@@ -64,9 +61,7 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
         plain = p.run(
             plain_loop.batch_norm_backward, is_training=is_training, data_format=data_format
         )
-        want = p.run(
-            reference.batch_norm_backward, axis=p.axis, is_training=is_training, wide=np.longdouble
-        )
+        want = reference_of(p, is_training)
         u = np.finfo(np.longdouble).eps / 2
         size = (want.diff_src_terms + want.diff_src_sums).max()
         terms = (want.gamma_terms, want.beta_terms)

@@ -10,7 +10,7 @@ import hostile_data
 import numpy as np
 import pytest
 import reference
-from bounds import errors, sum_errors
+from bounds import errors, reference_of, sum_errors
 from cases import (
     DATA_DTYPES,
     DTYPES,
@@ -182,11 +182,7 @@ def ran(problem, is_training):
     grads = problem.run(
         bn_ext.batch_norm_backward, data_format=problem.data_format, is_training=is_training
     )
-    want = problem.run(
-        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
-        wide=np.longdouble,
-    )  # fmt: skip
-    return grads, want
+    return grads, reference_of(problem, is_training)
 
 
 def random_cases(rng, data, vector=None):
