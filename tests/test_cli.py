@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import python
 
 import bn_ext
 from bn_ext import _cli, _core, _runtime
@@ -27,9 +28,7 @@ def run(capsys, *arguments):
 
 
 def test_as_a_module_and_as_a_script():
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bn_ext", "--version"], capture_output=True, text=True
-    )
+    done = python("-P", "-m", "bn_ext", "--version")
     assert done.stdout == f"bn_ext {bn_ext.__version__}\n"
     assert done.returncode == 0
     try:
@@ -92,10 +91,7 @@ def test_an_unknown_isa_is_a_sentence(tmp_path, by):
     script = tmp_path / "bn-ext"
     script.write_text("import sys\nfrom bn_ext._cli import main\nsys.exit(main())\n")
     what = [script] if by == "script" else ["-P", "-m", "bn_ext"]
-    done = subprocess.run(
-        [sys.executable, *what, "info"], env={**os.environ, "BN_EXT_ISA": "foo"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = python(*what, "info", BN_EXT_ISA="foo")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("bn-ext: BN_EXT_ISA: expected one of baseline")
     assert done.stderr.endswith("got 'foo'\n")
@@ -124,10 +120,7 @@ def test_no_other_program_is_ended_by_an_unknown_isa(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("try: import bn_ext\nexcept ImportError: print('goes on')\n")
     for what in ([program], ["-c", program.read_text(), "-m", "bn_ext"]):
-        done = subprocess.run(
-            [sys.executable, *what], env={**os.environ, "BN_EXT_ISA": "foo"},
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = python(*what, BN_EXT_ISA="foo")
         assert (done.returncode, done.stdout) == (0, "goes on\n")
 
 
@@ -159,10 +152,7 @@ def test_interrupted_while_python_imports(tmp_path, module):
     """Without a traceback: while the package is imported, and while its command line is."""
     (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bn_ext", "bench"], env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
