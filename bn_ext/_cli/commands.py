@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import bn_ext
 from bn_ext import _core
@@ -16,6 +17,8 @@ from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_threads
 from bn_ext._verify import command as _verify
 
 __all__ = ["run"]
+
+Commands = Any  # argparse has no public name for what add_subparsers gives
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (without a
 command this help is printed), a missing package, a file that cannot be written or too little
@@ -32,16 +35,7 @@ def verify(options: argparse.Namespace) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="bn-ext",
-        description="The gradient of batch normalization for NumPy arrays: show what is in use "
-        "here, check that every bit is as promised, measure the speed.",
-        epilog=EXIT,
-    )
-    top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
-    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
-
+def add_info(commands: Commands) -> None:
     command = commands.add_parser(
         "info", help="show the build, the CPU and the threads in use", description=INFO
     )
@@ -52,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.set_defaults(run=info)
 
+
+def add_verify(commands: Commands) -> None:
     command = commands.add_parser(
         "verify",
         help="check on this CPU that every bit is as promised",
@@ -67,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--digests", action="store_true", help="print the digests, check nothing")
     command.set_defaults(run=verify)
 
+
+def add_bench(commands: Commands) -> None:
     command = commands.add_parser(
         "bench",
         help="time bn_ext on this CPU, next to NumPy and other peers",
@@ -103,6 +101,20 @@ def parser() -> argparse.ArgumentParser:
         "--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ..."
     )
     command.set_defaults(run=bench)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="bn-ext",
+        description="The gradient of batch normalization for NumPy arrays: show what is in use "
+        "here, check that every bit is as promised, measure the speed.",
+        epilog=EXIT,
+    )
+    top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
+    add_info(commands)
+    add_verify(commands)
+    add_bench(commands)
     return top
 
 
