@@ -1,4 +1,5 @@
 # The C interface, as src_c/bn.h declares it.
+from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
 
@@ -69,6 +70,38 @@ cdef extern from "machine.h" nogil:
 
 cdef extern from "schedule.h" nogil:
     void bn_last_call(int *threads, int64_t *tasks)
+
+
+cdef extern from "dtypes.h" nogil:
+    ctypedef struct bn_dtype_facts:
+        const char *name
+        int size
+        int number
+
+    const bn_dtype_facts bn_dtype_table[BN_DTYPES]
+
+
+cdef extern from "axes.h" nogil:
+    ctypedef struct bn_view:
+        char *data
+        ptrdiff_t itemsize
+        int ndim
+        const ptrdiff_t *shape
+        const ptrdiff_t *strides
+
+    ctypedef struct bn_order:
+        int n
+        int axis[BN_MAX_AXES]
+        int channel
+
+    void bn_order_of(const bn_view *src, int channel, bn_order *order)
+    c_bool bn_follows(const bn_view *view, const bn_order *order)
+    void bn_set_axes(bn_problem *p, const bn_view *views, const bn_order *order, int channel)
+    void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_order *order)
+    c_bool bn_same_shape(const bn_view *a, const bn_view *b)
+    c_bool bn_same_place(const bn_view *a, const bn_view *b)
+    c_bool bn_overlaps_itself(const bn_view *view)
+    c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
 
 
 cdef extern from "kernels/kernels.h" nogil:

@@ -24,8 +24,15 @@ def not_compiled(in_source_tree: bool) -> ImportError:
 
 def warn_if_older(core: str) -> None:
     """Name the sources that were changed after the core was linked, and what compiles them."""
-    names = [f"src_c/{name}" for name in os.listdir(f"{ROOT}/src_c")]
-    names += ["bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py", "setup.py"]
+    names = ["build_c.py", "setup.py"]
+    names += [
+        f"bn_ext/{name}"
+        for name in os.listdir(f"{ROOT}/bn_ext")
+        if name.endswith((".pyx", ".pxd", ".pxi"))
+    ]
+    for folder, _, files in os.walk(f"{ROOT}/src_c"):
+        inside = folder[len(ROOT) + 1 :].replace(os.sep, "/")
+        names += [f"{inside}/{name}" for name in files]
     built = os.stat(core).st_mtime
     newer = sorted(name for name in names if os.stat(f"{ROOT}/{name}").st_mtime > built)
     if newer:

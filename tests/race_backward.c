@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bn.h"
+#include "axes.h"
 
 typedef struct {
-    int64_t outer, channels, inner;
+    ptrdiff_t outer, channels, inner;
 } shape;
 
 static const shape shapes[] = {{2000, 64, 1}, {300, 300, 1},  {40, 37, 49},
@@ -32,57 +32,63 @@ static float number(int64_t i) {
     return (float)(mixed >> 8) / 0x1p22f - 2;
 }
 
+static float *numbers(int64_t n, int64_t seed) {
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = number(i + seed);
+    return values;
+}
+
+static float *ramp(int64_t n) {
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = 1 + (float)i / (float)n;
+    return values;
+}
+
+static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERANDS]) {
+    const ptrdiff_t size = sizeof(float), dims[] = {s->outer, s->channels, s->inner};
+    const ptrdiff_t strides[] = {s->channels * s->inner * size, s->inner * size, size};
+    bn_view views[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        views[o] = (bn_view){(char *)data[o], size, 3, dims, strides};
+    bn_order order;
+    bn_order_of(&views[BN_SRC], 1, &order);
+    bn_set_axes(p, views, &order, 1);
+}
+
 /* One problem; true if threads change nothing. */
 static bool same(const shape *s, bool training) {
-    const int64_t all = s->outer * s->channels * s->inner, c = s->channels;
-    float *data[3], *vector[5], *alone = malloc((size_t)all * sizeof *alone), *alone_grads[2];
-    for (int o = 0; o < 3; o++) {
-        data[o] = malloc((size_t)all * sizeof **data);
-        for (int64_t i = 0; i < all; i++)
-            data[o][i] = number(i + o);
-    }
-    for (int v = 0; v < BN_VECTORS; v++) {
-        vector[v] = malloc((size_t)c * sizeof **vector);
-        for (int64_t i = 0; i < c; i++)
-            vector[v][i] = 1 + (float)i / (float)c;
-    }
-    for (int v = 0; v < 2; v++)
-        alone_grads[v] = malloc((size_t)c * sizeof **alone_grads);
-
-    bn_problem p = {.dtype = BN_F32, .n_outer = s->outer > 1, .n_inner = s->inner > 1};
-    const int64_t size = sizeof(float);
-    for (int o = 0; o < 3; o++) {
-        p.data[o] = (char *)data[o];
-        p.outer[0].size = s->outer;
-        p.outer[0].stride[o] = c * s->inner * size;
-        p.channel.size = c;
-        p.channel.stride[o] = s->inner * size;
-        p.inner[0].size = s->inner;
-        p.inner[0].stride[o] = size;
-    }
+    const int64_t all = (int64_t)s->outer * s->channels * s->inner;
+    const size_t data_bytes = (size_t)all * sizeof(float);
+    const size_t vector_bytes = (size_t)s->channels * sizeof(float);
+    float *data[BN_OPERANDS], *alone = malloc(data_bytes);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        data[o] = numbers(all, o);
+    bn_problem p = {.dtype = BN_F32, .epsilon = 1e-3, .training = training}, q;
     for (int v = 0; v < BN_VECTORS; v++)
-        p.vector[v] = (bn_vector){(char *)vector[v], size, BN_F32};
-    p.epsilon = 1e-3;
-    p.training = training;
+        p.vector[v] = (bn_vector){(char *)ramp(s->channels), sizeof(float), BN_F32};
+    set_shape(&p, s, data);
     p.num_threads = threads;
     bool ok = bn_backward(&p) == BN_OK;
 
-    p.num_threads = 1;
-    p.data[BN_DIFF_SRC] = (char *)alone;
-    p.vector[BN_DIFF_GAMMA].data = (char *)alone_grads[0];
-    p.vector[BN_DIFF_BETA].data = (char *)alone_grads[1];
-    ok = bn_backward(&p) == BN_OK && ok;
-    ok = !memcmp(alone, data[BN_DIFF_SRC], (size_t)all * sizeof *alone) && ok;
-    for (int v = 0; v < 2; v++)
-        ok = !memcmp(alone_grads[v], vector[3 + v], (size_t)c * sizeof **alone_grads) && ok;
+    q = p;
+    q.num_threads = 1;
+    q.data[BN_DIFF_SRC] = (char *)alone;
+    for (int v = 0; v < BN_VECTORS; v++)
+        q.vector[v].data = memcpy(malloc(vector_bytes), p.vector[v].data, vector_bytes);
+    ok = bn_backward(&q) == BN_OK && ok;
+    ok = !memcmp(alone, data[BN_DIFF_SRC], data_bytes) && ok;
+    for (int v = 0; v < BN_VECTORS; v++)
+        ok = !memcmp(q.vector[v].data, p.vector[v].data, vector_bytes) && ok;
 
     free(alone);
-    for (int o = 0; o < 3; o++)
+    for (int o = 0; o < BN_OPERANDS; o++)
         free(data[o]);
-    for (int v = 0; v < BN_VECTORS; v++)
-        free(vector[v]);
-    for (int v = 0; v < 2; v++)
-        free(alone_grads[v]);
+    for (int v = 0; v < BN_VECTORS; v++) {
+        free(p.vector[v].data);
+        free(q.vector[v].data);
+    }
     return ok;
 }
 

@@ -13,8 +13,8 @@ from bn_ext import _core
 
 PACKAGE = Path(bn_ext.__file__).parent
 #: What the compiled core is made from.
-MADE_FROM = ["src_c/any.c", "src_c/any.inc", "bn_ext/_core.pyx", "bn_ext/_core.pxd", "build_c.py",
-             "setup.py"]  # fmt: skip
+MADE_FROM = ["src_c/any.c", "src_c/kernels/any.inc", "bn_ext/_core.pyx", "bn_ext/_core.pxd",
+             "bn_ext/_any.pxi", "build_c.py", "setup.py"]  # fmt: skip
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def clone(tmp_path):
     built = os.stat(_core.__file__).st_mtime
     for name in MADE_FROM:
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (built - 1, built - 1))
     return tmp_path

@@ -366,6 +366,15 @@ def test_errors_use_the_operators_names(rng, p):
         )
 
 
+@pytest.mark.parametrize("text", ["src", "src; pass src", "it's src", ["src; diff_dst"]], ids=str)
+def test_errors_leave_the_callers_own_text(p, text):
+    with pytest.raises(ValueError, match="^data_format") as error:
+        onednn_graph.batch_norm_training_backprop(
+            p.src, p.diff_dst, *p.vectors(), epsilon=EPSILON, data_format=text
+        )
+    assert str(error.value) == f"data_format: expected 'NXC' or 'NCX', got {text!r}"
+
+
 def test_one_optional_output_without_the_other(p):
     for options in ({"diff_gamma": False}, {"diff_beta": False}):
         with pytest.raises(ValueError, match="both or neither"):

@@ -25,12 +25,18 @@ def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> Non
         raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {array.dtype}")
 
 
+#: What a message shows of the caller's, behind "got": a string, a list or a table, or all up
+#: to a hint.
+_SHOWN = r"""(?<=\bgot )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[{].*[\]}]|[^;]*)"""
+
+
 @contextmanager
 def renamed(words: dict[str, str]) -> Iterator[None]:
-    """In errors, replace the general function's words with the spec's."""
-    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, words))})(?!\w)")
+    """In errors, replace the general function's words with the spec's, and leave the caller's."""
+    ours = "|".join(map(re.escape, words))
+    pattern = re.compile(rf"{_SHOWN}|(?<!\w)({ours})(?!\w)", re.DOTALL)
     try:
         yield
     except (TypeError, ValueError) as error:
-        message = pattern.sub(lambda word: words[word[0]], str(error))
+        message = pattern.sub(lambda found: words[found[1]] if found[1] else found[0], str(error))
         raise type(error)(message) from None

@@ -1,0 +1,273 @@
+"""Objects of the caller's become what they are: arrays of the base class, numbers, flags.
+
+Whatever can run code of the caller's (`__array__`, `__float__`, properties of a subclass)
+runs here, before any buffer is taken. Included by _core.pyx.
+"""
+
+# DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm share with it.
+cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
+
+
+cdef bint lies_elsewhere(object a) except -1:
+    """Is it in the memory of an accelerator?"""
+    if not hasattr(a, "__dlpack_device__"):
+        return hasattr(a, "__cuda_array_interface__")
+    device = a.__dlpack_device__()
+    try:
+        kind, _ = device
+        return operator.index(kind) not in HOST_DEVICES
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"its __dlpack_device__ returned {_shown(device)}, not (type, id)"
+        ) from None
+
+
+cdef object base_array(object a, str name):
+    """The base-class array over the memory of an array of any class.
+
+    What a subclass says of itself, by a property or a method, counts for nothing.
+    """
+    if isinstance(a, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name}: masked arrays are not accepted, because the mask would be lost; "
+            f"pass {name}.filled(value)"
+        )
+    return np.asarray(a)
+
+
+# In variables: of a tuple written where it is used, Cython asks each member, and drops the
+# error of an object whose __class__ raises one.
+cdef tuple SEQUENCES = (list, tuple)
+cdef tuple NO_ARRAYS = (str, bytes, np.generic)
+cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
+cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
+cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
+# Levels of lists within lists: NumPy has no more axes.
+cdef enum:
+    DEEPEST = 64
+
+
+cdef object snapshot(object a, tuple within):
+    """Lists as tuples, which no method of an element can change while NumPy reads them.
+
+    Elements that are arrays of a kind become arrays here. Other sequences are refused, since
+    NumPy would read what they hold by itself, and so is a list that holds itself.
+    """
+    if isinstance(a, SEQUENCES):
+        if len(within) == DEEPEST or id(a) in within:
+            raise ValueError("lists within lists are too deep")
+        within += (id(a),)
+        items = []
+        for item in tuple(a):
+            items.append(snapshot(item, within))
+        return tuple(items)
+    if isinstance(a, SCALARS):
+        return a
+    if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
+        return np.asarray(a)
+    if hasattr(a, "__len__"):
+        raise ValueError(f"it holds a sequence of type {type_name(a)}")
+    return a
+
+
+cdef object as_array(object a, str name):
+    """The base-class array over a's memory, or what NumPy makes of a list or tuple;
+    nothing is copied, unless a itself has to copy."""
+    if type(a) is ndarray:
+        return a
+    if isinstance(a, ndarray):
+        return base_array(a, name)
+    if isinstance(a, SEQUENCES):
+        try:
+            return np.asarray(snapshot(a, ()))
+        except (RuntimeError, ValueError) as error:
+            raise TypeError(f"{name}: expected an array of numbers: {error}") from None
+    what = type_name(a)
+    if isinstance(a, NO_ARRAYS):
+        raise TypeError(f"{name}: expected an array, got {what}")
+    try:
+        if lies_elsewhere(a):
+            raise TypeError("it is not in CPU memory; copy it to the host first")
+        if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
+                or PyObject_CheckBuffer(a)):
+            # Not asarray, which drops the class of what __array__ returns, and a mask with it.
+            seen = np.asanyarray(a)
+        elif hasattr(a, "__dlpack__"):
+            seen = np.from_dlpack(a)
+        else:
+            seen = None
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        hint = ""
+        try:
+            of_torch = str(getattr(a, "dtype", None)) == "torch.bfloat16"
+        except Exception:
+            of_torch = False
+        if of_torch:
+            hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+                    "which copies nothing")
+        raise TypeError(
+            f"{name}: this {what} cannot be viewed as a NumPy array: {error}{hint}"
+        ) from error
+    if seen is None:
+        raise TypeError(f"{name}: expected an array, got {what}")
+    return base_array(seen, name)
+
+
+cdef bint as_flag(object value, str name) except -1:
+    """True or False, NumPy's too, or the integers 0 and 1; not just anything with a truth value."""
+    if value is True:
+        return True
+    if value is False:
+        return False
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
+        value = int(value)
+    if isinstance(value, int):
+        number = int.__index__(value)  # of a subclass, what it is, not what it says
+        if number == 0 or number == 1:
+            return number
+    raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
+
+
+cdef double as_epsilon(object epsilon) except? -1:
+    cdef double value
+    if type(epsilon) is float:
+        value = epsilon
+    else:
+        kind = epsilon.dtype.kind if isinstance(epsilon, WITH_DTYPE) else ""
+        try:
+            if (isinstance(epsilon, NO_NUMBERS) or (kind and kind not in "fiubV")
+                    or (isinstance(epsilon, ndarray) and epsilon.ndim)):
+                raise TypeError
+            value = epsilon
+        except TypeError:
+            raise TypeError(f"epsilon: expected a real number, got {_shown(epsilon)}") from None
+        except (OverflowError, ValueError):
+            raise ValueError(
+                f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}"
+            ) from None
+    if not (isfinite(value) and value >= 0):
+        raise ValueError(f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}")
+    return value
+
+
+cdef int as_num_threads(object num_threads) except -1:
+    """0 stands for None."""
+    if num_threads is None:
+        return 0
+    try:
+        value = operator.index(num_threads)
+    except TypeError:
+        raise TypeError(
+            f"num_threads: expected an integer or None, got {_shown(num_threads)}"
+        ) from None
+    if value < 1:
+        raise ValueError(f"num_threads: expected at least 1, got {_shown(value)}")
+    return min(value, INT_MAX)
+
+
+cdef object as_count(object count):
+    try:
+        return operator.index(count)
+    except TypeError:
+        raise TypeError(f"count: expected an integer, got {_shown(count)}") from None
+
+
+# What others call our two layouts.
+cdef dict OTHER_NAMES = {
+    "NC": "NXC", "NWC": "NXC", "NHWC": "NXC", "NDHWC": "NXC", "CHANNELS_LAST": "NXC",
+    "CHANNELS_LAST_3D": "NXC", "NCW": "NCX", "NCHW": "NCX", "NCDHW": "NCX", "CHANNELS_FIRST": "NCX",
+    "NXC": "NXC", "NCX": "NCX",
+}
+
+
+cdef bint as_channels_last(object data_format) except -1:
+    """Are channels on the last axis?"""
+    if isinstance(data_format, str):
+        name = str(data_format)
+        if name == "NXC":
+            return True
+        if name == "NCX":
+            return False
+        ours = OTHER_NAMES.get(name.upper())
+        if ours is not None:
+            raise ValueError(
+                f"data_format: expected 'NXC' or 'NCX', got {_shown(name)}, "
+                f"which is called {ours!r} here, for any rank"
+            )
+    raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
+
+
+cdef tuple as_out(object out, bint param_grads):
+    """`out` as a tuple of its three entries."""
+    if not isinstance(out, SEQUENCES):
+        raise TypeError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
+            f"got {type(out).__name__}"
+        )
+    out = tuple(out)
+    if len(out) != 3:
+        raise ValueError(
+            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
+            f"got {len(out)} entries"
+        )
+    if not param_grads and (out[1] is not None or out[2] is not None):
+        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
+    return out
+
+
+cdef object as_output(object a, str name):
+    """The base-class array to write through."""
+    if type(a) is ndarray:
+        return a
+    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+    return base_array(a, name)
+
+
+# ---- the arguments of a call ------------------------------------------------------
+
+cdef int convert(Call *c, int role, object a) except -1:
+    """An array that must be there."""
+    return keep(c, role, as_array(a, NAME_OF_ROLE[role]))
+
+
+cdef int convert_data(Call *c, object src, object diff_dst, object mean, object data_format,
+                      object num_threads) except -1:
+    """What every function takes."""
+    c.channels_last = as_channels_last(data_format)
+    c.problem.num_threads = as_num_threads(num_threads)
+    convert(c, SRC, src)
+    convert(c, DIFF_DST, diff_dst)
+    return convert(c, MEAN, mean)
+
+
+cdef int convert_statistics(Call *c, object variance, object gamma, object epsilon,
+                            object is_training) except -1:
+    """What turns sums into a gradient."""
+    c.problem.training = as_flag(is_training, "is_training")
+    c.problem.epsilon = as_epsilon(epsilon)
+    convert(c, VARIANCE, variance)
+    return 0 if gamma is None else convert(c, GAMMA, gamma)
+
+
+cdef int convert_sums(Call *c, object sums, object count) except -1:
+    """What stands for all parts."""
+    convert(c, SUMS, sums)
+    c.parts_count = owned(as_count(count))
+    return 0
+
+
+cdef tuple convert_out(Call *c, object param_grads, object out):
+    """The arrays to write to; returned as they were given, None for each that was not."""
+    c.grads_wanted = as_flag(param_grads, "param_grads")
+    if out is None:
+        return NONE_GIVEN
+    given = as_out(out, c.grads_wanted)
+    c.out_given = True
+    cdef int i
+    for i in range(len(OUTPUTS)):
+        if given[i] is not None:
+            keep(c, OUTPUTS[i], as_output(given[i], NAME_OF_ROLE[OUTPUTS[i]]))
+    return given

@@ -1,0 +1,294 @@
+"""A call: its arrays by role, from arguments to result. Included by _core.pyx.
+
+begin, which makes it empty; the arguments are converted (_arguments.pxi); call: prepare,
+which checks all (_inputs.pxi, _outputs.pxi) and gets memory for what is returned, and
+execute, which gets memory for copies and works; end, whatever has happened. Nothing may fail
+once something is written.
+
+A Call is a C struct on the stack that owns Python objects: 6 KB of axes and buffers, which
+an extension type would clear for every call.
+"""
+
+cdef enum:
+    # An array's role: those of the operands, of the vectors, of the sums; then what operands
+    # that kernels cannot walk are copied to.
+    SRC = BN_SRC
+    DIFF_DST = BN_DIFF_DST
+    DIFF_SRC = BN_DIFF_SRC
+    VECTORS = BN_OPERANDS
+    MEAN = VECTORS + BN_MEAN
+    VARIANCE = VECTORS + BN_VARIANCE
+    GAMMA = VECTORS + BN_GAMMA
+    DIFF_GAMMA = VECTORS + BN_DIFF_GAMMA
+    DIFF_BETA = VECTORS + BN_DIFF_BETA
+    SUMS = VECTORS + BN_VECTORS
+    COPIES = SUMS + 1
+    ROLES = COPIES + BN_OPERANDS
+
+_NAMES = {
+    SRC: "src",
+    DIFF_DST: "diff_dst",
+    DIFF_SRC: "out: diff_src",
+    MEAN: "mean",
+    VARIANCE: "variance",
+    GAMMA: "gamma",
+    DIFF_GAMMA: "out: diff_gamma",
+    DIFF_BETA: "out: diff_beta",
+    SUMS: "sums",
+}
+cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
+# As `out` and the result have them.
+cdef tuple OUTPUTS = (DIFF_SRC, DIFF_GAMMA, DIFF_BETA)
+cdef tuple NONE_GIVEN = (None,) * len(OUTPUTS)
+
+cdef enum Entry:
+    WHOLE
+    REDUCE
+    APPLY
+
+
+cdef struct Call:
+    Entry entry
+    PyObject *array[ROLES]      # owned; NULL: not given, not wanted
+    bint pinned[ROLES]
+    Py_buffer buffer[ROLES]     # of those that are pinned
+    bn_view view[ROLES]         # and how C sees them
+    PyObject *parts_count       # owned: the argument count
+    bint channels_last          # are channels on the last axis?
+    bint grads_wanted
+    bint out_given
+    int channel                 # axis
+    Py_ssize_t channels
+    Py_ssize_t elements         # of a channel
+    bint is_empty
+    int dtype                   # code, of the data
+    int vector_dtype            # of mean, variance, gamma and their gradients
+    double count                # elements of a channel, over all parts
+    bn_order order
+    bn_problem problem
+
+
+cdef void begin(Call *c, Entry entry) noexcept:
+    cdef int role
+    c.entry = entry
+    for role in range(ROLES):
+        c.array[role] = NULL
+        c.pinned[role] = False
+    c.view[SUMS].data = NULL
+    c.parts_count = NULL
+    c.grads_wanted = c.out_given = False
+    c.count = c.problem.epsilon = 0
+    c.problem.training = True
+
+
+cdef void end(Call *c) noexcept:
+    cdef int role
+    for role in range(ROLES):
+        let_go(c, role)
+    Py_XDECREF(c.parts_count)
+
+
+# ---- arrays by role -----------------------------------------------------------
+
+cdef inline PyObject *owned(object a) noexcept:
+    Py_INCREF(a)
+    return <PyObject *>a
+
+
+cdef inline bint has(const Call *c, int role) noexcept nogil:
+    return c.array[role] != NULL
+
+
+cdef inline object array_of(const Call *c, int role):
+    return <object>c.array[role]
+
+
+cdef int keep(Call *c, int role, object a) except -1:
+    """It is the array of this role from now on."""
+    let_go(c, role)
+    c.array[role] = owned(a)
+    return 0
+
+
+cdef void let_go(Call *c, int role) noexcept:
+    cdef PyObject *a = c.array[role]
+    if c.pinned[role]:
+        c.pinned[role] = False
+        PyBuffer_Release(&c.buffer[role])
+    c.array[role] = NULL
+    Py_XDECREF(a)
+
+
+cdef void move(Call *c, int role, int to) noexcept:
+    """Its array becomes that of another role, which has none."""
+    c.array[to], c.pinned[to] = c.array[role], c.pinned[role]
+    c.buffer[to], c.view[to] = c.buffer[role], c.view[role]
+    c.array[role], c.pinned[role] = NULL, False
+
+
+cdef int pin(Call *c, int role) except -1:
+    """Take its buffer. From here on its shape, strides and address are those of the view."""
+    cdef Py_buffer *buffer = &c.buffer[role]
+    cdef bn_view *view = &c.view[role]
+    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_STRIDES)
+    c.pinned[role] = True
+    view.data = <char *>buffer.buf
+    view.itemsize = buffer.itemsize
+    view.ndim = buffer.ndim
+    view.shape = <const ptrdiff_t *>buffer.shape
+    view.strides = <const ptrdiff_t *>buffer.strides
+    return 0
+
+
+cdef int dtype_of(const Call *c, int role) except -2:
+    """The code of a pinned array's dtype, which is not read again; -1 if it is not in the
+    table, or not that of the buffer."""
+    cdef int code = code_of(array_of(c, role).dtype)
+    return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
+
+
+cdef object shape_of(const bn_view *view):
+    cdef int i
+    # By append: where a list in brackets cannot grow, Cython 3.3 lets go of an element twice.
+    shape = []
+    for i in range(view.ndim):
+        shape.append(view.shape[i])
+    return tuple(shape)
+
+
+# ---- what a role asks for -------------------------------------------------------
+
+cdef inline bint is_vector(int role) noexcept:
+    return VECTORS <= role < SUMS
+
+
+cdef inline int expected_dtype(const Call *c, int role) noexcept:
+    return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
+
+
+cdef object expected_shape(const Call *c, int role):
+    if is_vector(role):
+        return (c.channels,)
+    return (2, c.channels) if role == SUMS else shape_of(&c.view[SRC])
+
+
+cdef bint fits(const Call *c, int role) noexcept:
+    """Has the pinned array of this role the expected shape?"""
+    cdef const bn_view *view = &c.view[role]
+    if is_vector(role):
+        return view.ndim == 1 and view.shape[0] == c.channels
+    if role == SUMS:
+        return view.ndim == 2 and view.shape[0] == 2 and view.shape[1] == c.channels
+    return bn_same_shape(view, &c.view[SRC])
+
+
+cdef bint is_dense(const bn_view *sums) noexcept:
+    """Can C read it as an array of doubles?"""
+    cdef Py_ssize_t size = sizeof(double), channels = sums.shape[1]
+    return channels == 0 or (
+        sums.strides[0] == channels * size
+        and (channels == 1 or sums.strides[1] == size)
+        and <uintptr_t>sums.data % size == 0
+    )
+
+
+cdef int pin_new(Call *c, int role, object a) except -1:
+    """An array that was just made: as it was asked for, or nothing is done with it."""
+    keep(c, role, a)
+    pin(c, role)
+    if (
+        c.view[role].itemsize != size_of(expected_dtype(c, role))
+        or not fits(c, role)
+        or (role == SUMS and not is_dense(&c.view[role]))
+        or (role >= COPIES and not bn_follows(&c.view[role], &c.order))
+    ):
+        raise MemoryError("bn_ext: a new array was changed before it was filled")
+    return 0
+
+
+cdef object wrong_shape(const Call *c, int role):
+    return ValueError(
+        f"{NAME_OF_ROLE[role]}: expected shape {expected_shape(c, role)}, "
+        f"got {shape_of(&c.view[role])}"
+    )
+
+
+# ---- the call -------------------------------------------------------------------
+
+cdef object call(Call *c, tuple given):
+    """The result: `given` with new arrays where it has None; of REDUCE the sums."""
+    result = prepare(c, given)
+    if c.channels and not (c.is_empty and c.entry == REDUCE):
+        execute(c)
+    return result
+
+
+cdef object prepare(Call *c, tuple given):
+    """Check all, and make what is returned.
+
+    None but finalizers run the caller's code from here on, at any allocation: what was read
+    of an array is not read again.
+    """
+    cdef int v
+    check_data(c)
+    check_vectors(c)
+    if c.entry == APPLY:
+        check_sums(c)
+    if c.out_given:
+        check_outputs(c)
+    bn_order_of(&c.view[SRC], c.channel, &c.order)
+    result = new_sums(c) if c.entry == REDUCE else new_gradients(c, given)
+    for v in range(BN_VECTORS):
+        point(c, v)
+    c.problem.dtype = <bn_dtype>c.dtype
+    return result
+
+
+cdef int execute(Call *c) except -1:
+    """The C call, between the copies it may need."""
+    cdef bn_problem *problem = &c.problem
+    cdef double *sums = <double *>c.view[SUMS].data
+    cdef bn_view walked[BN_OPERANDS]
+    cdef bn_status status
+    cdef int o
+    for o in range(BN_OPERANDS):
+        walked[o] = c.view[walkable(c, o)]
+    bn_set_axes(problem, walked, &c.order, c.channel)
+    with nogil:
+        if c.entry == WHOLE:
+            status = bn_backward(problem)
+        elif c.entry == REDUCE:
+            status = bn_backward_reduce(problem, sums)
+        else:
+            status = bn_backward_apply(problem, sums, c.count)
+        if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):
+            bn_copy_elements(&walked[BN_DIFF_SRC], &c.view[DIFF_SRC], &c.order)
+    if status != BN_OK:
+        raise MemoryError("bn_ext: not enough memory for partial sums")
+    return 0
+
+
+cdef int walkable(Call *c, int operand) except -1:
+    """The role of the array to walk for an operand: itself, or a dense copy of it if kernels
+    cannot walk it in src's order."""
+    cdef int copy = COPIES + operand
+    if not has(c, operand):  # REDUCE writes none
+        return SRC
+    if c.is_empty or bn_follows(&c.view[operand], &c.order):
+        return operand
+    pin_new(c, copy, new_like_src(c))
+    if operand != DIFF_SRC:
+        with nogil:
+            bn_copy_elements(&c.view[operand], &c.view[copy], &c.order)
+    return copy
+
+
+cdef void point(Call *c, int v) noexcept:
+    """A vector of the problem at its array."""
+    cdef bn_vector *vector = &c.problem.vector[v]
+    cdef int role = VECTORS + v
+    vector.data = NULL
+    if has(c, role):
+        vector.data = c.view[role].data
+        vector.stride = c.view[role].strides[0]
+        vector.dtype = <bn_dtype>c.vector_dtype

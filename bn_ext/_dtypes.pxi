@@ -1,0 +1,63 @@
+"""The dtypes of src_c/dtypes.h: names, codes, and which go together. Included by _core.pyx."""
+
+cdef tuple DTYPE_NAMES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
+
+
+cdef inline Py_ssize_t size_of(int code) noexcept nogil:
+    """Bytes of an element."""
+    return bn_dtype_table[code].size
+
+
+cdef inline bint computed_in(int data, int code) noexcept nogil:
+    """Is it the type that data of a dtype is computed in?"""
+    return bn_dtype_table[code].number == size_of(code) == bn_dtype_table[data].number
+
+
+cdef inline bint go_together(int data, int vector) noexcept nogil:
+    """The rule: (C,) vectors have the dtype of the data, or the one that is computed in."""
+    return vector == data or computed_in(data, vector)
+
+
+cdef tuple vector_names(int data):
+    """Of all that go with it, the one that it is computed in first."""
+    names = []
+    for code in range(BN_DTYPES):
+        if computed_in(data, code):
+            names.insert(0, DTYPE_NAMES[code])
+        elif go_together(data, code):
+            names.append(DTYPE_NAMES[code])
+    return tuple(names)
+
+
+# Data dtype -> the dtypes its (C,) vectors may have, for messages and tests.
+_TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
+
+# dtype -> code. That of bfloat16 comes in when it is first seen: ml_dtypes is recognised,
+# never imported.
+cdef dict CODE_OF_DTYPE = {
+    np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
+}
+# code -> the dtype of new arrays. That of an argument is read once, after its buffer was
+# taken: garbage collection may run a finalizer that changes it at any later allocation.
+cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
+for _dtype, _code in CODE_OF_DTYPE.items():
+    DTYPE_OF_CODE[_code] = _dtype
+del _dtype, _code
+
+
+cdef int code_of(object dtype) except -2:
+    """The code of a dtype, -1 if it is not in the table. Runs nobody else's code."""
+    cdef int i
+    for i in range(<int>BN_DTYPES):  # as most are
+        if dtype is DTYPE_OF_CODE[i]:
+            return i
+    code = CODE_OF_DTYPE.get(dtype)
+    if code is not None:
+        return code
+    module = sys.modules.get("ml_dtypes")
+    if type(module) is ModuleType and dtype.type is module.__dict__.get("bfloat16"):
+        if dtype.isnative and dtype.itemsize == size_of(BN_BF16):
+            CODE_OF_DTYPE[dtype] = BN_BF16
+            DTYPE_OF_CODE[BN_BF16] = np.dtype(dtype.type)
+            return BN_BF16
+    return -1

@@ -1,0 +1,124 @@
+"""What a call writes to: the checks of arrays in `out`, and new arrays.
+
+Inputs have been checked, so that src's view has the shape to expect. Nothing is written
+here. Included by _core.pyx.
+"""
+
+cdef int check_outputs(Call *c) except -1:
+    """Those given: dtype, shape, writable, alone in their memory."""
+    for role in OUTPUTS:
+        if has(c, role):
+            check_output(c, role)
+    for role in OUTPUTS:
+        if has(c, role):
+            check_sharing(c, role)
+    return 0
+
+
+cdef int check_output(Call *c, int role) except -1:
+    cdef int expected = expected_dtype(c, role)
+    name, a = NAME_OF_ROLE[role], array_of(c, role)
+    pin(c, role)
+    if dtype_of(c, role) != expected:
+        raise ValueError(
+            f"{name}: expected dtype {DTYPE_NAMES[expected]}, got {dtype_text(a.dtype)}"
+        )
+    if not fits(c, role):
+        raise wrong_shape(c, role)
+    if c.buffer[role].readonly:
+        raise ValueError(f"{name}: expected a writable array, got a read-only one")
+    return 0
+
+
+# ---- shared memory --------------------------------------------------------------
+
+cdef int check_sharing(Call *c, int role) except -1:
+    """Refuse an output that shares memory with itself or with any other array; diff_src may be
+    exactly src or diff_dst."""
+    cdef int other
+    name = NAME_OF_ROLE[role]
+    if bn_overlaps_itself(&c.view[role]):
+        raise ValueError(f"{name}: overlaps itself in memory")
+    for other in range(COPIES):
+        if other == role or not has(c, other) or is_in_place(c, role, other):
+            continue
+        if share(c, role, other):
+            may = " (it may be exactly src or exactly diff_dst)" if role == DIFF_SRC else ""
+            raise ValueError(f"{name}: shares memory with {NAME_OF_ROLE[other]}{may}")
+    return 0
+
+
+cdef bint is_in_place(const Call *c, int role, int other) noexcept:
+    return (
+        role == DIFF_SRC
+        and (other == SRC or other == DIFF_DST)
+        and bn_same_place(&c.view[role], &c.view[other])
+    )
+
+
+cdef bint share(const Call *c, int a, int b) except -1:
+    """Do two arrays share memory? What bounded work cannot decide counts as yes."""
+    if not bn_extents_meet(&c.view[a], &c.view[b]):
+        return False
+    try:
+        return np.shares_memory(array_of(c, a), array_of(c, b), max_work=10000)
+    except RuntimeError:  # TooHardError
+        return True
+
+
+# ---- new arrays -----------------------------------------------------------------
+
+cdef object new_like_src(const Call *c):
+    """An array of src's shape and dtype, its memory in the order of the call."""
+    cdef const bn_order *order = &c.order
+    cdef int i
+    cdef bint as_named = True
+    for i in range(1, order.n):
+        if order.axis[i] < order.axis[i - 1]:
+            as_named = False
+    shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
+    if as_named:
+        return empty(shape, dtype)
+    axes = [order.axis[i] for i in range(order.n)]
+    axes += [axis for axis, n in enumerate(shape) if n == 1]
+    place = [0] * len(shape)
+    for i, axis in enumerate(axes):
+        place[axis] = i
+    permuted = []
+    for axis in axes:
+        permuted.append(shape[axis])
+    return empty(permuted, dtype).transpose(place)
+
+
+cdef object new_gradients(Call *c, tuple given):
+    """The result of a call: what was given, and new arrays for the rest.
+
+    Made before anything is written: what follows must not fail for lack of memory.
+    """
+    cdef int role
+    for role in OUTPUTS:
+        if has(c, role):
+            continue
+        if role == DIFF_SRC:
+            pin_new(c, role, new_like_src(c))
+        elif c.grads_wanted:
+            pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
+    diff_src, diff_gamma, diff_beta = given
+    return new_tuple(BatchNormGradients, (
+        given_or_new(c, DIFF_SRC, diff_src),
+        given_or_new(c, DIFF_GAMMA, diff_gamma),
+        given_or_new(c, DIFF_BETA, diff_beta),
+    ))
+
+
+cdef object given_or_new(const Call *c, int role, object given):
+    return given if given is not None or not has(c, role) else array_of(c, role)
+
+
+cdef object new_sums(Call *c):
+    try:
+        sums = np.zeros(expected_shape(c, SUMS))
+    except ValueError:
+        raise MemoryError("bn_ext: no memory for the sums") from None
+    pin_new(c, SUMS, sums)
+    return sums

@@ -1,0 +1,65 @@
+"""What _runtime, the wrappers in specs and the tests ask. Included by _core.pyx."""
+
+
+def _available_isas():
+    return tuple([bn_isa_name(level).decode() for level in range(bn_isa_count())])
+
+
+def _get_isa():
+    return bn_isa_name(bn_isa_current()).decode()
+
+
+def _use_isa(name):
+    """Switch levels, in this process."""
+    bn_isa_use(_available_isas().index(name))
+
+
+def _set_cpu_quota(int threads):
+    bn_set_cpu_quota(threads)
+
+
+def _cache_sizes():
+    """(bytes of a core's second-level cache, of the last-level cache)."""
+    return bn_l2_bytes(), bn_last_level_bytes()
+
+
+def _set_cache_sizes(l2, last_level):
+    """Pretend, for tests; zeros ask the system again."""
+    bn_set_cache_sizes(l2, last_level)
+
+
+def _default_threads():
+    return bn_default_threads()
+
+
+def _has_openmp():
+    return bool(bn_has_openmp())
+
+
+def _openmp_address():
+    """Where the OpenMP runtime that serves us lies in memory; 0 without one."""
+    return bn_openmp_address()
+
+
+def _forked():
+    return bool(bn_forked())
+
+
+def _last_call():
+    """(threads that took tasks, tasks per pass) of this thread's last call."""
+    cdef int threads
+    cdef int64_t tasks
+    bn_last_call(&threads, &tasks)
+    return threads, tasks
+
+
+def _as_array(a, name):
+    return as_array(a, name)
+
+
+def _as_epsilon(epsilon):
+    return as_epsilon(epsilon)
+
+
+def _as_flag(value, name):
+    return as_flag(value, name)

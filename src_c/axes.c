@@ -1,0 +1,238 @@
+/* axes.c: see axes.h. */
+#include "axes.h"
+
+#include <string.h>
+
+static inline ptrdiff_t distance(ptrdiff_t stride) {
+    return stride < 0 ? -stride : stride;
+}
+
+/* ---- order -------------------------------------------------------------- */
+
+/* Axes that are longer than 1 and lead anywhere, largest |stride| first; how many. */
+static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
+    int n = 0;
+    for (int axis = 0; axis < view->ndim; axis++) {
+        if (view->shape[axis] == 1 || view->strides[axis] == 0)
+            continue;
+        const ptrdiff_t far = distance(view->strides[axis]);
+        int k = n++;
+        for (; k > 0 && distance(view->strides[moving[k - 1]]) < far; k--)
+            moving[k] = moving[k - 1];
+        moving[k] = axis;
+    }
+    return n;
+}
+
+void bn_order_of(const bn_view *src, int channel, bn_order *order) {
+    int moving[BN_MAX_AXES];
+    sort_moving(src, moving);
+    order->n = 0;
+    order->channel = -1;
+    for (int axis = 0, next = 0; axis < src->ndim; axis++) {
+        if (src->shape[axis] == 1)
+            continue;
+        const int here = src->strides[axis] == 0 ? axis : moving[next++];
+        if (here == channel)
+            order->channel = order->n;
+        order->axis[order->n++] = here;
+    }
+}
+
+bool bn_follows(const bn_view *view, const bn_order *order) {
+    if (order->n && view->strides[order->axis[order->n - 1]] != view->itemsize)
+        return false;
+    ptrdiff_t before = 0;
+    for (int k = 0; k < order->n; k++) {
+        const ptrdiff_t here = distance(view->strides[order->axis[k]]);
+        if (here == 0)
+            continue;
+        if (before && here > before)
+            return false;
+        before = here;
+    }
+    return true;
+}
+
+/* ---- axes of a problem -------------------------------------------------- */
+
+/* Append an axis, or merge it into the one before, if every operand steps from the end of
+ * its run straight to the next. */
+static void add_axis(bn_axis *axes, int *n, const bn_axis *axis) {
+    bool merges = *n > 0;
+    for (int o = 0; o < BN_OPERANDS && merges; o++)
+        merges = axes[*n - 1].stride[o] == axis->stride[o] * axis->size;
+    if (!merges) {
+        axes[(*n)++] = *axis;
+        return;
+    }
+    axes[*n - 1].size *= axis->size;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        axes[*n - 1].stride[o] = axis->stride[o];
+}
+
+static bn_axis axis_of(const bn_view views[BN_OPERANDS], int axis) {
+    bn_axis a;
+    a.size = views[BN_SRC].shape[axis];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        a.stride[o] = views[o].strides[axis];
+    return a;
+}
+
+void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
+                 int channel) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        p->data[o] = views[o].data;
+    p->n_outer = p->n_inner = 0;
+    p->channel = axis_of(views, channel);
+    for (int k = 0; k < order->n; k++) {
+        if (k == order->channel)
+            continue;
+        const bn_axis axis = axis_of(views, order->axis[k]);
+        if (k < order->channel)
+            add_axis(p->outer, &p->n_outer, &axis);
+        else
+            add_axis(p->inner, &p->n_inner, &axis);
+    }
+}
+
+/* ---- copies ------------------------------------------------------------- */
+
+/* By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes (2.4)
+ * where it gets none. */
+
+/* Elements of 4 bytes in a cache line of 64. */
+enum { LINE = 16 };
+
+/* An axis of two arrays. */
+typedef struct {
+    ptrdiff_t size, from, to;
+} steps;
+
+static steps steps_of(const bn_view *from, const bn_view *to, const bn_order *order, int k) {
+    if (k < 0)
+        return (steps){1, 0, 0};
+    const int axis = order->axis[k];
+    return (steps){from->shape[axis], from->strides[axis], to->strides[axis]};
+}
+
+static void copy_run(const char *from, char *to, steps run, ptrdiff_t itemsize) {
+    if (itemsize == 8)
+        for (ptrdiff_t i = 0; i < run.size; i++)
+            memcpy(to + i * run.to, from + i * run.from, 8);
+    else if (itemsize == 4)
+        for (ptrdiff_t i = 0; i < run.size; i++)
+            memcpy(to + i * run.to, from + i * run.from, 4);
+    else
+        for (ptrdiff_t i = 0; i < run.size; i++)
+            memcpy(to + i * run.to, from + i * run.from, 2);
+}
+
+/* Two axes. Where the last one takes the longer steps, a cache line that was read serves
+ * the next runs too: pieces of it, each through all runs. */
+static void copy_plane(const char *from, char *to, steps runs, steps last, ptrdiff_t itemsize) {
+    const bool across = distance(runs.from) < distance(last.from);
+    steps piece = last;
+    if (across)
+        piece.size = LINE;
+    for (ptrdiff_t left = last.size; left > 0; left -= piece.size) {
+        if (piece.size > left)
+            piece.size = left;
+        for (ptrdiff_t i = 0; i < runs.size; i++)
+            copy_run(from + i * runs.from, to + i * runs.to, piece, itemsize);
+        from += piece.size * piece.from;
+        to += piece.size * piece.to;
+    }
+}
+
+void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order) {
+    const steps last = steps_of(from, to, order, order->n - 1);
+    const steps runs = steps_of(from, to, order, order->n - 2);
+    ptrdiff_t at[BN_MAX_AXES] = {0};
+    const char *read = from->data;
+    char *write = to->data;
+    for (;;) {
+        copy_plane(read, write, runs, last, to->itemsize);
+        int k = order->n - 3;
+        for (; k >= 0; k--) {
+            const steps axis = steps_of(from, to, order, k);
+            read += axis.from;
+            write += axis.to;
+            if (++at[k] < axis.size)
+                break;
+            read -= at[k] * axis.from;
+            write -= at[k] * axis.to;
+            at[k] = 0;
+        }
+        if (k < 0)
+            return;
+    }
+}
+
+/* ---- where arrays lie --------------------------------------------------- */
+
+static bool is_empty(const bn_view *view) {
+    for (int axis = 0; axis < view->ndim; axis++)
+        if (view->shape[axis] == 0)
+            return true;
+    return false;
+}
+
+bool bn_same_shape(const bn_view *a, const bn_view *b) {
+    if (a->ndim != b->ndim)
+        return false;
+    for (int axis = 0; axis < a->ndim; axis++)
+        if (a->shape[axis] != b->shape[axis])
+            return false;
+    return true;
+}
+
+bool bn_same_place(const bn_view *a, const bn_view *b) {
+    if (a->data != b->data)
+        return false;
+    for (int axis = 0; axis < a->ndim; axis++)
+        if (a->shape[axis] > 1 && a->strides[axis] != b->strides[axis])
+            return false;
+    return true;
+}
+
+bool bn_overlaps_itself(const bn_view *view) {
+    if (is_empty(view))
+        return false;
+    for (int axis = 0; axis < view->ndim; axis++)
+        if (view->shape[axis] > 1 && view->strides[axis] == 0)
+            return true;
+    int moving[BN_MAX_AXES];
+    ptrdiff_t reach = view->itemsize;
+    for (int k = sort_moving(view, moving) - 1; k >= 0; k--) {
+        const ptrdiff_t stride = distance(view->strides[moving[k]]);
+        if (stride < reach)
+            return true;
+        reach += stride * (view->shape[moving[k]] - 1);
+    }
+    return false;
+}
+
+/* Addresses from begin to before end; of nothing, from 0 to 0. */
+typedef struct {
+    uintptr_t begin, end;
+} extent;
+
+static extent extent_of(const bn_view *view) {
+    if (is_empty(view))
+        return (extent){0, 0};
+    extent e = {(uintptr_t)view->data, (uintptr_t)view->data + (uintptr_t)view->itemsize};
+    for (int axis = 0; axis < view->ndim; axis++) {
+        const ptrdiff_t way = (view->shape[axis] - 1) * view->strides[axis];
+        if (way < 0)
+            e.begin += (uintptr_t)way;
+        else
+            e.end += (uintptr_t)way;
+    }
+    return e;
+}
+
+bool bn_extents_meet(const bn_view *a, const bn_view *b) {
+    const extent one = extent_of(a), other = extent_of(b);
+    return one.begin < other.end && other.begin < one.end;
+}
