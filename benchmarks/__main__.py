@@ -17,6 +17,7 @@ each so that another pool's idle threads have gone to sleep; the minimum counts.
 
 import argparse
 import json
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from bn_ext._bench.peers import MODES
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
-from . import accuracy, kernels, ladder, readme, rows, situations, sizes, streams
+from . import accuracy, bare_loops, kernels, ladder, readme, rows, situations, sizes
 
 
 def machine():
@@ -60,18 +61,23 @@ def show(options, console, name, heading, text):
         (options.write / f"{name}.md").write_text(f"# {heading}\n\n{text}")
 
 
+@contextmanager
+def counted(console, what, total):
+    """A bar on the console; gives what moves it on by one."""
+    with Progress(console=console) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
 def report_rows(options, console, library):
     facts, title = machine()
     named = [(name, shape) for name in options.sets for shape in SETS[name]]
     cases = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
     found, names = [], list(options.peers)
-    with Progress(console=console) as progress:
-        task = progress.add_task("rows", total=len(cases))
+    with counted(console, "rows", len(cases)) as advance:
         for case in cases:
-            found.append(
-                rows.measure(case, names, library, options.seconds, progress.console.print)
-            )
-            progress.advance(task)
+            found.append(rows.measure(case, names, library, options.seconds, console.print))
+            advance()
     text = rows.sections(found)
     console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
     save(options, options.name, {**facts, "rows": found})
@@ -89,12 +95,9 @@ def report_rows(options, console, library):
 def report_sizes(options, console, library):
     facts, title = machine()
     most, threads = 1 << 30, max(options.threads)
-    with Progress(console=console) as progress:
-        task = progress.add_task("sizes", total=sizes.count(most) * len(options.dtypes))
+    with counted(console, "sizes", sizes.count(most) * len(options.dtypes)) as advance:
         found = {
-            dtype: sizes.measure(
-                dtype, threads, most, options.seconds / 4, library, lambda: progress.advance(task)
-            )
+            dtype: sizes.measure(dtype, threads, most, options.seconds / 4, library, advance)
             for dtype in options.dtypes
         }
     for dtype, points in found.items():
@@ -110,11 +113,8 @@ def report_sizes(options, console, library):
 
 def report_kernels(options, console, library):
     _, title = machine()
-    with Progress(console=console) as progress:
-        task = progress.add_task("kernels", total=kernels.count(options.dtypes))
-        found = kernels.measure(
-            options.dtypes, options.seconds / 10, lambda: progress.advance(task)
-        )
+    with counted(console, "kernels", kernels.count(options.dtypes)) as advance:
+        found = kernels.measure(options.dtypes, options.seconds / 10, advance)
     text = f"{title}; GB/s, one thread, in the first-level cache\n\n{kernels.table(found)}\n"
     show(options, console, "kernels", "Kernels", text)
 
@@ -122,11 +122,10 @@ def report_kernels(options, console, library):
 def report_situations(options, console, library):
     facts, title = machine()
     threads, found = max(options.threads), {}
-    with Progress(console=console) as progress:
-        task = progress.add_task("situations", total=len(situations.ALL))
+    with counted(console, "situations", len(situations.ALL)) as advance:
         for name, run in situations.ALL.items():
             found[name] = run(threads, options.seconds)
-            progress.advance(task)
+            advance()
     lines = [
         [what, situations.shown(*value)]
         for group in found.values()
@@ -140,9 +139,8 @@ def report_situations(options, console, library):
 def report_ladder(options, console, library):
     _, title = machine()
     threads = max(options.threads)
-    with Progress(console=console) as progress:
-        task = progress.add_task("problems", total=len(ladder.SHAPES) * len(LAYOUTS))
-        found = ladder.measure(library, threads, options.seconds, lambda: progress.advance(task))
+    with counted(console, "problems", len(ladder.SHAPES) * len(LAYOUTS)) as advance:
+        found = ladder.measure(library, threads, options.seconds, advance)
     text = f"{title}; milliseconds, float32\n\n{ladder.table(found)}\n"
     show(options, console, "ladder", "Step by step", text)
 
@@ -187,7 +185,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     console = Console()
-    library = streams.load()
+    library = bare_loops.load()
     if library is None:
         console.print("no C compiler: no floor, seconds alone")
     REPORTS[options.report](options, console, library)

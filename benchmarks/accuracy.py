@@ -6,7 +6,6 @@ The bounds are those of docs/numerics.md, as tests/bounds.py has them.
 import itertools
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from bn_ext._bench.peers import PEERS, bn_ext_call
 from bn_ext._bench.problems import Problem
 from bn_ext._bench.timing import markdown
 
-ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
+from . import pages
+
 SHAPES = ((16, 64, 16, 16), (16, 2, 256, 256))
 DTYPES = ("float32", "bfloat16")
 SHOWN = ("numpy", "torch")
@@ -108,7 +107,7 @@ def compared(want, call, dtype):
 
 def measure():
     """[(dtype, data, M, {name: what `compared` says})]"""
-    sys.path.append(str(ROOT / "tests"))
+    sys.path.append(str(pages.ROOT / "tests"))
     import reference
 
     found = []
@@ -157,8 +156,4 @@ def write(console, day):
     if "torch" in sys.modules:
         versions.append(f"torch {sys.modules['torch'].__version__}")
     text = f"{day}, {', '.join(versions)}:\n\n{table(found)}\n"
-    path = ROOT / "docs" / "numerics.md"
-    before, rest = path.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    path.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
-    console.print(text, markup=False, soft_wrap=True)
+    pages.put("accuracy", "docs/numerics.md", text, console)

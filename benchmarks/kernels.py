@@ -1,24 +1,24 @@
 """Speed of each kernel by itself, at each instruction-set level: for who tunes one loop."""
 
-from bn_ext import _kernels
 from bn_ext._bench.timing import markdown
+from bn_ext._verify import speeds
 
 
 def count(dtypes):
-    return len(_kernels.TIMED) * len(dtypes)
+    return len(speeds.TIMED) * len(dtypes)
 
 
 def measure(dtypes, seconds, advance):
     """{(dtype, kernel): {level: GB/s}}"""
     found = {}
     for dtype in dtypes:
-        for what, speeds in _kernels.speeds(dtype, seconds):
-            found[dtype, what] = speeds
+        for what, of_levels in speeds.speeds(dtype, seconds):
+            found[dtype, what] = of_levels
             advance()
     return found
 
 
 def table(found):
     isas = list(next(iter(found.values())))
-    lines = [[*key, *(f"{speeds[isa]:.0f}" for isa in isas)] for key, speeds in found.items()]
+    lines = [[*key, *(f"{of_levels[isa]:.0f}" for isa in isas)] for key, of_levels in found.items()]
     return markdown(["dtype", "kernel", *isas], lines)

@@ -1,7 +1,8 @@
 """From the plain loop to the package, step by step: what each step is worth.
 
 The steps are the package itself with parts of it switched off: instruction-set level, cache
-sizes it believes in (with endless ones it neither cuts tiles nor streams stores), threads.
+sizes it believes in (with endless ones it neither cuts tiles nor lets stores bypass the cache),
+threads.
 """
 
 import ctypes
@@ -19,17 +20,14 @@ ENDLESS = 1 << 40
 
 
 def plain_call(library, problem):
-    """The textbook loops of streams.c."""
+    """The textbook loops of bare_loops.c."""
     outer = problem.dims[0] if problem.layout == "NCX" else problem.src.size // problem.mean.size
     inner = problem.src.size // problem.mean.size // outer
     sums = np.empty((2, problem.mean.size))
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (problem.src, problem.diff_dst)]
-    pointers.append(ctypes.c_void_p(problem.diff_src.ctypes.data))
-    vectors = (problem.mean, problem.variance, problem.gamma, *problem.out[1:])
     arguments = [
-        *pointers,
+        *(ctypes.c_void_p(a.ctypes.data) for a in problem.tensors),
         *(ctypes.c_int64(n) for n in (outer, problem.mean.size, inner)),
-        *(ctypes.c_void_p(v.ctypes.data) for v in vectors),
+        *(ctypes.c_void_p(v.ctypes.data) for v in (*problem.vectors, *problem.out[1:])),
         ctypes.c_float(problem.epsilon),
         ctypes.c_void_p(sums.ctypes.data),
     ]

@@ -1,15 +1,12 @@
 """oneDNN as a peer: onednn.cpp, compiled when first asked for against libdnnl."""
 
 import ctypes
-import os
-import shutil
 import subprocess
-import tempfile
 import weakref
 from functools import cache
 from pathlib import Path
 
-import numpy as np
+from .compiled import compiled, compiler
 
 SOURCE = Path(__file__).with_name("onednn.cpp")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
@@ -19,19 +16,23 @@ LAYOUTS = {"NXC": 0, "NCX": 1, "blocked": 2}
 @cache
 def load():
     """The driver; ImportError where there is no compiler or no libdnnl (Debian: libdnnl-dev)."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
+    command = compiler("CXX", "g++", "c++")
+    if command is None:
         raise ImportError("no C++ compiler")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "onednn.so"
-        command = [compiler, "-std=c++17", "-O2", "-fopenmp", "-shared", "-fPIC", str(SOURCE)]
-        done = subprocess.run([*command, "-ldnnl", "-o", str(path)], capture_output=True)
-        if done.returncode:
-            raise ImportError("no libdnnl to compile against")
-        library = ctypes.CDLL(str(path))
+    try:
+        library = compiled(
+            [command, "-std=c++17", "-O2"], SOURCE, "-ldnnl", stderr=subprocess.DEVNULL
+        )
+    except subprocess.CalledProcessError:
+        raise ImportError("no libdnnl to compile against") from None
     library.bn_new.restype = ctypes.c_void_p
     library.bn_run.argtypes = library.bn_free.argtypes = [ctypes.c_void_p]
     return library
+
+
+def pointers(arrays):
+    """Where each begins."""
+    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
 
 
 def call(problem, threads, mode, layout=None):
@@ -42,17 +43,14 @@ def call(problem, threads, mode, layout=None):
     if dtype is None or mode == "frozen-src" or (layout == "blocked" and problem.layout != "NCX"):
         return None
     dims = problem.dims
-    outputs = problem.out[1:]
-    vectors = (problem.mean, problem.variance, problem.gamma, *outputs)
+    vectors = (*problem.vectors, *problem.out[1:])
     handle = driver.bn_new(
         len(dims),
         (ctypes.c_int64 * len(dims))(*dims),
         LAYOUTS[layout],
         dtype,
-        (ctypes.c_void_p * 3)(
-            *(a.ctypes.data for a in (problem.src, problem.diff_dst, problem.diff_src))
-        ),
-        (ctypes.c_void_p * 5)(*(np.ascontiguousarray(v).ctypes.data for v in vectors)),
+        pointers(problem.tensors),
+        pointers(vectors),
         ctypes.c_float(problem.epsilon),
         int(mode == "frozen"),
         threads,

@@ -1,14 +1,10 @@
 """The README's table, from docs/benchmarks.json."""
 
 import json
-from pathlib import Path
 
 from bn_ext._bench.timing import markdown
 
-from . import rows
-
-ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+from . import pages, rows
 
 
 def cell(r):
@@ -39,11 +35,7 @@ def table(found):
 
 def write(console):
     """Put the table between its marks in README.md."""
-    facts = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
-    path = ROOT / "README.md"
-    before, rest = path.read_text().split(BEGIN)
-    _, after = rest.split(END)
+    facts = json.loads((pages.ROOT / "docs" / "benchmarks.json").read_text())
     isa = facts["config"]["isa"]
     text = f"{facts['processor']}, {isa}, {facts['date']}, two threads:\n\n{table(facts['rows'])}\n"
-    path.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
-    console.print(text, markup=False, soft_wrap=True)
+    pages.put("benchmarks", "README.md", text, console)

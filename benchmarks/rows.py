@@ -3,11 +3,11 @@
 import math
 import statistics
 
-import bn_ext
 from bn_ext._bench.peers import PEERS
+from bn_ext._bench.pictures import picture
 from bn_ext._bench.timing import markdown, row
 
-from . import onednn, streams
+from . import bare_loops, onednn
 
 #: What reads and writes as many bytes as it must and computes nothing.
 FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
@@ -39,14 +39,9 @@ PICTURE = "bar chart of times as multiples of the memory floor"
 
 def measure(case, names, library, seconds, say):
     """One row: the gradient, the bare loops, and peers."""
-    last_level = bn_ext.show_config(mode="dicts")["cache_sizes"][1]
 
     def loops(problem, threads):
-        return {
-            name: streams.loop(library, name, problem, threads, last_level)
-            for name in LOOPS
-            if library
-        }
+        return {name: bare_loops.loop(library, name, problem, threads) for name in LOOPS if library}
 
     chosen = {name: ALL_PEERS[name] for name in names}
     found = row(case, seconds, lambda name, why: say(f"{name}: {why}, skipped"), chosen, loops)
@@ -119,29 +114,21 @@ def sections(rows):
 
 def plot(rows, title, path):
     """Bars of all multiples of the floor, a group for each row, a panel for each kind."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     kinds = groups(rows)
-    figure, panels = plt.subplots(
-        len(kinds), 1, figsize=(11, 2.6 * len(kinds) + 0.6), layout="constrained", squeeze=False
-    )
     names = list(dict.fromkeys(n for r in rows for n in r["seconds"] if n not in FLOORS.values()))
-    for panel, (kind, mine) in zip(panels[:, 0], kinds.items(), strict=True):
-        for k, name in enumerate(names):
-            heights = [r["seconds"].get(name, math.nan) / floor(r) for r in mine]
-            places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
-            panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-        panel.axhline(1, color="black", linewidth=0.8)
-        panel.set_yscale("log")
-        panel.set_xticks(
-            range(len(mine)), ["x".join(map(str, r["shape"])) for r in mine], fontsize=8
-        )
-        panel.set_ylabel("times the floor")
-        panel.set_title("{0}, {2}, {3}, {4} threads".format(*kind), fontsize=10)
-    panels[0, 0].legend(ncols=len(names), fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    size = 11, 2.6 * len(kinds) + 0.6
+    with picture(path, rows=len(kinds), size=size, dpi=110) as (figure, panels):
+        for panel, (kind, mine) in zip(panels[:, 0], kinds.items(), strict=True):
+            for k, name in enumerate(names):
+                heights = [r["seconds"].get(name, math.nan) / floor(r) for r in mine]
+                places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
+                panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
+            panel.axhline(1, color="black", linewidth=0.8)
+            panel.set_yscale("log")
+            panel.set_xticks(
+                range(len(mine)), ["x".join(map(str, r["shape"])) for r in mine], fontsize=8
+            )
+            panel.set_ylabel("times the floor")
+            panel.set_title("{0}, {2}, {3}, {4} threads".format(*kind), fontsize=10)
+        panels[0, 0].legend(ncols=len(names), fontsize=8)
+        figure.suptitle(title, fontsize=10)

@@ -14,8 +14,7 @@ import numpy as np
 import bn_ext
 from bn_ext._bench.peers import bn_ext_call
 from bn_ext._bench.problems import Problem
-
-PAUSE = 0.01
+from bn_ext._bench.timing import PAUSE, shortest
 
 
 def times(call, n, pause=PAUSE):
@@ -28,14 +27,6 @@ def times(call, n, pause=PAUSE):
     return found
 
 
-def least(call, seconds):
-    best, end = math.inf, time.perf_counter() + seconds
-    while (before := time.perf_counter()) < end:
-        call()
-        best = min(best, time.perf_counter() - before)
-    return best
-
-
 def tiny(threads, seconds):
     """Microseconds of a whole call on (1, 8)."""
     found = {}
@@ -43,11 +34,11 @@ def tiny(threads, seconds):
         p = Problem((1, 8), "NXC", dtype)
         call = functools.partial(
             bn_ext.batch_norm_backward,
-            *(p.src, p.diff_dst, p.mean, p.variance, p.gamma),
+            *p.arguments,
             epsilon=p.epsilon,
         )
-        found[f"{dtype}, new outputs"] = (least(call, seconds), "s")
-        found[f"{dtype}, out="] = (least(functools.partial(call, out=p.out), seconds), "s")
+        found[f"{dtype}, new outputs"] = (shortest(call, seconds), "s")
+        found[f"{dtype}, out="] = (shortest(functools.partial(call, out=p.out), seconds), "s")
     return found
 
 
@@ -68,10 +59,10 @@ def pipeline(threads, seconds):
     end = time.perf_counter() + 4 * seconds
     while time.perf_counter() < end:
         time.sleep(PAUSE)
-        pair = min(pair, least(both, 0.02))
+        pair = min(pair, shortest(both, 0.02))
         for call in apart:
             time.sleep(PAUSE)
-            apart[call] = min(apart[call], least(call, 0.02))
+            apart[call] = min(apart[call], shortest(call, 0.02))
     return {"matrix product, then gradient: time / both alone": (pair / sum(apart.values()), "x")}
 
 
@@ -95,10 +86,9 @@ def fresh(threads, seconds):
     """Fresh outputs: what they add, next to what touching new pages costs NumPy."""
     p = Problem((50, 256, 56, 56), "NXC", "float32")
     given = bn_ext_call(p, threads, "training")
-    arguments = p.src, p.diff_dst, p.mean, p.variance, p.gamma
 
     def new():
-        return bn_ext.batch_norm_backward(*arguments, epsilon=p.epsilon, num_threads=threads)
+        return bn_ext.batch_norm_backward(*p.arguments, epsilon=p.epsilon, num_threads=threads)
 
     def touch():
         np.empty_like(p.src).reshape(-1).view(np.uint8)[::4096] = 0

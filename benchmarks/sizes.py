@@ -2,12 +2,12 @@
 
 import math
 
-import bn_ext
 from bn_ext._bench.peers import bn_ext_call
+from bn_ext._bench.pictures import picture
 from bn_ext._bench.problems import Problem, dtype_of
 from bn_ext._bench.timing import least_seconds
 
-from . import streams
+from . import bare_loops
 
 CHANNELS = 64
 
@@ -22,7 +22,6 @@ def cases(most):
 
 def measure(dtype, threads, most, seconds, library, advance):
     """GB/s of three tensors' bytes, by name, for each size."""
-    last_level = bn_ext.show_config(mode="dicts")["cache_sizes"][1]
     found = []
     for size in cases(most):
         shape = (size // CHANNELS // dtype_of(dtype).itemsize, CHANNELS)
@@ -32,7 +31,7 @@ def measure(dtype, threads, most, seconds, library, advance):
             "bn_ext, frozen": bn_ext_call(problem, threads, "frozen"),
         }
         for name, label in (("three", "floor"), ("five", "five streams")):
-            calls[label] = streams.loop(library, name, problem, threads, last_level)
+            calls[label] = bare_loops.loop(library, name, problem, threads)
         best = least_seconds(calls, seconds)
         found.append({"bytes": size, "gb_per_s": {n: 3e-9 * size / t for n, t in best.items()}})
         advance()
@@ -45,29 +44,21 @@ def count(most):
 
 def plot(found, caches, title, path):
     """Lines over the size of a tensor, with the caches marked where three tensors fill them."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(
-        1, len(found), figsize=(6 * len(found), 4), layout="constrained", squeeze=False
-    )
-    for panel, (dtype, points) in zip(panels[0], found.items(), strict=True):
-        for name in points[0]["gb_per_s"]:
-            panel.plot(
-                [p["bytes"] for p in points],
-                [p["gb_per_s"].get(name, math.nan) for p in points],
-                label=name,
-            )
-        for label, size in zip(("L2 of a core", "last level"), caches, strict=True):
-            panel.axvline(size / 3, color="grey", linewidth=0.8, linestyle=":")
-            panel.text(size / 3, panel.get_ylim()[1], label, rotation=90, va="top", fontsize=8)
-        panel.set_xscale("log", base=2)
-        panel.set_xlabel("bytes of one tensor")
-        panel.set_ylabel("GB/s (three tensors' bytes / time)")
-        panel.set_title(dtype)
-        panel.legend(fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    size = 6 * len(found), 4
+    with picture(path, columns=len(found), size=size, dpi=110) as (figure, panels):
+        for panel, (dtype, points) in zip(panels[0], found.items(), strict=True):
+            for name in points[0]["gb_per_s"]:
+                panel.plot(
+                    [p["bytes"] for p in points],
+                    [p["gb_per_s"].get(name, math.nan) for p in points],
+                    label=name,
+                )
+            for label, full in zip(("L2 of a core", "last level"), caches, strict=True):
+                panel.axvline(full / 3, color="grey", linewidth=0.8, linestyle=":")
+                panel.text(full / 3, panel.get_ylim()[1], label, rotation=90, va="top", fontsize=8)
+            panel.set_xscale("log", base=2)
+            panel.set_xlabel("bytes of one tensor")
+            panel.set_ylabel("GB/s (three tensors' bytes / time)")
+            panel.set_title(dtype)
+            panel.legend(fontsize=8)
+        figure.suptitle(title, fontsize=10)

@@ -56,13 +56,19 @@ cdef extern from "bn.h" nogil:
     bn_status bn_backward_reduce(const bn_problem *p, double *sums)
     bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
 
+
+cdef extern from "machine.h" nogil:
     void bn_set_cpu_quota(int threads)
-    void bn_cache_sizes(int64_t *l2, int64_t *last_level)
-    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
     int bn_default_threads()
     c_bool bn_has_openmp()
     uintptr_t bn_openmp_address()
     c_bool bn_forked()
+    int64_t bn_l2_bytes()
+    int64_t bn_last_level_bytes()
+    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
+
+
+cdef extern from "schedule.h" nogil:
     void bn_last_call(int *threads, int64_t *tasks)
 
 
@@ -101,9 +107,28 @@ cdef extern from "axes.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS
+        PASSES
+        SUM
+        WRITE
+        MOST_SUMS
+        COEFS
+        COEF_MEAN
+        COEF_SHIFT
+        COEF_SLOPE
+        COEF_SCALE
+        BN_ROWS
+        BN_STRETCH_BYTES
+        BN_PAD
+
+    ctypedef struct pass_needs:
+        unsigned reads
+        unsigned writes
+        unsigned takes
 
     ctypedef struct formula_needs:
         const char *name
+        pass_needs each_pass "pass" [PASSES]
+        int plain
 
     const formula_needs formula_table[FORMULAS]
 

@@ -20,9 +20,7 @@ def _set_cpu_quota(int threads):
 
 def _cache_sizes():
     """(bytes of a core's second-level cache, of the last-level cache)."""
-    cdef int64_t l2, last_level
-    bn_cache_sizes(&l2, &last_level)
-    return l2, last_level
+    return bn_l2_bytes(), bn_last_level_bytes()
 
 
 def _set_cache_sizes(l2, last_level):

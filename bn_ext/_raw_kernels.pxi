@@ -11,6 +11,33 @@ def _formulas():
     return tuple([formula_table[f].name.decode() for f in range(FORMULAS)])
 
 
+def _kernel_interface():
+    """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
+
+    "formulas" is {formula: {"sum" or "write": (reads, writes, takes), "plain": operand or None}}.
+    """
+    operands = {BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_DIFF_SRC: "diff_src"}
+    coefs = {COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale"}
+    cdef pass_needs needs
+    cdef int f, which
+    formulas = {}
+    for f, name in enumerate(_formulas()):
+        formulas[name] = {"plain": operands.get(formula_table[f].plain)}
+        for which, word in ((SUM, "sum"), (WRITE, "write")):
+            needs = formula_table[f].each_pass[which]
+            formulas[name][word] = tuple([
+                tuple([names[role] for role in sorted(names) if bits >> role & 1])
+                for names, bits in ((operands, needs.reads), (operands, needs.writes),
+                                    (coefs, needs.takes))
+            ])
+    return {
+        "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
+        "coefs": tuple([coefs[role] for role in range(COEFS)]),
+        "sums": MOST_SUMS, "rows": BN_ROWS, "stretch": BN_STRETCH_BYTES, "pad": BN_PAD,
+        "formulas": formulas,
+    }
+
+
 cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] float_sums) except *:
     cdef bn_sums sums
     sums.plane = &planes[0, 0]

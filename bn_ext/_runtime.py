@@ -158,15 +158,22 @@ def _choose_isa(name: str) -> None:
     _core._use_isa(name)
 
 
+def _end_command(message: str, status: int) -> None:
+    """If this process is the command line, end it; else the exception goes on.
+
+    It cannot catch what is raised here: the package is imported before its first line runs.
+    """
+    if _is_command():
+        print(message, file=sys.stderr)
+        sys.exit(status)
+
+
 def _force_isa(name: str) -> None:
     try:
         _choose_isa(name)
     except ImportError as error:
-        if not _is_command():
-            raise
-        # The command line cannot catch it: the package is imported before its first line runs.
-        print(f"bn-ext: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end_command(f"bn-ext: {error}", 2)
+        raise
 
 
 def _cpu_quota(
@@ -281,8 +288,13 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 
 if not TYPE_CHECKING:
-    _core, _WAIT_SET_BY = _load_core()
-_FORCED_ISA = os.environ.get("BN_EXT_ISA")
+    try:
+        _core, _WAIT_SET_BY = _load_core()
+    except KeyboardInterrupt:
+        _end_command("interrupted", 130)
+        raise
+# Set to nothing is not set, as with most variables.
+_FORCED_ISA = os.environ.get("BN_EXT_ISA") or None
 if _FORCED_ISA is not None:
     _force_isa(_FORCED_ISA)
 _QUOTA = _cpu_quota()

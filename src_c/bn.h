@@ -83,15 +83,4 @@ bn_status bn_backward(const bn_problem *p);
 bn_status bn_backward_reduce(const bn_problem *p, double *sums);
 bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count);
 
-/* ---- process-wide state ------------------------------------------------ */
-
-void bn_set_cpu_quota(int threads); /* a container's limit; 0: none */
-int bn_default_threads(void);       /* what num_threads = 0 may use at most, now */
-void bn_cache_sizes(int64_t *l2, int64_t *last_level);   /* bytes, as asked from the system */
-void bn_set_cache_sizes(int64_t l2, int64_t last_level); /* 0: ask again */
-bool bn_has_openmp(void);
-uintptr_t bn_openmp_address(void); /* of a function of the runtime that serves us; 0: none */
-bool bn_forked(void);
-void bn_last_call(int *threads, int64_t *tasks); /* of this thread's last call */
-
 #endif

@@ -1,7 +1,7 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
- * setup.py compiles kernels.c once per level and defines BN_LEVELS(X) as a list
- * of X(name), worst level first.
+ * build_c.py has the levels, compiles kernels.c once for each, and defines BN_LEVELS(X) as a
+ * list of X(name), worst level first. Here stands what each needs of a CPU, a line each.
  */
 #include "kernels/kernels.h"
 
@@ -10,8 +10,18 @@
 #define DECLARE(level) extern const bn_kernels bn_kernels_##level;
 BN_LEVELS(DECLARE)
 
-#define ADDRESS(level) &bn_kernels_##level,
-static const bn_kernels *const tables[] = {BN_LEVELS(ADDRESS)};
+/* The x86-64 psABI's microarchitecture levels; on other machines all have what is needed. */
+enum {
+    NEEDS_baseline = 1,
+    NEEDS_v3 = 3,
+    NEEDS_v4 = 4,
+};
+
+#define ENTRY(level) {&bn_kernels_##level, NEEDS_##level},
+static const struct {
+    const bn_kernels *kernels;
+    int needs;
+} levels[] = {BN_LEVELS(ENTRY)};
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -22,8 +32,8 @@ static uint64_t xgetbv0(void) {
     return (uint64_t)high << 32 | low;
 }
 
-/* The x86-64 psABI's microarchitecture level of this CPU under this kernel: 1 ... 4.
- * A level counts only if the operating system saves the registers it uses. */
+/* The psABI's level of this CPU under this kernel: 1, 3 or 4. A level counts only if the operating
+ * system saves the registers it uses. */
 static int cpu_level(void) {
     enum {
         FMA = 1 << 12,
@@ -48,30 +58,21 @@ static int cpu_level(void) {
     const uint32_t AVX512VL = 1u << 31;
     uint32_t a, b, c, d, b7;
     if (!__get_cpuid(1, &a, &b, &c, &d) || (c & V3_ECX1) != V3_ECX1)
-        return 1;
+        return NEEDS_baseline;
     const uint64_t saved = xgetbv0();
     if ((saved & YMM_STATE) != YMM_STATE)
-        return 1;
+        return NEEDS_baseline;
     if (!__get_cpuid_count(7, 0, &a, &b7, &c, &d) || (b7 & V3_EBX7) != V3_EBX7)
-        return 1;
+        return NEEDS_baseline;
     if (!__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & LZCNT))
-        return 1;
+        return NEEDS_baseline;
     const bool v4 =
         (b7 & V4_EBX7) == V4_EBX7 && (b7 & AVX512VL) && (saved & ZMM_STATE) == ZMM_STATE;
-    return v4 ? 4 : 3;
-}
-
-static int level_needed(const char *name) {
-    return name[0] == 'v' ? name[1] - '0' : 1;
+    return v4 ? NEEDS_v4 : NEEDS_v3;
 }
 #else
 static int cpu_level(void) {
-    return 1;
-}
-
-static int level_needed(const char *name) {
-    (void)name;
-    return 1;
+    return NEEDS_baseline;
 }
 #endif
 
@@ -81,9 +82,9 @@ static _Atomic int current = -1;
 int bn_isa_count(void) {
     static _Atomic int count;
     if (!count) {
-        const int all = (int)(sizeof tables / sizeof *tables), level = cpu_level();
+        const int all = (int)(sizeof levels / sizeof *levels), level = cpu_level();
         int n = 0;
-        while (n < all && level_needed(tables[n]->name) <= level)
+        while (n < all && levels[n].needs <= level)
             n++;
         count = n;
     }
@@ -91,7 +92,7 @@ int bn_isa_count(void) {
 }
 
 const char *bn_isa_name(int level) {
-    return tables[level]->name;
+    return levels[level].kernels->name;
 }
 
 int bn_isa_current(void) {
@@ -105,9 +106,9 @@ void bn_isa_use(int level) {
 }
 
 const bn_kernels *bn_kernels_of(int level) {
-    return tables[level];
+    return levels[level].kernels;
 }
 
 const bn_kernels *bn_kernels_current(void) {
-    return tables[bn_isa_current()];
+    return levels[bn_isa_current()].kernels;
 }

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
 #: Roundings between exact operands and diff_src, with training and with frozen statistics; and
@@ -72,3 +73,26 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
         "diff_src": Error(distance(grads.diff_src, want.diff_src), rounded, bound),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
     }
+
+
+def reference_of(problem, is_training=True):
+    """The reference's gradients of a problem, in the widest float there is."""
+    return problem.run(
+        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
+        wide=np.longdouble,
+    )  # fmt: skip
+
+
+def assert_near(problem, grads, is_training=True):
+    """Of random data more can be asked: a few units of the sizes of the terms, sums included."""
+    want = reference_of(problem, is_training)
+    data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
+    u = 8 * unit(arithmetic(data))
+    bound = u * (want.diff_src_terms + want.diff_src_sums) + half_ulp(want.diff_src, data)
+    assert (distance(grads.diff_src, want.diff_src) <= bound).all()
+    for got, true, terms in (
+        (grads.diff_gamma, want.diff_gamma, want.gamma_terms),
+        (grads.diff_beta, want.diff_beta, want.beta_terms),
+    ):
+        bound = u * abs(terms).sum(axis=1) + half_ulp(true, vector)
+        assert (distance(got, true) <= bound).all()

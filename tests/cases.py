@@ -1,4 +1,4 @@
-"""Problems for the tests: one dtype table, and arrays of any layout, place and value."""
+"""Problems for the tests: one dtype table, operands by name, arrays of any layout and place."""
 
 import ml_dtypes
 import numpy as np
@@ -11,11 +11,25 @@ DTYPES = [(data, vector) for data, vectors in _core._TABLE.items() for vector in
 DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
+#: Arguments by role, as the general function calls them, and what it returns.
+TENSORS = ["src", "diff_dst"]
+VECTORS = ["mean", "variance", "gamma"]
+INPUTS = [*TENSORS, *VECTORS]
+OUTPUTS = list(bn_ext.BatchNormGradients._fields)
 EPSILON = 0.037  # matters next to a variance of about 1
 
 
 def dtype(name):
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+#: Data dtypes of 16 bits.
+SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
+
+
+def vector_dtype(data):
+    """The first dtype of vectors that data of this dtype may have."""
+    return _core._TABLE[data][0]
 
 
 def unit(name):
@@ -56,7 +70,7 @@ class Problem:
         """Random data with |mean|/std = ratio; the batch's own statistics or any."""
         self.data_format, self.axis = data_format, FORMATS[data_format]
         channels = shape[self.axis]
-        vector = dtype(vector or _core._TABLE[data][0])
+        vector = dtype(vector or vector_dtype(data))
         self.src = (rng.standard_normal(shape, np.float32) + np.float32(ratio)).astype(dtype(data))
         self.diff_dst = rng.standard_normal(shape, np.float32).astype(dtype(data))
         if statistics == "batch":
@@ -70,6 +84,14 @@ class Problem:
 
     def vectors(self):
         return self.mean, self.variance, self.gamma
+
+    def arguments(self):
+        """{name: array} of every input."""
+        return {name: getattr(self, name) for name in INPUTS}
+
+    def outs(self):
+        """An `out` of sevens."""
+        return [np.full_like(a, 7) for a in (self.src, self.mean, self.mean)]
 
     def run(self, function, src=None, diff_dst=None, **options):
         """Call function, the general one or the reference."""
@@ -88,7 +110,7 @@ def placed(array, how="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: as they are
     named), starting `offset` bytes past a cache line.
 
-    how: "contiguous"; "gaps" between all rows; "backwards" along the slowest axis;
+    how: "contiguous"; "gaps" behind every axis; "backwards" along the slowest axis;
     "spread" elements. All are one axis order.
     """
     order = range(array.ndim) if order is None else order
@@ -114,10 +136,41 @@ def memory_order(ndim, channel, channels_last):
     return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]
 
 
+def axis_order(array):
+    """The rule: length 1 dropped, |stride| descending, ties and stride 0 keep their place."""
+    axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
+    moving = [axis for axis in axes if array.strides[axis] != 0]
+    order = iter(sorted(moving, key=lambda axis: -abs(array.strides[axis])))
+    return [axis if array.strides[axis] == 0 else next(order) for axis in axes]
+
+
+def full_order(array):
+    """The same with all axes: those of length 1 lie anywhere."""
+    order = axis_order(array)
+    return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
+
+
+# ---- what several files ask ---------------------------------------------------
+
+
+LARGE = (5000, 4, 64)  # 1.3 M elements: worth 19 threads
+
+
+def threads_used(p, **options):
+    """By a call of the general function."""
+    p.run(bn_ext.batch_norm_backward, **options)
+    return _core._last_call()[0]
+
+
+def expected_threads(asked, tasks):
+    """How many threads a call takes that may have so many."""
+    return min(asked, tasks) if _core._has_openmp() else 1
+
+
 def mixed_problem(seed):
     """A small problem whose form, dtype and mode depend on the seed, and its options."""
     rng = np.random.default_rng(seed)
-    data_format = ("NXC", "NCX")[seed % 2]
+    data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
     p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
     return p, {"data_format": data_format, "is_training": seed % 3 != 0}

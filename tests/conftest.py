@@ -15,11 +15,20 @@ def rng(request):
     return np.random.default_rng(seed)
 
 
+@pytest.fixture
+def p(rng):
+    """A small problem."""
+    from cases import Problem  # needs ml_dtypes, without which other tests run
+
+    return Problem(rng, (6, 4, 5), "NXC")
+
+
 @pytest.fixture(autouse=True)
-def _same_isa_afterwards():
+def _same_machine_afterwards():
     isa = bn_ext.get_isa()
     yield
     _core._use_isa(isa)
+    _core._set_cache_sizes(0, 0)
 
 
 @pytest.fixture(params=bn_ext.available_isas())

@@ -11,14 +11,14 @@ import itertools
 import mmap
 import sys
 
-import ml_dtypes
 import numpy as np
+from cases import DATA_DTYPES, FORMATS, INPUTS, OUTPUTS, VECTORS, dtype, vector_dtype
 
 import bn_ext
 from bn_ext import _core
 
 PAGE = mmap.PAGESIZE
-DTYPES = [np.dtype(d) for d in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
+TENSORS = 3  # src, diff_dst, diff_src
 
 
 class Region:
@@ -51,7 +51,7 @@ class Region:
 
 
 def shapes():
-    """(shape, layout): every number of channels, every length of a row, around every boundary."""
+    """(shape, layout): every number of channels, every length of a run, around every boundary."""
     for channels in [*range(1, 72), 127, 128, 129, 200, 257]:
         for n in (1, 2, 9, 19):
             yield (n, channels), "NXC"
@@ -63,7 +63,7 @@ def shapes():
 
 
 def gaps_of(shape, layout):
-    """No gaps; gaps between n; gaps between channels or pixels (never in the last axis)."""
+    """No gaps; gaps between n; gaps between the axes behind (never in the last axis)."""
     zeros = (0,) * len(shape)
     yield zeros
     yield tuple(3 if axis == len(shape) - 2 else 0 for axis in range(len(shape)))
@@ -73,19 +73,23 @@ def gaps_of(shape, layout):
 
 def run():
     """All of them; the number of calls."""
-    regions = [Region(80) for _ in range(8)]
+    regions = [Region(80) for _ in (*INPUTS, *OUTPUTS)]
     rng = np.random.default_rng(0)
     calls = 0
     for shape, layout in shapes():
-        channels = shape[-1] if layout == "NXC" else shape[1]
-        for dtype, gaps, at_end in itertools.product(DTYPES, gaps_of(shape, layout), (False, True)):
-            number = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-            src, diff_dst, diff_src = (r.array(shape, dtype, gaps, at_end) for r in regions[:3])
-            vectors = [r.array((channels,), number, (0,), at_end) for r in regions[3:]]
-            for data in (src, diff_dst):
-                data[:] = rng.standard_normal(shape).astype(dtype)
+        channels = shape[FORMATS[layout]]
+        for data, gaps, at_end in itertools.product(
+            DATA_DTYPES, gaps_of(shape, layout), (False, True)
+        ):
+            tensors = [r.array(shape, dtype(data), gaps, at_end) for r in regions[:TENSORS]]
+            number = dtype(vector_dtype(data))
+            vectors = [r.array((channels,), number, (0,), at_end) for r in regions[TENSORS:]]
+            src, diff_dst, diff_src = tensors
+            for tensor in (src, diff_dst):
+                tensor[:] = rng.standard_normal(shape).astype(tensor.dtype)
             for vector in vectors:
                 vector[:] = 1
+            read, written = vectors[: len(VECTORS)], vectors[len(VECTORS) :]
             for out, training in (
                 (diff_src, True),
                 (diff_src, False),
@@ -93,8 +97,8 @@ def run():
                 (diff_dst, False),
             ):
                 bn_ext.batch_norm_backward(
-                    src, diff_dst, *vectors[:3], epsilon=1e-3, data_format=layout,
-                    is_training=training, out=(out, *vectors[3:]),
+                    src, diff_dst, *read, epsilon=1e-3, data_format=layout,
+                    is_training=training, out=(out, *written),
                 )  # fmt: skip
                 calls += 1
     return calls
@@ -102,6 +106,6 @@ def run():
 
 if __name__ == "__main__":
     _core._use_isa(sys.argv[1])
-    # Streams of stores begin and end inside rows: with small caches even here.
+    # Nontemporal stores begin and end inside rows: with small caches even here.
     _core._set_cache_sizes(*map(int, sys.argv[2:4]))
     print(run(), "calls")

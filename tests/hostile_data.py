@@ -1,7 +1,7 @@
 """Problems made to break error bounds, and a search that makes them worse.
 
 Every channel is a problem of its own, so one call tries as many as there are channels. A
-population is kept by channel, (C, M), and laid out for one of the forms of src_c/backward.c;
+population is kept by channel, (C, M), and laid out for one of the forms of src_c/plan.c;
 element 0 of a channel is in the first block that is summed, in every form.
 """
 
@@ -11,20 +11,25 @@ import ml_dtypes
 import numpy as np
 import reference
 from bounds import errors, sum_errors
-from cases import FORMATS, arithmetic, dtype, unit
+from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
 
 #: form: (data_format, leading axes, trailing axes, channels), the last two by size of an element:
 #: for each column of 16-bit data 17 blocks of eight rows and more, as far as a form has them.
 FORMS = {
-    "one pixel": ("NXC", lambda size: (1,), lambda size: (), 200),
-    "few pixels": ("NXC", lambda size: (5,), lambda size: (), 200),
-    "pixels": ("NXC", lambda size: (137,), lambda size: (), 160),
-    "merged pixels": ("NXC", lambda size: (12 * 137 if size == 2 else 120,), lambda size: (), 24),
-    "rows": ("NCX", lambda size: (137 if size == 2 else 9,), lambda size: (3,), 64),
-    "long rows": ("NCX", lambda size: (1,), lambda size: (33_000 if size == 2 else 300,), 3),
-    "parallel rows": ("NCX", lambda size: (3,), lambda size: (4500 if size == 2 else 290,), 6),
+    "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
+    "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
+    "channels last": ("NXC", lambda size: (137,), lambda size: (), 160),
+    "merged positions": (
+        "NXC",
+        lambda size: (12 * 137 if size == 2 else 120,),
+        lambda size: (),
+        24,
+    ),
+    "short runs": ("NCX", lambda size: (137 if size == 2 else 9,), lambda size: (3,), 64),
+    "long runs": ("NCX", lambda size: (1,), lambda size: (33_000 if size == 2 else 300,), 3),
+    "long runs abreast": ("NCX", lambda size: (3,), lambda size: (4500 if size == 2 else 290,), 6),
 }
 
 
@@ -38,9 +43,13 @@ class Population(NamedTuple):
     gamma: np.ndarray
     epsilon: float
 
+    def arrays(self):
+        """All of them, as the general function takes them."""
+        return tuple(getattr(self, name) for name in INPUTS)
+
     def take(self, channels):
         """Some channels, one after the other."""
-        return self._replace(**{name: getattr(self, name)[channels] for name in self._fields[:5]})
+        return self._replace(**{name: getattr(self, name)[channels] for name in INPUTS})
 
 
 def size_of(form, data):
@@ -55,13 +64,12 @@ def laid_out(array, form):
     data_format, before, behind, _ = FORMS[form]
     size = array.dtype.itemsize
     whole = array.reshape(len(array), *before(size), *behind(size))
-    channel = -1 if data_format == "NXC" else 1
-    return np.ascontiguousarray(np.moveaxis(whole, 0, channel))
+    return np.ascontiguousarray(np.moveaxis(whole, 0, FORMATS[data_format]))
 
 
 def by_channel(array, form):
     """The way back."""
-    return reference.by_channel(array, -1 if FORMS[form][0] == "NXC" else 1)
+    return reference.by_channel(array, FORMATS[FORMS[form][0]])
 
 
 # ---- one channel ------------------------------------------------------------------
@@ -214,7 +222,7 @@ def fits(p, want, data, vector):
 def problems(p, form):
     """The arguments of a call, and its data_format."""
     tensors = laid_out(p.src, form), laid_out(p.diff_dst, form)
-    return (*tensors, p.mean, p.variance, p.gamma), FORMS[form][0]
+    return (*tensors, *p.arrays()[len(tensors) :]), FORMS[form][0]
 
 
 def measured(p, form, data, vector, what="training", function=bn_ext.batch_norm_backward, parts=1):
@@ -261,8 +269,8 @@ def nudged(rng, values):
 
 
 def mutated(rng, p):
-    """A change to every channel: an element, a vector's value, or a whole row."""
-    src, diff_dst, mean, variance, gamma = (a.copy() for a in p[:5])
+    """A change to every channel: an element, a vector's value, or a whole channel."""
+    src, diff_dst, mean, variance, gamma = (a.copy() for a in p.arrays())
     c, m = src.shape
     rows = np.arange(c)
     with np.errstate(all="ignore"):
@@ -315,7 +323,7 @@ def search(rng, form, data, vector, what, output, generations):
         best = Population(
             *(
                 np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(children[:5], best[:5], strict=True)
+                for new, old in zip(children.arrays(), best.arrays(), strict=True)
             ),
             best.epsilon,
         )

@@ -26,117 +26,128 @@ VERIFY_HANGS, TESTS_HANG = 120, 1800
 #: (file, what it is now, what it becomes, description); the text occurs once. A fifth entry
 #: names the only job that can see it.
 MUTANTS = [
-    ("backward.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
-    ("backward.inc", "const int k = n & 4;", "const int k = n & 2;", "remainder rows taken twice"),
-    ("backward.inc", "right = FN(four)(u, h, 4,", "right = FN(four)(u, h, 3,", "a row off by one"),
+    ("loops.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
+    ("loops.inc", "e.k = n & 4;", "e.k = n & 2;", "remainder rows taken twice"),
+    ("loops.inc", "e.k = 4;", "e.k = 3;", "a row off by one"),
     (
-        "backward.inc",
-        "return FN(plus)(a, b);\n}\n\n/* The tree",
-        "return FN(plus)(b, a.dy[0] != a.dy[0] ? a : b);\n}\n\n/* The tree",
+        "loops.inc",
+        "    e.k += 2;\n    return NAMED(plus)(a, NAMED(terms_of_2)(f, e, plain));",
+        "    e.k += 2;\n    const NAMED(terms) b = NAMED(terms_of_2)(f, e, plain);\n"
+        "    return NAMED(plus)(b, a.of[0][0] != a.of[0][0] ? a : b);",
         "half of the tree counted twice",
     ),
     (
-        "backward.inc",
-        "left = {{0}, {0}}, right",
-        "left = {{0}, {0}}, right = {{0}, {0}}; if (n == 8) { left = FN(one)(u, h, 0, mean, "
-        "sum_dy); for (int i = 1; i < 8; i++) left = FN(plus)(left, FN(one)(u, h, i, mean, "
-        "sum_dy)); return left; } FN(term) unused",
+        "loops.inc",
+        "right = {{{0}}};",
+        "right = {{{0}}}; if (n == 8) { e.k = 0; left = NAMED(row_terms)(f, e, plain); "
+        "for (e.k = 1; e.k < 8; e.k++) left = NAMED(plus)(left, NAMED(row_terms)(f, e, plain)); "
+        "return left; }",
         "rows summed one after the other, not as a tree",
     ),
     (
-        "backward.inc",
+        "loops.inc",
         "u.coefs += u.uniform ? 0 : columns;",
         "u.coefs += columns;",
         "one channel's coefficients run past their end",
     ),
     (
-        "backward.inc",
-        "dx[h] = scale * (dy - (shift + xc * slope));",
-        "dx[h] = scale * (dy - shift - xc * slope);",
+        "formulas.inc",
+        "SCALE * (dy - (SHIFT + xc * SLOPE))",
+        "SCALE * (dy - SHIFT - xc * SLOPE)",
         "the formula associated otherwise",
     ),
     (
-        "backward.inc",
-        "dx[h] = scale * (dy - (shift + xc * slope));",
-        "dx[h] = dy - (shift + xc * slope);",
+        "formulas.inc",
+        "SCALE * (dy - (SHIFT + xc * SLOPE))",
+        "dy - (SHIFT + xc * SLOPE)",
         "gamma dropped",
     ),
-    ("backward.inc", "dx[h] = scale * dy;", "dx[h] = dy;", "gamma dropped, frozen"),
+    ("formulas.inc", "SCALE * DY", "DY", "gamma dropped, frozen"),
     (
-        "backward.inc",
-        "% VEC_BYTES) / OF(BYTES);",
-        "% VEC_BYTES) / OF(BYTES) / 2;",
-        "streaming stores from a wrong boundary",
+        "loops.inc",
+        "% VEC_BYTES) / STORED(BYTES);",
+        "% VEC_BYTES) / STORED(BYTES) / 2;",
+        "nontemporal stores from a wrong boundary",
     ),
     (
-        "backward.inc",
-        "(b->rows == 1 || b->pitch[BN_DIFF_SRC] % VEC_BYTES == 0) &&",
+        "loops.inc",
+        "(b->rows == 1 || b->pitch[o] % VEC_BYTES == 0) &&",
         "",
-        "streaming stores to rows of unequal alignment",
+        "nontemporal stores to rows of unequal alignment",
     ),
     (
-        "backward.inc",
-        "    if (cols)\n        FN(part)(what, u, n, cols);",
-        "    if (cols > 1)\n        FN(part)(what, u, n, cols);",
+        "loops.inc",
+        "    if (left)\n        edge(j,",
+        "    if (left > 1)\n        edge(j,",
         "a last column alone is forgotten",
     ),
-    ("backward.inc", "store_bytes(running, (u32v){0}, bytes);", "", "floats folded twice"),
+    ("sums.inc", "store_bytes(floats, (u32v){0}, bytes);", "", "floats flushed twice"),
     (
-        "backward.inc",
-        "b = s[k + width]",
-        "b = s[2 * width - 1 - k]",
+        "sums.inc",
+        "b = sum[k + width]",
+        "b = sum[2 * width - 1 - k]",
         "lanes added in another order",
     ),
     (
-        "backward.inc",
-        "two_sum(&s, &l, t);",
-        "s += t;",
+        "sums.inc",
+        "two_sum(&total, &l, more);",
+        "total += more;",
         "what rounding takes is lost between chunks",
     ),
-    ("backward.inc", "*to++ = from[c];", "*to++ = from[0];", "all channels get one's coefficients"),
-    ("backward.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
+    ("sums.inc", "*to++ = from[c];", "*to++ = from[0];", "all channels get one's coefficients"),
+    ("loops.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
     (
-        "backward.inc",
-        "u.diff_src += step_diff_src;",
-        "u.diff_src += step_src;",
+        "loops.inc",
+        "u.data[o] += b->step[o];",
+        "u.data[o] += b->step[BN_DIFF_DST];",
         "diff_src stepped through as if it lay like src",
     ),
     (
-        "backward.inc",
-        "if (!OF(SHORT) && u.part)\n        AR(wide_add)(sum_dy, dy);",
-        "if (!OF(SHORT) && u.part)\n        (void)at;",
+        "loops.inc",
+        "        COMPUTED(wide_add)(plain, t.of[0]);\n",
+        "        ;\n",
         "sum(dy) forgets the last columns",
     ),
     (
-        "backward.inc",
-        "const FN(term) b = FN(two)(u, h, k + 2,",
-        "const FN(term) b = FN(two)(u, h, k + 1,",
+        "loops.inc",
+        "    e.k += 2;\n",
+        "    e.k += 1;\n",
         "tree with an overlap",
     ),
-    ("vec.h", "_mm512_set1_epi32(0x7ffe)", "_mm512_set1_epi32(0x7ffc)", "bf16 rounding, v4"),
-    ("vec.h", "bits + 0x7fffu + (bits >> 16 & 1u)", "bits + 0x8000u", "bf16 ties rounded up"),
-    ("vec.h", "0xfffu + (magnitude >> 13 & 1u)", "0x1000u", "f16 ties rounded up, baseline"),
-    ("vec.h", "0x1p112f", "0x1p111f", "f16 widened by half, baseline"),
+    ("vec_avx512.h", "_mm512_set1_epi32(0x7ffe)", "_mm512_set1_epi32(0x7ffc)", "bf16 rounding, v4"),
     (
-        "vec.h",
+        "vec_portable.h",
+        "bits + 0x7fffu + (bits >> 16 & 1u)",
+        "bits + 0x8000u",
+        "bf16 ties rounded up",
+    ),
+    (
+        "vec_portable.h",
+        "0xfffu + (magnitude >> 13 & 1u)",
+        "0x1000u",
+        "f16 ties rounded up, baseline",
+    ),
+    ("vec_portable.h", "0x1p112f", "0x1p111f", "f16 widened by half, baseline"),
+    (
+        "vec_portable.h",
         "(u32v)((f32v)magnitude + 0.5f) - 0x3f000000u",
         "(u32v)((f32v)magnitude + 0.5f) & 0",
         "f16 subnormals flushed, baseline",
     ),
     (
-        "vec.h",
+        "vec_avx512.h",
         "_mm512_add_epi32(even, _mm512_set1_epi32(h))",
         "even",
         "odd columns get even ones' coefficients, v4",
     ),
     (
-        "vec.h",
-        "_mm256_permute2f128_ps(a, b, 0x31);\n#elif",
-        "_mm256_permute2f128_ps(a, b, 0x13);\n#elif",
+        "vec_avx2.h",
+        "_mm256_permute2f128_ps(a, b, 0x31)",
+        "_mm256_permute2f128_ps(a, b, 0x13)",
         "bf16 columns joined in another order, v3",
     ),
     (
-        "vec.h",
+        "vec_avx512.h",
         "_mm512_add_epi32(low, _mm512_set1_epi32(8))",
         "_mm512_add_epi32(low, _mm512_set1_epi32(7))",
         "bf16 columns joined one off, v4",
@@ -149,97 +160,99 @@ MUTANTS = [
         "TwoSum's error with a wrong sign",
     ),
     (
-        "vec.h",
+        "vec_avx512.h",
         "_mm512_extractf32x8_ps((__m512)v, 1)",
         "_mm512_extractf32x8_ps((__m512)v, 0)",
         "upper half of a register taken for the lower, v4",
     ),
     (
-        "vec.h",
+        "vec_avx512.h",
         "_mm256_loadu_ps((const float *)p + 8)",
         "_mm256_loadu_ps((const float *)p + 7)",
         "sum(dy) reads one float off, v4",
     ),
     (
-        "backward.c",
-        "(double)w.outer * (double)w.inner;",
-        "(double)w.outer * (double)w.inner - 1;",
+        "engine.c",
+        "(double)plan->positions * (double)plan->run;",
+        "(double)plan->positions * (double)plan->run - 1;",
         "M is one less",
     ),
     (
-        "backward.c",
+        "engine.c",
         "return isnan(sum + lost) ? sum : sum + lost;",
         "return sum;",
         "f64's lost parts never added",
     ),
-    ("backward.c", "FOLD_BLOCKS = 17,", "FOLD_BLOCKS = 16,", "fold interval"),
-    ("backward.c", "LEAST_STREAM = 17,", "LEAST_STREAM = 19,", "rows per stream"),
+    ("plan.h", "FLUSH_BLOCKS = 17,", "FLUSH_BLOCKS = 16,", "flush interval"),
+    ("plan.c", "SHORTEST_STRAND = 17,", "SHORTEST_STRAND = 19,", "rows per strand"),
     (
-        "backward.c",
-        "const bn_sums all = partial_of(w, chunk), part = from_column(&all, from);",
-        "const bn_sums all = partial_of(w, w->chunks - 1 - chunk), part = from_column(&all, from);",
+        "engine.c",
+        "const bn_sums all = partial_of(e, chunk), terms",
+        "const bn_sums all = partial_of(e, plan->chunks - 1 - chunk), terms",
         "chunks added in another order",
     ),
     (
-        "backward.c",
-        "from_column(&s->sums, (m - m / 2) * n)",
-        "from_column(&s->sums, m / 2 * n)",
-        "merged pixels with an odd number",
+        "engine.c",
+        "sums_from(&s->sums, (m - m / 2) * n)",
+        "sums_from(&s->sums, m / 2 * n)",
+        "rows of an odd number of positions",
     ),
     (
-        "backward.c",
+        "engine.c",
         "if (s->from[pass] == from)",
         "if (s->from[pass] >= 0)",
         "another tile's coefficients kept",
     ),
     (
         "backward.c",
-        "slope[c] = rstd[c] * value[c] / w->count;",
-        "slope[c] = rstd[c] * value[c] / (w->count + 1);",
+        "slope[i] = rstd[i] * diff_gamma[i] / c->count;",
+        "slope[i] = rstd[i] * diff_gamma[i] / (c->count + 1);",
         "slope with a wrong M",
     ),
     (
-        "backward.c",
-        "const int64_t rest = w->outer - full * w->merged;",
-        "const int64_t rest = w->outer - full * w->merged - 1;",
-        "last pixel forgotten",
+        "walk_rows.c",
+        "plan->positions - whole * plan->positions_per_row);",
+        "plan->positions - whole * plan->positions_per_row - 1);",
+        "last position forgotten",
     ),
     (
-        "backward.c",
-        "index[k] = (row + k * q + g) * w->merged + run;",
-        "index[k] = (row + g) * w->merged + run;",
-        "uneven rows: one stream for all",
+        "walk_rows.c",
+        "uneven[k] = row + k * strand.rows + g;",
+        "uneven[k] = row + g;",
+        "uneven rows: one strand for all",
     ),
     (
-        "backward.c",
-        "b.pitch[o] = q * step[o];",
-        "b.pitch[o] = q * step[0];",
-        "streams of diff_src placed as if it lay like src",
+        "walk_rows.c",
+        "b.pitch[o] = cut->rows * cut->apart[o];",
+        "b.pitch[o] = cut->rows * cut->apart[0];",
+        "strands of diff_src placed as if it lay like src",
     ),
     (
-        "backward.c",
-        "reduce_lanes(j, &b, tail != 0);",
-        "reduce_lanes(j, &b, 0);",
-        "tail of a row not summed",
+        "walk_runs.c",
+        "sum_blocks(walk, &b, tail != 0);",
+        "sum_blocks(walk, &b, 0);",
+        "tail of a run not summed",
     ),
     (
-        "backward.c",
-        "    if (j->reduce)\n        j->reduce(b, &coefs, &sums);\n    if (j->write)\n",
-        "    if (j->write)\n        write_block(j, b, &coefs);\n    if (j->reduce)\n"
-        "        j->reduce(b, &coefs, &sums);\n    if (false)\n",
-        "frozen statistics: written before reduced (in place: sums of what was overwritten)",
+        "walk_rows.c",
+        "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n"
+        "        if (walk->write)\n",
+        "        if (walk->write)\n            write_block(walk, &b, &coefs);\n"
+        "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n"
+        "        if (false)\n",
+        "frozen statistics: written before summed (in place: sums of what was overwritten)",
     ),
     (
-        "backward.c",
-        "at_most(w->x_chunk, w->inner - x)};",
-        "w->x_chunk};",
-        "chunks overlap behind a row's end",
+        "walk_runs.c",
+        "at_most(plan->elements_per_chunk, plan->run - x)};",
+        "plan->elements_per_chunk};",
+        "chunks overlap behind a run's end",
     ),
     (
-        "backward.c",
-        "s->pending == FOLD_BLOCKS",
-        "s->pending == FOLD_BLOCKS - 1",
-        "folded one block early",
+        "walk_runs.c",
+        "s->unflushed == FLUSH_BLOCKS",
+        "s->unflushed == FLUSH_BLOCKS - 1",
+        "flushed one block early",
     ),
     (
         "schedule.c",
@@ -253,23 +266,23 @@ MUTANTS = [
         "(items - 1) * (whose + 1) / shares",
         "last task never run",
     ),
-    ("schedule.c", "atomic_store(&forked, true);", "", "a fork goes unnoticed"),
+    ("machine.c", "atomic_store(&forked, true);", "", "a fork goes unnoticed"),
     (
         "schedule.c",
-        "run_first(l, scratch, tile + l->ahead, task);",
-        "run_first(l, scratch, tile, task);",
+        "first_task(team, scratch, tile + team->ahead, task);",
+        "first_task(team, scratch, tile, task);",
         "list out of step",
     ),
     (
-        "schedule.c",
+        "machine.c",
         "if (quota > 0 && quota < threads)",
         "if (quota < 0)",
         "a container's limit ignored",
     ),
     (
         "schedule.c",
-        "s->second(s->work, scratch, tile, task);\n}",
-        "if (tile)\n        s->second(s->work, scratch, tile, task);\n}",
+        "s->task(s->work, scratch, 1, tile, task);\n}",
+        "if (tile)\n        s->task(s->work, scratch, 1, tile, task);\n}",
         "first tile never written",
     ),
     (
@@ -278,24 +291,24 @@ MUTANTS = [
         "const uint64_t mode = 0x1f80;",
         "threads compute in the mode they were given",
     ),
-    ("scalar.h", "return bits | 1;", "return bits;", "16-bit parameter gradients rounded twice"),
+    ("channel.h", "return bits | 1;", "return bits;", "16-bit parameter gradients rounded twice"),
     (
-        "scalar.h",
+        "channel.h",
         "((a.high - back.high) - back.low + a.low) / b",
         "0",
         "f64 quotients rounded twice",
     ),
-    ("scalar.h", "r * ((1 - one.high) - one.low) / 2", "0", "f64 rstd without its correction"),
+    ("channel.h", "r * ((1 - one.high) - one.low) / 2", "0", "f64 rstd without its correction"),
     ("schedule.c", "turn < shares;", "turn < 1;", "threads do not take others' shares"),
     ("schedule.c", "    fp_mode_leave(mode);\n", "", "threads of the pool keep our mode"),
     (
-        "backward.c",
+        "engine.c",
         "    fp_mode_leave(mode);\n",
         "    (void)mode;\n",
         "the caller's floating-point mode not restored",
     ),
     (
-        "schedule.c",
+        "pool.c",
         "num_threads < MOST_THREADS ? num_threads : MOST_THREADS",
         "num_threads",
         "as many threads as asked for",
@@ -307,17 +320,17 @@ MUTANTS = [
         "the last call's threads, whichever thread made the call",
     ),
     (
-        "backward.c",
-        "free(memory);\n    return status;",
+        "engine.c",
+        "free(given);\n    return status;",
         "return status;",
         "a call's working memory leaked",
     ),
-    ("backward.c", "    free(team);\n", "", "threads' working memory leaked"),
+    ("engine.c", "    free(team);\n", "", "threads' working memory leaked"),
     (
-        "backward.c",
+        "engine.c",
         "bn_status status = BN_NO_MEMORY;",
-        "bn_status status = BN_NO_MEMORY; if (given) { prepare_channels(w); memcpy(w->sums.plane, "
-        "given, (size_t)(2 * w->channels) * sizeof *given); finish_channels(w, 0, w->channels); }",
+        "bn_status status = BN_NO_MEMORY; if (call->sums_in) { prepare(e); finish_with(e, "
+        "call->sums_in); }",
         "apply writes before it has memory",
     ),
     (
@@ -419,39 +432,41 @@ MUTANTS = [
         "lists read while they change",
     ),
     (
-        "schedule.c",
+        "pool.c",
         "if (more < wanted)",
         "if (more < 0)",
         "threads that cannot be had asked of the runtime",
     ),
     (
-        "schedule.c",
-        "pthread_atfork(leave_pool, NULL, mark_forked)",
-        "pthread_atfork(NULL, NULL, mark_forked)",
+        "pool.c",
+        "pthread_atfork(leave_pool, NULL, NULL)",
+        "pthread_atfork(NULL, NULL, NULL)",
         "a pool kept over a fork",
     ),
     (
-        "schedule.c",
+        "pool.c",
         "2 * threads / calls",
         "2 * threads",
         "calls at once do not share the processors",
     ),
     (
-        "schedule.c",
-        "            pool_size = entered;",
-        "            ;",
+        "pool.c",
+        "        pool_size = threads;",
+        "        ;",
         "what a pool has is asked for again",
     ),
     (
-        "backward.c",
-        "if (w->count > 0) {",
+        "engine.c",
+        "if (call->sums_in && call->count > 0) {",
         "if (false) {",
         "a part without elements has zeros for gradients",
     ),
 ]
 
-#: Constants of backward.c that decide only who works when, or in what pieces.
-NO_ORDER = {"LINE_BYTES", "PIECE_ELEMENTS", "PIECE_BYTES", "APPLY_STREAMS"}
+#: Where the constants stand that decide how sums are split ...
+CONSTANTS = ("plan.c", "plan.h")
+#: ... and those there that decide only who works when, or in what pieces.
+NO_ORDER = {"MOST_STRANDS", "MOST_WRITE_STRANDS", "PIECE_ELEMENTS", "PIECE_BYTES"}
 
 
 def tree():
@@ -471,14 +486,12 @@ def located(files, name):
     return found[0]
 
 
-def constants(text):
-    """Every constant of backward.c that decides an order of sums, doubled and halved."""
-    enum = re.search(r"enum \{\n    MERGE_BELOW.*?\};", text, re.DOTALL)[0]
-    for line, name, value in re.findall(r"^(    (\w+) = ([^,]+),)", enum, re.MULTILINE):
-        if name not in NO_ORDER:
+def constants(name, text):
+    """Every constant of a file that decides an order of sums, doubled and halved."""
+    for line, constant, value in re.findall(r"^(    ([A-Z_]+) = ([^,]+),)", text, re.MULTILINE):
+        if constant not in NO_ORDER:
             for words, factor in (("doubled", "* 2"), ("halved", "/ 2")):
-                new = f"    {name} = ({value}) {factor},"
-                yield "backward.c", line, new, f"{name} {words}"
+                yield name, line, f"    {constant} = ({value}) {factor},", f"{constant} {words}"
 
 
 def run(command, folder, hangs):
@@ -528,7 +541,9 @@ def main(arguments=None):
     files = tree()
     path_of = {name: located(files, name) for name, *_ in MUTANTS}
     right = {name: (ROOT / path).read_text() for name, path in path_of.items()}
-    mutants = [*MUTANTS, *constants(right["backward.c"])]
+    mutants = [*MUTANTS]
+    for name in CONSTANTS:
+        mutants += constants(name, right[name])
     lost = [
         f"{name}: {words}: {old!r} does not occur once"
         for name, old, _, words, *_ in mutants

@@ -9,8 +9,8 @@ Run by test_memory.py with fail_malloc.c preloaded:
 import ctypes
 import functools
 
-import ml_dtypes
 import numpy as np
+from cases import DATA_DTYPES, Problem
 
 import bn_ext
 
@@ -81,23 +81,21 @@ def check_freed(call, allocations):
             raise AssertionError(f"allocation {n} fails: {kept} blocks kept by {CALLS} calls")
 
 
-def calls(shape, layout, dtype):
+def calls(shape, layout, data):
     """(a call, the memory it may write to): each function, with copies and without."""
-    number = np.float64 if dtype == np.float64 else np.float32
-    channels = shape[-1] if layout == "NXC" else shape[1]
-    rng = np.random.default_rng([*shape])
-    src, diff_dst = rng.standard_normal((2, *shape)).astype(dtype)
-    vectors = [rng.uniform(1, 2, channels).astype(number) for _ in range(3)]
+    p = Problem(np.random.default_rng([*shape]), shape, layout, data)
+    src, diff_dst, vectors = p.src, p.diff_dst, p.vectors()
+    channels = len(p.mean)
     # Every other element: these go through copies.
-    wide = np.empty((*shape[:-1], 2 * shape[-1]), dtype)
+    wide = np.empty((*shape[:-1], 2 * shape[-1]), src.dtype)
     spread = np.zeros_like(wide)[..., ::2]
     spread[...] = diff_dst
-    memory = (np.empty_like(src), *(np.empty(channels, number) for _ in range(2)))
+    memory = tuple(p.outs())
     wide_memory = (wide, *memory[1:])
     options = {"data_format": layout, "num_threads": 1}
     sums = np.ones((2, channels))
     apply = (bn_ext.batch_norm_backward_apply, (*vectors, sums, max(src.size // channels, 1)))
-    backward = (bn_ext.batch_norm_backward, tuple(vectors))
+    backward = (bn_ext.batch_norm_backward, vectors)
     turned = [np.asfortranarray(a) for a in (src, diff_dst)]
     for x, dy in ((src, diff_dst), (src, spread), turned):
         yield functools.partial(bn_ext.batch_norm_backward_reduce, x, dy, vectors[0], **options), ()
@@ -117,10 +115,10 @@ def calls(shape, layout, dtype):
 def main():
     counts = []
     for shape, layout in SHAPES:
-        for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
-            for call, touched in calls(shape, layout, dtype):
+        for data in DATA_DTYPES:
+            for call, touched in calls(shape, layout, data):
                 counts.append(check(call, touched))
-                if dtype == np.float32:
+                if data == "float32":
                     check_freed(call, counts[-1])
     assert min(counts) >= 2  # working space and the team's, at the least
     print(f"{sum(counts)} allocations failed in {len(counts)} calls")

@@ -1,4 +1,8 @@
-"""Batch normalization's gradient, as the formula says it, in a wide float."""
+"""Batch normalization's gradient in a wide float, all channels at once, and its error's sizes.
+
+examples/plain_loop.py is the same as loops, element by element; test_formulas.py holds them
+together.
+"""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
 """Random problems from several threads for some time: flat memory, the serial result's bits.
 
-python -P tests/soak.py 600
+python tests/soak.py 600
 """
 
 import sys
@@ -8,13 +8,12 @@ import threading
 import time
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
+from cases import DATA_DTYPES, FORMATS, Problem
 
 import bn_ext
 
 CALLERS = 4
-DTYPES = [np.dtype(d) for d in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)]
 #: Resident memory may grow by so much after the first tenth: arenas of malloc, no leak.
 SLACK = 48 << 20
 
@@ -26,34 +25,25 @@ def resident():
 
 
 def problem(rng):
-    """Arguments of a random call; few elements, any form."""
-    layout = ("NXC", "NCX")[rng.integers(2)]
+    """A problem and options of a random call; few elements, any form."""
+    data_format = str(rng.choice(list(FORMATS)))
     shape = tuple(int(n) for n in np.exp(rng.uniform(0, 5, rng.integers(2, 5))))
     while np.prod(shape) > 200_000:
         shape = tuple(max(1, n // 2) for n in shape)
-    dtype = DTYPES[rng.integers(4)]
-    number = np.float64 if dtype == np.float64 else np.float32
-    channels = shape[-1] if layout == "NXC" else shape[1]
-    src, diff_dst = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
-    vectors = [np.abs(rng.standard_normal(channels)).astype(number) for _ in range(3)]
-    options = {
-        "epsilon": 1e-3,
-        "data_format": layout,
-        "is_training": bool(rng.integers(2)),
-    }
-    return (src, diff_dst, *vectors), options
+    p = Problem(rng, shape, data_format, str(rng.choice(DATA_DTYPES)))
+    return p, {"data_format": data_format, "is_training": bool(rng.integers(2))}
 
 
 def call_until(end, seed, counts, errors):
     rng = np.random.default_rng(seed)
     while time.monotonic() < end and not errors:
-        arguments, options = problem(rng)
-        alone = bn_ext.batch_norm_backward(*arguments, **options, num_threads=1)
+        p, options = problem(rng)
+        alone = p.run(bn_ext.batch_norm_backward, **options, num_threads=1)
         threads = int(rng.integers(1, 17))
-        found = bn_ext.batch_norm_backward(*arguments, **options, num_threads=threads)
+        found = p.run(bn_ext.batch_norm_backward, **options, num_threads=threads)
         for a, b, name in zip(alone, found, found._fields, strict=True):
             if a.tobytes() != b.tobytes():
-                errors.append(f"{name}, {arguments[0].shape} {arguments[0].dtype} {options}")
+                errors.append(f"{name}, {p.src.shape} {p.src.dtype} {options}")
         counts[seed] += 1
 
 

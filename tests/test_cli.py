@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import python
 
 import bn_ext
-from bn_ext import _cli, _core, _runtime, _verify
+from bn_ext import _cli, _core, _runtime
 from bn_ext._bench import peers, problems, timing
+from bn_ext._cli import bench, commands, table, usage
+from bn_ext._verify import command, digests, speeds
 
 
 def run(capsys, *arguments):
@@ -25,9 +28,7 @@ def run(capsys, *arguments):
 
 
 def test_as_a_module_and_as_a_script():
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "bn_ext", "--version"], capture_output=True, text=True
-    )
+    done = python("-P", "-m", "bn_ext", "--version")
     assert done.stdout == f"bn_ext {bn_ext.__version__}\n"
     assert done.returncode == 0
     try:
@@ -42,10 +43,10 @@ def test_help_names_every_command_and_exit_status(capsys):
     status, out, _ = run(capsys, "--help")
     assert status == 0
     assert all(word in out for word in ("info", "verify", "bench", "Exit status: 0", "130"))
-    for command in ("info", "verify", "bench"):
-        status, out, _ = run(capsys, command, "--help")
+    for name in ("info", "verify", "bench"):
+        status, out, _ = run(capsys, name, "--help")
         assert status == 0
-        assert out.startswith(f"usage: bn-ext {command}")
+        assert out.startswith(f"usage: bn-ext {name}")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_wrong_usage_ends_with_2(capsys, monkeypatch, tmp_path, arguments, messa
         raise AssertionError
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_cli, "row", measured_in_vain)
+    monkeypatch.setattr(bench, "row", measured_in_vain)
     status, out, err = run(capsys, *arguments)
     assert status == 2
     assert message in err
@@ -90,10 +91,7 @@ def test_an_unknown_isa_is_a_sentence(tmp_path, by):
     script = tmp_path / "bn-ext"
     script.write_text("import sys\nfrom bn_ext._cli import main\nsys.exit(main())\n")
     what = [script] if by == "script" else ["-P", "-m", "bn_ext"]
-    done = subprocess.run(
-        [sys.executable, *what, "info"], env={**os.environ, "BN_EXT_ISA": "foo"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = python(*what, "info", BN_EXT_ISA="foo")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("bn-ext: BN_EXT_ISA: expected one of baseline")
     assert done.stderr.endswith("got 'foo'\n")
@@ -122,10 +120,7 @@ def test_no_other_program_is_ended_by_an_unknown_isa(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("try: import bn_ext\nexcept ImportError: print('goes on')\n")
     for what in ([program], ["-c", program.read_text(), "-m", "bn_ext"]):
-        done = subprocess.run(
-            [sys.executable, *what], env={**os.environ, "BN_EXT_ISA": "foo"},
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = python(*what, BN_EXT_ISA="foo")
         assert (done.returncode, done.stdout) == (0, "goes on\n")
 
 
@@ -148,8 +143,17 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(seed):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_verify, "verify", interrupt)
+    monkeypatch.setattr(command, "verify", interrupt)
     assert run(capsys, "verify") == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["numpy", "statistics"])
+def test_interrupted_while_python_imports(tmp_path, module):
+    """Without a traceback: while the package is imported, and while its command line is."""
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_the_reader_closes_the_pipe():
@@ -180,7 +184,7 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(_cli, "row", fail)
+    monkeypatch.setattr(bench, "row", fail)
     status, _, err = run(capsys, "bench", "--shapes", "4x4")
     assert status == 2
     assert err == f"0 of 1 rows were measured\nbn-ext bench: {message}\n"
@@ -229,19 +233,19 @@ def test_verify(capsys):
 
 
 def test_verify_with_speeds_and_digests(capsys, monkeypatch):
-    monkeypatch.setattr(_verify, "verify", lambda seed: 0)
-    monkeypatch.setattr(_verify._kernels, "speeds", lambda dtype: [("reduce", {"v": 12.0})])
+    monkeypatch.setattr(command, "verify", lambda seed: 0)
+    monkeypatch.setattr(speeds, "speeds", lambda dtype: [("sum backward", {"v": 12.0})])
     status, out, _ = run(capsys, "verify", "--bench")
     assert status == 0
-    assert "float32 reduce" in out
+    assert "float32 sum backward" in out
     status, out, _ = run(capsys, "verify", "--digests")
     assert status == 0
     pytest.importorskip("ml_dtypes")
-    assert out.splitlines() == [f'    "{k}": "{v}",' for k, v in _verify.DIGESTS.items()]
+    assert out.splitlines() == [f'    "{k}": "{v}",' for k, v in digests.DIGESTS.items()]
 
 
 def test_a_wrong_bit_ends_with_1_and_no_speeds(capsys, monkeypatch):
-    monkeypatch.setattr(_verify, "verify", lambda seed: 1)
+    monkeypatch.setattr(command, "verify", lambda seed: 1)
     assert run(capsys, "verify", "--bench") == (1, "", "")
 
 
@@ -266,7 +270,8 @@ FAKE = {"twice": twice, "absent": absent, "refusing": refusing, "none": lambda *
 
 
 def test_bench(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(_cli, "PEERS", FAKE)
+    for module in (bench, commands):
+        monkeypatch.setattr(module, "PEERS", FAKE)
     status, out, err = run(
         capsys, "bench", "--shapes", "8x4x5", "2,3", "--sets", "odd", "--layouts", "NXC",
         "--seconds", "1e-9", "--threads", "1", "3",
@@ -324,9 +329,9 @@ ROWS = [
 @pytest.mark.parametrize("names", [[], ["numpy"], ["numpy", "torch"], list(peers.PEERS)])
 @pytest.mark.parametrize("rows", [ROWS[:1], ROWS[:4], ROWS], ids=len)
 def test_the_table_fits_80_columns_and_says_all(rows, names):
-    lines = _cli.table(rows, names, 80)
+    lines = table.table(rows, names, 80)
     assert max(map(len, lines)) <= 80
-    wide = _cli.table(rows, names)
+    wide = table.table(rows, names)
     assert len(wide) == 2 + len(rows) + (2 if names else 0)
     for r, line in zip(rows, wide[2:], strict=False):
         words = line.replace(" of ", "/").split()
@@ -347,7 +352,7 @@ def test_bytes_of_each_mode():
     for mode, tensors in (("training", 3), ("frozen", 3), ("frozen-src", 2)):
         found = timing.row(timing.Case((4, 3), "NXC", "float32", 1, mode), 1e-9, print, {})
         assert (found["bytes"], found["bytes_moved"]) == (one, tensors * one)
-    speeds = [_cli.cells(a_row(mode=mode), [])["GB/s"] for mode in peers.MODES]
+    speeds = [table.cells(a_row(mode=mode), [])["GB/s"] for mode in peers.MODES]
     assert speeds == [f"{x / 0.0123:.1f}" for x in (0.03, 0.03, 0.02)]
 
 
@@ -384,15 +389,15 @@ def test_a_busy_machine():
     quiet = a_row(medians={"bn_ext": 0.0135})
     disturbed = a_row(medians={"bn_ext": 0.0246})
     cpus = peers.usable_cpus()
-    assert _cli.disturbances([quiet], 0.1) == _cli.disturbances([quiet], None) == []
-    assert _cli.disturbances([disturbed], None) == [
+    assert bench.disturbances([quiet], 0.1) == bench.disturbances([quiet], None) == []
+    assert bench.disturbances([disturbed], None) == [
         "the median call took 2.0 times as long as the shortest"
     ]
-    assert _cli.disturbances([a_row(medians=quiet["medians"], used=cpus)], 0.7) == [
+    assert bench.disturbances([a_row(medians=quiet["medians"], used=cpus)], 0.7) == [
         f"other programs used 0.7 of {cpus} CPUs"
     ]
     # There are CPUs enough for both.
-    assert _cli.disturbances([{**quiet, "threads_used": cpus - 1}], 0.7) == []
+    assert bench.disturbances([{**quiet, "threads_used": cpus - 1}], 0.7) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity here")
@@ -416,12 +421,12 @@ def test_where_the_system_does_not_tell(monkeypatch):
 
 
 def test_bench_says_that_the_machine_is_busy(capsys, monkeypatch):
-    monkeypatch.setattr(_cli, "row", lambda *_: a_row(medians={"bn_ext": 0.03}))
+    monkeypatch.setattr(bench, "row", lambda *_: a_row(medians={"bn_ext": 0.03}))
     arguments = "bench", "--shapes", "4x4", "--peers"
     _, out, _ = run(capsys, *arguments)
     assert "The machine is busy: " in out
-    monkeypatch.setattr(_cli, "row", lambda *_: a_row())
-    monkeypatch.setattr(_cli.Load, "of_others", lambda self: 0.0)
+    monkeypatch.setattr(bench, "row", lambda *_: a_row())
+    monkeypatch.setattr(bench.Load, "of_others", lambda self: 0.0)
     _, out, _ = run(capsys, *arguments)
     assert "busy" not in out
 
@@ -453,7 +458,7 @@ def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, l
             raise error
         return timing.row(*arguments)
 
-    monkeypatch.setattr(_cli, "row", row)
+    monkeypatch.setattr(bench, "row", row)
     found, out, err = run(
         capsys, "bench", "--shapes", "4x4", "5x5", "6x6", "--seconds", "1e-9", "--peers",
         "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png"),
@@ -471,8 +476,8 @@ def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, l
 def test_files_are_tried_before_measuring(capsys, monkeypatch, tmp_path):
     kept = tmp_path / "kept.json"
     kept.write_text("as it was")
-    _cli.demand_writable("--json", kept)
-    _cli.demand_writable("--json", tmp_path / "new.json")
+    usage.demand_writable("--json", kept)
+    usage.demand_writable("--json", tmp_path / "new.json")
     assert kept.read_text() == "as it was"
     assert list(tmp_path.iterdir()) == [kept]
 
@@ -480,10 +485,10 @@ def test_files_are_tried_before_measuring(capsys, monkeypatch, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no devices as files here")
 def test_devices_are_not_opened_to_try_them(monkeypatch):
     monkeypatch.setattr(Path, "open", None)
-    _cli.demand_writable("--json", Path("/dev/null"))
+    usage.demand_writable("--json", Path("/dev/null"))
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(_cli.UsageError, match="--json /dev/null: cannot be written"):
-        _cli.demand_writable("--json", Path("/dev/null"))
+    with pytest.raises(usage.UsageError, match="--json /dev/null: cannot be written"):
+        usage.demand_writable("--json", Path("/dev/null"))
 
 
 def test_a_picture_that_needs_what_is_not_there(capsys, monkeypatch):
@@ -500,7 +505,7 @@ def test_a_picture_that_needs_what_is_not_there(capsys, monkeypatch):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="no folder here that refuses root")
 def test_a_folder_that_takes_no_files(capsys, monkeypatch):
-    monkeypatch.setattr(_cli, "row", None)
+    monkeypatch.setattr(bench, "row", None)
     for option in ("--json", "--plot"):
         status, out, err = run(capsys, "bench", option, "/proc/self/x.png")
         assert (status, out) == (2, "")

@@ -1,11 +1,81 @@
-"""The tests are collected where the system offers less than Linux: Windows, above all."""
+"""The tests themselves: each room of the sources has its own, and all are collected everywhere.
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+Tests of a room are found by its name: those of src_c/plan.c are in test_plan.py. All others
+are named for a promise, which docs/promises.md states.
+"""
 
-TESTS = Path(__file__).parent
+import re
+from fnmatch import fnmatch
+
+import pytest
+from processes import printed_by
+from tree import ROOT, TESTS
+
+#: Rooms whose tests are in a file of another name; of several patterns the first holds.
+ELSEWHERE = {
+    "src_c/kernels/formulas.*": "test_formulas.py",
+    "src_c/kernels/*": "test_kernels.py",
+    "src_c/sizes.h": "test_plan.py",
+    "src_c/walk*": "test_walks.py",
+    "src_c/operations/operation.h": "test_engine.py",
+    "src_c/channel.h": "test_dtypes.py",
+    "src_c/bn.h": "test_calls.py",
+    "bn_ext/*.pyi": "test_typing.py",
+    "bn_ext/_core.*": "test_calls.py",
+    "bn_ext/_call.pxi": "test_calls.py",
+    "bn_ext/_inputs.pxi": "test_arguments.py",
+    "bn_ext/_messages.pxi": "test_bad_input.py",
+    "bn_ext/_process.pxi": "test_runtime.py",
+    "bn_ext/_raw_kernels.pxi": "test_verify.py",
+    "bn_ext/_bench/*": "test_cli.py",
+    "bn_ext/__main__.py": "test_cli.py",
+    "bn_ext/__init__.py": "test_import.py",
+    "bn_ext/_version.py": "test_import.py",
+    "examples/plain_loop.py": "test_formulas.py",
+    "examples/*": "test_example.py",
+}
+FOLDERS = ["src_c", "bn_ext", "examples"]
+#: What is written by hand there.
+WRITTEN = {".c", ".h", ".inc", ".py", ".pyi", ".pyx", ".pxd", ".pxi"}
+
+
+def sources():
+    """Paths from the root; not what Cython made of a .pyx."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            made = path.suffix == ".c" and path.with_suffix(".pyx").exists()
+            if path.suffix in WRITTEN and not made:
+                yield path.relative_to(ROOT)
+
+
+def file_of_tests(source):
+    """The name of the file that has them; a subpackage is one room."""
+    for pattern, test in ELSEWHERE.items():
+        if fnmatch(source.as_posix(), pattern):
+            return test
+    room = source.parts[1] if source.parts[0] == "bn_ext" else source.name
+    return f"test_{room.partition('.')[0].strip('_')}.py"
+
+
+@pytest.mark.quick
+def test_every_room_has_its_tests():
+    assert [
+        (source.as_posix(), file_of_tests(source))
+        for source in sources()
+        if not (TESTS / file_of_tests(source)).is_file()
+    ] == []
+    assert [test for test in ELSEWHERE.values() if not (TESTS / test).is_file()] == []
+
+
+@pytest.mark.quick
+def test_all_other_tests_are_a_promises():
+    promises = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    promised = set(re.findall(r"\.\./tests/(test_\w+\.py)", promises))
+    of_rooms = {*map(file_of_tests, sources()), *ELSEWHERE.values()}
+    there = {path.name for path in TESTS.glob("test_*.py")}
+    assert promised - there == set()
+    assert there - of_rooms - promised == set()
+
 
 # As on Windows: no global library to look into, none of these modules and functions.
 PROGRAM = f"""
@@ -41,13 +111,5 @@ raise SystemExit(pytest.main(options, [Plugin()]))
 
 
 def test_collected_as_on_windows():
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM],
-        cwd=TESTS.parent,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "test_same_bits.py: " in done.stdout
+    printed = printed_by(PROGRAM, cwd=ROOT, PYTEST_ADDOPTS="", timeout=300)
+    assert "test_same_bits.py: " in printed

@@ -3,14 +3,13 @@
 import doctest
 import re
 import runpy
-from pathlib import Path
 
 import pytest
+from tree import ROOT
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
-ROOT = Path(__file__).resolve().parent.parent
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (bn_ext, ngraph, onednn_graph, tensorflow)

@@ -1,24 +1,20 @@
 """The example on real images learns, with either gradient, in every dtype."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "train_digits.py"
+from cases import DATA_DTYPES
+from tree import ROOT, load
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("train_digits", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(ROOT / "examples" / "train_digits.py")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", DATA_DTYPES)
 def test_a_short_training_learns(example, dtype):
     history = example.train(dtype=dtype, epochs=8)
     assert history.accuracies[-1] > 0.96
@@ -40,7 +36,7 @@ def test_command_line(example, tmp_path, capsys):
     printed = capsys.readouterr().out
     accuracy = re.search(r"test accuracy (\d+\.\d\d) %, epoch 2", printed)
     assert float(accuracy[1]) > 80
-    for dtype in ("float32", "bfloat16", "float16", "float64"):
+    for dtype in DATA_DTYPES:
         times = re.search(rf"{dtype} +(\d+\.\d\d) +(\d+\.\d\d), [0-9.]+ times", printed)
         assert float(times[1]) > 0
         assert float(times[2]) > 0

@@ -6,7 +6,7 @@ Hypothesis prints the arguments of a failing example, and how to run it again.
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, all_bits, bits, dtype
+from cases import DATA_DTYPES, FORMATS, TENSORS, all_bits, bits, dtype, vector_dtype
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,8 +46,8 @@ def calls(draw):
     """(arguments, options, what the plain path is given instead), most of them valid."""
     shape = draw(shapes())
     name = draw(st.sampled_from(DATA_DTYPES))
-    data_format = draw(st.sampled_from(["NXC", "NCX"]))
-    axis = -1 if data_format == "NXC" else 1
+    data_format = draw(st.sampled_from(list(FORMATS)))
+    axis = FORMATS[data_format]
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     special = draw(st.booleans())
 
@@ -60,7 +60,7 @@ def calls(draw):
             return values.astype(kind)
 
     data = [numbers(shape, dtype(name)) for _ in range(2)]
-    number = np.dtype(np.float64 if name == "float64" else np.float32)
+    number = dtype(vector_dtype(name))
     vectors = [numbers(shape[axis], number) for _ in range(3)]
     order = draw(st.permutations(range(len(shape))))
     given_data = [laid_out(data[0], draw, order)]
@@ -82,7 +82,7 @@ def calls(draw):
 def outputs(arguments, options, draw):
     """An `out` that is valid, and what of it aliases an input."""
     src, diff_dst = arguments[:2]
-    kind = draw(st.sampled_from(["none", "fresh", "src", "diff_dst", "only diff_src"]))
+    kind = draw(st.sampled_from(["none", "fresh", *TENSORS, "only diff_src"]))
     if kind == "none":
         return None
     number = arguments[2].dtype

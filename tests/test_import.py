@@ -1,25 +1,16 @@
 """Importing, whatever else is in the process."""
 
 import os
+import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import printed_by, strict
 
-from bn_ext import _core, _runtime
-
-
-def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):
-    """Linux's file names are bytes; one such library must not keep ours from loading."""
-    maps = tmp_path / "maps"
-    maps.write_bytes(
-        b"7f00-7f01 r-xp 0 00:00 1 /somewhere/caf\xe9/libgomp.so.1\n7f01-7f02 r--p 0 00:00 0\n"
-    )
-    (path,) = _runtime._openmp_libraries(str(maps))
-    assert path.encode() == rb"/somewhere/caf\xe9/libgomp.so.1"  # can be printed
+import bn_ext
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
@@ -33,41 +24,50 @@ def test_import_next_to_a_library_with_such_a_name(tmp_path):
         "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
         "import bn_ext; bn_ext.show_config()"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed_by(code)
 
 
-LIBOMP = sorted(
-    [*Path("/usr/lib").glob("llvm-*/lib/libomp.so*"), *Path(sys.prefix).glob("lib/libiomp5.so")]
-)
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", bn_ext.__version__)
 
 
-@pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
-class TestWhoDecidesHowThreadsWait:
-    def test_the_runtime_that_serves_us(self):
-        name = _runtime._library_at(_core._openmp_address())
-        assert any(path.endswith(name) for path in _runtime._openmp_libraries())
-        assert _runtime._library_at(0) == ""
+#: What users may rely on: a name that goes, or one that slips in, is a decision.
+PUBLIC = {
+    "bn_ext": {
+        "BatchNormGradients", "__version__", "available_isas", "batch_norm_backward",
+        "batch_norm_backward_apply", "batch_norm_backward_reduce", "get_isa", "show_config",
+        "specs",
+    },
+    "bn_ext.specs": {"ngraph", "onednn_graph", "tensorflow"},
+    "bn_ext.specs.ngraph": {"BatchNormTrainingBackprop", "batch_norm_training_backprop"},
+    "bn_ext.specs.onednn_graph": {
+        "BatchNormTrainingBackprop", "BatchNormTrainingBackward", "batch_norm_training_backprop",
+        "batch_norm_training_backward",
+    },
+    "bn_ext.specs.tensorflow": {"FusedBatchNormGradV3", "fused_batch_norm_grad_v3"},
+}  # fmt: skip
 
-    def test_another_runtime(self, monkeypatch):
-        for name in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(_runtime, "_library_at", lambda address: "libiomp5.so")
-        assert _runtime._wait_set_by() == "the default of libiomp5.so; KMP_BLOCKTIME changes it"
-        monkeypatch.setenv("KMP_BLOCKTIME", "0")
-        assert _runtime._wait_set_by() == "KMP_BLOCKTIME"
-        monkeypatch.setattr(_runtime, "_library_at", lambda address: "libgomp-24e2ab19.so.1.0.0")
-        assert _runtime._wait_set_by() == _runtime._WAIT_SET_BY
 
-    @pytest.mark.skipif(not LIBOMP, reason="no libomp here")
-    def test_libomp_preloaded(self):
-        code = (
-            "import bn_ext; c = bn_ext.show_config(mode='dicts'); print(c['idle_threads_set_by'])"
-        )
-        env = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME")}
-        # Behind a sanitizer's runtime, which must come first.
-        env["LD_PRELOAD"] = f"{env.get('LD_PRELOAD', '')} {LIBOMP[0]}".strip()
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True
-        )
-        assert "KMP_BLOCKTIME" in done.stdout, done.stderr
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module):
+    names = {}
+    exec(f"from {module} import *", names)
+    del names["__builtins__"]
+    assert names.keys() == PUBLIC[module]
+    for name, thing in names.items():
+        assert isinstance(thing, str) or thing.__doc__, name
+
+
+def test_import_needs_numpy_alone():
+    code = (
+        "import sys, numpy; before = set(sys.modules); import bn_ext, bn_ext.specs\n"
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
+        "print(*sorted(new - set(sys.stdlib_module_names)))"
+    )
+    new = {name for name in strict(code).stdout.split() if not name.startswith("_cython_")}
+    assert new <= {"bn_ext", "numpy", "cython_runtime"}
+
+
+def test_import_leaves_the_environment_alone():
+    code = "import os; old = dict(os.environ); import numpy, bn_ext; print(old == dict(os.environ))"
+    assert strict(code).stdout.split() == ["True"]

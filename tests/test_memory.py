@@ -1,18 +1,18 @@
 """No byte outside the arrays is read or written."""
 
-import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import python, python_code
+from tree import TESTS
 
 import bn_ext
 
-GUARDED = Path(__file__).with_name("guarded.py")
+GUARDED = TESTS / "guarded.py"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect of anonymous pages")
@@ -20,11 +20,7 @@ GUARDED = Path(__file__).with_name("guarded.py")
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
 def test_guard_pages(isa, caches):
     pytest.importorskip("ml_dtypes")
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(GUARDED), isa, *caches.split()],
-        capture_output=True,
-        text=True,
-    )
+    done = python("-X", "faulthandler", GUARDED, isa, *caches.split(), timeout=None)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("calls\n")
 
@@ -33,12 +29,11 @@ def test_guard_pages(isa, caches):
 def test_the_guards_are_there():
     program = f"""
 import sys
-sys.path.insert(0, {str(GUARDED.parent)!r})
+sys.path.insert(0, {str(TESTS)!r})
 import guarded
 guarded.Region(1).memory[guarded.PAGE * 2]
 """
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True)
-    assert done.returncode < 0  # killed by a signal
+    assert python_code(program).returncode < 0  # killed by a signal
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
@@ -51,18 +46,14 @@ def test_every_allocation_may_fail(tmp_path):
     if compiler is None:
         pytest.skip("no C compiler")
     library = tmp_path / "fail_malloc.so"
-    source = GUARDED.with_name("fail_malloc.c")
+    source = TESTS / "fail_malloc.c"
     built = subprocess.run(
         [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(library)], capture_output=True
     )
     if built.returncode:
         pytest.skip("no glibc to build against")
-    done = subprocess.run(
-        [sys.executable, str(GUARDED.with_name("no_memory.py"))],
-        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"},
-        capture_output=True,
-        text=True,
-    )
+    program, preloaded = TESTS / "no_memory.py", {"LD_PRELOAD": str(library)}
+    done = python(program, timeout=None, PYTHONMALLOC="malloc", **preloaded)
     assert done.returncode == 0, done.stderr
     assert "allocations failed" in done.stdout
 

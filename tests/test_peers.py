@@ -7,19 +7,19 @@ infinities; where semantics.md says that one of them differs, it is not asked.
 """
 
 import doctest
-import importlib.util
 import os
 import re
 import tracemalloc
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import DATA_DTYPES, FORMATS, OUTPUTS, SHORT, Problem
+from tree import ROOT, load
 
 import bn_ext
 from bn_ext._bench.peers import MODES, PEERS, bn_ext_call, usable_cpus
-from bn_ext._bench.problems import Problem
+from bn_ext._bench.problems import Problem as Timed
 from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
 
@@ -29,33 +29,24 @@ SHAPES = [
     (2, 3), (1, 5), (33, 7), (4, 1, 6), (2, 3, 5), (5, 33, 27, 27), (4, 20, 17, 16), (64, 23, 5, 5),
     (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
 ]  # fmt: skip
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 #: Of the largest magnitude: the others sum in float32, in whatever order.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2.0**-7, "float16": 2.0**-9, "float64": 1e-12}
 
 
 def problem(shape, dtype, layout, special=False):
-    """src, diff_dst (in memory as `layout` has it), mean, variance, gamma."""
+    """The arrays of a problem of this shape, (N, C, ...), in memory as `layout` has it."""
     rng = np.random.default_rng([*shape, len(layout)])
-    data = [rng.standard_normal(shape).astype(dtype) for _ in range(2)]
-    number = np.float64 if dtype == np.float64 else np.float32
-    axes = (0, *range(2, len(shape)))
-    mean = data[0].astype(np.float64).mean(axis=axes).astype(number)
-    variance = data[0].astype(np.float64).var(axis=axes).astype(number)
-    gamma = rng.uniform(0.5, 2, shape[1]).astype(number)
+    dims = shape if layout == "NCX" else (shape[0], *shape[2:], shape[1])
+    p = Problem(rng, dims, layout, dtype, statistics="batch")
     if special:
-        for array, value in zip(data, (np.inf, np.nan), strict=True):
-            array[-1, -1] = value
-        variance[0] = -1
-    if layout == "NXC":
-        data = [np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in data]
-    return (*data, mean, variance, gamma)
+        for array, value in ((p.src, np.inf), (p.diff_dst, np.nan)):
+            np.moveaxis(array, p.axis, 1)[-1, -1] = value
+        p.variance[0] = -1
+    return tuple(p.arguments().values())
 
 
 def agree(found, others, dtype):
-    for name, ours, theirs in zip(
-        ("diff_src", "diff_gamma", "diff_beta"), found, others, strict=True
-    ):
+    for name, ours, theirs in zip(OUTPUTS, found, others, strict=True):
         ours, theirs = (np.asarray(a).astype(np.float64) for a in (ours, theirs))
         for kind in (np.isnan, np.isposinf, np.isneginf):
             assert np.array_equal(kind(ours), kind(theirs)), (name, kind)
@@ -65,8 +56,8 @@ def agree(found, others, dtype):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("layout", ["NXC", "NCX"])
-@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", DATA_DTYPES)
 def test_torch(dtype, layout, training):
     torch = pytest.importorskip("torch")
 
@@ -80,24 +71,24 @@ def test_torch(dtype, layout, training):
 
     for shape in SHAPES:
         for special in (False, True):
-            p = problem(shape, DTYPES.get(dtype, np.float64), layout, special)
+            p = problem(shape, dtype, layout, special)
             src, diff_dst, mean, variance, gamma = p
             found = bn_ext.batch_norm_backward(
                 *p, epsilon=1e-3, data_format=layout, is_training=training
             )
-            x, dy = (tensor(a).movedim(-1 if layout == "NXC" else 1, 1) for a in (src, diff_dst))
+            x, dy = (tensor(a).movedim(FORMATS[layout], 1) for a in (src, diff_dst))
             mean, variance, gamma = (torch.from_numpy(v) for v in (mean, variance, gamma))
             rstd = (variance + 1e-3).rsqrt()
             theirs = torch.ops.aten.native_batch_norm_backward(
                 dy, x, gamma, mean, variance, mean, rstd, training, 1e-3, [True] * 3
             )
-            diff_src = np.moveaxis(array(theirs[0]), 1, -1 if layout == "NXC" else 1)
+            diff_src = np.moveaxis(array(theirs[0]), 1, FORMATS[layout])
             agree(found, (diff_src, *map(array, theirs[1:])), dtype)
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("layout", ["NXC", "NCX"])
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", *SHORT])
 def test_tensorflow(dtype, layout, training):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     tensorflow = pytest.importorskip("tensorflow")
@@ -107,7 +98,7 @@ def test_tensorflow(dtype, layout, training):
     for shape in SHAPES:
         if len(shape) not in (4, 5):
             continue
-        src, diff_dst, mean, variance, gamma = problem(shape, DTYPES[dtype], layout)
+        src, diff_dst, mean, variance, gamma = problem(shape, dtype, layout)
         options = {
             "epsilon": 1e-3,
             "data_format": names[layout, len(shape)],
@@ -124,26 +115,23 @@ def test_tensorflow(dtype, layout, training):
 
 
 @pytest.mark.parametrize("mode", ["training", "frozen"])
-@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_onednn(dtype, layout, mode):
     # By its path: the package beside it has no compiled core.
-    path = Path(__file__).parent.parent / "benchmarks" / "onednn.py"
-    spec = importlib.util.spec_from_file_location("onednn", path)
-    onednn = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(onednn)
+    onednn = load(ROOT / "benchmarks" / "onednn.py")
     try:
         onednn.load()
     except ImportError as error:
         pytest.skip(str(error))
 
-    class Problem:
+    class Read:
         """What the driver reads."""
 
     compared = []
     for shape in SHAPES:
-        p = Problem()
-        p.src, p.diff_dst, p.mean, p.variance, p.gamma = problem(shape, DTYPES[dtype], layout)
+        p = Read()
+        p.src, p.diff_dst, p.mean, p.variance, p.gamma = problem(shape, dtype, layout)
         p.dims, p.layout, p.dtype, p.epsilon = shape, layout, p.src.dtype, 1e-3
         p.diff_src = np.empty_like(p.src)
         p.out = (p.diff_src, np.empty_like(p.mean), np.empty_like(p.mean))
@@ -172,7 +160,7 @@ EXPORTERS = {
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_arrays_of_others_come_in_without_a_copy(name):
     module, make = EXPORTERS[name]
-    arrays = problem((100, 3000), np.float32, "NXC")
+    arrays = problem((100, 3000), "float32", "NXC")
     others = [make(pytest.importorskip(module), a) for a in arrays]
     wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
     out = [np.empty_like(a) for a in wanted]
@@ -201,7 +189,7 @@ def test_tensors_that_cannot_be_seen():
 
 def test_operators_take_tensors():
     torch = pytest.importorskip("torch")
-    arrays = problem((4, 3, 5, 6), np.float32, "NXC")
+    arrays = problem((4, 3, 5, 6), "float32", "NXC")
     wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
     x, dy, m, v, g = (torch.from_numpy(a) for a in arrays)
     found = onednn_graph.batch_norm_training_backward(x, dy, m, v, g, epsilon=1e-3)
@@ -216,7 +204,7 @@ def test_operators_take_tensors():
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PEERS)
 def test_what_bench_times_computes_the_same(name, mode):
-    p = Problem((4, 8, 5, 6), "NCX", "float32")
+    p = Timed((4, 8, 5, 6), "NCX", "float32")
     pytest.importorskip(name)
     call = PEERS[name](p, usable_cpus(), mode)
     if call is None:
@@ -229,7 +217,7 @@ def test_what_bench_times_computes_the_same(name, mode):
 def test_the_page_for_torch():
     """As a reader would type it: every line, nothing imported beforehand."""
     pytest.importorskip("torch")
-    page = Path(__file__).parent.parent / "docs" / "howto" / "torch.md"
+    page = ROOT / "docs" / "howto" / "torch.md"
     blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
     test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
     assert test.examples

@@ -1,22 +1,18 @@
 """If threads cannot be started, a call goes on with those that can; many callers share."""
 
-import os
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cases import Problem, all_bits
+from needs import needs_fork, needs_linux, needs_openmp
+from processes import printed_by
 
 import bn_ext
 from bn_ext import _core
 
-pytestmark = [
-    pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP"),
-    pytest.mark.skipif(sys.platform != "linux", reason="sets Linux's limits"),
-]
+pytestmark = [needs_openmp, needs_linux]
 
 SETUP = """
 import hashlib, os, resource
@@ -57,15 +53,8 @@ right = call(1)[0]
 
 def threads_used(code, **environment):
     """Threads of each call that a fresh process makes, all with the right result."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", SETUP + code],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    found = [line.split() for line in done.stdout.splitlines()]
+    printed = printed_by(SETUP + code, OPENBLAS_NUM_THREADS="1", **environment)
+    found = [line.split() for line in printed.splitlines()]
     assert all(right == wanted for right, wanted, _ in found)
     return [int(threads) for _, _, threads in found]
 
@@ -177,7 +166,7 @@ def test_other_ways_to_ask_for_a_huge_stack(size):
     assert threads_used("print(right, *call(4))", OMP_STACKSIZE=size) == [1]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
     """In the child it would wait for its pool, whose threads are not there, as it ends."""

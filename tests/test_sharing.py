@@ -1,21 +1,17 @@
-"""Memory: outputs share it with nothing, inputs may use others', and no call keeps any."""
+"""Memory: outputs share it with nothing, neither with inputs nor with one another."""
 
-import inspect
 import itertools
-import tracemalloc
-import weakref
 
 import numpy as np
 import pytest
-from cases import EPSILON, FORMATS, Problem, all_bits, placed
+from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, Problem, all_bits
 from numpy.lib.stride_tricks import as_strided
 
 import bn_ext
 
 pytestmark = pytest.mark.quick
 
-OUTPUTS = ["diff_src", "diff_gamma", "diff_beta"]
-INPUTS = ["src", "diff_dst", "mean", "variance", "gamma", "sums"]
+READ = [*INPUTS, "sums"]
 ROWS, CHANNELS = 6, 5
 SHAPES = {"src": (ROWS, CHANNELS), "diff_dst": (ROWS, CHANNELS), "diff_src": (ROWS, CHANNELS),
           "sums": (2, CHANNELS)}  # fmt: skip
@@ -33,7 +29,7 @@ def inputs(rng):
     """All of float64, so that any two may lie in one piece of memory."""
     p = Problem(rng, (ROWS, CHANNELS), "NXC", "float64")
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
-    return dict(zip(INPUTS, (p.src, p.diff_dst, *p.vectors(), sums), strict=True))
+    return dict(zip(READ, (p.src, p.diff_dst, *p.vectors(), sums), strict=True))
 
 
 def lay(memory, start, name, how):
@@ -55,7 +51,7 @@ def refused(message, arrays, function=bn_ext.batch_norm_backward_apply):
     assert {name: a.tobytes() for name, a in arrays.items()} == before
 
 
-PAIRS = [(out, other) for i, out in enumerate(OUTPUTS) for other in [*OUTPUTS[i + 1 :], *INPUTS]]
+PAIRS = [(out, other) for i, out in enumerate(OUTPUTS) for other in [*OUTPUTS[i + 1 :], *READ]]
 TURNS = ["forwards", "first axis backwards", "backwards"]
 
 
@@ -78,10 +74,10 @@ def test_one_element_in_common(rng, out, other):
                 out: lay(memory, out_start, out, turned),
                 other: lay(memory, start, other, other_turned),
             }
-            if other in INPUTS:
+            if other in READ:
                 arrays[other][...] = base[other]
             if common:
-                name = other if other in INPUTS else f"out: {other}"
+                name = other if other in READ else f"out: {other}"
                 message = f"^out: {out}: shares memory with {name}"
                 refused(message, arrays)
                 if other != "sums":
@@ -96,7 +92,7 @@ def test_between_the_elements_of_another(rng, how):
     """Arrays that reach over each other and have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
-    for which in ("src", "diff_dst"):
+    for which in TENSORS:
         both = np.zeros((ROWS, 2 * CHANNELS))
         if how == "halves of rows":
             array, diff_src = both[:, :CHANNELS], both[:, CHANNELS:]
@@ -110,7 +106,7 @@ def test_between_the_elements_of_another(rng, how):
     assert all_bits(run({**base, **pairs})) == wanted
 
 
-@pytest.mark.parametrize("which", ["src", "diff_dst"])
+@pytest.mark.parametrize("which", TENSORS)
 def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
     base = inputs(rng)
     wanted = all_bits(run(base))
@@ -179,128 +175,3 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
     with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
         p.run(bn_ext.batch_norm_backward, src=src, out=(diff_src, None, None))
     assert memory.tobytes() == before
-
-
-# ---- memory of others -------------------------------------------------------------
-
-
-class Exported:
-    """An array of another library, which says that its memory is that of a device."""
-
-    def __init__(self, array, device):
-        self.array, self.device = array, device
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.device, 0
-
-
-class Viewed(Exported):
-    """The same with `__array__`, as torch has it."""
-
-    def __array__(self, dtype=None, copy=None):
-        return self.array
-
-
-# DLPack's numbers: the CPU, and host memory that CUDA and ROCm have pinned or manage.
-HOST = [1, 3, 11, 13]
-
-
-@pytest.mark.parametrize("kind", [Exported, Viewed])
-@pytest.mark.parametrize("device", range(1, 20))
-def test_devices(rng, device, kind):
-    """What the CPU can read comes in without a copy; nothing else is asked for its data."""
-    p = Problem(rng, (ROWS, CHANNELS), "NXC")
-    names = ["src", "diff_dst", "mean", "variance", "gamma"]
-    arrays = dict(zip(names, (p.src, p.diff_dst, *p.vectors()), strict=True))
-    wanted = all_bits(p.run(bn_ext.batch_norm_backward))
-    for name in names:
-        changed = {**arrays, name: kind(arrays[name], device)}
-        if device in HOST:
-            grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
-            assert all_bits(grads) == wanted
-        else:
-            with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
-                bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
-
-
-# ---- afterwards ---------------------------------------------------------------------
-
-LAYOUTS = ["contiguous", "gaps", "backwards", "spread", "other order"]
-
-
-def laid(array, how):
-    return placed(array, order=(1, 0, 2)) if how == "other order" else placed(array, how)
-
-
-def every_array(p, how):
-    """Arguments of apply and an out, all of them new arrays."""
-    arrays = {"src": p.src, "diff_dst": p.diff_dst, "diff_src": np.zeros_like(p.src)}
-    arrays = {name: laid(a, how) for name, a in arrays.items()}
-    names = ("mean", "variance", "gamma")
-    vectors = {name: placed(v, "spread") for name, v in zip(names, p.vectors(), strict=True)}
-    outs = {name: placed(np.zeros_like(p.mean), "spread") for name in OUTPUTS[1:]}
-    sums = np.ones((len(p.mean), 2)).T if how == "spread" else np.ones((2, len(p.mean)))
-    return {**arrays, **vectors, **outs, "sums": sums}
-
-
-#: What is called with what wrong.
-CALLS = [
-    ("batch_norm_backward", {}),
-    ("batch_norm_backward_reduce", {}),
-    ("batch_norm_backward_apply", {}),
-    ("batch_norm_backward_apply", {"epsilon": -1.0}),
-    ("batch_norm_backward_apply", {"count": 0}),
-    ("batch_norm_backward_apply", {"diff_beta": np.zeros(1)}),
-    ("batch_norm_backward_apply", {"diff_beta": "mean"}),
-]
-
-
-@pytest.mark.parametrize(("function", "wrong"), CALLS)
-@pytest.mark.parametrize("how", LAYOUTS)
-def test_arrays_are_let_go_of(rng, how, function, wrong):
-    """After every call, one that is refused too, nothing refers to them."""
-    for data_format in FORMATS:
-        p = Problem(rng, (4, 5, 6), data_format, "float64")
-        arrays = every_array(p, how)
-        alive = {name: weakref.ref(a) for name, a in arrays.items()}
-        arrays |= {name: arrays.get(value, value) if isinstance(value, str) else value
-                   for name, value in wrong.items()}  # fmt: skip
-        arguments = {"data_format": data_format, "epsilon": EPSILON, "count": 24} | arrays
-        arguments["out"] = tuple(arguments.pop(name) for name in OUTPUTS)
-        takes = inspect.signature(getattr(bn_ext, function)).parameters
-        arguments = {name: value for name, value in arguments.items() if name in takes}
-        try:
-            getattr(bn_ext, function)(**arguments)
-            raised = False
-        except ValueError:
-            raised = True
-        assert raised == bool(wrong)
-        del arrays, arguments
-        assert [name for name, array in alive.items() if array() is not None] == []
-
-
-@pytest.mark.parametrize("how", LAYOUTS)
-def test_copies_are_let_go_of(rng, how):
-    p = Problem(rng, (40, 30, 20), "NXC", "float64")
-    arrays = every_array(p, how)
-    outs = tuple(arrays.pop(name) for name in OUTPUTS)
-    sums = arrays.pop("sums")
-    names = ("src", "diff_dst", "mean")
-
-    def call():
-        bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON, out=outs)
-        bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON)
-        bn_ext.batch_norm_backward_reduce(**{name: arrays[name] for name in names})
-        bn_ext.batch_norm_backward_apply(**arrays, sums=sums, count=1200, epsilon=EPSILON, out=outs)
-
-    call()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(3):
-        call()
-    kept = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert kept < p.src.nbytes / 2

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from processes import python
 
 import bn_ext
 from bn_ext import _core
@@ -36,13 +36,8 @@ def core_of(clone):
 
 def imported(clone, *options):
     """What importing bn_ext there prints, if all goes well its folder alone."""
-    done = subprocess.run(
-        [sys.executable, *options, "-c", "import bn_ext; print(bn_ext.__path__[0])"],
-        cwd=clone,
-        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSAFEPATH")},
-        capture_output=True,
-        text=True,
-    )
+    code = "import bn_ext; print(bn_ext.__path__[0])"
+    done = python(*options, "-c", code, cwd=clone, PYTHONPATH=None, PYTHONSAFEPATH=None)
     return done.returncode, done.stdout.strip(), done.stderr
 
 

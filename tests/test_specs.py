@@ -305,11 +305,6 @@ def test_errors_use_the_operators_words(rng, sheet):
 # ---- one operator each ----------------------------------------------------------------
 
 
-@pytest.fixture
-def p(rng):
-    return Problem(rng, (6, 4, 5), "NXC")
-
-
 @pytest.mark.parametrize(
     "operator",
     [onednn_graph.batch_norm_training_backprop, onednn_graph.batch_norm_training_backward],

@@ -1,58 +1,26 @@
-"""Threads: how many, when, without the GIL, and after a fork."""
+"""Threads: without the GIL, as many as the environment says, beside other pools, after a fork.
+
+test_schedule.py has how many there are otherwise, test_pool.py what happens if some cannot start.
+"""
 
 import contextlib
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import DTYPES, EPSILON, Problem, all_bits, mixed_bits
+from cases import DTYPES, EPSILON, LARGE, Problem, all_bits, mixed_bits, threads_used
+from needs import CPUS, forks, needs_cpus, needs_fork, needs_linux, needs_openmp
+from processes import CALL, in_new_process
 
 import bn_ext
 from bn_ext import _core
-
-CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-LARGE = (5000, 4, 64)  # 1.3 M elements: worth 19 threads
-
-needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
-needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc or affinity")
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-
-
-def threads_used(p, **options):
-    p.run(bn_ext.batch_norm_backward, **options)
-    return _core._last_call()[0]
-
-
-def in_new_process(code, **environment):
-    """What a fresh interpreter prints."""
-    env = {**os.environ, **environment}
-    code = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n" + code
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-CALL = """
-def call(n, **options):
-    x = np.ones((n, 64), np.float32)
-    v = np.ones(64, np.float32)
-    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1e-3, **options)
-    return _core._last_call()[0]
-def threads():
-    return len(os.listdir("/proc/self/task"))
-"""
 
 
 @contextlib.contextmanager
@@ -138,96 +106,39 @@ def test_gil_is_released_while_copying(copied):
         assert any(call() for _ in range(TRIES))
 
 
-#: How a process gets at the OpenMP runtime that bn_ext has loaded, and what a thread computes.
-GOMP = f"""
-import ctypes, sys, threading
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
-gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
-if not hasattr(gomp, "GOMP_parallel"):
-    print("no libgomp")
-    sys.exit()
-def region(threads, function):
-    gomp.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function), None, threads, 0)
-"""
-
-
-def with_libgomp(code, **environment):
-    printed = in_new_process(GOMP + code, **environment)
-    if printed == ["no", "libgomp"]:
-        pytest.skip("not linked against libgomp")
-    return printed
+# ---- as many as others say ----------------------------------------------------------
 
 
 @needs_openmp
+@pytest.mark.parametrize("count", [1, 2])
+def test_omp_num_threads(count):
+    code = CALL + "print(call(10**5))"
+    assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
+
+
+@needs_openmp
+@needs_cpus
+def test_threadpoolctl_at_each_call(rng):
+    p = Problem(rng, LARGE, "NXC")
+    before = threads_used(p)
+    with threadpoolctl.threadpool_limits(1, user_api="openmp"):
+        assert threads_used(p) == 1
+        assert threads_used(p, num_threads=2) == 2
+    assert threads_used(p) == before
+
+
+@needs_openmp
+@needs_cpus
 @needs_linux
-def test_pool_that_another_made_in_another_mode():
-    """Threads keep the floating-point mode they started in, but run our calls in the default."""
-    code = """
-from test_same_bits import fp_mode, fp_mode_in_effect
-with fp_mode("flush"):
-    region(4, lambda data: None)
-dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-for training in (True, False):
-    one, four = (
-        bn_ext.batch_norm_backward(
-            dy, dy, v, v, epsilon=0, is_training=training, num_threads=k, out=None
-        ).diff_src.tobytes()
-        for k in (1, 4)
-    )
-    print(one == four, any(one), _core._last_call()[0])
-modes = {}
-def look(data):
-    modes[threading.get_ident()] = fp_mode_in_effect()
-region(4, look)
-here = modes.pop(threading.get_ident())
-print(here, len(modes), *set(modes.values()))
-"""
-    printed = with_libgomp(code)
-    assert printed[:6] == ["True", "True", "4"] * 2
-    assert printed[6:] == ["default", "3", "flush"]
-
-
-#: Problems whose work is shared out in each of the three orders; more shares than threads come.
-FEWER = """
-problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096))]
-def most_threads():  # -1: other bits than one thread's
-    rng, used = np.random.default_rng(0), []
-    for shape, caches in problems:
-        _core._set_cache_sizes(*caches)
-        src, diff_dst = rng.standard_normal((2, *shape), np.float32)
-        v, found = np.ones(shape[1], np.float32), []
-        for k in (1, 4):
-            for training in (True, False):
-                found.append([a.tobytes() for a in bn_ext.batch_norm_backward(
-                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
-                    num_threads=k)])
-        used.append(_core._last_call()[0])
-        if found[:2] != found[2:]:
-            return -1
-    return max(used)
-"""
-
-
-@needs_openmp
-@pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
-def test_fewer_threads_than_asked_for(variable):
-    """Threads that start do the work of those that do not."""
-    value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
-    (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
-    assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))
-
-
-@needs_openmp
-@needs_linux
-def test_inside_another_region():
-    """Where OpenMP gives a caller no second level of threads, each has the work of four."""
-    code = """
-found = []
-region(2, lambda data: found.append(most_threads()))
-print(*found)
-"""
-    assert with_libgomp(FEWER + code) == ["1", "1"]
+def test_affinity_at_each_call(rng):
+    p = Problem(rng, LARGE, "NXC")
+    before, allowed = threads_used(p), os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert threads_used(p) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert threads_used(p) == before
 
 
 @needs_openmp
@@ -243,88 +154,7 @@ def test_threadpoolctl_lists_the_pool():
     assert {os.path.realpath(p) for p in pools} == {os.path.realpath(p) for p in ours}
 
 
-@needs_openmp
-class TestHowMany:
-    def test_as_told(self, rng):
-        p = Problem(rng, (40000, 4), "NXC")
-        for k in (1, 2, 3, 4):
-            used = threads_used(p, num_threads=k)
-            tasks = _core._last_call()[1]
-            assert used == min(k, tasks)
-            assert tasks > 2
-
-    def test_never_more_than_tasks(self, rng):
-        p = Problem(rng, (1, 8), "NXC")
-        assert threads_used(p, num_threads=16) == 1
-        assert _core._last_call() == (1, 1)
-
-    @needs_cpus
-    def test_by_size(self, rng):
-        assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
-        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 19)
-
-    def test_a_million(self):
-        """More than a thousand threads are never started, whatever is asked for."""
-        code = """
-x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
-bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
-print(*_core._last_call())
-"""
-        used, tasks = map(int, in_new_process(code, OMP_STACKSIZE="64k"))
-        assert used <= 1024 < tasks
-
-    @needs_cpus
-    @needs_linux
-    def test_small_problems_enter_no_region(self):
-        code = CALL + "call(1000); print(threads()); call(10**5); print(threads())"
-        small, large = in_new_process(code, OPENBLAS_NUM_THREADS="1")
-        assert int(small) == 1
-        assert int(large) > 1
-
-    @pytest.mark.parametrize("count", [1, 2])
-    def test_omp_num_threads(self, count):
-        code = CALL + "print(call(10**5))"
-        assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
-
-    def test_omp_num_threads_beyond_the_cpus(self):
-        code = CALL + "print(_core._default_threads())"
-        assert int(in_new_process(code, OMP_NUM_THREADS="1000")[0]) <= CPUS
-
-    @needs_cpus
-    def test_threadpoolctl_at_each_call(self, rng):
-        p = Problem(rng, LARGE, "NXC")
-        before = threads_used(p)
-        with threadpoolctl.threadpool_limits(1, user_api="openmp"):
-            assert threads_used(p) == 1
-            assert threads_used(p, num_threads=2) == 2
-        assert threads_used(p) == before
-
-    @needs_cpus
-    @needs_linux
-    def test_affinity_at_each_call(self, rng):
-        p = Problem(rng, LARGE, "NXC")
-        before, allowed = threads_used(p), os.sched_getaffinity(0)
-        try:
-            os.sched_setaffinity(0, {min(allowed)})
-            assert threads_used(p) == 1
-        finally:
-            os.sched_setaffinity(0, allowed)
-        assert threads_used(p) == before
-
-    def test_quota_of_the_container(self, rng):
-        p = Problem(rng, LARGE, "NXC")
-        try:
-            _core._set_cpu_quota(1)
-            assert threads_used(p) == 1
-        finally:
-            _core._set_cpu_quota(bn_ext.show_config(mode="dicts")["cpu_quota"] or 0)
-
-    def test_far_more_than_cpus(self, rng):
-        p = Problem(rng, (3, 300, 2000), "NCX")
-        want = all_bits(p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1))
-        grads = p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=64)
-        assert _core._last_call()[0] == 64
-        assert all_bits(grads) == want
+# ---- many callers, other pools ------------------------------------------------------
 
 
 def test_callers_at_once(rng):
@@ -342,20 +172,45 @@ def test_callers_at_once(rng):
         assert all(pool.map(call, range(160)))
 
 
-@needs_openmp
-def test_the_last_call_is_that_of_the_thread_that_asks(rng):
-    p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
-    with ThreadPoolExecutor(1) as other:
-        mine = threads_used(p, num_threads=3), _core._last_call()
-        assert other.submit(threads_used, q, num_threads=3).result() == 1
-        assert (mine[0], _core._last_call()) == (3, mine[1])
-        assert other.submit(_core._last_call).result() == (1, 1)
+def test_64_callers_with_mixed_shapes():
+    wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
+    together = threading.Barrier(64)
+
+    def call(seed):
+        together.wait()
+        return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
+
+    with ThreadPoolExecutor(64) as pool:
+        for seed, found in enumerate(pool.map(call, range(64))):
+            assert all(bits == wanted[seed] for bits in found)
+
+
+@needs_linux
+@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
+def test_next_to_another_pool(others):
+    """After a library with OpenMP threads of its own was imported and has used them."""
+    pytest.importorskip(others)
+    printed = in_new_process(
+        CALL
+        + f"""
+import {others}
+if "{others}" == "torch":
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+else:
+    from sklearn.cluster import KMeans
+    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
+for _ in range(20):
+    call(40000, num_threads=2)
+child = os.fork()
+if child == 0:
+    os._exit(call(40000, num_threads=2) != 1)
+print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
+"""
+    )
+    assert printed[0] == "0"
 
 
 # ---- fork -------------------------------------------------------------------------
-
-# Newer CPythons warn that a process with threads forks: here that is the point.
-forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @needs_fork
@@ -400,36 +255,12 @@ def test_multiprocessing_fork(rng):
     assert results == [(want, 1)] * 4
 
 
-@needs_fork
-@needs_linux
-def test_config_says_forked():
-    code = (
-        "pid = os.fork()\n"
-        "if pid == 0: print(bn_ext.show_config(mode='dicts')['forked'], flush=True); os._exit(0)\n"
-        "os.waitpid(pid, 0); print(bn_ext.show_config(mode='dicts')['forked'])"
-    )
-    assert in_new_process(code) == ["True", "False"]
-
-
 def test_epsilon_matters_here_too():
     """The problems above are not trivial: another epsilon gives other bits."""
     p = Problem(np.random.default_rng(0), (50, 4), "NXC")
     assert all_bits(p.run(bn_ext.batch_norm_backward)) != all_bits(
         p.run(bn_ext.batch_norm_backward, epsilon=2 * EPSILON)
     )
-
-
-def test_64_callers_with_mixed_shapes():
-    wanted = {seed: mixed_bits(seed, 1) for seed in range(64)}
-    together = threading.Barrier(64)
-
-    def call(seed):
-        together.wait()
-        return [mixed_bits(seed, 1 + seed % 5) for _ in range(10)]
-
-    with ThreadPoolExecutor(64) as pool:
-        for seed, found in enumerate(pool.map(call, range(64))):
-            assert all(bits == wanted[seed] for bits in found)
 
 
 @needs_linux
@@ -447,66 +278,3 @@ def test_joblib(backend):
     wanted = [mixed_bits(seed, 1) for seed in range(6)]
     run = joblib.Parallel(n_jobs=3, backend=backend)
     assert run(joblib.delayed(mixed_bits)(seed) for seed in range(6)) == wanted
-
-
-@needs_fork
-@needs_openmp
-def test_fork_while_another_thread_is_inside_a_call():
-    printed = in_new_process(
-        CALL
-        + """
-import threading, warnings
-warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        call(40000, num_threads=4)
-callers = [threading.Thread(target=work) for _ in range(2)]
-for caller in callers: caller.start()
-right = 0
-for _ in range(30):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if call(40000, num_threads=4) == 1 else 1)
-    right += os.waitpid(child, 0)[1] == 0
-stop.set()
-for caller in callers: caller.join()
-print(right, call(40000, num_threads=4))
-"""
-    )
-    assert printed[0] == "30"
-
-
-@needs_linux
-@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
-def test_next_to_another_pool(others):
-    """After a library with OpenMP threads of its own was imported and has used them."""
-    pytest.importorskip(others)
-    printed = in_new_process(
-        CALL
-        + f"""
-import {others}
-if "{others}" == "torch":
-    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
-else:
-    from sklearn.cluster import KMeans
-    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
-for _ in range(20):
-    call(40000, num_threads=2)
-child = os.fork()
-if child == 0:
-    os._exit(call(40000, num_threads=2) != 1)
-print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
-"""
-    )
-    assert printed[0] == "0"
-
-
-@needs_linux
-def test_one_cpu_alone():
-    printed = in_new_process(
-        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
-        + CALL
-        + "\nprint(call(40000), call(40000, num_threads=8))"
-    )
-    assert printed[0] == "1"

@@ -10,19 +10,18 @@ import ast
 import inspect
 import runpy
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import printed_by
+from tree import ROOT, TESTS
 
 import bn_ext
 from bn_ext import _core
 
-HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parent / "bn_ext"
+PACKAGE = ROOT / "bn_ext"
 STUB = PACKAGE / "_core.pyi"
 INSTALLED = Path(bn_ext.__file__).with_name("_core.pyi")
 CALL = "import bn_ext\nbn_ext.batch_norm_backward"
@@ -115,12 +114,9 @@ def test_specs_needs_no_import_of_its_own():
         "print(bn_ext.specs.ngraph.batch_norm_training_backprop.__name__)\n"
         "print(bn_ext.specs is sys.modules['bn_ext.specs'], hasattr(bn_ext, 'spec'))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout.splitlines() == [
+    assert printed_by(code).splitlines() == [
         "True False", "batch_norm_training_backprop", "True False"
-    ], done.stderr  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -130,7 +126,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_typical_uses_run_and_wrong_ones_are_refused():
     """What type checkers must refuse there, the functions refuse."""
-    wrong = runpy.run_path(str(HERE / "typical_uses.py"))["WRONG"]
+    wrong = runpy.run_path(str(TESTS / "typical_uses.py"))["WRONG"]
     assert len(wrong) > 20
     for number, call in enumerate(wrong):
         print(f"WRONG[{number}]")

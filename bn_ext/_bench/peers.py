@@ -46,7 +46,7 @@ def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
     out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
     # If this is the default, let the package choose: it gives a small problem one thread.
     num_threads = None if threads == _core._default_threads() else threads
-    arguments = problem.src, problem.diff_dst, problem.mean, problem.variance, problem.gamma
+    arguments = problem.arguments
     return lambda: bn_ext.batch_norm_backward(
         *arguments,
         epsilon=problem.epsilon,
@@ -61,12 +61,8 @@ def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
 def numpy_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
     """The formula, as a NumPy user writes it."""
     number = problem.mean.dtype
-    axes = tuple(i for i in range(problem.src.ndim) if i != problem.axis % problem.src.ndim)
-    shape = [1] * problem.src.ndim
-    shape[problem.axis] = -1
-    mean, variance, gamma = (
-        v.reshape(shape) for v in (problem.mean, problem.variance, problem.gamma)
-    )
+    axes, shape = problem.summed_axes, problem.vector_shape
+    mean, variance, gamma = (v.reshape(shape) for v in problem.vectors)
     m = problem.src.size // problem.mean.size
 
     def call() -> object:
@@ -95,9 +91,7 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
         return torch.from_numpy(array)
 
     x, dy = (tensor(a).movedim(problem.axis, 1) for a in (problem.src, problem.diff_dst))
-    mean, variance, gamma = (
-        torch.from_numpy(v) for v in (problem.mean, problem.variance, problem.gamma)
-    )
+    mean, variance, gamma = (torch.from_numpy(v) for v in problem.vectors)
     rstd = (variance + problem.epsilon).rsqrt()
     training = mode == "training"
     wanted = [True] * 3 if mode != "frozen-src" else [True, False, False]
@@ -115,9 +109,7 @@ def jax_call(  # pragma: no cover - held by pytest -m peers
     import jax
     import jax.numpy as jnp
 
-    axes = tuple(i for i in range(problem.src.ndim) if i != problem.axis % problem.src.ndim)
-    shape = [1] * problem.src.ndim
-    shape[problem.axis] = -1
+    axes, shape = problem.summed_axes, problem.vector_shape
     m = problem.src.size // problem.mean.size
 
     @jax.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -131,8 +123,7 @@ def jax_call(  # pragma: no cover - held by pytest -m peers
         diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
         return diff_src.astype(dtype), diff_gamma, diff_beta
 
-    vectors = problem.mean, problem.variance, problem.gamma
-    arguments = [jnp.asarray(a) for a in (problem.src, problem.diff_dst, *vectors)]
+    arguments = [jnp.asarray(a) for a in problem.arguments]
     return lambda: jax.block_until_ready(backward(*arguments))
 
 

@@ -9,7 +9,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "LAYOUTS", "SETS", "Layout", "Problem", "Shape", "dims", "dtype_of"]
+__all__ = [
+    "DTYPES",
+    "LAYOUTS",
+    "SETS",
+    "Layout",
+    "Problem",
+    "Shape",
+    "aligned",
+    "dims",
+    "dtype_of",
+]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -82,3 +92,30 @@ class Problem:
         self.out = (self.diff_src, np.empty(channels, number), np.empty(channels, number))
         self.axis = -1 if layout == "NXC" else 1
         self.epsilon = 1e-5
+
+    @property
+    def tensors(self) -> tuple[Array, ...]:
+        """What is as large as the problem: src, diff_dst, diff_src."""
+        return self.src, self.diff_dst, self.diff_src
+
+    @property
+    def vectors(self) -> tuple[Array, ...]:
+        """What is given per channel: mean, variance, gamma."""
+        return self.mean, self.variance, self.gamma
+
+    @property
+    def arguments(self) -> tuple[Array, ...]:
+        """Of `batch_norm_backward`, those by position."""
+        return self.src, self.diff_dst, *self.vectors
+
+    @property
+    def vector_shape(self) -> list[int]:
+        """That with which a (C,) vector broadcasts over a tensor."""
+        shape = [1] * self.src.ndim
+        shape[self.axis] = -1
+        return shape
+
+    @property
+    def summed_axes(self) -> tuple[int, ...]:
+        """All but the channels'."""
+        return tuple(i for i in range(self.src.ndim) if i != self.axis % self.src.ndim)

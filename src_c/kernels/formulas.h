@@ -10,8 +10,17 @@
 
 #include "bn.h"
 
-typedef enum { BACKWARD, FROZEN, FORMULAS } formula;
-typedef enum { SUM, WRITE, PASSES } pass;
+/* F(x, formula, the formula whose sums it takes: itself, or another with the same); x is the
+ * user's own. */
+#define FORMULA_TABLE(F, x)                                                                        \
+    F(x, BACKWARD, BACKWARD)                                                                       \
+    F(x, FROZEN, BACKWARD)
+
+#define ENUMERATED(x, formula, summed) formula,
+typedef enum { FORMULA_TABLE(ENUMERATED, ) FORMULAS } formula;
+#undef ENUMERATED
+
+typedef enum { SUM, WRITE, PASSES } bn_pass;
 
 /* What a channel contributes: a number each, in the arithmetic type. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEFS };
@@ -30,6 +39,7 @@ typedef struct {
 typedef struct {
     const char *name;
     pass_needs pass[PASSES];
+    int sums;
     /* The operand whose elements themselves are the terms of the first sum, which then is
      * kept closer than the others (loops.inc says why); BN_OPERANDS: there is none. */
     int plain;
@@ -42,6 +52,7 @@ static const formula_needs formula_table[FORMULAS] = {
             .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
             .pass[WRITE] = {OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
                             COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE)},
+            .sums = 2,
             .plain = BN_DIFF_DST,
         },
     [FROZEN] =
@@ -49,6 +60,7 @@ static const formula_needs formula_table[FORMULAS] = {
             .name = "frozen",
             .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
             .pass[WRITE] = {OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE)},
+            .sums = 2,
             .plain = BN_DIFF_DST,
         },
 };

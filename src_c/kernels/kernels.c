@@ -4,22 +4,39 @@
  * table, bn_kernels_<level>. Everything else is static: a function with external
  * linkage could be resolved to the copy of a level this CPU cannot run.
  */
-#include <stdbool.h>
-
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
 
 #ifndef BN_LEVEL
-#error "BN_LEVEL names the instruction-set level (see setup.py)"
+#error "BN_LEVEL names the instruction-set level (see build_c.py)"
+#endif
+
+/* A loop that clang cannot unroll where it has no vectors is slower there, not wrong. */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
 #define PASTE(a, b) a##_##b
 #define JOIN(a, b)  PASTE(a, b)
-#define OF(x)       JOIN(STORAGE, x)
-#define AR(x)       JOIN(ARITHMETIC, x)
-#define FN(x)       JOIN(x, STORAGE)
+#define STORED(x)   JOIN(STORAGE, x)
+#define COMPUTED(x) JOIN(ARITHMETIC, x)
+#define NAMED(x)    JOIN(x, STORAGE)
 
-typedef enum { REDUCE, APPLY, SCALE } action;
+/* f32_BYTES, f32_LOSES, ...: the dtype table, as constants. */
+#define FACTS(code, c_name, name, computed, size, summing)                                         \
+    c_name##_BYTES = size, c_name##_LOSES = summing == LOSES,                                      \
+    c_name##_IN_FLOATS = summing == IN_FLOATS,
+enum { BN_DTYPE_TABLE(FACTS) };
+#undef FACTS
+
+/* Operands that a pass touches, as bits. */
+INLINE unsigned touched(bn_pass p, formula f) {
+    return formula_table[f].pass[p].reads | formula_table[f].pass[p].writes;
+}
+
+INLINE int first_of(unsigned operands) {
+    return __builtin_ctz(operands);
+}
 
 #define ARITHMETIC f32
 #define STORAGE    f32
@@ -36,13 +53,15 @@ typedef enum { REDUCE, APPLY, SCALE } action;
 #define STORAGE    f64
 #include "kernels/loops.inc"
 
-#define TABLE(x)                                                                                   \
-    {.sum = {[BACKWARD] = reduce_##x, [FROZEN] = reduce_##x},                                      \
-     .write = {[BACKWARD] = apply_##x, [FROZEN] = scale_##x},                                      \
-     .flush = fold_##x,                                                                            \
-     .add = add_##x,                                                                               \
-     .sum_columns = total_##x,                                                                     \
-     .expand = expand_##x}
+#define SUM_KERNEL(x, f, summed)   [f] = sum_##summed##_##x,
+#define WRITE_KERNEL(x, f, summed) [f] = write_##f##_##x,
+#define KERNELS(code, x, ...)                                                                      \
+    [code] = {.sum = {FORMULA_TABLE(SUM_KERNEL, x)},                                               \
+              .write = {FORMULA_TABLE(WRITE_KERNEL, x)},                                           \
+              .flush = flush_##x,                                                                  \
+              .add = add_##x,                                                                      \
+              .sum_columns = sum_columns_##x,                                                      \
+              .expand = expand_##x},
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 
@@ -50,8 +69,5 @@ extern const bn_kernels JOIN(bn_kernels, BN_LEVEL);
 
 const bn_kernels JOIN(bn_kernels, BN_LEVEL) = {
     .name = NAME(BN_LEVEL),
-    .dtype = {[BN_F32] = TABLE(f32),
-              [BN_F64] = TABLE(f64),
-              [BN_F16] = TABLE(f16),
-              [BN_BF16] = TABLE(bf16)},
+    .dtype = {BN_DTYPE_TABLE(KERNELS)},
 };

@@ -7,6 +7,8 @@
 #include "bn.h"
 #include "kernels/formulas.h"
 
+/* BN_ROWS: the leaves of the tree in loops.inc, which says why eight; it decides bits.
+ * BN_STRETCH_BYTES: two of the widest registers, at every level. */
 enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
 
 /* Up to BN_ROWS rows of as many columns, `pitch` bytes apart, and the same again `repeats`
@@ -33,7 +35,8 @@ typedef struct {
 /* Sums by columns, in planes of `stride` doubles each: MOST_SUMS sums, and behind them what
  * rounding took from each (BN_F64 alone: the other types sum floats in doubles and lose
  * nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
- * their own. Kernels may add zeros to up to BN_PAD columns behind the last. */
+ * their own. Kernels may add zeros to up to BN_PAD columns behind the last: more than a unit
+ * has, which is 32 at most (64 bytes of two each). */
 enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
 
 typedef struct {

@@ -1,11 +1,11 @@
-/* streams.c: bare loops that bound what any gradient can reach on this memory.
+/* bare_loops.c: bare loops that bound what any gradient can reach on this memory.
  *
- * Compiled by benchmarks/streams.py with this machine's compiler, for this machine. Each
+ * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. Each
  * loop moves bytes as a gradient must and computes nothing that costs time:
  *     two     reads diff_dst, writes diff_src               (frozen, diff_src alone)
  *     three   reads src and diff_dst, writes diff_src       (the floor)
  *     five    reads both, then reads both again and writes  (two passes without a cache)
- * Every thread takes one contiguous share. With `streaming`, stores bypass the cache.
+ * Every thread takes one contiguous share. With `nontemporal`, stores bypass the cache.
  * And, to be compared with, the gradient itself without any art: `plain`.
  */
 #include <math.h>
@@ -18,14 +18,14 @@
 
 typedef uint64_t v __attribute__((vector_size(64), aligned(64)));
 
-static inline void store(v *to, v value, int streaming) {
+static inline void store(v *to, v value, int nontemporal) {
 #ifdef __AVX512F__
-    if (streaming) {
+    if (nontemporal) {
         _mm512_stream_si512((void *)to, (__m512i)value);
         return;
     }
 #elif defined(__AVX2__)
-    if (streaming) {
+    if (nontemporal) {
         __m256i half[2];
         memcpy(half, &value, sizeof half);
         _mm256_stream_si256((__m256i *)to, half[0]);
@@ -33,7 +33,7 @@ static inline void store(v *to, v value, int streaming) {
         return;
     }
 #endif
-    (void)streaming;
+    (void)nontemporal;
     *to = value;
 }
 
@@ -52,29 +52,31 @@ static void take(v value) {
 
 /* Arrays start on cache lines; bytes behind the last whole line are left alone. */
 
-void two(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads, int streaming) {
+void two(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+         int nontemporal) {
     (void)src;
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < bytes / 64; i++)
-            store(&diff_src[i], diff_dst[i] + 1, streaming);
+            store(&diff_src[i], diff_dst[i] + 1, nontemporal);
         fence();
     }
 }
 
 void three(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
-           int streaming) {
+           int nontemporal) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < bytes / 64; i++)
-            store(&diff_src[i], src[i] + diff_dst[i], streaming);
+            store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
         fence();
     }
 }
 
-void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads, int streaming) {
+void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+          int nontemporal) {
 #pragma omp parallel num_threads(threads)
     {
         v sums[4] = {{0}};
@@ -85,7 +87,7 @@ void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threa
         take(sums[0] + sums[1] + sums[2] + sums[3]);
 #pragma omp for schedule(static) nowait
         for (int64_t i = 0; i < bytes / 64; i++)
-            store(&diff_src[i], src[i] + diff_dst[i], streaming);
+            store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
         fence();
     }
 }

@@ -1,22 +1,12 @@
-/* scalar.h: one number at a time: the (C,) vectors' dtypes, and arithmetic in
- * pairs of doubles for what happens once per channel. */
-#ifndef BN_SCALAR_H
-#define BN_SCALAR_H
+/* channel.h: what happens once per channel, one number at a time: reading and writing (C,)
+ * vectors of any dtype, and arithmetic in pairs of doubles. */
+#ifndef BN_CHANNEL_H
+#define BN_CHANNEL_H
 
 #include <math.h>
 #include <string.h>
 
 #include "bn.h"
-
-/* ---- sizes ------------------------------------------------------------- */
-
-static inline int64_t at_most(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static inline int64_t at_least(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 /* ---- dtypes ------------------------------------------------------------ */
 

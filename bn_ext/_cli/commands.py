@@ -1,0 +1,143 @@
+"""The commands and their options; how each ends is in EXIT."""
+
+import argparse
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import bn_ext
+from bn_ext import _core
+from bn_ext._bench.peers import MODES, PEERS
+from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
+from bn_ext._cli.bench import BENCH, bench
+from bn_ext._cli.info import INFO, info
+from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_threads
+from bn_ext._verify import command as _verify
+
+__all__ = ["run"]
+
+Commands = Any  # argparse has no public name for what add_subparsers gives
+
+EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (without a
+command this help is printed), a missing package, a file that cannot be written or too little
+memory; 130 if interrupted, or if the reader of the output closed the pipe."""
+
+
+def verify(options: argparse.Namespace) -> int:
+    if options.digests:
+        _verify.print_digests()
+        return 0
+    status = _verify.verify(options.seed)
+    if options.bench and status == 0:
+        _verify.print_speeds()
+    return status
+
+
+def add_info(commands: Commands) -> None:
+    command = commands.add_parser(
+        "info", help="show the build, the CPU and the threads in use", description=INFO
+    )
+    command.add_argument("--json", action="store_true", help="print it as JSON")
+    command.add_argument(
+        "--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
+        help="import these first, to see which OpenMP runtimes they load",
+    )  # fmt: skip
+    command.set_defaults(run=info)
+
+
+def add_verify(commands: Commands) -> None:
+    command = commands.add_parser(
+        "verify",
+        help="check on this CPU that every bit is as promised",
+        description=_verify.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--seed", type=int, default=0, help="seed of the random values (default: %(default)s)"
+    )
+    command.add_argument(
+        "--bench", action="store_true", help="also print each kernel's speed at each level"
+    )
+    command.add_argument("--digests", action="store_true", help="print the digests, check nothing")
+    command.set_defaults(run=verify)
+
+
+def add_bench(commands: Commands) -> None:
+    command = commands.add_parser(
+        "bench",
+        help="time bn_ext on this CPU, next to NumPy and other peers",
+        description=BENCH,
+    )
+    command.add_argument(
+        "--shapes", nargs="+", type=as_shape, metavar="NxCx...",
+        help="N, C and any other sizes, like 8x64x28x28",
+    )  # fmt: skip
+
+    def choose(name: str, choices: Collection[str], default: list[str] | None, said: str) -> None:
+        command.add_argument(
+            f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
+            metavar=name[:-1].upper(), help=f"any of {', '.join(choices)} (default: {said})",
+        )  # fmt: skip
+
+    choose("sets", SETS, None, "resnet")
+    choose("dtypes", DTYPES, ["float32"], "float32")
+    choose("layouts", LAYOUTS, list(LAYOUTS), "both")
+    choose("modes", MODES, ["training"], "training")
+    choose("peers", PEERS, list(PEERS), "all that are installed")
+    command.add_argument(
+        "--threads", nargs="+", type=as_threads, default=[_core._default_threads()], metavar="N",
+        help=f"numbers of threads (default: {_core._default_threads()}, as calls here use)",
+    )  # fmt: skip
+    command.add_argument(
+        "--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)"
+    )
+    command.add_argument(
+        "--json", metavar="FILE",
+        help="write the measurements as JSON; - for standard output (table: standard error)",
+    )  # fmt: skip
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ..."
+    )
+    command.set_defaults(run=bench)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="bn-ext",
+        description="The gradient of batch normalization for NumPy arrays: show what is in use "
+        "here, check that every bit is as promised, measure the speed.",
+        epilog=EXIT,
+    )
+    top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
+    add_info(commands)
+    add_verify(commands)
+    add_bench(commands)
+    return top
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command; return the exit status."""
+    top = parser()
+    options = top.parse_args(arguments)
+    if sys.stdout is None:
+        print("bn-ext: standard output is closed", file=sys.stderr)
+        return 2
+    if options.command is None:
+        top.print_help(sys.stderr)
+        return 2
+    try:
+        status: int = options.run(options)
+        return status
+    except UsageError as error:
+        print(f"bn-ext {options.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Python would fail to flush what is still in the buffer when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 130
+    except (MemoryError, OSError) as error:
+        print(f"bn-ext {options.command}: {str(error) or 'not enough memory'}", file=sys.stderr)
+        return 2

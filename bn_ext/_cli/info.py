@@ -1,0 +1,52 @@
+"""`bn-ext info`: what is in use here, and a warning where two OpenMP pools are."""
+
+import argparse
+import importlib
+import json
+
+import bn_ext
+from bn_ext._cli.usage import UsageError
+
+__all__ = ["INFO", "info"]
+
+INFO = """Show the version, the instruction-set level, the number of threads and what sets it, the
+caches, and the OpenMP runtimes that are loaded."""
+
+POOLS = """warning: {} OpenMP runtimes are loaded. Each has its own threads, and idle threads that
+spin while they wait for work slow down the others. If calls that alternate between them are slow,
+start Python with OMP_WAIT_POLICY=passive, or give one of them fewer threads (threadpoolctl,
+num_threads=)."""
+
+
+def info(options: argparse.Namespace) -> int:
+    for name in options.together_with:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(f"--with {name}: cannot be imported ({error})") from None
+    config = bn_ext.show_config(mode="dicts")
+    assert config is not None
+    if options.json:
+        print(json.dumps(config, indent=1))
+        return 0
+    l2, last_level = config["cache_sizes"]
+    forced = "forced by BN_EXT_ISA" if config["isa_forced"] else "the highest this CPU can run"
+    threads = "thread" if config["default_threads"] == 1 else "threads"
+    lines = {
+        "bn_ext": config["version"],
+        "processor": f"{config['processor']} ({config['machine']})",
+        "level": f"{config['isa']}, {forced}; available: {', '.join(config['available_isas'])}",
+        "threads": f"{config['default_threads']} {threads}, set by {config['threads_set_by']}",
+        "caches": f"{l2 >> 10} KiB second-level, {last_level >> 10} KiB last-level",
+        "OpenMP": ", ".join(config["openmp_libraries"]) or str(config["openmp"]),
+        "idle threads": f"set by {config['idle_threads_set_by']}",
+        "Python, NumPy": f"{config['python']}, {config['numpy']}",
+    }
+    if not config["openmp"]:
+        del lines["idle threads"]
+    width = max(map(len, lines))
+    for key, value in lines.items():
+        print(f"{key:<{width}}  {value}")
+    if len(config["openmp_libraries"]) > 1:
+        print("\n" + POOLS.format(len(config["openmp_libraries"])))
+    return 0

@@ -1,0 +1,98 @@
+"""What a user may write on the command line, and the message where it cannot be."""
+
+import argparse
+import errno
+import importlib
+import io
+import math
+import os
+from pathlib import Path
+
+from bn_ext._bench.problems import Shape
+
+__all__ = [
+    "UsageError",
+    "as_seconds",
+    "as_shape",
+    "as_threads",
+    "demand_picture",
+    "demand_writable",
+    "needs",
+]
+
+
+class UsageError(Exception):
+    """The request cannot be carried out; the message is for the user."""
+
+
+def needs(module: str, what: str, extra: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        raise UsageError(f"{what} needs {module}: pip install 'bn_ext[{extra}]'") from None
+
+
+def as_shape(text: str) -> Shape:
+    """8x64x28x28 or 8,64,28,28 as (N, C, ...)."""
+    try:
+        shape = tuple(int(word) for word in text.replace(",", "x").split("x"))
+    except ValueError:
+        shape = ()
+    if len(shape) < 2 or min(shape) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected N, C and any other sizes, each at least 1, like 8x64x28x28, got {text!r}"
+        )
+    return shape
+
+
+def as_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {text!r}")
+    return value
+
+
+def as_threads(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
+def demand_writable(option: str, path: Path) -> None:
+    """UsageError before measuring, rather than an OSError afterwards."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: expected a file, got a folder")
+    existed = os.path.lexists(path)
+    try:
+        if path.exists() and not path.is_file():
+            # Opening and closing a pipe would end it.
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            path.open("ab").close()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
+    if not existed:
+        path.unlink()
+
+
+def demand_picture(option: str, path: Path) -> None:
+    """UsageError unless matplotlib can write a picture with this ending here."""
+    from matplotlib.figure import Figure
+
+    ending = path.suffix[1:].lower()
+    known = Figure().canvas.get_supported_filetypes()
+    if ending not in known:
+        raise UsageError(f"{option} {path}: expected a file name that ends in {', '.join(known)}")
+    try:
+        figure = Figure()
+        figure.suptitle(str(path))
+        figure.savefig(io.BytesIO(), format=ending)
+    except Exception as error:  # what a format needs besides matplotlib: LaTeX, Pillow
+        raise UsageError(f"{option} {path}: {ending} cannot be written here ({error})") from None

@@ -1,0 +1,66 @@
+"""Storage types as bits, without any package that knows them: bfloat16 needs no ml_dtypes here."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DTYPES", "Array", "Dtype"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """A storage type as bits, and the type it is computed in."""
+
+    name: str
+    bits: np.dtype[Any]
+    number: np.dtype[Any]
+    fraction: int  # bits of it
+    nan: int
+    #: As src_c/dtypes.h has it: what is kept beside the sums.
+    summing: Literal["ALONE", "LOSES", "IN_FLOATS"]
+
+    def widen(self, bits: Array) -> Array:
+        """Values in the arithmetic type."""
+        if self.name == "bfloat16":
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if self.name == "float16":
+            return bits.view(np.float16).astype(np.float32)
+        return bits.view(self.number)
+
+    def narrow(self, values: Array) -> Array:
+        """Bits, rounded to nearest even, beyond the largest to Inf; every NaN the canonical one."""
+        if self.name == "bfloat16":
+            word = values.view(np.uint32)
+            kept = word >> np.uint32(16)
+            bits = ((word + np.uint32(0x7FFF) + (kept & np.uint32(1))) >> np.uint32(16)).astype(
+                np.uint16
+            )
+        elif self.name == "float16":
+            with np.errstate(over="ignore"):
+                bits = values.astype(np.float16).view(np.uint16)
+        else:
+            bits = values.view(self.bits)
+        bits = bits.copy()
+        bits[np.isnan(values)] = self.nan
+        return bits
+
+    @property
+    def computed(self) -> "Dtype":
+        """The arithmetic type, as a storage type."""
+        return DTYPES[self.number.name]
+
+
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+DTYPES = {
+    d.name: d
+    for d in (
+        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000, "ALONE"),
+        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48, "LOSES"),
+        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, "IN_FLOATS"),
+        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, "IN_FLOATS"),
+    )
+}

@@ -1,0 +1,110 @@
+"""What whole calls are given: problems in every form, with the same bits on every machine."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from bn_ext._bench.problems import Layout, Shape
+from bn_ext._verify.dtypes import Array, Dtype
+
+__all__ = ["Problem", "large_problems", "moderate_problems", "numbers"]
+
+Shapes = list[tuple[Shape, Layout]]
+Problem = tuple[Array, Array, Layout]  # src, diff_dst
+
+#: Each form of src_c/plan.c, and both sides of every length at which it takes another
+#: form, or splits its sums in another way.
+SHAPES: Shapes = [
+    ((1, 8), "NXC"), ((3, 5), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"), ((5000, 16), "NXC"),
+    ((700, 127), "NXC"), ((700, 128), "NXC"), ((3000, 9), "NXC"),
+    ((2, 3, 5), "NCX"), ((37, 6, 7, 7), "NCX"), ((300, 3, 49), "NCX"),
+    ((4, 3, 255), "NCX"), ((4, 3, 256), "NCX"), ((20, 3, 319), "NCX"), ((20, 3, 320), "NCX"),
+    ((70, 2, 1023), "NCX"), ((70, 2, 1024), "NCX"),
+    ((1, 2, 70001), "NCX"), ((2, 2, 1500), "NCX"), ((2, 2, 70001), "NCX"), ((11, 1, 13), "NCX"),
+    ((3, 2, 9000), "NCX"), ((9, 3, 20, 20), "NCX"), ((4, 2, 40000), "NCX"),
+]  # fmt: skip
+#: With gaps in memory along all axes.
+GAPPED: Shapes = [
+    ((6, 50, 7), "NXC"), ((3, 5, 140), "NXC"), ((40, 3, 5, 6), "NCX"),
+    ((2, 2, 30, 90), "NCX"), ((5, 2, 30, 90), "NCX"),
+]  # fmt: skip
+
+
+def _large(size: int) -> Shapes:
+    """Where tasks for many threads and the bytes that a call moves decide how sums are split."""
+    return [
+        ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
+        ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
+    ]  # fmt: skip
+
+
+#: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far
+#: apart that sums must be rounded, which reveals the order of additions, while no product of
+#: two overflows. The first exponent of float16 means subnormals.
+EXPONENTS = {
+    "float32": (-20, 40), "float64": (-40, 80), "float16": (-15, 19), "bfloat16": (-16, 32),
+}  # fmt: skip
+#: Where the random bits of src and of diff_dst begin.
+STARTS = (1, 1 << 40)
+
+
+def _scrambled(count: int, start: int) -> Array:
+    """Random bits, from integers alone: the same on every machine."""
+    mixed = np.arange(start, start + count, dtype=np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+def numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) -> Array:
+    """Bits of `count` numbers of either sign, evenly over a range of exponents."""
+    first, number = exponents
+    sign_bit = 8 * dtype.bits.itemsize - 1
+    lowest = first + (1 << (sign_bit - dtype.fraction - 1)) - 1
+    fraction = _scrambled(count, start) & np.uint64((1 << dtype.fraction) - 1)
+    other = _scrambled(count, start + (1 << 60))
+    exponent = np.uint64(lowest) + (other >> np.uint64(32)) % np.uint64(number)
+    sign = (other & np.uint64(1)) << np.uint64(sign_bit)
+    bits: Array = sign | exponent << np.uint64(dtype.fraction) | fraction
+    return bits.astype(dtype.bits)
+
+
+def _cancel(diff_dst: Array, layout: Layout, sign: Array) -> None:
+    """Let every third channel sum to nearly zero, so that rounding errors show."""
+    channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
+    rows = np.moveaxis(channels, 1 if channels.shape[1] > 1 else -1, 0)
+    half = len(rows) // 2
+    rows[half : 2 * half] = rows[:half] ^ sign
+
+
+def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """Those of moderate size."""
+    sign = dtype.bits.type(1 << (8 * dtype.bits.itemsize - 1))
+    for gap, shapes in ((0, SHAPES), (3, GAPPED)):
+        for shape, layout in shapes:
+            room = [n + gap for n in shape]
+            src, diff_dst = (
+                numbers(dtype, math.prod(room), start, EXPONENTS[dtype.name])
+                .reshape(room)[tuple(slice(n) for n in shape)]
+                for start in STARTS
+            )  # fmt: skip
+            _cancel(diff_dst, layout, sign)
+            yield src.view(storage), diff_dst.view(storage), layout
+
+
+def large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """The large ones: each row begins within the one before, so they need little memory."""
+    for shape, layout in _large(storage.itemsize):
+        steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
+        room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+        strides = [step * storage.itemsize for step in steps]
+        src, diff_dst = (
+            numbers(dtype, room, start, EXPONENTS[dtype.name]).view(storage) for start in STARTS
+        )
+        yield as_strided(src, shape, strides), as_strided(diff_dst, shape, strides), layout

@@ -1,0 +1,72 @@
+"""The speed of each kernel by itself, in the first-level cache: for who tunes one loop."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bn_ext import available_isas
+from bn_ext._bench.problems import aligned
+from bn_ext._bench.timing import shortest
+from bn_ext._verify import running
+from bn_ext._verify.arithmetic import ROWS
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype
+from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, SUMS, Kernel, needs
+from bn_ext._verify.values import PLANES, Case, padded
+
+__all__ = ["TIMED", "speed", "speeds"]
+
+#: (kernel, uniform) that are worth timing by themselves: where coefficients that differ from
+#: column to column are most of what is read beside the operands, both ways.
+TIMED = [
+    (kernel, uniform)
+    for kernel in KERNELS
+    for uniform in (False, True)
+    if not uniform or (kernel[0] == "write" and set(needs(kernel)[2]) == set(COEFS))
+]
+_COLUMNS = 128
+#: Calls from one reading of the clock to the next.
+_CALLS = 2000
+
+
+def _operands(dtype: Dtype, rows: int) -> dict[str, Array]:
+    """Each at the same place of its pages: elsewhere loads may wait for stores 4096 bytes apart.
+
+    Rows are a line further apart than they are long: no two of them in one cache set.
+    """
+    room = _COLUMNS + running.REGISTER // dtype.bits.itemsize
+    found = {name: aligned((rows, room), dtype.bits)[:, :_COLUMNS] for name in OPERANDS}
+    some = np.linspace(-1, 1, rows * _COLUMNS).astype(dtype.number).reshape(rows, _COLUMNS)
+    for operand in found.values():
+        operand[:] = dtype.narrow(some)
+    return found
+
+
+def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float = 0.1) -> float:
+    """GB/s of the bytes of the operands that a kernel must read and write.
+
+    One thread; eight (sum) or four rows, so few that all is in the first-level cache.
+    """
+    rows = ROWS if kernel[0] == "sum" else ROWS // 2
+    operands = _operands(dtype, rows)
+    case = Case(
+        dtype,
+        operands,
+        np.full((len(COEFS), _COLUMNS), 0.1, dtype.number),
+        padded(np.zeros((PLANES, _COLUMNS))),
+        padded(np.zeros((SUMS, _COLUMNS), np.float32)),
+    )
+    best = shortest(
+        lambda: running.run(isa, kernel, case, operands, uniform=uniform, calls=_CALLS), seconds
+    )
+    reads, writes, _ = needs(kernel)
+    touched = sum(operands[name].nbytes for name in {*reads, *writes})
+    return 1e-9 * touched * _CALLS / best
+
+
+def speeds(dtype: str, seconds: float = 0.1) -> Iterator[tuple[str, dict[str, float]]]:
+    """What is timed of one dtype, in words, with its speed at each level."""
+    for kernel, uniform in TIMED:
+        found = {
+            isa: speed(isa, DTYPES[dtype], kernel, uniform, seconds) for isa in available_isas()
+        }
+        yield " ".join(kernel) + (", one channel" if uniform else ""), found

@@ -1,0 +1,91 @@
+"""What kernels are given: numbers of every kind, and Case, which holds them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bn_ext import _core
+from bn_ext._verify.dtypes import Array, Dtype
+from bn_ext._verify.formulas import COEFS, INPUTS, SUMS
+
+__all__ = ["PAD", "Case", "case_of", "padded", "some_sums", "values"]
+
+#: Columns behind the last one to which a kernel may add zeros.
+PAD: int = _core._kernel_interface()["pad"]
+#: Each sum, and what rounding took from each.
+PLANES = 2 * SUMS
+
+
+def padded(columns: Array) -> Array:
+    """A copy with as many columns of zeros behind as a kernel may add to."""
+    return np.pad(columns, ((0, 0), (0, PAD)))
+
+
+@dataclass
+class Case:
+    """What kernels read: (rows, columns) bits by operand, coefficients, sums so far.
+
+    coefs is (COEFS, columns) in the arithmetic type, planes (PLANES, columns) doubles,
+    float_sums (SUMS, columns) floats.
+    """
+
+    dtype: Dtype
+    operands: dict[str, Array]
+    coefs: Array
+    planes: Array
+    float_sums: Array
+
+    def with_columns(self, columns: int) -> "Case":
+        """With sums of its own, of the first columns, and room behind, as scratch has it."""
+        return replace(
+            self,
+            planes=padded(self.planes[:, :columns]),
+            float_sums=padded(self.float_sums[:, :columns]),
+        )
+
+
+def boundary(dtype: Dtype) -> Array:
+    """Bits at the edges of a format: zeros, subnormals, ones, the largest, Inf, NaNs."""
+    size = 8 * dtype.bits.itemsize
+    fraction = dtype.fraction
+    infinite = ((1 << (size - 1 - fraction)) - 1) << fraction
+    one = (infinite >> 1) & ~((1 << fraction) - 1) & infinite
+    positive = [0, 1, (1 << fraction) - 1, 1 << fraction, one - 1, one, one + 1, infinite - 1]
+    positive += [infinite - (1 << fraction), infinite, infinite + 1, infinite | 1 << (fraction - 1)]
+    positive += [infinite | ((1 << fraction) - 1)]
+    bits = [p | sign << (size - 1) for p in positive for sign in (0, 1)]
+    return np.array(bits, dtype.bits)
+
+
+def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Array:
+    """(rows, columns) bits; each column is of one kind, and neighbours differ in kind."""
+    normal = rng.standard_normal((rows, columns)).astype(dtype.number)
+    few = rng.integers(-8, 9, (rows, columns)).astype(dtype.number)
+    cancelling = np.where(np.arange(rows)[:, None] % 2, -normal[:1], normal[:1])
+    wide = normal * np.exp2(rng.integers(-14, 15, (rows, columns))).astype(dtype.number)
+    kinds = [dtype.narrow(np.ascontiguousarray(k)) for k in (normal, few, cancelling, wide)]
+    anything = rng.integers(0, np.iinfo(dtype.bits).max, (rows, columns), dtype.bits)
+    kinds += [rng.choice(boundary(dtype), (rows, columns)), anything]
+    kind = rng.permutation(np.arange(columns) % (len(kinds) + 3))
+    found = kinds[0].copy()
+    for k, bits in enumerate(kinds):
+        found[:, kind == k] = bits[:, kind == k]
+    return found
+
+
+def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Case:
+    """Values of every kind for every operand that any formula reads."""
+    return Case(
+        dtype,
+        {name: values(dtype, rows, columns, rng) for name in INPUTS},
+        values(dtype.computed, len(COEFS), columns, rng).view(dtype.number),
+        rng.standard_normal((PLANES, columns)),
+        rng.standard_normal((SUMS, columns)).astype(np.float32),
+    )
+
+
+def some_sums(columns: int, rng: np.random.Generator) -> Array:
+    """(PLANES, columns) doubles of many magnitudes."""
+    shape = PLANES, columns
+    found: Array = rng.standard_normal(shape) * np.exp2(rng.integers(-30, 31, shape))
+    return found

@@ -1,0 +1,334 @@
+/* engine.c: an operation over a problem. A plan's tasks are carried out by walks; each chunk's
+ * sums are kept, added in order once a tile is done, and handed to the operation, which makes
+ * coefficients of them.
+ *
+ *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
+ *                                    last task of a tile: chunks in order -> finish
+ *                                  [ task: coefficients by columns -> walk ]
+ *
+ * Knows no formula: operations come as tables, kernels by formula. All memory of a call is
+ * had before anything is written.
+ */
+#include "engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "channel.h"
+#include "fp_mode.h"
+#include "plan.h"
+#include "pool.h"
+#include "schedule.h"
+#include "walk.h"
+
+typedef struct {
+    bn_plan plan;
+    const bn_operation *operation;
+    const bn_dtype_kernels *kernels;
+    bn_channels channels;
+    double *partial; /* (chunks, planes, channels) */
+} engine;
+
+/* ---- memory ------------------------------------------------------------- */
+
+/* The next `bytes` of a block, on a cache line; with a NULL block, only counted. */
+static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
+    const size_t at = *used, lines = LINE_BYTES - 1;
+    size_t all;
+    if (__builtin_mul_overflow((size_t)count, (size_t)bytes, &all) ||
+        __builtin_add_overflow(all, lines, &all) ||
+        __builtin_add_overflow(at, all & ~lines, used) || *used > PTRDIFF_MAX)
+        *used = PTRDIFF_MAX; /* malloc refuses that much */
+    return block ? block + at : NULL;
+}
+
+/* malloc on a cache line; *given is to be freed. */
+static char *line_aligned(size_t bytes, char **given) {
+    *given = malloc(bytes + LINE_BYTES);
+    return *given ? *given + (-(uintptr_t)*given & (LINE_BYTES - 1)) : NULL;
+}
+
+static size_t lay_out_channels(engine *e, char *block) {
+    size_t used = 0;
+    const int64_t n = e->plan.channels;
+    bn_channels *c = &e->channels;
+    c->coefs = take(block, &used, COEFS * n, e->plan.number);
+    c->sums = (bn_sums){take(block, &used, BN_PLANES * n, sizeof(double)), n, NULL};
+    for (int i = 0; i < e->operation->numbers; i++)
+        c->number[i] = take(block, &used, n, sizeof(double));
+    e->partial =
+        take(block, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0, sizeof(double));
+    return used;
+}
+
+static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *block) {
+    size_t used = 0;
+    take(block, &used, 1, sizeof *s);
+    for (int pass = 0; pass < PASSES; pass++) {
+        s->from[pass] = -1;
+        s->column[pass] = take(block, &used, COEFS * plan->columns, plan->number);
+    }
+    s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
+    const int64_t columns = plan->sums ? s->sums.stride : 0;
+    s->sums.plane = take(block, &used, plan->planes * columns, sizeof(double));
+    s->sums.float_sums = take(block, &used, plan->floats ? MOST_SUMS * columns : 0, sizeof(float));
+    const bool gathers = plan->sums && (!plan->contiguous || !plan->evenly);
+    const unsigned gathered = gathers ? plan->formula->pass[SUM].reads : 0;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        s->gathered[o] = take(block, &used, gathered >> o & 1 ? PIECE_ELEMENTS : 0, plan->size);
+    return used;
+}
+
+static void start_thread(void *engine_, void *scratch) {
+    const engine *e = engine_;
+    lay_out_scratch(&e->plan, scratch, scratch);
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+static void clear_sums(const bn_plan *plan, bn_scratch *s, int64_t columns) {
+    const size_t all = (size_t)(columns + BN_PAD);
+    for (int plane = 0; plane < plan->planes; plane++)
+        memset(s->sums.plane + plane * s->sums.stride, 0, all * sizeof(double));
+    for (int i = 0; plan->floats && i < MOST_SUMS; i++)
+        memset(s->sums.float_sums + i * s->sums.stride, 0, all * sizeof(float));
+    s->unflushed = 0;
+}
+
+static bn_sums partial_of(const engine *e, int64_t chunk) {
+    const int64_t n = e->plan.channels;
+    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL};
+}
+
+/* A row of several positions has a channel's columns n apart: the upper half of the positions
+ * is added to the lower one, until one is left. */
+static void keep_positions(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
+    for (int64_t m = e->plan.positions_per_row; m > 1; m -= m / 2) {
+        const bn_sums upper = sums_from(&s->sums, (m - m / 2) * n);
+        e->kernels->add(&s->sums, &upper, m / 2 * n);
+    }
+    const bn_sums to = partial_of(e, chunk);
+    for (int plane = 0; plane < e->plan.planes; plane++)
+        memcpy(to.plane + plane * to.stride + from, s->sums.plane + plane * s->sums.stride,
+               (size_t)n * sizeof(double));
+}
+
+/* A channel's columns are neighbours. */
+static void keep_columns(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
+    const int64_t columns = e->plan.columns_per_channel;
+    const bn_sums all = partial_of(e, chunk);
+    for (int64_t c = 0; c < n; c++) {
+        const bn_sums own = sums_from(&s->sums, c * columns), to = sums_from(&all, from + c);
+        e->kernels->sum_columns(&own, columns, &to);
+    }
+}
+
+/* Inf or NaN make what was lost meaningless. */
+static double rounded(double sum, double lost) {
+    return isnan(sum + lost) ? sum : sum + lost;
+}
+
+static void finish_tile(void *engine_, int64_t tile) {
+    const engine *e = engine_;
+    const bn_plan *plan = &e->plan;
+    const int64_t from = tile * plan->tile, n = at_most(plan->tile, plan->channels - from);
+    const bn_sums sums = sums_from(&e->channels.sums, from);
+    for (int plane = 0; plane < plan->planes; plane++)
+        memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
+    for (int64_t chunk = 0; chunk < plan->chunks; chunk++) {
+        const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
+        e->kernels->add(&sums, &terms, n);
+    }
+    for (int i = 0; plan->planes == BN_PLANES && i < MOST_SUMS; i++) {
+        double *sum = sums.plane + i * sums.stride;
+        const double *lost = sum + MOST_SUMS * sums.stride;
+        for (int64_t c = 0; c < n; c++)
+            sum[c] = rounded(sum[c], lost[c]);
+    }
+    if (plan->writes)
+        e->operation->finish(&e->channels, from, n);
+}
+
+/* ---- tasks ---------------------------------------------------------------- */
+
+/* Coefficients by columns, for the n channels from `from` on. */
+static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
+    const bn_plan *plan = &e->plan;
+    if (s->from[pass] == from)
+        return s->coefs[pass];
+    s->from[pass] = from;
+    const char *channel = e->channels.coefs + from * plan->number;
+    if (plan->positions_per_row == 1 && plan->columns_per_channel == 1)
+        return s->coefs[pass] = (bn_coefs){channel, plan->channels};
+    unsigned taken = plan->formula->pass[pass].takes;
+    if (plan->fused)
+        taken |= plan->formula->pass[WRITE].takes;
+    for (int i = 0; i < COEFS; i++)
+        if (taken >> i & 1)
+            e->kernels->expand(channel + i * plan->channels * plan->number, plan->positions_per_row,
+                               n, plan->columns_per_channel,
+                               s->column[pass] + i * plan->columns * plan->number);
+    return s->coefs[pass] = (bn_coefs){s->column[pass], plan->columns};
+}
+
+static bn_chunk_walk *const walks[] = {
+    [CHANNELS_LAST] = bn_walk_channels_last,
+    [SHORT_RUNS] = bn_walk_short_runs,
+    [LONG_RUNS] = bn_walk_long_runs,
+    [LONG_RUNS_ABREAST] = bn_walk_long_runs_abreast,
+};
+
+/* One chunk of the n channels from `from` on. */
+static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n,
+                       int64_t chunk) {
+    const bn_plan *plan = &e->plan;
+    const formula f = e->operation->formula;
+    const bool sums = pass == SUM, writes = pass == WRITE || plan->fused;
+    const bn_walk walk = {
+        .plan = plan,
+        .kernels = e->kernels,
+        .scratch = s,
+        .sum = sums ? e->kernels->sum[f] : NULL,
+        .write = writes ? e->kernels->write[f] : NULL,
+        .coefs = coefs_of(e, s, pass, from, n),
+    };
+    const int64_t columns = columns_of(plan, n);
+    if (sums)
+        clear_sums(plan, s, columns);
+    walks[plan->form](&walk, from, n, chunk);
+    if (!sums)
+        return;
+    if (plan->floats && s->unflushed)
+        e->kernels->flush(&s->sums, columns);
+    if (plan->form == CHANNELS_LAST)
+        keep_positions(e, s, from, n, chunk);
+    else
+        keep_columns(e, s, from, n, chunk);
+}
+
+static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
+    const engine *e = engine_;
+    const bn_plan *plan = &e->plan;
+    const int64_t from = tile * plan->tile, end = at_most(from + plan->tile, plan->channels);
+    const int64_t most = channels_at_once(plan);
+    for (int64_t c = from; c < end; c += most)
+        walk_chunk(e, scratch, pass, c, at_most(most, end - c), chunk);
+}
+
+/* ---- a call ----------------------------------------------------------------- */
+
+static void prepare(const engine *e) {
+    e->operation->prepare[SUM](&e->channels);
+    if (e->plan.writes)
+        e->operation->prepare[WRITE](&e->channels);
+}
+
+static size_t bytes_of_sums(const engine *e) {
+    return (size_t)(MOST_SUMS * e->plan.channels) * sizeof(double);
+}
+
+static void finish_with(const engine *e, const double *sums_in) {
+    memcpy(e->channels.sums.plane, sums_in, bytes_of_sums(e));
+    e->operation->finish(&e->channels, 0, e->plan.channels);
+}
+
+/* The vectors that the operation writes and the caller wants, as bits. */
+static unsigned vectors_wanted(const bn_call *call) {
+    unsigned wanted = 0;
+    for (int v = 0; v < BN_VECTORS; v++)
+        if (call->problem->vector[v].data)
+            wanted |= 1u << v;
+    return wanted & call->operation->vectors;
+}
+
+/* A problem, or a part of one, without elements: the vectors are those of the whole, zeros
+ * where that has no elements either. */
+static bn_status execute_empty(engine *e, const bn_call *call) {
+    if (call->sums_out)
+        memset(call->sums_out, 0, bytes_of_sums(e));
+    const unsigned wanted = vectors_wanted(call);
+    if (!call->writes || !wanted)
+        return BN_OK;
+    char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_channels(e, memory);
+    if (call->sums_in && call->count > 0) {
+        prepare(e);
+        finish_with(e, call->sums_in);
+    } else {
+        memset(e->channels.number[0], 0, (size_t)e->plan.channels * sizeof(double));
+        for (int v = 0; v < BN_VECTORS; v++)
+            if (wanted >> v & 1)
+                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.number[0]);
+    }
+    free(given);
+    return BN_OK;
+}
+
+/* The call with so many threads at most. */
+static bn_status execute_on(engine *e, const bn_call *call, int threads) {
+    bn_make_plan(&e->plan, threads);
+    const bn_plan *plan = &e->plan;
+    char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_channels(e, memory);
+    bn_scratch measured;
+    const bn_schedule s = {
+        .tiles = plan->tiles,
+        .tasks = plan->chunks,
+        .tile_bytes = plan->tile * plan->positions * plan->run * bn_bytes_read(plan),
+        .first = plan->sums,
+        .second = plan->writes && !plan->fused,
+        .task = task,
+        .finish = finish_tile,
+        .start = start_thread,
+        .work = e,
+        .scratch = lay_out_scratch(plan, &measured, NULL),
+    };
+    bn_status status = BN_NO_MEMORY;
+    char *team = bn_schedule_memory(&s, threads);
+    if (team) {
+        prepare(e);
+        if (call->sums_in)
+            finish_with(e, call->sums_in);
+        bn_schedule_run(&s, threads, team);
+        if (call->sums_out)
+            memcpy(call->sums_out, e->channels.sums.plane, bytes_of_sums(e));
+        status = BN_OK;
+    }
+    free(team);
+    free(given);
+    return status;
+}
+
+bn_status bn_execute(const bn_call *call) {
+    const bn_problem *p = call->problem;
+    const bn_operation *operation = call->operation;
+    engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
+    bn_plan *plan = &e.plan;
+    bn_measure(plan, p, operation->formula);
+    const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
+    plan->sums = !call->sums_in && (call->sums_out || needed);
+    plan->writes = call->writes;
+    plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
+    const double own = (double)plan->positions * (double)plan->run;
+    e.channels = (bn_channels){
+        .problem = p, .channels = plan->channels, .count = call->sums_in ? call->count : own};
+
+    const int64_t elements = plan->positions * plan->channels * plan->run;
+    const uint64_t mode = fp_mode_enter();
+    bn_status status;
+    if (elements == 0) {
+        plan->sums = false;
+        status = execute_empty(&e, call);
+    } else {
+        const int threads = bn_enter(p->num_threads, elements);
+        status = execute_on(&e, call, threads);
+        bn_leave(threads);
+    }
+    fp_mode_leave(mode);
+    return status;
+}

@@ -1,0 +1,19 @@
+/* engine.h: an operation over a problem. See engine.c. */
+#ifndef BN_ENGINE_H
+#define BN_ENGINE_H
+
+#include "bn.h"
+#include "operations/operation.h"
+
+typedef struct {
+    const bn_problem *problem;
+    const bn_operation *operation;
+    bool writes;           /* are results wanted, or sums alone? */
+    const double *sums_in; /* (MOST_SUMS, channels), of all parts; NULL: they are to be summed */
+    double *sums_out;      /* NULL: not wanted */
+    double count;          /* elements per channel over all parts, with sums_in */
+} bn_call;
+
+bn_status bn_execute(const bn_call *call);
+
+#endif

@@ -1,0 +1,65 @@
+/* vec_avx2.h: AVX2 with F16C (x86-64-v3): 32 bytes, in two halves that shuffles do not cross. */
+#ifndef BN_VEC_AVX2_H
+#define BN_VEC_AVX2_H
+
+#include <immintrin.h>
+
+#define VEC_BYTES 32
+#include "kernels/vec_portable.h"
+
+INLINE u32v load_bytes(const char *p, int64_t n) {
+    return load_bytes_by_copy(p, n);
+}
+INLINE void store_bytes(char *p, u32v v, int64_t n) {
+    store_bytes_by_copy(p, v, n);
+}
+INLINE void store_nontemporal(char *p, u32v v) {
+    _mm256_stream_si256((void *)p, (__m256i)v);
+}
+INLINE void nontemporal_fence(void) {
+    _mm_sfence();
+}
+
+INLINE bool f32_any_nan(f32v a, f32v b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q));
+}
+INLINE bool f64_any_nan(f64v a, f64v b) {
+    return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
+}
+
+INLINE f64v widen_low(f32v v) {
+    return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
+}
+INLINE f64v widen_high(f32v v) {
+    return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+}
+INLINE f64v widen_low_at(const char *p) {
+    return (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p));
+}
+INLINE f64v widen_high_at(const char *p) {
+    return (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p + 4));
+}
+
+INLINE f32v widen_f16(u16h half) {
+    return (f32v)_mm256_cvtph_ps((__m128i)half);
+}
+INLINE u16h narrow_f16(f32v v) {
+    return (u16h)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+INLINE u32v bf16_round(f32v v) {
+    return bf16_round_by_bits(v);
+}
+
+INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
+    const __m256 a = _mm256_unpacklo_ps((__m256)even, (__m256)odd);
+    const __m256 b = _mm256_unpackhi_ps((__m256)even, (__m256)odd);
+    out[0] = (f32v)_mm256_permute2f128_ps(a, b, 0x20);
+    out[1] = (f32v)_mm256_permute2f128_ps(a, b, 0x31);
+}
+INLINE f32v split_pair(f32v first, f32v second, int h) {
+    const __m256 a = _mm256_permute2f128_ps((__m256)first, (__m256)second, 0x20);
+    const __m256 b = _mm256_permute2f128_ps((__m256)first, (__m256)second, 0x31);
+    return (f32v)(h ? _mm256_shuffle_ps(a, b, 0xdd) : _mm256_shuffle_ps(a, b, 0x88));
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* vec_avx512.h: AVX-512 F, BW, DQ and VL with BMI2 (x86-64-v4): 64 bytes, and masks. */
+#ifndef BN_VEC_AVX512_H
+#define BN_VEC_AVX512_H
+
+#include <immintrin.h>
+
+#define VEC_BYTES 64
+#include "kernels/vec_portable.h"
+
+INLINE u32v load_bytes(const char *p, int64_t n) {
+    return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);
+}
+INLINE void store_bytes(char *p, u32v v, int64_t n) {
+    _mm512_mask_storeu_epi8(p, _bzhi_u64(~0ull, (unsigned)n), (__m512i)v);
+}
+INLINE void store_nontemporal(char *p, u32v v) {
+    _mm512_stream_si512((void *)p, (__m512i)v);
+}
+INLINE void nontemporal_fence(void) {
+    _mm_sfence();
+}
+
+INLINE bool f32_any_nan(f32v a, f32v b) {
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q);
+}
+INLINE bool f64_any_nan(f64v a, f64v b) {
+    return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q);
+}
+
+INLINE f64v widen_low(f32v v) {
+    return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
+}
+INLINE f64v widen_high(f32v v) {
+    return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
+}
+INLINE f64v widen_low_at(const char *p) {
+    return (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p));
+}
+INLINE f64v widen_high_at(const char *p) {
+    return (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p + 8));
+}
+
+INLINE f32v widen_f16(u16h half) {
+    return (f32v)_mm512_cvtph_ps((__m256i)half);
+}
+INLINE u16h narrow_f16(f32v v) {
+    return (u16h)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* ~(bit | 0x7ffe) in one instruction, and a - ~b is a + b + 1. */
+INLINE u32v bf16_round(f32v v) {
+    const u32v bits = (u32v)v;
+    const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);
+    return bits - (u32v)_mm512_ternarylogic_epi32((__m512i)(bits >> 16), one, most, 0x15);
+}
+
+INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    out[0] = (f32v)_mm512_permutex2var_ps((__m512)even, low, (__m512)odd);
+    out[1] = (f32v)_mm512_permutex2var_ps((__m512)even, high, (__m512)odd);
+}
+INLINE f32v split_pair(f32v first, f32v second, int h) {
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i pick = _mm512_add_epi32(even, _mm512_set1_epi32(h));
+    return (f32v)_mm512_permutex2var_ps((__m512)first, pick, (__m512)second);
+}
+
+#endif

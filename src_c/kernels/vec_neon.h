@@ -1,0 +1,61 @@
+/* vec_neon.h: NEON, which every 64-bit Arm has: 16 bytes. */
+#ifndef BN_VEC_NEON_H
+#define BN_VEC_NEON_H
+
+#include <arm_neon.h>
+
+#define VEC_BYTES 16
+#include "kernels/vec_portable.h"
+
+INLINE u32v load_bytes(const char *p, int64_t n) {
+    return load_bytes_by_copy(p, n);
+}
+INLINE void store_bytes(char *p, u32v v, int64_t n) {
+    store_bytes_by_copy(p, v, n);
+}
+/* C has no name for the pair store that bypasses the cache. */
+INLINE void store_nontemporal(char *p, u32v v) {
+    *(u32v_any *)p = v;
+}
+INLINE void nontemporal_fence(void) {
+}
+
+INLINE bool f32_any_nan(f32v a, f32v b) {
+    return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
+}
+INLINE bool f64_any_nan(f64v a, f64v b) {
+    return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
+}
+
+INLINE f64v widen_low(f32v v) {
+    return (f64v)vcvt_f64_f32(vget_low_f32((float32x4_t)v));
+}
+INLINE f64v widen_high(f32v v) {
+    return (f64v)vcvt_high_f64_f32((float32x4_t)v);
+}
+INLINE f64v widen_low_at(const char *p) {
+    return widen_low(*(const f32v_any *)p);
+}
+INLINE f64v widen_high_at(const char *p) {
+    return widen_high(*(const f32v_any *)p);
+}
+
+INLINE f32v widen_f16(u16h half) {
+    return (f32v)vcvt_f32_f16((float16x4_t)half);
+}
+INLINE u16h narrow_f16(f32v v) {
+    return (u16h)vcvt_f16_f32((float32x4_t)v);
+}
+INLINE u32v bf16_round(f32v v) {
+    return bf16_round_by_bits(v);
+}
+
+INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
+    out[0] = (f32v){even[0], odd[0], even[1], odd[1]};
+    out[1] = (f32v){even[2], odd[2], even[3], odd[3]};
+}
+INLINE f32v split_pair(f32v first, f32v second, int h) {
+    return (f32v){first[h], first[2 + h], second[h], second[2 + h]};
+}
+
+#endif

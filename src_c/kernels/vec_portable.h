@@ -1,0 +1,75 @@
+/* vec_portable.h: the registers' types, and what plain C can say of them.
+ *
+ * An instruction set's file (vec_*.h) defines VEC_BYTES, includes this one, and defines all
+ * of the functions that vec.h lists, by intrinsics or by one of those here, which are right
+ * for registers of every width.
+ */
+#ifndef BN_VEC_PORTABLE_H
+#define BN_VEC_PORTABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float f32v __attribute__((vector_size(VEC_BYTES)));
+typedef double f64v __attribute__((vector_size(VEC_BYTES)));
+typedef uint32_t u32v __attribute__((vector_size(VEC_BYTES)));
+typedef uint64_t u64v __attribute__((vector_size(VEC_BYTES)));
+typedef uint16_t u16h __attribute__((vector_size(VEC_BYTES / 2)));
+
+/* The same, wherever in memory and under whatever type they were written. */
+typedef f32v f32v_any __attribute__((aligned(1), may_alias));
+typedef f64v f64v_any __attribute__((aligned(1), may_alias));
+typedef u32v u32v_any __attribute__((aligned(1), may_alias));
+typedef u16h u16h_any __attribute__((aligned(1), may_alias));
+
+/* Everywhere below, a lane of a comparison is all ones where it holds. */
+INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
+    return (where & yes) | (~where & no);
+}
+
+INLINE u32v load_bytes_by_copy(const char *p, int64_t n) {
+    u32v v = {0};
+    if (n == VEC_BYTES)
+        return *(const u32v_any *)p;
+    memcpy(&v, p, (size_t)n);
+    return v;
+}
+
+INLINE void store_bytes_by_copy(char *p, u32v v, int64_t n) {
+    if (n == VEC_BYTES)
+        *(u32v_any *)p = v;
+    else
+        memcpy(p, &v, (size_t)n);
+}
+
+/* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
+ * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
+ * spacing of f16's subnormals. */
+INLINE f32v widen_f16_by_bits(u16h half) {
+    const u32v bits = __builtin_convertvector(half, u32v);
+    const u32v magnitude = (bits & 0x7fffu) << 13;
+    const f32v value = (f32v)magnitude * 0x1p112f;
+    const u32v infinite = (u32v)(magnitude >= (0x7c00u << 13)) & 0x7f800000u;
+    return (f32v)((u32v)value | infinite | (bits & 0x8000u) << 16);
+}
+
+INLINE u16h narrow_f16_by_bits(f32v v) {
+    const u32v bits = (u32v)v, magnitude = bits & 0x7fffffffu;
+    const u32v normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    const u32v subnormal = (u32v)((f32v)magnitude + 0.5f) - 0x3f000000u;
+    u32v half = select_u32((u32v)(magnitude < (113u << 23)), subnormal, normal);
+    half = select_u32((u32v)(magnitude >= (143u << 23)), (u32v){0} + 0x7c00u, half);
+    half = select_u32((u32v)(magnitude > 0x7f800000u), (u32v){0} + 0x7e00u, half);
+    return __builtin_convertvector(half | (bits >> 16 & 0x8000u), u16h);
+}
+
+/* Adds 0x7fff and the last kept bit: the kept bits are then rounded to nearest even. */
+INLINE u32v bf16_round_by_bits(f32v v) {
+    const u32v bits = (u32v)v;
+    return bits + 0x7fffu + (bits >> 16 & 1u);
+}
+
+#endif

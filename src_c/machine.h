@@ -1,0 +1,22 @@
+/* machine.h: what of this machine decides who works when, and never what comes out. */
+#ifndef BN_MACHINE_H
+#define BN_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- CPUs ---------------------------------------------------------------- */
+
+void bn_set_cpu_quota(int threads); /* a container's limit; 0: none */
+int bn_default_threads(void);       /* what num_threads = 0 may use at most, now */
+bool bn_has_openmp(void);
+uintptr_t bn_openmp_address(void); /* of a function of the runtime that serves us; 0: none */
+bool bn_forked(void);              /* are we the child of a process that had us loaded? */
+
+/* ---- caches, in bytes ------------------------------------------------------ */
+
+int64_t bn_l2_bytes(void);                               /* of one core */
+int64_t bn_last_level_bytes(void);                       /* that all share */
+void bn_set_cache_sizes(int64_t l2, int64_t last_level); /* 0: ask the system again */
+
+#endif

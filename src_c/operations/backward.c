@@ -1,0 +1,123 @@
+/* backward.c: batch normalization backward, once per channel: what kernels need beside the
+ * elements, and what becomes of the sums. The formula itself, element by element, stands in
+ * kernels/formulas.inc; as a plain loop, in examples/plain_loop.py.
+ *
+ *     rstd = 1/sqrt(variance + epsilon)
+ *     diff_beta  = sum(dy)                shift = diff_beta/M
+ *     diff_gamma = rstd * sum(dy * xc)    slope = rstd*diff_gamma/M     scale = gamma*rstd
+ *
+ * Double data deserves coefficients that are rounded once, so those go through pairs of
+ * doubles; for the rest, doubles are far finer than the float they end as.
+ */
+#include <math.h>
+
+#include "channel.h"
+#include "engine.h"
+#include "operations/operation.h"
+
+/* Numbers of its own. VALUE: for what is converted on its way. */
+enum { GAMMA, RSTD, RSTD_LOW, SLOPE, VALUE, NUMBERS };
+
+static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
+                      const double *values) {
+    const int64_t at = coef * c->channels + from;
+    if (bn_dtype_table[c->problem->dtype].number == sizeof(double))
+        memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((float *)c->coefs)[at + i] = (float)values[i];
+}
+
+static void prepare_sums(const bn_channels *c) {
+    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, c->number[VALUE]);
+    set_coefs(c, COEF_MEAN, 0, c->channels, c->number[VALUE]);
+}
+
+static void prepare_results(const bn_channels *c) {
+    const bn_problem *p = c->problem;
+    const int64_t n = c->channels;
+    double *gamma = c->number[GAMMA], *scale = c->number[VALUE];
+    double *rstd = c->number[RSTD], *rstd_low = c->number[RSTD_LOW];
+    vector_read(&p->vector[BN_VARIANCE], 0, n, rstd);
+    vector_read(&p->vector[BN_GAMMA], 0, n, gamma);
+    if (p->dtype == BN_F64)
+        for (int64_t i = 0; i < n; i++) {
+            const pair r = pair_rsqrt(pair_sum(rstd[i], p->epsilon));
+            rstd[i] = r.high;
+            rstd_low[i] = r.low;
+            scale[i] = pair_round(pair_times(pair_of(gamma[i], 0), r));
+        }
+    else
+        for (int64_t i = 0; i < n; i++) {
+            rstd[i] = 1 / sqrt(rstd[i] + p->epsilon);
+            scale[i] = gamma[i] * rstd[i];
+        }
+    set_coefs(c, COEF_SCALE, 0, n, scale);
+}
+
+static void finish(const bn_channels *c, int64_t from, int64_t n) {
+    const bn_problem *p = c->problem;
+    const double *sum_dy = c->sums.plane + from, *sum_dy_xc = sum_dy + c->sums.stride;
+    const double *rstd = c->number[RSTD] + from, *rstd_low = c->number[RSTD_LOW] + from;
+    double *slope = c->number[SLOPE] + from, *value = c->number[VALUE] + from;
+    for (int64_t i = 0; i < n; i++)
+        value[i] = sum_dy[i] / c->count;
+    set_coefs(c, COEF_SHIFT, from, n, value);
+    double *diff_gamma = value;
+    if (p->dtype == BN_F64)
+        for (int64_t i = 0; i < n; i++) {
+            const pair r = {rstd[i], rstd_low[i]};
+            const pair exact = pair_times(pair_of(sum_dy_xc[i], 0), r);
+            diff_gamma[i] = pair_round(exact);
+            slope[i] = pair_round(pair_over(pair_times(exact, r), c->count));
+        }
+    else
+        for (int64_t i = 0; i < n; i++) {
+            diff_gamma[i] = rstd[i] * sum_dy_xc[i];
+            slope[i] = rstd[i] * diff_gamma[i] / c->count;
+        }
+    set_coefs(c, COEF_SLOPE, from, n, slope);
+    if (p->vector[BN_DIFF_BETA].data)
+        vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
+    if (p->vector[BN_DIFF_GAMMA].data)
+        vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
+}
+
+/* ---- the operations, and the entries ----------------------------------- */
+
+#define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
+
+static const bn_operation training = {
+    .formula = BACKWARD,
+    .writes_need_sums = true,
+    .vectors = BOTH_GRADIENTS,
+    .numbers = NUMBERS,
+    .prepare = {prepare_sums, prepare_results},
+    .finish = finish,
+};
+
+static const bn_operation frozen = {
+    .formula = FROZEN,
+    .writes_need_sums = false,
+    .vectors = BOTH_GRADIENTS,
+    .numbers = NUMBERS,
+    .prepare = {prepare_sums, prepare_results},
+    .finish = finish,
+};
+
+static const bn_operation *operation_of(const bn_problem *p) {
+    return p->training ? &training : &frozen;
+}
+
+bn_status bn_backward(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, operation_of(p), .writes = true});
+}
+
+bn_status bn_backward_reduce(const bn_problem *p, double *sums) {
+    return bn_execute(&(bn_call){p, &training, .sums_out = sums});
+}
+
+bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count) {
+    return bn_execute(
+        &(bn_call){p, operation_of(p), .writes = true, .sums_in = sums, .count = count});
+}

@@ -1,0 +1,222 @@
+/* plan.c: from the shape of a problem to its form, chunks and tiles.
+ *
+ * The order of every sum is decided here, by the shape and the dtype alone; tiles and
+ * nontemporal stores depend on the machine and decide only who works when.
+ *
+ * Words:
+ *
+ *   position   an index along the outer axes
+ *   run        what a channel has at one position: the elements of the inner axes
+ *   segment    a part of it whose elements are neighbours in memory; views have gaps
+ *   row        what a kernel reads at once: columns side by side
+ *   column     of a row; it belongs to one channel and keeps sums of its own
+ *   block      up to eight rows, whose terms a kernel adds as a tree, column by column
+ *   strand     consecutive rows of a chunk; a block has one row of each strand
+ *   stretch    as many elements as a long run is folded to: the columns of its rows
+ *   chunk      what is summed before it meets anything else: chunks are added in order
+ *   piece      what is gathered, or summed and then written, at a time
+ *   tile       channels that are worked on together
+ *   task       a chunk of a tile, in one pass
+ *
+ * There are four forms:
+ *
+ *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
+ *                      those are few, several positions are read as one row, so that a
+ *                      register is full; each column of the wide row keeps its own sums.
+ *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
+ *   LONG_RUNS          A run is folded to a stretch: element x belongs to column x mod
+ *                      stretch. Eight stretches, one behind the other, are a block's rows.
+ *   LONG_RUNS_ABREAST  the same where there are three positions or more: a block's rows are
+ *                      the stretches of up to eight positions at one x.
+ *
+ * Which eight rows of a chunk are summed together follows from how memory is read fastest:
+ * stretches of 128 bytes side by side, or else rows far apart. So a chunk's n rows are cut
+ * into eight strands of q = ceil(n/8) consecutive rows, and block g holds row g of each.
+ * (Eight consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
+ */
+#include "plan.h"
+
+#include "machine.h"
+#include "sizes.h"
+
+/* How sums are split: each of these decides bits. Where it says measured, `python -m benchmarks
+ * --report rows` on either side of the bound measures it again. */
+enum {
+    WIDE_ENOUGH = 128,    /* channels: 16-bit ones fill four of the widest registers */
+    MERGED_COLUMNS = 256, /* of a row of several positions, at least: twice as many */
+    MERGED_UNIT = 32,     /* they are a multiple of it: 16-bit elements of the widest register */
+    LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
+    LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
+    LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
+    /* Rows of a strand: odd, since strands an even number of rows apart meet in one cache set;
+     * the longest so that hardware can predict the next line (both measured). */
+    SHORTEST_STRAND = 17,
+    LONGEST_STRAND = 129,
+    STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
+    MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */
+    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): a multiple of every block, 128 kB */
+    SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
+    LONGEST_CHUNK = 16384,  /* ... and as long as memory gains by (measured) */
+    TASKS = 64,             /* that a large problem is worth: four for each of 16 threads */
+};
+
+/* ---- shapes ------------------------------------------------------------ */
+
+static int64_t count_of(const bn_axis *axes, int n) {
+    int64_t count = 1;
+    for (int a = 0; a < n; a++)
+        count *= axes[a].size;
+    return count;
+}
+
+void bn_measure(bn_plan *plan, const bn_problem *p, formula f) {
+    const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
+    plan->problem = p;
+    plan->formula = &formula_table[f];
+    plan->size = dtype->size;
+    plan->number = dtype->number;
+    plan->planes = dtype->summing == LOSES ? BN_PLANES : MOST_SUMS;
+    plan->floats = dtype->summing == IN_FLOATS;
+    plan->channels = p->channel.size;
+    plan->positions = count_of(p->outer, p->n_outer);
+    plan->run = count_of(p->inner, p->n_inner);
+}
+
+static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
+    return __builtin_popcount(operands) * plan->size;
+}
+
+int64_t bn_bytes_read(const bn_plan *plan) {
+    const pass_needs *needs = plan->formula->pass;
+    return bytes_of(plan, needs[SUM].reads | needs[WRITE].reads);
+}
+
+int64_t bn_bytes_touched(const bn_plan *plan) {
+    const pass_needs *needs = plan->formula->pass;
+    return bytes_of(plan, needs[SUM].reads | needs[WRITE].reads | needs[WRITE].writes);
+}
+
+/* Does the axis step over exactly `elements` elements in every operand? */
+static bool steps(const bn_plan *plan, const bn_axis *axis, int64_t elements) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (axis->stride[o] != elements * plan->size)
+            return false;
+    return true;
+}
+
+/* ---- forms and chunks -------------------------------------------------- */
+
+/* CHANNELS_LAST: rows of each of a chunk's eight strands. */
+static int64_t strand_rows(const bn_plan *plan) {
+    const int64_t row_bytes = plan->positions_per_row * plan->channels * plan->size;
+    const int64_t tasks = plan->rows / (TASKS * MOST_STRANDS);
+    const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, tasks), LONGEST_STRAND);
+    return at_least(rows, SHORTEST_STRAND) | 1;
+}
+
+static void plan_channels_last(bn_plan *plan) {
+    const bn_problem *p = plan->problem;
+    plan->form = CHANNELS_LAST;
+    plan->columns_per_channel = 1;
+    if (plan->channels < WIDE_ENOUGH) {
+        const int64_t unit = MERGED_UNIT / greatest_common_divisor(plan->channels, MERGED_UNIT);
+        const int64_t units = ceil_div(MERGED_COLUMNS, unit * plan->channels);
+        plan->positions_per_row = at_most(unit * units, plan->positions);
+    }
+    plan->rows = ceil_div(plan->positions, plan->positions_per_row);
+    plan->contiguous = plan->positions_per_row == 1 || plan->positions == 1 ||
+                       (p->n_outer == 1 && steps(plan, &p->outer[0], plan->channels));
+    plan->rows_per_chunk = MOST_STRANDS * strand_rows(plan);
+    plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
+}
+
+static void plan_short_runs(bn_plan *plan) {
+    const bn_problem *p = plan->problem;
+    plan->form = SHORT_RUNS;
+    plan->columns_per_channel = plan->run;
+    plan->rows = plan->positions;
+    plan->contiguous =
+        p->n_inner == 1 && (plan->channels == 1 || steps(plan, &p->channel, plan->run));
+    plan->rows_per_chunk = MOST_STRANDS * SHORTEST_STRAND;
+    plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
+}
+
+static void plan_long_runs(bn_plan *plan) {
+    plan->columns_per_channel = BN_STRETCH_BYTES / plan->size;
+    plan->contiguous = plan->problem->n_inner == 1;
+    if (plan->positions < LEAST_ABREAST) {
+        plan->form = LONG_RUNS;
+        plan->elements_per_chunk = CHUNK_ELEMENTS;
+        plan->chunks_per_run = ceil_div(plan->run, plan->elements_per_chunk);
+        plan->positions_per_chunk =
+            plan->chunks_per_run == 1 ? ceil_div(CHUNK_ELEMENTS, plan->run) : 1;
+    } else {
+        plan->form = LONG_RUNS_ABREAST;
+        plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
+        /* As long as can be, but with tasks enough for many threads. */
+        const int64_t tasks = ceil_div(TASKS, plan->channels);
+        plan->elements_per_chunk =
+            round_up(at_least(at_most(plan->run / tasks, LONGEST_CHUNK), SHORTEST_CHUNK), PIECE);
+        plan->chunks_per_run = ceil_div(plan->run, plan->elements_per_chunk);
+    }
+    plan->chunks = ceil_div(plan->positions, plan->positions_per_chunk) * plan->chunks_per_run;
+}
+
+/* ---- tiles ------------------------------------------------------------- */
+
+/* Channels per tile. What is read of a tile should stay in a core's share of cache from sum
+ * to write, and its columns in the first-level cache. But channels that share rows are read
+ * in scraps as wide as the tile: where only narrow tiles would fit the cache, wide ones that
+ * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). With
+ * CHANNELS_LAST a tile is narrower than working space allows only to give every thread
+ * tasks. */
+static int64_t tile_channels(const bn_plan *plan, int threads) {
+    enum {
+        LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
+        TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
+        WIDEST = 4096,        /* twice that: a part of the second-level cache */
+        NARROWEST = 64,       /* channels, two cache lines of 16-bit elements */
+        TASKS_PER_THREAD = 4, /* so that none waits long for the last ones */
+    };
+    if (plan->positions_per_row > 1)
+        return plan->channels;
+    const bool interleaved = plan->form == CHANNELS_LAST;
+    /* Columns that grow with the channels; long runs are read by themselves. */
+    const int64_t columns = plan->form < LONG_RUNS ? plan->columns_per_channel : 0;
+    const int64_t bytes = plan->positions * plan->run * bn_bytes_read(plan);
+    int64_t width = bn_l2_bytes() / 2 / bytes;
+    if (interleaved || width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
+        width = WIDEST / columns;
+    else if (columns)
+        width = at_most(width, TILE_COLUMNS / columns);
+    width = at_least(at_most(width, plan->channels), 1);
+    if (threads > 1) {
+        const int64_t tasks = interleaved ? threads : TASKS_PER_THREAD * threads;
+        const int64_t tiles = ceil_div(tasks, plan->chunks);
+        const int64_t narrowest = interleaved ? NARROWEST : 1;
+        width = at_most(width, at_least(ceil_div(plan->channels, tiles), narrowest));
+    }
+    return width;
+}
+
+/* Writing past the cache pays where what is touched would not stay there (measured). */
+static bool past_the_cache(const bn_plan *plan) {
+    const int64_t elements = plan->channels * plan->positions * plan->run;
+    return elements * bn_bytes_touched(plan) > bn_last_level_bytes() / 4 * 3;
+}
+
+void bn_make_plan(bn_plan *plan, int threads) {
+    const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
+    plan->positions_per_row = 1;
+    plan->evenly = plan->problem->n_outer <= 1;
+    if (plan->run == 1)
+        plan_channels_last(plan);
+    else if (plan->run < long_run)
+        plan_short_runs(plan);
+    else
+        plan_long_runs(plan);
+    plan->nontemporal = plan->writes && past_the_cache(plan);
+    plan->tile = tile_channels(plan, threads);
+    plan->tiles = ceil_div(plan->channels, plan->tile);
+    plan->columns = columns_of(plan, channels_at_once(plan));
+}

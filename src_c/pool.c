@@ -1,0 +1,252 @@
+/* pool.c: how many threads a call has, and that they can be had.
+ *
+ * A call takes its share of the CPUs where several run at once, and never asks OpenMP's
+ * runtime for threads that the system would not start. Nothing decided here can change a bit
+ * of any result.
+ */
+#define _GNU_SOURCE /* CPU_SET */
+#include "pool.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "machine.h"
+#include "sizes.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifndef _WIN32
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+/* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
+ * the step where a second thread joins). */
+enum { ELEMENTS_PER_THREAD = 65536 };
+/* Of a call; startable has room for them on its stack. */
+enum { MOST_THREADS = 1024 };
+
+/* ---- how many threads -------------------------------------------------- */
+
+/* Calls that run on several threads just now. */
+static atomic_int calls_in_flight;
+
+/* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
+ * threads. A call takes at most its share of twice the CPUs: two that overlap now and then
+ * keep their pools, since a team that shrinks and grows again starts threads anew. */
+static int shared_with_others(int threads) {
+    const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
+    return (int)at_least(1, at_most(threads, 2 * threads / calls));
+}
+
+static int threads_wanted(int num_threads, int64_t elements) {
+    if (bn_forked() || !bn_has_openmp())
+        return 1;
+    if (num_threads > 0)
+        return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
+    const int64_t worth = elements / ELEMENTS_PER_THREAD;
+    if (worth <= 1)
+        return 1;
+    return (int)at_most(worth, shared_with_others(bn_default_threads()));
+}
+
+int bn_enter(int num_threads, int64_t elements) {
+    const int threads = threads_wanted(num_threads, elements);
+    if (threads > 1)
+        atomic_fetch_add_explicit(&calls_in_flight, 1, memory_order_relaxed);
+    return threads;
+}
+
+void bn_leave(int threads) {
+    if (threads > 1)
+        atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
+}
+
+/* ---- threads that can be had ---------------------------------------------- */
+
+#if defined(_OPENMP) && !defined(_WIN32)
+
+#if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
+/* glibc 2.34 moved these into libc, under new versions that older ones lack. */
+#ifdef __x86_64__
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#elif defined(__aarch64__)
+#define FIRST_GLIBC "GLIBC_2.17"
+#endif
+#ifdef FIRST_GLIBC
+__asm__(".symver pthread_create, pthread_create@" FIRST_GLIBC);
+__asm__(".symver pthread_join, pthread_join@" FIRST_GLIBC);
+__asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GLIBC);
+#endif
+#endif
+
+/* OpenMP's runtimes end the process where they cannot start a thread (a limit on processes
+ * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
+ * than the calling thread's pool has, the missing ones, and one more as a margin, are
+ * started and joined here: what failed here is not asked of the runtime. What code other
+ * than ours takes between the two cannot be helped. libgomp keeps just the threads of the
+ * last team, so that is what is remembered; a region that somebody else enters on this
+ * thread, in the same libgomp and with fewer threads, goes unseen. */
+static _Thread_local int pool_size = 1;
+static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
+enum { USUAL_STACK = 8 << 20 };
+
+/* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
+ * runtimes ignore. */
+static size_t bytes_of(const char *text, size_t unit) {
+    char *end;
+    const unsigned long long number = text ? strtoull(text, &end, 10) : 0;
+    if (number == 0)
+        return 0;
+    end += strspn(end, " \t\n\v\f\r");
+    const char *const units = "bkmgtp", *const found = *end ? strchr(units, *end | 32) : NULL;
+    if (*end && !found)
+        return 0;
+    if (found)
+        unit = (size_t)1 << (10 * (found - units));
+    const size_t bytes = number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
+    /* Of "64kB" libgomp takes nothing, but the system's choice. */
+    const bool more = found && end[1];
+    return more && bytes < USUAL_STACK ? USUAL_STACK : bytes;
+}
+
+__attribute__((constructor)) static void read_stack_size(void) {
+    const size_t sizes[] = {bytes_of(getenv("OMP_STACKSIZE"), 1024),
+                            bytes_of(getenv("GOMP_STACKSIZE"), 1024),
+                            bytes_of(getenv("KMP_STACKSIZE"), 1)};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] > stack_bytes)
+            stack_bytes = sizes[i];
+}
+
+/* What a thread of the runtime does as it starts: it allocates, for which the C library may
+ * reserve much address space per thread. */
+static void *pass(void *gate) {
+    void *volatile allocated = malloc(1);
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    free(allocated);
+    return NULL;
+}
+
+#ifdef __linux__
+/* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
+ * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
+static void *bind_to_places(void *possible_) {
+    bool *possible = possible_;
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int ids[CPU_SETSIZE];
+        const int n = omp_get_place_num_procs(place);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (n <= 0 || n > CPU_SETSIZE) {
+            *possible = false;
+            continue;
+        }
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < n; i++)
+            if (ids[i] >= 0 && ids[i] < CPU_SETSIZE)
+                CPU_SET(ids[i], &set);
+        if (sched_setaffinity(0, sizeof set, &set))
+            *possible = false;
+    }
+    return NULL;
+}
+
+static bool places_exist(void) {
+    bool possible = true;
+    pthread_t thread;
+    if (omp_get_num_places() == 0)
+        return true;
+    if (pthread_create(&thread, NULL, bind_to_places, &possible))
+        return false;
+    pthread_join(thread, NULL);
+    return possible;
+}
+#else
+static bool places_exist(void) {
+    return true;
+}
+#endif
+
+/* How many of so many further threads could be started, all at a time. */
+static int startable(int wanted) {
+    pthread_t started[MOST_THREADS + 1];
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes))
+        return 0;
+    if (stack_bytes)
+        (void)pthread_attr_setstacksize(&attributes, stack_bytes);
+    int n = 0;
+    pthread_mutex_lock(&gate);
+    while (n < wanted && pthread_create(&started[n], &attributes, pass, &gate) == 0)
+        n++;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < n; i++)
+        pthread_join(started[i], NULL);
+    pthread_attr_destroy(&attributes);
+    return n;
+}
+
+/* Pools grow one at a time: between the check and the region, no other call starts threads.
+ * The thread that holds this lets go of it inside its region, when all are there. */
+static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
+
+/* With *grows the caller holds `growing`. */
+int bn_team_to_be_had(int threads, bool *grows) {
+    enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
+    if (threads == 1)
+        return 1;
+    const int have = omp_get_level() ? 1 : pool_size;
+    if (threads <= have)
+        return threads;
+    void *volatile room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
+    const bool has_room = room != NULL;
+    free(room);
+    if (!has_room)
+        return 1;
+    pthread_mutex_lock(&growing);
+    const int wanted = threads - have + 1, more = places_exist() ? startable(wanted) : 0;
+    if (more < wanted)
+        threads = have + (int)at_least(0, more - 1);
+    *grows = threads > 1;
+    if (!*grows)
+        pthread_mutex_unlock(&growing);
+    return threads;
+}
+
+/* Before a fork: a thread that has a pool in the child would wait for it when it ends. */
+static void leave_pool(void) {
+    if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
+        pool_size = 1;
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(leave_pool, NULL, NULL);
+}
+
+void bn_team_is_there(void) {
+    pthread_mutex_unlock(&growing);
+}
+
+/* A team of one leaves the pool as it was. */
+void bn_remember_team(int threads) {
+    if (threads > 1)
+        pool_size = threads;
+}
+#else
+int bn_team_to_be_had(int threads, bool *grows) {
+    (void)grows;
+    return threads;
+}
+
+void bn_team_is_there(void) {
+}
+
+void bn_remember_team(int threads) {
+    (void)threads;
+}
+#endif

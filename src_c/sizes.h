@@ -1,0 +1,35 @@
+/* sizes.h: arithmetic on sizes, which are int64_t everywhere. */
+#ifndef BN_SIZES_H
+#define BN_SIZES_H
+
+#include <stdint.h>
+
+/* Of a cache, on every machine that is known; what is aligned to it is merely slower elsewhere. */
+enum { LINE_BYTES = 64 };
+
+static inline int64_t at_most(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t at_least(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+static inline int64_t round_up(int64_t a, int64_t unit) {
+    return ceil_div(a, unit) * unit;
+}
+
+static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+#endif

@@ -1,0 +1,132 @@
+/* walk.h: how a chunk becomes blocks for the kernels. walk_rows.c does it where rows have
+ * columns of many channels, walk_runs.c for the long runs of one channel; walk.c has what
+ * they share.
+ */
+#ifndef BN_WALK_H
+#define BN_WALK_H
+
+#include <stddef.h>
+
+#include "plan.h"
+#include "sizes.h"
+
+/* A thread's own memory. The two passes run turn by turn on different tiles, so each keeps
+ * its coefficients. */
+typedef struct {
+    int64_t from[PASSES]; /* the channel whose coefficients come first; -1: none laid out */
+    bn_coefs coefs[PASSES];
+    char *column[PASSES]; /* (COEFS, columns) each */
+    bn_sums sums;
+    int64_t unflushed;           /* blocks in the float sums */
+    char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
+} bn_scratch;
+
+/* What is done to each block of a chunk. */
+typedef struct {
+    const bn_plan *plan;
+    const bn_dtype_kernels *kernels;
+    bn_scratch *scratch;
+    bn_sum_kernel *sum;     /* NULL: nothing is summed */
+    bn_write_kernel *write; /* NULL: nothing is written */
+    bn_coefs coefs;
+} bn_walk;
+
+/* A chunk of the n channels from `from` on; of one channel where runs are long. */
+typedef void bn_chunk_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
+bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs;
+bn_chunk_walk bn_walk_long_runs, bn_walk_long_runs_abreast;
+
+/* ---- where things are -------------------------------------------------- */
+
+/* Addresses are computed as integers: what a pass does not touch may be NULL. */
+static inline char *address(const char *from, int64_t bytes) {
+    return (char *)((uintptr_t)from + (uintptr_t)bytes);
+}
+
+/* Add the offset of the index-th place along axes, the last of them fastest. */
+static inline void add_offset(const bn_axis *axes, int n, int64_t index,
+                              int64_t offset[BN_OPERANDS]) {
+    for (int a = n - 1; a >= 0 && index; a--) {
+        int64_t at = index;
+        if (a > 0) {
+            at = index % axes[a].size;
+            index /= axes[a].size;
+        }
+        for (int o = 0; o < BN_OPERANDS; o++)
+            offset[o] += at * axes[a].stride[o];
+    }
+}
+
+static inline void position_offset(const bn_plan *plan, int64_t position,
+                                   int64_t offset[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        offset[o] = 0;
+    add_offset(plan->problem->outer, plan->problem->n_outer, position, offset);
+}
+
+static inline void run_offset(const bn_plan *plan, int64_t channel, int64_t position,
+                              int64_t offset[BN_OPERANDS]) {
+    position_offset(plan, position, offset);
+    add_offset(&plan->problem->channel, 1, channel, offset);
+}
+
+static inline void place_block(bn_block *b, const bn_plan *plan,
+                               const int64_t offset[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = address(plan->problem->data[o], offset[o]);
+}
+
+static inline void move_block(bn_block *b, const int64_t offset[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = address(b->data[o], offset[o]);
+}
+
+/* All operands by the same number of bytes. */
+static inline void advance_block(bn_block *b, int64_t bytes) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = address(b->data[o], bytes);
+}
+
+/* Behind so many repetitions. */
+static inline void step_block(bn_block *b, int64_t repeats) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b->data[o] = address(b->data[o], repeats * b->step[o]);
+}
+
+/* Do rows so many bytes apart begin at one place of their lines, in all that is written? */
+static inline bool lines_agree(const bn_plan *plan, const int64_t apart[BN_OPERANDS], int64_t q) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (plan->formula->pass[WRITE].writes >> o & 1 && q * apart[o] % LINE_BYTES)
+            return false;
+    return true;
+}
+
+/* ---- what both walks do ------------------------------------------------- */
+
+static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
+    float *floats = sums->float_sums ? sums->float_sums + column : NULL;
+    return (bn_sums){sums->plane + column, sums->stride, floats};
+}
+
+/* A block of up to eight rows, MOST_WRITE_STRANDS of them at a time. */
+static inline void write_block(const bn_walk *walk, const bn_block *block, const bn_coefs *coefs) {
+    if (block->rows <= MOST_WRITE_STRANDS) {
+        walk->write(block, coefs);
+        return;
+    }
+    for (int done = 0; done < block->rows; done += MOST_WRITE_STRANDS) {
+        bn_block b = *block;
+        b.rows = (int)at_most(MOST_WRITE_STRANDS, block->rows - done);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            b.data[o] = address(b.data[o], done * b.pitch[o]);
+        walk->write(&b, coefs);
+    }
+}
+
+/* The thread's buffer as a block of so many rows of n elements. */
+bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n);
+
+/* Bring n bytes of each operand that is summed together in the buffer. */
+void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes);
+
+#endif

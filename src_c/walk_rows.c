@@ -1,0 +1,190 @@
+/* walk_rows.c: rows with columns of many channels (CHANNELS_LAST, SHORT_RUNS).
+ *
+ * A chunk's rows are cut into strands of q consecutive rows:
+ *
+ *     strand 0   rows 0 ... q-1        block g: row g of every strand. The last strand may be
+ *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have a row less.
+ *     ...
+ *
+ * Where rows are a fixed pitch apart, blocks that follow one another are one call of the
+ * kernel. Where they are not (views with several outer axes), each block is gathered before
+ * it is summed.
+ */
+#include "walk.h"
+
+/* Columns of a chunk that are one segment of each row. */
+typedef struct {
+    int64_t column; /* in the row */
+    int64_t cols;   /* how many */
+    int64_t within; /* the position of the row's that they are of */
+    bn_block block; /* placed at position 0; cols */
+} segment;
+
+static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
+    return row * plan->positions_per_row + s->within;
+}
+
+/* Sum, write, or first the one and then the other, so few repetitions at a time that what was
+ * summed is still in cache. */
+static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
+    const bn_plan *plan = walk->plan;
+    const bn_coefs coefs = {(const char *)walk->coefs.column + column * plan->number,
+                            walk->coefs.stride};
+    const bn_sums sums = sums_from(&walk->scratch->sums, column);
+    int64_t left = b.repeats;
+    if (walk->sum && walk->write)
+        b.repeats = at_least(PIECE_BYTES / (b.rows * b.cols * bn_bytes_read(plan)), 1);
+    for (; left > 0; left -= b.repeats) {
+        b.repeats = at_most(b.repeats, left);
+        if (walk->sum)
+            walk->sum(&b, &coefs, &sums);
+        if (walk->write)
+            write_block(walk, &b, &coefs);
+        step_block(&b, b.repeats);
+    }
+}
+
+/* n rows at any distance: summed from a buffer, a piece of columns at a time; each written by
+ * itself. */
+static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
+    const bn_plan *plan = walk->plan;
+    bn_walk sum = *walk, write = *walk;
+    sum.write = NULL;
+    write.sum = NULL;
+    int64_t offset[MOST_STRANDS][BN_OPERANDS];
+    for (int k = 0; k < n; k++)
+        position_offset(plan, position_of(plan, s, row[k]), offset[k]);
+    for (int64_t done = 0; walk->sum && done < s->cols; done += PIECE) {
+        const bn_block piece = bn_gathered_block(walk, n, at_most(PIECE, s->cols - done));
+        const int64_t bytes = piece.cols * plan->size;
+        for (int k = 0; k < n; k++) {
+            char *from[BN_OPERANDS];
+            for (int o = 0; o < BN_OPERANDS; o++)
+                from[o] = address(s->block.data[o], offset[k][o] + done * plan->size);
+            bn_gather(walk, from, k * bytes, bytes);
+        }
+        sum_and_write(&sum, piece, s->column + done);
+    }
+    for (int k = 0; walk->write && k < n; k++) {
+        bn_block b = s->block;
+        b.rows = 1;
+        b.repeats = 1;
+        b.nontemporal = plan->nontemporal;
+        move_block(&b, offset[k]);
+        sum_and_write(&write, b, s->column);
+    }
+}
+
+/* How rows are cut into strands. */
+typedef struct {
+    int64_t rows, n, last;      /* of each strand, how many strands, rows of the last one */
+    int64_t apart[BN_OPERANDS]; /* bytes from one row to the next */
+} strands;
+
+static strands cut(const bn_walk *walk, int64_t n) {
+    const bn_plan *plan = walk->plan;
+    strands s = {.rows = ceil_div(n, walk->sum ? MOST_STRANDS : MOST_WRITE_STRANDS)};
+    for (int o = 0; o < BN_OPERANDS; o++)
+        s.apart[o] = plan->problem->n_outer == 1
+                         ? plan->problem->outer[0].stride[o] * plan->positions_per_row
+                         : 0;
+    /* Else they would meet register boundaries at different columns. */
+    if (!walk->sum && plan->nontemporal && !lines_agree(plan, s.apart, s.rows))
+        s.rows = n;
+    s.n = ceil_div(n, s.rows);
+    s.last = n - (s.n - 1) * s.rows;
+    return s;
+}
+
+/* Blocks g ... g + repeats - 1 of rows a fixed pitch apart. */
+static void even_blocks(const bn_walk *walk, const segment *s, const strands *cut, int64_t first,
+                        int rows, int64_t repeats) {
+    bn_block b = s->block;
+    b.rows = rows;
+    b.repeats = repeats;
+    b.nontemporal = walk->plan->nontemporal;
+    int64_t offset[BN_OPERANDS];
+    position_offset(walk->plan, position_of(walk->plan, s, first), offset);
+    move_block(&b, offset);
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b.step[o] = cut->apart[o];
+        b.pitch[o] = cut->rows * cut->apart[o];
+    }
+    sum_and_write(walk, b, s->column);
+}
+
+/* One segment of n rows from `row` on. */
+static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
+    const bn_plan *plan = walk->plan;
+    const strands strand = cut(walk, n);
+    const bool flushes = walk->sum && plan->floats;
+    const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
+    for (int64_t g = 0, unflushed = 0, blocks; g < strand.rows; g += blocks) {
+        const bool all = g < strand.last;
+        const int rows = (int)(all ? strand.n : strand.n - 1);
+        blocks = plan->evenly ? (all ? strand.last : strand.rows) - g : 1;
+        if (flushes)
+            blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
+        if (plan->evenly) {
+            even_blocks(walk, s, &strand, row + g, rows, blocks);
+        } else {
+            int64_t uneven[MOST_STRANDS];
+            for (int k = 0; k < rows; k++)
+                uneven[k] = row + k * strand.rows + g;
+            uneven_block(walk, s, uneven, rows);
+        }
+        unflushed += blocks;
+        if (flushes && (unflushed == FLUSH_BLOCKS || g + blocks == strand.rows)) {
+            walk->kernels->flush(&sums, s->cols);
+            unflushed = 0;
+        }
+    }
+}
+
+/* n rows of so many positions each, by segments. */
+static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
+                           int64_t n, int64_t positions) {
+    const bool contiguous = walk->plan->contiguous;
+    s->cols = contiguous ? channels * positions : channels;
+    s->block.cols = s->cols;
+    for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
+        s->within = within;
+        s->column = within * channels;
+        walk_strands(walk, s, row, n);
+    }
+}
+
+static int64_t rows_end(const bn_plan *plan, int64_t row) {
+    return at_most(row + plan->rows_per_chunk, plan->rows);
+}
+
+void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
+    const bn_plan *plan = walk->plan;
+    const int64_t row = chunk * plan->rows_per_chunk, end = rows_end(plan, row);
+    const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
+    segment s = {.column = 0};
+    int64_t offset[BN_OPERANDS] = {0};
+    add_offset(&plan->problem->channel, 1, from, offset);
+    place_block(&s.block, plan, offset);
+    walk_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
+    if (whole < end) /* the last row has fewer */
+        walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
+}
+
+void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
+    const bn_plan *plan = walk->plan;
+    const bn_problem *p = plan->problem;
+    const int64_t row = chunk * plan->rows_per_chunk, rows = rows_end(plan, row) - row;
+    const int64_t length = plan->contiguous ? n * plan->run : p->inner[p->n_inner - 1].size;
+    const int64_t segments = plan->contiguous ? 1 : plan->run / length;
+    segment s = {.cols = length, .block = {.cols = length}};
+    for (int64_t c = 0; c < (plan->contiguous ? 1 : n); c++)
+        for (int64_t i = 0; i < segments; i++) {
+            int64_t offset[BN_OPERANDS] = {0};
+            add_offset(&p->channel, 1, from + c, offset);
+            add_offset(p->inner, p->n_inner - 1, i, offset);
+            place_block(&s.block, plan, offset);
+            s.column = c * plan->run + i * length;
+            walk_strands(walk, &s, row, rows);
+        }
+}

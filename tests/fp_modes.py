@@ -1,0 +1,68 @@
+"""Floating-point modes that a caller may be in: set, and told by what they do."""
+
+import contextlib
+import ctypes
+import platform
+import sys
+
+import numpy as np
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+ARM = platform.machine().lower() in ("aarch64", "arm64")
+# name -> (control bits for x86's MXCSR, for Arm's FPCR, for Windows's _controlfp_s)
+FP_MODES = {
+    "default": (0, 0, 0),
+    "flush": (0x8040, 1 << 24, 0x1000000),  # FTZ and DAZ; FZ
+    "up": (0x4000, 0x400000, 0x200),
+    "down": (0x2000, 0x800000, 0x100),
+    "zero": (0x6000, 0xC00000, 0x300),
+}
+# Where fenv_t holds MXCSR or FPCR: glibc and musl, Apple.
+FENV_PLACE = {("linux", X86): 28, ("linux", ARM): 0, ("darwin", X86): 4, ("darwin", ARM): 8}
+FENV_AT = FENV_PLACE.get((sys.platform, True))
+if sys.platform != "win32" and FENV_AT is None:
+    FP_MODES = {"default": FP_MODES["default"]}
+# FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
+SERIOUS = 0b11100 if sys.platform == "win32" else 0b1101 if X86 else 0b111
+
+
+def math_library():
+    return ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
+
+
+@contextlib.contextmanager
+def fp_mode(name):
+    """Run with these control bits, where it is known how they are set."""
+    if sys.platform == "win32":
+        control = math_library()._controlfp_s
+        before = ctypes.c_uint()
+        control(ctypes.byref(before), 0, 0)
+        mask = 0x03000300  # subnormals and rounding
+        control(ctypes.byref(ctypes.c_uint()), FP_MODES[name][2], mask)
+        try:
+            yield
+        finally:
+            control(ctypes.byref(ctypes.c_uint()), before, mask)
+        return
+    libm = math_library()
+    env, changed = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
+    libm.fegetenv(env)
+    libm.fegetenv(changed)
+    if FENV_AT is not None:
+        place = slice(FENV_AT, FENV_AT + 4)
+        word = int.from_bytes(changed.raw[place], "little") | FP_MODES[name][0 if X86 else 1]
+        changed[place] = word.to_bytes(4, "little")
+    libm.fesetenv(changed)
+    try:
+        yield
+    finally:
+        libm.fesetenv(env)
+
+
+def fp_mode_in_effect():
+    """Name of the mode that this thread computes in."""
+    tiny, one, step = np.float32(2e-38), np.float32(1), np.float32(2**-26)
+    flushed, up, down = tiny * np.float32(0.1) == 0, one + step > 1, one - step < 1
+    if flushed or up:
+        return "flush" if flushed else "up"
+    return "default" if not down else "down" if -one - step < -1 else "zero"

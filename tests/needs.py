@@ -1,0 +1,17 @@
+"""What a test asks of the machine and of the build: marks to skip it where they lack it."""
+
+import os
+import sys
+
+import pytest
+
+from bn_ext import _core
+
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
+needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc or affinity")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+#: Newer CPythons warn that a process with threads forks: here that is the point.
+forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -1,0 +1,80 @@
+"""Other processes: Python with other code, in another environment, under other limits."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tree import TESTS
+
+
+def python(*arguments, cwd=None, timeout=120, **environment):
+    """Run Python with these arguments; a variable that is None is not there."""
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={name: value for name, value in variables.items() if value is not None},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def python_code(code, *options, **more):
+    """Run code; what is imported is what is installed, not what lies here."""
+    return python("-P", *options, "-c", code, **more)
+
+
+def strict(code, **more):
+    """The same with warnings as errors, at the level that is chosen where none is forced."""
+    return python_code(code, "-W", "error", **{"BN_EXT_ISA": None, **more})
+
+
+def printed_by(code, *options, **more):
+    """What code that must succeed prints."""
+    done = python_code(code, *options, **more)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+# ---- processes that make calls --------------------------------------------------------
+
+IMPORTS = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n"
+
+#: call(n): threads of a call on n rows of 64 channels; threads(): those that there are.
+CALL = """
+def call(n, **options):
+    x = np.ones((n, 64), np.float32)
+    v = np.ones(64, np.float32)
+    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1e-3, **options)
+    return _core._last_call()[0]
+def threads():
+    return len(os.listdir("/proc/self/task"))
+"""
+
+#: How a process gets at the OpenMP runtime that bn_ext has loaded; region(): a team of it.
+GOMP = f"""
+import ctypes, sys, threading
+sys.path.insert(0, {str(TESTS)!r})
+paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
+if not hasattr(gomp, "GOMP_parallel"):
+    print("no libgomp")
+    sys.exit()
+def region(threads, function):
+    gomp.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function), None, threads, 0)
+"""
+
+
+def in_new_process(code, **environment):
+    """The words that a fresh interpreter prints."""
+    return printed_by(IMPORTS + code, **environment).split()
+
+
+def with_libgomp(code, **environment):
+    """The same with region(), where the runtime is libgomp."""
+    printed = in_new_process(GOMP + code, **environment)
+    if printed == ["no", "libgomp"]:
+        pytest.skip("not linked against libgomp")
+    return printed

@@ -1,0 +1,182 @@
+"""Arguments: what is accepted, in every form that it may come in."""
+
+import array
+
+import numpy as np
+import pytest
+from cases import EPSILON, INPUTS, Problem, all_bits
+from refusals import refused
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+
+def test_accepted_kinds_of_arrays(rng, p, tmp_path):
+    want = p.run(bn_ext.batch_norm_backward)
+
+    def same(**changed):
+        arguments = {**p.arguments(), "epsilon": EPSILON, **changed}
+        grads = bn_ext.batch_norm_backward(**arguments)
+        for got, expected in zip(grads, want, strict=True):
+            assert type(got) is np.ndarray
+            assert got.tobytes() == expected.tobytes()
+
+    mapped = np.memmap(tmp_path / "src", np.float32, "w+", shape=p.src.shape)
+    mapped[...] = p.src
+    same(src=mapped)
+    frozen = p.src.copy()
+    frozen.flags.writeable = False
+    same(src=frozen)
+    same(mean=frozen_copy(p.mean), variance=frozen_copy(p.variance), gamma=frozen_copy(p.gamma))
+    same(src=memoryview(p.src))
+    same(mean=array.array("f", p.mean))
+
+    class Wrapped:
+        __array_interface__ = p.diff_dst.__array_interface__
+
+    same(diff_dst=Wrapped())
+
+    class Exported:
+        def __dlpack__(self, **options):
+            return p.diff_dst.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return p.diff_dst.__dlpack_device__()
+
+    same(diff_dst=Exported())
+    every_other = np.zeros(10, np.float32)
+    every_other[::2] = p.mean
+    same(mean=every_other[::2])
+    same(mean=p.mean[::-1].copy()[::-1])
+    unaligned = np.zeros(21, np.uint8)[1:].view(np.float32)
+    unaligned[...] = p.mean
+    same(mean=unaligned)
+    metadata = np.dtype(np.float32, metadata={"unit": "m"})
+    same(src=p.src.astype(metadata), mean=p.mean.astype(metadata))
+    same(num_threads=np.int64(2), epsilon=np.float64(EPSILON))
+    same(num_threads=2**100)
+    same(epsilon=np.array(EPSILON))
+
+
+def frozen_copy(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def test_matrices(rng):
+    p = Problem(rng, (6, 5), "NXC")
+    want = p.run(bn_ext.batch_norm_backward)
+    with pytest.warns(PendingDeprecationWarning):
+        p.src = np.matrix(p.src)
+    assert p.run(bn_ext.batch_norm_backward).diff_src.tobytes() == want.diff_src.tobytes()
+
+
+def test_sequences_are_what_numpy_makes_of_them(rng, p):
+    message = "^mean: expected float64 with float64 data, got float32"
+    refused(TypeError, message, p, src=p.src.tolist(), diff_dst=p.diff_dst.tolist())
+    refused(TypeError, "^src: expected an array of numbers: ", p, src=[[1.0], [2.0, 3.0]])
+    refused(TypeError, "^diff_dst: expected an array of numbers: ", p, diff_dst=([1.0], 2.0))
+    refused(TypeError, "^src: expected float32, .*, got int64", p, src=[[1, 2], [3, 4]])
+    refused(TypeError, "^src: expected float32, .*, got <U1", p, src=["a", "b"])
+    double = Problem(rng, (6, 4, 5), "NXC", "float64")
+    want = double.run(bn_ext.batch_norm_backward)
+    double.src, double.diff_dst = double.src.tolist(), tuple(double.diff_dst)
+    for found, wanted in zip(double.run(bn_ext.batch_norm_backward), want, strict=True):
+        assert found.tobytes() == wanted.tobytes()
+
+
+def test_sequences_as_vectors_only_in_the_exact_dtype(rng, p):
+    refused(
+        TypeError, "^mean: expected float32 with float32 data, got float64", p, mean=p.mean.tolist()
+    )
+    refused(
+        TypeError, "^gamma: expected float32 with float32 data, got int", p, gamma=[1, 2, 3, 4, 5]
+    )
+    refused(TypeError, "^gamma: ", p, gamma=[[1.0], [2.0, 3.0]])
+    double = Problem(rng, (6, 4, 5), "NXC", "float64")
+    grads = double.run(bn_ext.batch_norm_backward)
+    double.mean, double.gamma = double.mean.tolist(), tuple(double.gamma)
+    assert double.run(bn_ext.batch_norm_backward).diff_src.tobytes() == grads.diff_src.tobytes()
+    double.mean = [1, 2, 3, 4, 5]
+    with pytest.raises(TypeError, match="^mean: expected float64"):
+        double.run(bn_ext.batch_norm_backward)
+
+
+@pytest.mark.parametrize("flag", ["is_training", "param_grads"])
+def test_flags_by_other_names(p, flag):
+    for value in (True, False):
+        want = p.run(bn_ext.batch_norm_backward, **{flag: value})
+        for same in (int(value), np.bool_(value), np.int64(value)):
+            found = p.run(bn_ext.batch_norm_backward, **{flag: same})
+            assert all_bits(found) == all_bits(want)
+
+
+def test_a_list_can_be_converted_as_its_message_says(p):
+    message = r"^mean: .*, got float64; pass np.asarray\(mean, np.float32\)$"
+    mean = p.mean.tolist()
+    refused(TypeError, message, p, mean=mean)
+    p.mean = np.asarray(mean, np.float32)
+    p.run(bn_ext.batch_norm_backward)
+
+
+def test_messages_are_short(p):
+    """Whatever was given, no more than a line of it is shown."""
+
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError
+
+    long = "x" * 10_000
+    for changed in (
+        {"epsilon": 10**400}, {"epsilon": 10**5000}, {"epsilon": long}, {"num_threads": -(10**400)},
+        {"num_threads": -(10**5000)}, {"data_format": long}, {"data_format": Mute()},
+        {"is_training": long}, {"epsilon": Mute()}, {"num_threads": Mute()},
+    ):  # fmt: skip
+        (name,) = changed
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
+            p.run(bn_ext.batch_norm_backward, **changed)
+        assert len(str(caught.value)) < 200
+    refused(ValueError, "^epsilon: expected a finite number >= 0, got 1000", p, epsilon=10**400)
+
+
+class Exported:
+    """An array of another library, which says that its memory is that of a device."""
+
+    def __init__(self, array, device):
+        self.array, self.device = array, device
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+
+class Viewed(Exported):
+    """The same with `__array__`, as torch has it."""
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+# DLPack's numbers: the CPU, and host memory that CUDA and ROCm have pinned or manage.
+HOST = [1, 3, 11, 13]
+
+
+@pytest.mark.parametrize("kind", [Exported, Viewed])
+@pytest.mark.parametrize("device", range(1, 20))
+def test_devices(rng, device, kind):
+    """What the CPU can read comes in without a copy; nothing else is asked for its data."""
+    p = Problem(rng, (6, 5), "NXC")
+    arrays = p.arguments()
+    wanted = all_bits(p.run(bn_ext.batch_norm_backward))
+    for name in INPUTS:
+        changed = {**arrays, name: kind(arrays[name], device)}
+        if device in HOST:
+            grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
+            assert all_bits(grads) == wanted
+        else:
+            with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
+                bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)

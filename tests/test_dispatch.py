@@ -1,0 +1,70 @@
+"""Dispatch: the levels that this CPU has, and the one that is forced."""
+
+import platform
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from processes import strict
+
+import bn_ext
+from bn_ext import _core
+
+ISAS = bn_ext.available_isas()
+
+#: What /proc/cpuinfo calls the instructions that a level needs beside those of the one before.
+NEEDED = {
+    "baseline": "sse2",
+    "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe",
+    "v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+}
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="asks Linux's /proc/cpuinfo"
+)
+def test_levels_are_those_of_the_cpu():
+    """A level that goes missing is a loss of speed that no result shows."""
+    cpu = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    binary = Path(_core.__file__).read_bytes()
+    levels = []
+    for name, flags in NEEDED.items():
+        if not set(flags.split()) <= set(cpu[1].split()):
+            break
+        levels += [name] if name.encode() + b"\0" in binary else []
+    assert list(ISAS) == levels
+
+
+def test_best_isa_by_default():
+    done = strict("import bn_ext; print(bn_ext.get_isa())")
+    assert done.stdout.split() == [ISAS[-1]]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_forced_isa(isa):
+    code = "import bn_ext; print(bn_ext.get_isa()); bn_ext.show_config()"
+    done = strict(code, BN_EXT_ISA=isa)
+    assert done.stdout.split()[0] == isa
+    assert re.search(r"isa_forced +True", done.stdout)
+
+
+def test_an_empty_isa_is_none():
+    done = strict("import bn_ext; print(bn_ext.get_isa()); bn_ext.show_config()", BN_EXT_ISA="")
+    assert done.stdout.split()[0] == ISAS[-1]
+    assert re.search(r"isa_forced +False", done.stdout)
+
+
+@pytest.mark.parametrize("isa", ["v5", " ", "avx2", "V3"])
+def test_unknown_isa_is_an_import_error(isa):
+    done = strict("import bn_ext", BN_EXT_ISA=isa)
+    assert done.returncode != 0
+    assert f"ImportError: BN_EXT_ISA: expected one of {', '.join(ISAS)}" in done.stderr
+    assert f"got {isa!r}" in done.stderr
+
+
+def test_switching_in_process():
+    for isa in ISAS:
+        _core._use_isa(isa)
+        assert bn_ext.get_isa() == isa

@@ -1,0 +1,85 @@
+"""Dtypes: one table, and what of it is computed in what."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, arithmetic, dtype, half_ulp, unit
+from refusals import refused
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.parametrize("name", ["int32", "uint8", "bool", "complex64", "longdouble", "object"])
+@pytest.mark.parametrize("argument", INPUTS)
+def test_dtypes_outside_the_table(p, argument, name):
+    array = getattr(p, argument).astype(name)
+    refused(
+        TypeError, rf"^{argument}: expected .*float32.*, got {array.dtype}", p, **{argument: array}
+    )
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_mixed_data(rng, data):
+    p = Problem(rng, (6, 5), "NXC", data)
+    for other in DATA_DTYPES:
+        if other != data:
+            refused(
+                TypeError, rf"^diff_dst: expected {data}, like src, got {other}", p,
+                diff_dst=p.diff_dst.astype(dtype(other)),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("data", SHORT)
+def test_mixed_vectors(rng, data):
+    p = Problem(rng, (6, 5), "NXC", data, data)
+    for argument in ("variance", "gamma"):
+        refused(
+            TypeError, rf"^{argument}: expected {data}, like mean, got float32", p,
+            **{argument: getattr(p, argument).astype(np.float32)},
+        )  # fmt: skip
+
+
+def test_vectors_of_the_other_16_bit_type(rng):
+    p = Problem(rng, (6, 5), "NXC", "float16", "float16")
+    refused(
+        TypeError, "^mean: expected float32 or float16 with float16 data, got bfloat16", p,
+        mean=p.mean.astype(dtype("bfloat16")),
+    )  # fmt: skip
+
+
+def test_units():
+    """The bounds stand on these."""
+    assert unit("float32") == 2.0**-24
+    assert unit("float64") == 2.0**-53
+    assert unit("float16") == 2.0**-11
+    assert unit("bfloat16") == 2.0**-8
+    assert ml_dtypes.finfo(dtype("bfloat16")).eps == 2.0**-7
+    assert half_ulp(np.float64(1.5), "float16") >= 2.0**-11
+    assert [arithmetic(data) for data in DATA_DTYPES].count("float64") == 1
+
+
+def test_doubles_to_float32():
+    rng = np.random.default_rng(5)
+    numbers = rng.standard_normal(10000) * 10.0 ** rng.integers(-50, 45, 10000)
+    n = len(numbers)
+    data, vector = np.ones((1, n), np.float32), np.ones(n, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        want = numbers.astype(np.float32)
+    grads = bn_ext.batch_norm_backward_apply(
+        data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
+    )
+    assert (grads.diff_beta == want).all()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_the_table_and_nothing_else(rng, data):
+    """Vectors of each dtype beside data of each: computed if the table has them, or refused."""
+    for vector in DATA_DTYPES:
+        p = Problem(rng, (6, 5), "NXC", data, vector)
+        if (data, vector) in DTYPES:
+            grads = p.run(bn_ext.batch_norm_backward)
+            assert [a.dtype for a in grads] == [dtype(data), dtype(vector), dtype(vector)]
+        else:
+            refused(TypeError, f"^mean: expected .* with {data} data, got {vector}", p)

@@ -1,0 +1,77 @@
+"""The engine: an operation over a problem, tile after tile; what it overwrites has been read."""
+
+import pytest
+from cases import DTYPES, TENSORS, Problem, all_bits, shape
+
+import bn_ext
+from bn_ext import _core
+
+pytestmark = pytest.mark.quick
+
+
+IN_PLACE = [("NXC", 300, 40, 1), ("NXC", 50, 3, 9), ("NCX", 40, 6, 9), ("NCX", 9, 3, 900),
+            ("NCX", 2, 3, 9000)]  # fmt: skip
+
+
+@pytest.mark.parametrize("over", TENSORS)
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), IN_PLACE)
+def test_in_place(rng, data_format, outer, channels, inner, is_training, over):
+    """What is overwritten has been read by then: one pass reads and writes, if frozen."""
+    for types in DTYPES:
+        problem = Problem(rng, shape(outer, channels, inner, data_format), data_format, *types)
+        options = {"data_format": data_format, "is_training": is_training}
+        want = all_bits(problem.run(bn_ext.batch_norm_backward, **options))
+        target = getattr(problem, over)
+        grads = problem.run(bn_ext.batch_norm_backward, out=(target, None, None), **options)
+        assert grads.diff_src is target
+        assert all_bits(grads) == want
+
+
+def test_src_may_be_diff_dst(rng):
+    p = Problem(rng, (6, 7, 5), "NXC")
+    apart = p.run(bn_ext.batch_norm_backward, diff_dst=p.src.copy())
+    assert all_bits(p.run(bn_ext.batch_norm_backward, diff_dst=p.src)) == all_bits(apart)
+    together = p.src.copy()
+    grads = p.run(
+        bn_ext.batch_norm_backward, src=together, diff_dst=together, out=(together, None, None)
+    )
+    assert all_bits(grads) == all_bits(apart)
+
+
+#: Of many channels, so that there are many tiles: data_format, N, C, X.
+MANY_CHANNELS = [
+    ("NXC", 300, 400, 1),
+    ("NCX", 40, 300, 9),
+    ("NCX", 2, 100, 700),
+    ("NCX", 5, 60, 900),
+]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), MANY_CHANNELS)
+def test_tiles_decide_no_bit(rng, data_format, outer, channels, inner, is_training):
+    """A channel at a time or all; stores past the caches or into them; shared out or not."""
+    for types in DTYPES:
+        p = Problem(rng, shape(outer, channels, inner, data_format), data_format, *types)
+        found = set()
+        for l2, last_level in ((1, 1), (1 << 18, 1), (1 << 40, 1 << 40)):
+            _core._set_cache_sizes(l2, last_level)
+            for threads in (1, 2, 16):
+                grads = p.run(
+                    bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training,
+                    num_threads=threads,
+                )  # fmt: skip
+                found.add(tuple(all_bits(grads)))
+        assert len(found) == 1
+
+
+def test_sizes_of_tiles_differ(rng):
+    """Else the test above would compare a thing with itself: more tiles are more tasks."""
+    p = Problem(rng, (2, 100, 700), "NCX")
+    tasks = []
+    for l2 in (1, 1 << 40):
+        _core._set_cache_sizes(l2, 1)
+        p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1)
+        tasks.append(_core._last_call()[1])
+    assert tasks[0] > tasks[1]

@@ -1,0 +1,79 @@
+"""The floating-point environment: calls compute in the default mode and give the caller's back."""
+
+import numpy as np
+import pytest
+from cases import Problem
+from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
+from needs import needs_linux, needs_openmp
+from processes import with_libgomp
+
+import bn_ext
+
+
+@pytest.mark.parametrize("name", FP_MODES)
+def test_fp_modes_take_effect(name):
+    """Without this, the factor below would test nothing."""
+    with fp_mode(name):
+        found = fp_mode_in_effect()
+    assert (found, fp_mode_in_effect()) == (name, "default")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", FP_MODES)
+def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
+    """And no operation of ours has raised an exception flag there."""
+    problem = Problem(rng, (300, 70), "NXC")
+    problem.variance[0], problem.diff_dst[5] = -1, np.inf  # invalid; divisions by zero below
+    sums = bn_ext.batch_norm_backward_reduce(problem.src, problem.diff_dst, problem.mean)
+    out = [np.empty_like(a) for a in (problem.src, problem.mean, problem.mean)]
+    data = (problem.src, problem.diff_dst)
+    calls = {
+        "backward": lambda: problem.run(
+            bn_ext.batch_norm_backward, epsilon=0.0, out=out, num_threads=threads
+        ),
+        "reduce": lambda: bn_ext.batch_norm_backward_reduce(
+            *data, problem.mean, num_threads=threads
+        ),
+        "apply": lambda: bn_ext.batch_norm_backward_apply(
+            *data, *problem.vectors(), sums, 300, epsilon=0.0, out=out, num_threads=threads
+        ),
+    }
+    problem.variance[1] = 0
+    libm = math_library()
+    for what, call in calls.items():
+        with fp_mode(name):
+            libm.feclearexcept(SERIOUS)
+            call()
+            flags = libm.fetestexcept(SERIOUS)
+            found = fp_mode_in_effect()
+        assert (found, flags) == (name, 0), what
+
+
+@needs_openmp
+@needs_linux
+def test_pool_that_another_made_in_another_mode():
+    """Threads keep the floating-point mode they started in, but run our calls in the default."""
+    code = """
+from fp_modes import fp_mode, fp_mode_in_effect
+with fp_mode("flush"):
+    region(4, lambda data: None)
+dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
+for training in (True, False):
+    one, four = (
+        bn_ext.batch_norm_backward(
+            dy, dy, v, v, epsilon=0, is_training=training, num_threads=k, out=None
+        ).diff_src.tobytes()
+        for k in (1, 4)
+    )
+    print(one == four, any(one), _core._last_call()[0])
+modes = {}
+def look(data):
+    modes[threading.get_ident()] = fp_mode_in_effect()
+region(4, look)
+here = modes.pop(threading.get_ident())
+print(here, len(modes), *set(modes.values()))
+"""
+    printed = with_libgomp(code)
+    assert printed[:6] == ["True", "True", "4"] * 2
+    assert printed[6:] == ["default", "3", "flush"]

@@ -1,0 +1,89 @@
+"""The machine: caches, CPUs, forks."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cases import LARGE, Problem, threads_used
+from needs import CPUS, needs_fork, needs_linux, needs_openmp
+from processes import CALL, in_new_process
+
+import bn_ext
+from bn_ext import _core
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@pytest.mark.skipif(not CACHES.is_dir(), reason="asks Linux's /sys")
+@pytest.mark.parametrize(("k", "level"), [(0, 2), (1, 3)])
+def test_cache_sizes_are_those_of_the_system(k, level):
+    path = CACHES / f"index{level}" / "size"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    number, unit = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip()).groups()
+    assert _core._cache_sizes()[k] == int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
+
+
+@needs_linux
+def test_one_cpu_alone():
+    printed = in_new_process(
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+        + CALL
+        + "\nprint(call(40000), call(40000, num_threads=8))"
+    )
+    assert printed[0] == "1"
+
+
+@needs_fork
+@needs_linux
+def test_config_says_forked():
+    code = (
+        "pid = os.fork()\n"
+        "if pid == 0: print(bn_ext.show_config(mode='dicts')['forked'], flush=True); os._exit(0)\n"
+        "os.waitpid(pid, 0); print(bn_ext.show_config(mode='dicts')['forked'])"
+    )
+    assert in_new_process(code) == ["True", "False"]
+
+
+@needs_fork
+@needs_openmp
+def test_fork_while_another_thread_is_inside_a_call():
+    printed = in_new_process(
+        CALL
+        + """
+import threading, warnings
+warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        call(40000, num_threads=4)
+callers = [threading.Thread(target=work) for _ in range(2)]
+for caller in callers: caller.start()
+right = 0
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if call(40000, num_threads=4) == 1 else 1)
+    right += os.waitpid(child, 0)[1] == 0
+stop.set()
+for caller in callers: caller.join()
+print(right, call(40000, num_threads=4))
+"""
+    )
+    assert printed[0] == "30"
+
+
+@needs_openmp
+def test_omp_num_threads_beyond_the_cpus():
+    code = CALL + "print(_core._default_threads())"
+    assert int(in_new_process(code, OMP_NUM_THREADS="1000")[0]) <= CPUS
+
+
+@needs_openmp
+def test_quota_of_the_container(rng):
+    p = Problem(rng, LARGE, "NXC")
+    try:
+        _core._set_cpu_quota(1)
+        assert threads_used(p) == 1
+    finally:
+        _core._set_cpu_quota(bn_ext.show_config(mode="dicts")["cpu_quota"] or 0)

@@ -1,0 +1,108 @@
+"""The schedule: how many threads a call takes, and who does the work of those that do not come."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cases import LARGE, Problem, all_bits, threads_used
+from needs import needs_cpus, needs_linux, needs_openmp
+from processes import CALL, in_new_process, with_libgomp
+
+import bn_ext
+from bn_ext import _core
+
+#: Problems whose work is shared out in each of the three orders; more shares than threads come.
+FEWER = """
+problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096))]
+def most_threads():  # -1: other bits than one thread's
+    rng, used = np.random.default_rng(0), []
+    for shape, caches in problems:
+        _core._set_cache_sizes(*caches)
+        src, diff_dst = rng.standard_normal((2, *shape), np.float32)
+        v, found = np.ones(shape[1], np.float32), []
+        for k in (1, 4):
+            for training in (True, False):
+                found.append([a.tobytes() for a in bn_ext.batch_norm_backward(
+                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
+                    num_threads=k)])
+        used.append(_core._last_call()[0])
+        if found[:2] != found[2:]:
+            return -1
+    return max(used)
+"""
+
+
+@needs_openmp
+@pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
+def test_fewer_threads_than_asked_for(variable):
+    """Threads that start do the work of those that do not."""
+    value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
+    (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
+    assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))
+
+
+@needs_openmp
+@needs_linux
+def test_inside_another_region():
+    """Where OpenMP gives a caller no second level of threads, each has the work of four."""
+    code = """
+found = []
+region(2, lambda data: found.append(most_threads()))
+print(*found)
+"""
+    assert with_libgomp(FEWER + code) == ["1", "1"]
+
+
+@needs_openmp
+class TestHowMany:
+    def test_as_told(self, rng):
+        p = Problem(rng, (40000, 4), "NXC")
+        for k in (1, 2, 3, 4):
+            used = threads_used(p, num_threads=k)
+            tasks = _core._last_call()[1]
+            assert used == min(k, tasks)
+            assert tasks > 2
+
+    def test_never_more_than_tasks(self, rng):
+        p = Problem(rng, (1, 8), "NXC")
+        assert threads_used(p, num_threads=16) == 1
+        assert _core._last_call() == (1, 1)
+
+    @needs_cpus
+    def test_by_size(self, rng):
+        assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
+        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 19)
+
+    def test_a_million(self):
+        """More than a thousand threads are never started, whatever is asked for."""
+        code = """
+x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
+bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
+print(*_core._last_call())
+"""
+        used, tasks = map(int, in_new_process(code, OMP_STACKSIZE="64k"))
+        assert used <= 1024 < tasks
+
+    @needs_cpus
+    @needs_linux
+    def test_small_problems_enter_no_region(self):
+        code = CALL + "call(1000); print(threads()); call(10**5); print(threads())"
+        small, large = in_new_process(code, OPENBLAS_NUM_THREADS="1")
+        assert int(small) == 1
+        assert int(large) > 1
+
+    def test_far_more_than_cpus(self, rng):
+        p = Problem(rng, (3, 300, 2000), "NCX")
+        want = all_bits(p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1))
+        grads = p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=64)
+        assert _core._last_call()[0] == 64
+        assert all_bits(grads) == want
+
+
+@needs_openmp
+def test_the_last_call_is_that_of_the_thread_that_asks(rng):
+    p, q = Problem(rng, (40_000, 4), "NXC"), Problem(rng, (1, 8), "NXC")
+    with ThreadPoolExecutor(1) as other:
+        mine = threads_used(p, num_threads=3), _core._last_call()
+        assert other.submit(threads_used, q, num_threads=3).result() == 1
+        assert (mine[0], _core._last_call()) == (3, mine[1])
+        assert other.submit(_core._last_call).result() == (1, 1)
