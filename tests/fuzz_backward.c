@@ -16,6 +16,7 @@
 
 #include "axes.h"
 #include "kernels/kernels.h"
+#include "machine.h"
 
 enum { MOST_AXES = 6, MOST_ELEMENTS = 60000, MOST_CHANNELS = 600, LONGEST = 9000 };
 

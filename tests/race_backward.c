@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "axes.h"
+#include "machine.h"
 
 typedef struct {
     ptrdiff_t outer, channels, inner;
