@@ -141,7 +141,7 @@ def test_an_exporters_own_failure_is_not_hidden(p):
         object(),
         np.complex128(1),
         np.array(1j),
-        np.timedelta64(1),
+        np.timedelta64(1, "s"),
         np.array("1e-3", object),
         np.array("1e-3"),
         np.ones(1),
@@ -246,7 +246,8 @@ def test_unknown_data_format(p, data_format):
 
 @pytest.mark.parametrize("flag", ["is_training", "param_grads"])
 @pytest.mark.parametrize(
-    "value", ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1)]
+    "value",
+    ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1, "s")],
 )
 def test_flags_that_are_neither_true_nor_false(p, flag, value):
     refused(TypeError, f"^{flag}: expected True or False, got", p, **{flag: value})

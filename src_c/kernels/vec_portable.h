@@ -11,7 +11,20 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Under a sanitizer the checks of fully inlined loops would take a compiler minutes. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#ifdef SANITIZED
+#define INLINE static inline
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 typedef float f32v __attribute__((vector_size(VEC_BYTES)));
 typedef double f64v __attribute__((vector_size(VEC_BYTES)));
