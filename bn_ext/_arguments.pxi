@@ -233,6 +233,13 @@ cdef int convert(Call *c, int role, object a) except -1:
     return keep(c, role, as_array(a, NAME_OF_ROLE[role]))
 
 
+cdef int convert_flags(Call *c, object is_training, object param_grads) except -1:
+    """First of all: a flag runs none of the caller's code, and costs nothing to refuse."""
+    c.problem.training = as_flag(is_training, "is_training")
+    c.grads_wanted = as_flag(param_grads, "param_grads")
+    return 0
+
+
 cdef int convert_data(Call *c, object src, object diff_dst, object mean, object data_format,
                       object num_threads) except -1:
     """What every function takes."""
@@ -243,10 +250,8 @@ cdef int convert_data(Call *c, object src, object diff_dst, object mean, object 
     return convert(c, MEAN, mean)
 
 
-cdef int convert_statistics(Call *c, object variance, object gamma, object epsilon,
-                            object is_training) except -1:
+cdef int convert_statistics(Call *c, object variance, object gamma, object epsilon) except -1:
     """What turns sums into a gradient."""
-    c.problem.training = as_flag(is_training, "is_training")
     c.problem.epsilon = as_epsilon(epsilon)
     convert(c, VARIANCE, variance)
     return 0 if gamma is None else convert(c, GAMMA, gamma)
@@ -259,9 +264,8 @@ cdef int convert_sums(Call *c, object sums, object count) except -1:
     return 0
 
 
-cdef tuple convert_out(Call *c, object param_grads, object out):
+cdef tuple convert_out(Call *c, object out):
     """The arrays to write to; returned as they were given, None for each that was not."""
-    c.grads_wanted = as_flag(param_grads, "param_grads")
     if out is None:
         return NONE_GIVEN
     given = as_out(out, c.grads_wanted)

@@ -195,9 +195,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     cdef Call c
     begin(&c, WHOLE)
     try:
+        convert_flags(&c, is_training, param_grads)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(&c, variance, gamma, epsilon, is_training)
-        return call(&c, convert_out(&c, param_grads, out))
+        convert_statistics(&c, variance, gamma, epsilon)
+        return call(&c, convert_out(&c, out))
     finally:
         end(&c)
 
@@ -303,9 +304,10 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     cdef Call c
     begin(&c, APPLY)
     try:
+        convert_flags(&c, is_training, param_grads)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(&c, variance, gamma, epsilon, is_training)
+        convert_statistics(&c, variance, gamma, epsilon)
         convert_sums(&c, sums, count)
-        return call(&c, convert_out(&c, param_grads, out))
+        return call(&c, convert_out(&c, out))
     finally:
         end(&c)

@@ -228,6 +228,13 @@ static size_t bytes_of_sums(const engine *e) {
     return (size_t)(MOST_SUMS * e->plan.channels) * sizeof(double);
 }
 
+/* The sums themselves are a result: every NaN of theirs is the canonical one, too. */
+static void copy_out(const engine *e, double *sums_out) {
+    const double *sums = e->channels.sums.plane;
+    for (int64_t i = 0; i < MOST_SUMS * e->plan.channels; i++)
+        sums_out[i] = isnan(sums[i]) ? fabs((double)NAN) : sums[i];
+}
+
 static void finish_with(const engine *e, const double *sums_in) {
     memcpy(e->channels.sums.plane, sums_in, bytes_of_sums(e));
     e->operation->finish(&e->channels, 0, e->plan.channels);
@@ -296,7 +303,7 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
             finish_with(e, call->sums_in);
         bn_schedule_run(&s, threads, team);
         if (call->sums_out)
-            memcpy(call->sums_out, e->channels.sums.plane, bytes_of_sums(e));
+            copy_out(e, call->sums_out);
         status = BN_OK;
     }
     free(team);

@@ -58,6 +58,10 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--shapes", "4"], "each at least 1, like 8x64x28x28, got '4'"),
         (["bench", "--shapes", "4x0"], "each at least 1, like 8x64x28x28, got '4x0'"),
         (["bench", "--shapes", "ax3"], "each at least 1, like 8x64x28x28, got 'ax3'"),
+        (["bench", "--shapes", "x".join(["9" * 10] * 2)], "fewer than 2**60 elements, got '999"),
+        (["bench", "--shapes", "x".join("1" * 71)], "expected at most 32 sizes"),
+        (["bench", "--threads", "z" * 99], f"got '{'z' * 57}...'"),
+        (["verify", "--seed", "-1"], "expected a whole number, 0 or more, got '-1'"),
         (["bench", "--seconds", "0"], "expected a number of seconds, more than 0, got '0'"),
         (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
@@ -70,6 +74,8 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--plot", "x"], "--plot x: expected a file name that ends in "),
         (["bench", "--plot", "x.foo"], "--plot x.foo: expected a file name that ends in "),
         (["info", "--with", "no_such_module"], "--with no_such_module: cannot be imported"),
+        (["info", "--with", ""], "--with '': cannot be imported (Empty module name)"),
+        (["info", "--with", ".."], "--with ..: cannot be imported"),
     ],
 )
 def test_wrong_usage_ends_with_2(capsys, monkeypatch, tmp_path, arguments, message):

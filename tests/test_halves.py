@@ -68,3 +68,17 @@ def test_a_part_without_channels(rng):
         p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON, out=tuple(found)
     )
     assert all(a is b for a, b in zip(given, found, strict=True))
+
+
+@pytest.mark.parametrize("data", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("x", [1, 5, 1100])
+def test_sums_that_are_nan_have_one_pattern(rng, isa, data, data_format, x):
+    """Which CPUs and additions leave NaN with either sign."""
+    p = Problem(rng, shape(9, 4, x, data_format), data_format, data)
+    for array, sign in ((p.src, -1), (p.diff_dst, 1)):
+        np.moveaxis(array, p.axis, 0)[2].flat[::4] = np.copysign(np.nan, sign)
+        np.moveaxis(array, p.axis, 0)[1].flat[:2] = np.inf, -np.inf
+    sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, data_format=data_format)
+    assert np.isnan(sums[[0, 0, 1], [1, 2, 2]]).all()
+    assert set(sums[np.isnan(sums)].view(np.uint64)) == {0x7FF8 << 48}

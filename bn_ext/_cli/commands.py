@@ -13,7 +13,7 @@ from bn_ext._bench.peers import MODES, PEERS
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
 from bn_ext._cli.bench import BENCH, bench
 from bn_ext._cli.info import INFO, info
-from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_threads
+from bn_ext._cli.usage import UsageError, as_seconds, as_seed, as_shape, as_threads
 from bn_ext._verify import command as _verify
 
 __all__ = ["run"]
@@ -55,7 +55,7 @@ def add_verify(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "--seed", type=int, default=0, help="seed of the random values (default: %(default)s)"
+        "--seed", type=as_seed, default=0, help="seed of the random values (default: %(default)s)"
     )
     command.add_argument(
         "--bench", action="store_true", help="also print each kernel's speed at each level"

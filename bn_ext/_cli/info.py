@@ -22,8 +22,8 @@ def info(options: argparse.Namespace) -> int:
     for name in options.together_with:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise UsageError(f"--with {name}: cannot be imported ({error})") from None
+        except (ImportError, TypeError, ValueError) as error:
+            raise UsageError(f"--with {name or repr(name)}: cannot be imported ({error})") from None
     config = bn_ext.show_config(mode="dicts")
     assert config is not None
     if options.json:

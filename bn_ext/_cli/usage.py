@@ -13,6 +13,7 @@ from bn_ext._bench.problems import Shape
 __all__ = [
     "UsageError",
     "as_seconds",
+    "as_seed",
     "as_shape",
     "as_threads",
     "demand_picture",
@@ -32,6 +33,10 @@ def needs(module: str, what: str, extra: str) -> None:
         raise UsageError(f"{what} needs {module}: pip install 'bn_ext[{extra}]'") from None
 
 
+def shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
 def as_shape(text: str) -> Shape:
     """8x64x28x28 or 8,64,28,28 as (N, C, ...)."""
     try:
@@ -40,9 +45,21 @@ def as_shape(text: str) -> Shape:
         shape = ()
     if len(shape) < 2 or min(shape) < 1:
         raise argparse.ArgumentTypeError(
-            f"expected N, C and any other sizes, each at least 1, like 8x64x28x28, got {text!r}"
+            "expected N, C and any other sizes, each at least 1, like 8x64x28x28, "
+            f"got {shown(text)}"
+        )
+    # NumPy's own limits, of any version and for any dtype.
+    if len(shape) > 32 or 8 * math.prod(shape) >= 1 << 63:
+        raise argparse.ArgumentTypeError(
+            f"expected at most 32 sizes and fewer than 2**60 elements, got {shown(text)}"
         )
     return shape
+
+
+def as_seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {shown(text)}")
+    return int(text)
 
 
 def as_seconds(text: str) -> float:
@@ -51,13 +68,13 @@ def as_seconds(text: str) -> float:
     except ValueError:
         value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {shown(text)}")
     return value
 
 
 def as_threads(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {shown(text)}")
     return int(text)
 
 
