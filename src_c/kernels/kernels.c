@@ -22,17 +22,6 @@
 #define COMPUTED(x) JOIN(ARITHMETIC, x)
 #define NAMED(x)    JOIN(x, STORAGE)
 
-/* Not inlined. Where gcc also knows which registers a call in a loop leaves alone, it keeps
- * things in those that would be better off in memory (a twentieth of a sum's speed). */
-#if defined(__has_attribute)
-#if __has_attribute(noipa)
-#define APART __attribute__((noipa))
-#endif
-#endif
-#ifndef APART
-#define APART __attribute__((noinline))
-#endif
-
 /* f32_BYTES, f32_LOSES, ...: the dtype table, as constants. */
 #define FACTS(code, c_name, name, computed, size, summing)                                         \
     c_name##_BYTES = size, c_name##_LOSES = summing == LOSES,                                      \
