@@ -14,7 +14,8 @@ pytestmark = pytest.mark.quick
 @pytest.mark.parametrize("name", ["int32", "uint8", "bool", "complex64", "longdouble", "object"])
 @pytest.mark.parametrize("argument", INPUTS)
 def test_dtypes_outside_the_table(p, argument, name):
-    array = getattr(p, argument).astype(name)
+    with np.errstate(invalid="ignore"):  # what a negative number becomes does not matter
+        array = getattr(p, argument).astype(name)
     refused(
         TypeError, rf"^{argument}: expected .*float32.*, got {array.dtype}", p, **{argument: array}
     )

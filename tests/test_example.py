@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES
+from cases import DATA_DTYPES, OUTPUTS
+from processes import python
 from tree import ROOT, load
 
 
@@ -125,3 +126,9 @@ def test_the_picture(example, monkeypatch, tmp_path):
     for panel, image in zip(right, shown, strict=True):
         (k,) = np.flatnonzero((history.images == image).all(axis=(1, 2)))
         assert str(history.predictions[k]) == str(history.labels[k]) == panel.get_title()
+
+
+def test_the_plain_loop_says_how_far_bn_ext_is():
+    done = python(ROOT / "examples" / "plain_loop.py")
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == OUTPUTS

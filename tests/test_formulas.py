@@ -7,8 +7,7 @@ once and adds what error bounds are made of.
 import numpy as np
 import pytest
 from bounds import distance, errors, reference_of
-from cases import DTYPES, FORMATS, OUTPUTS, Problem, shape
-from processes import python
+from cases import DTYPES, FORMATS, Problem, shape
 from tree import ROOT, load
 
 import bn_ext
@@ -82,9 +81,3 @@ def test_the_plain_loop_takes_any_rank(rng, is_training):
             ):
                 assert found.shape == wanted.shape
                 np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=1e-12, atol=1e-13)
-
-
-def test_the_script_says_how_far_bn_ext_is():
-    done = python(PLAIN_LOOP)
-    assert done.returncode == 0, done.stderr
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == OUTPUTS
