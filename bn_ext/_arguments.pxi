@@ -207,7 +207,7 @@ cdef tuple as_out(object out, bint param_grads):
             f"got {type(out).__name__}"
         )
     out = tuple(out)
-    if len(out) != 3:
+    if len(out) != len(OUTPUTS):
         raise ValueError(
             f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
             f"got {len(out)} entries"

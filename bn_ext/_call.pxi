@@ -170,7 +170,7 @@ cdef inline int expected_dtype(const Call *c, int role) noexcept:
 cdef object expected_shape(const Call *c, int role):
     if is_vector(role):
         return (c.channels,)
-    return (2, c.channels) if role == SUMS else shape_of(&c.view[SRC])
+    return (MOST_SUMS, c.channels) if role == SUMS else shape_of(&c.view[SRC])
 
 
 cdef bint fits(const Call *c, int role) noexcept:
@@ -179,7 +179,7 @@ cdef bint fits(const Call *c, int role) noexcept:
     if is_vector(role):
         return view.ndim == 1 and view.shape[0] == c.channels
     if role == SUMS:
-        return view.ndim == 2 and view.shape[0] == 2 and view.shape[1] == c.channels
+        return view.ndim == 2 and view.shape[0] == MOST_SUMS and view.shape[1] == c.channels
     return bn_same_shape(view, &c.view[SRC])
 
 

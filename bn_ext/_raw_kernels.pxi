@@ -51,7 +51,7 @@ def _run_kernel(isa, dtype, pass_, formula, block, const unsigned char[:, ::1] c
     """Run the kernel of a pass ("sum" or "write") of a formula `calls` times. Nothing is checked.
 
     block: (addresses, pitches, steps, repeats, rows, cols, nontemporal, uniform), the
-    first three for src, diff_dst and diff_src. coefs: (BN_COEFS, bytes), planes of
+    first three for src, diff_dst and diff_src. coefs: (COEFS, bytes), planes of
     `stride` numbers. planes, float_sums: the sums, as kernels.h has them.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)

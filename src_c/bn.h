@@ -62,7 +62,8 @@ typedef struct {
 } bn_vector;
 
 /* The axes before the channel (outer), the channel, the axes after it (inner),
- * slowest first, neighbours merged wherever all operands allow. The last axis
+ * slowest first, neighbours merged wherever all operands allow. An operand that the call
+ * does not touch has the strides of src. The last axis
  * of all is contiguous in every operand. Without axes, outer or inner is 1. */
 typedef struct {
     bn_dtype dtype;

@@ -207,6 +207,8 @@ static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t fro
         keep_columns(e, s, from, n, chunk);
 }
 
+_Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
+
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
@@ -301,7 +303,7 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
         prepare(e);
         if (call->sums_in)
             finish_with(e, call->sums_in);
-        bn_schedule_run(&s, threads, team);
+        bn_schedule_carry_out(&s, threads, team);
         if (call->sums_out)
             copy_out(e, call->sums_out);
         status = BN_OK;

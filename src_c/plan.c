@@ -43,8 +43,8 @@
  * --report rows` on either side of the bound measures it again. */
 enum {
     WIDE_ENOUGH = 128,    /* channels: 16-bit ones fill four of the widest registers */
-    MERGED_COLUMNS = 256, /* of a row of several positions, at least: twice as many */
-    MERGED_UNIT = 32,     /* they are a multiple of it: 16-bit elements of the widest register */
+    ROW_COLUMNS = 256,    /* of a row of several positions, at least: twice as many */
+    ROW_UNIT = 32,        /* they are a multiple of it: 16-bit elements of the widest register */
     LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
     LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
     LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
@@ -119,8 +119,8 @@ static void plan_channels_last(bn_plan *plan) {
     plan->form = CHANNELS_LAST;
     plan->columns_per_channel = 1;
     if (plan->channels < WIDE_ENOUGH) {
-        const int64_t unit = MERGED_UNIT / greatest_common_divisor(plan->channels, MERGED_UNIT);
-        const int64_t units = ceil_div(MERGED_COLUMNS, unit * plan->channels);
+        const int64_t unit = ROW_UNIT / greatest_common_divisor(plan->channels, ROW_UNIT);
+        const int64_t units = ceil_div(ROW_COLUMNS, unit * plan->channels);
         plan->positions_per_row = at_most(unit * units, plan->positions);
     }
     plan->rows = ceil_div(plan->positions, plan->positions_per_row);
@@ -199,7 +199,8 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     return width;
 }
 
-/* Writing past the cache pays where what is touched would not stay there (measured). */
+/* Writing past the cache pays where what is touched would not stay there: three quarters of it,
+ * since others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
 static bool past_the_cache(const bn_plan *plan) {
     const int64_t elements = plan->channels * plan->positions * plan->run;
     return elements * bn_bytes_touched(plan) > bn_last_level_bytes() / 4 * 3;

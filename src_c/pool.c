@@ -25,7 +25,7 @@
 /* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
  * the step where a second thread joins). */
 enum { ELEMENTS_PER_THREAD = 65536 };
-/* Of a call; startable has room for them on its stack. */
+/* Of a call: more than any CPU has; startable has room for them on its stack, 8 kB. */
 enum { MOST_THREADS = 1024 };
 
 /* ---- how many threads -------------------------------------------------- */
@@ -90,8 +90,8 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
  * last team, so that is what is remembered; a region that somebody else enters on this
  * thread, in the same libgomp and with fewer threads, goes unseen. */
 static _Thread_local int pool_size = 1;
-static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
-enum { USUAL_STACK = 8 << 20 };
+static size_t stack_bytes;      /* that the environment asks for; 0: the system's choice */
+enum { USUAL_STACK = 8 << 20 }; /* of Linux (ulimit -s) */
 
 /* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
  * runtimes ignore. */

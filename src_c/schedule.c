@@ -53,7 +53,7 @@ typedef enum { SOLO, PHASES, LIST } order;
 
 /* The next item of one thread's share; a cache line each. */
 typedef struct {
-    _Alignas(64) atomic_llong next;
+    _Alignas(LINE_BYTES) atomic_llong next;
 } cursor;
 
 typedef struct {
@@ -63,7 +63,7 @@ typedef struct {
     int threads;   /* as asked for: where fewer come, they take the others' shares */
     atomic_int entered;
     atomic_llong *left; /* per tile: first tasks still running or to come; -1: finished */
-    cursor *cursors;    /* (2, threads): of each pass */
+    cursor *cursors;    /* (BOTH_PASSES, threads) */
 } bn_team;
 
 /* Looks before a waiting thread offers its CPU to others: as many as libgomp's idle threads
@@ -87,7 +87,7 @@ static void relax(int *tries) {
 
 static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    s->task(s->work, scratch, 0, tile, task);
+    s->task(s->work, scratch, FIRST_PASS, tile, task);
     if (atomic_fetch_sub_explicit(&team->left[tile], 1, memory_order_acq_rel) == 1) {
         s->finish(s->work, tile);
         atomic_store_explicit(&team->left[tile], -1, memory_order_release);
@@ -99,7 +99,7 @@ static void second_task(bn_team *team, void *scratch, int64_t tile, int64_t task
     int tries = 0;
     while (s->first && atomic_load_explicit(&team->left[tile], memory_order_acquire) >= 0)
         relax(&tries);
-    s->task(s->work, scratch, 1, tile, task);
+    s->task(s->work, scratch, SECOND_PASS, tile, task);
 }
 
 /* Item i of the list. Round t of tiles + ahead rounds holds the sum of tile t and
@@ -132,19 +132,19 @@ static void whole_tile(bn_team *team, void *scratch, int64_t tile) {
 static int64_t items_of(const bn_team *team, int pass) {
     const bn_schedule *s = team->s;
     if (team->order == SOLO)
-        return pass == 0 ? s->tiles : 0;
+        return pass == FIRST_PASS ? s->tiles : 0;
     if (team->order == LIST)
-        return pass == 0 ? 2 * s->tiles * s->tasks : 0;
-    return (pass == 0 ? s->first : s->second) ? s->tiles * s->tasks : 0;
+        return pass == FIRST_PASS ? 2 * s->tiles * s->tasks : 0;
+    return (pass == FIRST_PASS ? s->first : s->second) ? s->tiles * s->tasks : 0;
 }
 
-static void carry_out(bn_team *team, void *scratch, int pass, int64_t item) {
+static void one_item(bn_team *team, void *scratch, int pass, int64_t item) {
     const int64_t n = team->s->tasks;
     if (team->order == SOLO)
         whole_tile(team, scratch, item);
     else if (team->order == LIST)
         listed_item(team, scratch, item);
-    else if (pass == 0)
+    else if (pass == FIRST_PASS)
         first_task(team, scratch, item / n, item % n);
     else
         second_task(team, scratch, item / n, item % n);
@@ -160,7 +160,7 @@ static void take_items(bn_team *team, void *scratch, int pass, int me) {
         const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
         atomic_llong *next = &team->cursors[pass * team->threads + whose].next;
         for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < to - from;)
-            carry_out(team, scratch, pass, pass == 0 ? from + i : to - 1 - i);
+            one_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
     }
 }
 
@@ -169,8 +169,8 @@ static void work_through(bn_team *team, char *scratch, int me) {
     atomic_fetch_add(&team->entered, 1);
     scratch += team->s->scratch * (size_t)me;
     team->s->start(team->s->work, scratch);
-    take_items(team, scratch, 0, me);
-    take_items(team, scratch, 1, me);
+    take_items(team, scratch, FIRST_PASS, me);
+    take_items(team, scratch, SECOND_PASS, me);
     fp_mode_leave(mode);
 }
 
@@ -180,14 +180,14 @@ static int team_size(const bn_schedule *s, int threads) {
 
 /* The counters, the cursors, then each thread's scratch, from a cache line on. */
 static size_t counters_size(const bn_schedule *s) {
-    return ((size_t)s->tiles * sizeof(atomic_llong) + 63) / 64 * 64;
+    return (size_t)round_up(s->tiles * (int64_t)sizeof(atomic_llong), LINE_BYTES);
 }
 
 void *bn_schedule_memory(const bn_schedule *s, int threads) {
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)team_size(s, threads), s->scratch + 2 * sizeof(cursor),
-                               &bytes) ||
-        __builtin_add_overflow(bytes, counters_size(s) + 64, &bytes))
+    if (__builtin_mul_overflow((size_t)team_size(s, threads),
+                               s->scratch + BOTH_PASSES * sizeof(cursor), &bytes) ||
+        __builtin_add_overflow(bytes, counters_size(s) + LINE_BYTES, &bytes))
         return NULL;
     return malloc(bytes);
 }
@@ -201,21 +201,21 @@ static order choose_order(const bn_schedule *s, int threads) {
     return s->tiles * s->tile_bytes <= cache ? PHASES : LIST;
 }
 
-void bn_schedule_run(const bn_schedule *s, int threads, void *memory) {
+void bn_schedule_carry_out(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
     bool grows = false;
     threads = bn_team_to_be_had(threads, &grows);
     bn_team team = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
-        team.ahead = at_most((threads + s->tasks - 1) / s->tasks, s->tiles);
+        team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);
 
-    char *aligned = (char *)(((uintptr_t)memory + 63) / 64 * 64);
+    char *aligned = (char *)memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
     team.left = (atomic_llong *)aligned;
     team.cursors = (cursor *)(aligned + counters_size(s));
-    char *scratch = (char *)(team.cursors + 2 * threads);
+    char *scratch = (char *)(team.cursors + BOTH_PASSES * threads);
     for (int64_t t = 0; t < s->tiles; t++)
         atomic_init(&team.left[t], s->tasks);
-    for (int i = 0; i < 2 * threads; i++)
+    for (int i = 0; i < BOTH_PASSES * threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
 #ifdef _OPENMP

@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
+
 typedef struct {
     int64_t tiles;
     int64_t tile_bytes; /* that are read */
@@ -19,11 +21,11 @@ typedef struct {
     size_t scratch; /* bytes per thread */
 } bn_schedule;
 
-/* What a run of it needs, in one block that the caller frees; NULL if it cannot be had. */
+/* What carrying it out needs, in one block that the caller frees; NULL if it cannot be had. */
 void *bn_schedule_memory(const bn_schedule *s, int threads);
-void bn_schedule_run(const bn_schedule *s, int threads, void *memory);
+void bn_schedule_carry_out(const bn_schedule *s, int threads, void *memory);
 
-/* Threads that took tasks, and tasks per pass, of this thread's last run. */
+/* Threads that took tasks, and tasks per pass, of this thread's last call. */
 void bn_last_call(int *threads, int64_t *tasks);
 
 #endif

@@ -215,7 +215,7 @@ static bn_block gather_rows(const bn_walk *walk, const run_chunk *chunk, const s
  * the lines of what is written begin at the same columns. */
 static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
-    const bool even = plan->contiguous && plan->problem->n_outer == 1;
+    const bool even = plan->contiguous && plan->evenly;
     const bool together =
         even && !(plan->nontemporal && !lines_agree(plan, plan->problem->outer[0].stride, 1));
     const strands s = cut(chunk, MOST_STRANDS);
@@ -248,7 +248,7 @@ static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
 
 static void write_runs(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
-    const bool even = plan->contiguous && plan->problem->n_outer == 1;
+    const bool even = plan->contiguous && plan->evenly;
     const strands s = cut(chunk, MOST_WRITE_STRANDS);
     if (!even ||
         (plan->nontemporal && !lines_agree(plan, plan->problem->outer[0].stride, s.positions))) {

@@ -281,8 +281,8 @@ MUTANTS = [
     ),
     (
         "schedule.c",
-        "s->task(s->work, scratch, 1, tile, task);\n}",
-        "if (tile)\n        s->task(s->work, scratch, 1, tile, task);\n}",
+        "s->task(s->work, scratch, SECOND_PASS, tile, task);\n}",
+        "if (tile)\n        s->task(s->work, scratch, SECOND_PASS, tile, task);\n}",
         "first tile never written",
     ),
     (

@@ -7,7 +7,7 @@ once and adds what error bounds are made of.
 import numpy as np
 import pytest
 from bounds import distance, errors, reference_of
-from cases import DTYPES, FORMATS, Problem, shape
+from cases import DTYPES, FORMATS, OUTPUTS, Problem, shape
 from tree import ROOT, load
 
 import bn_ext

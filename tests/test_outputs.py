@@ -150,3 +150,14 @@ def test_out_with_the_same_start_and_other_strides(rng):
     p = Problem(rng, (4, 4, 4), "NXC")
     with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
         p.run(bn_ext.batch_norm_backward, out=(p.src.transpose(1, 0, 2), None, None))
+
+
+def test_a_place_does_not_depend_on_axes_of_length_1(rng):
+    """An axis of length 1 leads nowhere, whatever its stride: this is src itself."""
+    p = Problem(rng, (6, 1, 4), "NXC")
+    wanted = p.run(bn_ext.batch_norm_backward).diff_src
+    strides = (p.src.strides[0], 4096, p.src.strides[2])
+    same = np.lib.stride_tricks.as_strided(p.src, p.src.shape, strides)
+    found = p.run(bn_ext.batch_norm_backward, out=(same, None, None))
+    assert found.diff_src is same
+    assert p.src.tobytes() == wanted.tobytes()

@@ -2,9 +2,21 @@
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, all_bits, dtype, vector_dtype
+from cases import (
+    DATA_DTYPES,
+    DTYPES,
+    EPSILON,
+    FORMATS,
+    Problem,
+    all_bits,
+    dtype,
+    placed,
+    shape,
+    vector_dtype,
+)
 
 import bn_ext
+from bn_ext import _core
 
 pytestmark = pytest.mark.quick
 
@@ -40,3 +52,18 @@ def test_outer_axes_that_do_not_merge(rng, outer, length, is_training):
                     src, diff_dst, *vectors, out=out, num_threads=threads, **options
                 )
                 assert all_bits(found) == wanted
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("length", [1, 40, 1100])
+@pytest.mark.parametrize("offset", [0, 1, 2, 16])
+def test_stores_past_the_cache_at_any_address(rng, isa, data, vector, data_format, length, offset):
+    """Where elements lie across register boundaries, too: no such store may be nontemporal."""
+    p = Problem(rng, shape(19, 70, length, data_format), data_format, data, vector)
+    wanted = p.run(bn_ext.batch_norm_backward, data_format=data_format).diff_src
+    _core._set_cache_sizes(1 << 12, 1 << 12)
+    diff_src = placed(np.zeros_like(p.src), offset=offset)
+    options = {"data_format": data_format, "out": (diff_src, None, None)}
+    assert p.run(bn_ext.batch_norm_backward, **options).diff_src is diff_src
+    assert diff_src.tobytes() == wanted.tobytes()

@@ -68,7 +68,9 @@ def as_seconds(text: str) -> float:
     except ValueError:
         value = 0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number of seconds, more than 0, got {shown(text)}")
+        raise argparse.ArgumentTypeError(
+            f"expected a number of seconds, more than 0, got {shown(text)}"
+        )
     return value
 
 

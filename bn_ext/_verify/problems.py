@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 from bn_ext._bench.problems import Layout, Shape
 from bn_ext._verify.dtypes import Array, Dtype
 
-__all__ = ["Problem", "large_problems", "moderate_problems", "numbers"]
+__all__ = ["Problem", "large_problems", "moderate_problems", "numbers", "seam_problems"]
 
 Shapes = list[tuple[Shape, Layout]]
 Problem = tuple[Array, Array, Layout]  # src, diff_dst
@@ -39,6 +39,11 @@ def _large(size: int) -> Shapes:
         ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
         ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
     ]  # fmt: skip
+
+
+#: Two runs, one chunk each, of which a chunk would hold more than one; and a last chunk whose
+#: last strand is shorter than the others, long enough for 16-bit blocks to be flushed in between.
+SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_931, 128), "NXC")]
 
 
 #: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far
@@ -98,9 +103,9 @@ def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]
             yield src.view(storage), diff_dst.view(storage), layout
 
 
-def large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """The large ones: each row begins within the one before, so they need little memory."""
-    for shape, layout in _large(storage.itemsize):
+def _overlapping(dtype: Dtype, storage: np.dtype[Any], shapes: Shapes) -> Iterator[Problem]:
+    """Each row begins within the one before, so they need little memory."""
+    for shape, layout in shapes:
         steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
         room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
         strides = [step * storage.itemsize for step in steps]
@@ -108,3 +113,13 @@ def large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
             numbers(dtype, room, start, EXPONENTS[dtype.name]).view(storage) for start in STARTS
         )
         yield as_strided(src, shape, strides), as_strided(diff_dst, shape, strides), layout
+
+
+def large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """The large ones."""
+    return _overlapping(dtype, storage, _large(storage.itemsize))
+
+
+def seam_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """Those that end in the middle of something."""
+    return _overlapping(dtype, storage, SEAMS)

@@ -45,23 +45,23 @@ typedef struct {
     int plain;
 } formula_needs;
 
+/* Of a formula that takes the sums of a gradient. */
+#define GRADIENT_SUMS                                                                              \
+    .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)}, .sums = 2, .plain = BN_DIFF_DST
+
 static const formula_needs formula_table[FORMULAS] = {
     [BACKWARD] =
         {
             .name = "backward",
-            .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
+            GRADIENT_SUMS,
             .pass[WRITE] = {OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
                             COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE)},
-            .sums = 2,
-            .plain = BN_DIFF_DST,
         },
     [FROZEN] =
         {
             .name = "frozen",
-            .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)},
+            GRADIENT_SUMS,
             .pass[WRITE] = {OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE)},
-            .sums = 2,
-            .plain = BN_DIFF_DST,
         },
 };
 

@@ -17,6 +17,10 @@
 
 /* Numbers of its own. VALUE: for what is converted on its way. */
 enum { GAMMA, RSTD, RSTD_LOW, SLOPE, VALUE, NUMBERS };
+_Static_assert((int)NUMBERS <= (int)MOST_NUMBERS, "room for them");
+
+/* Sums, in the order of formulas.inc. */
+enum { SUM_DY, SUM_DY_XC };
 
 static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                       const double *values) {
@@ -57,7 +61,8 @@ static void prepare_results(const bn_channels *c) {
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    const double *sum_dy = c->sums.plane + from, *sum_dy_xc = sum_dy + c->sums.stride;
+    const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
+    const double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
     const double *rstd = c->number[RSTD] + from, *rstd_low = c->number[RSTD_LOW] + from;
     double *slope = c->number[SLOPE] + from, *value = c->number[VALUE] + from;
     for (int64_t i = 0; i < n; i++)
