@@ -6,6 +6,8 @@
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in
 a copy of the tree; the fast tests run first, the rest only if those pass. A mutant that
 hangs is found too.
+
+Longer than other files here: most of it is a table.
 """
 
 import argparse

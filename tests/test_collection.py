@@ -27,7 +27,6 @@ ELSEWHERE = {
     "bn_ext/_messages.pxi": "test_bad_input.py",
     "bn_ext/_process.pxi": "test_runtime.py",
     "bn_ext/_raw_kernels.pxi": "test_verify.py",
-    "bn_ext/_bench/*": "test_cli.py",
     "bn_ext/__main__.py": "test_cli.py",
     "bn_ext/__init__.py": "test_import.py",
     "bn_ext/_version.py": "test_import.py",

@@ -1,0 +1,320 @@
+"""bn-ext bench: what it measures, prints and writes, and its problems and peers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import run
+
+from bn_ext import _core
+from bn_ext._bench import peers, problems, timing
+from bn_ext._cli import bench, commands, table, usage
+
+
+def twice(problem, threads, mode):
+    """A peer: ours, twice."""
+    call = peers.bn_ext_call(problem, threads, mode)
+    return lambda: (call(), call())
+
+
+def absent(problem, threads, mode):
+    raise ImportError("No module named 'absent'")
+
+
+def refusing(problem, threads, mode):
+    raise RuntimeError
+
+
+FAKE = {"twice": twice, "absent": absent, "refusing": refusing, "none": lambda *_: None}
+
+
+def test_bench(capsys, monkeypatch, tmp_path):
+    for module in (bench, commands):
+        monkeypatch.setattr(module, "PEERS", FAKE)
+    status, out, err = run(
+        capsys, "bench", "--shapes", "8x4x5", "2,3", "--sets", "odd", "--layouts", "NXC",
+        "--seconds", "1e-9", "--threads", "1", "3",
+        "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png"),
+    )  # fmt: skip
+    assert status == 0
+    assert err.count("absent: not installed") == 1
+    assert "refusing: float32 NXC (2, 3): RuntimeError" in err
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert found["complete"]
+    shapes = [tuple(r["shape"]) for r in found["rows"]]
+    assert shapes == 2 * [*problems.SETS["odd"], (8, 4, 5), (2, 3)]
+    for r in found["rows"]:
+        assert set(r["seconds"]) == set(r["medians"]) == {"bn_ext", "twice"}
+        assert all(r["seconds"][name] <= r["medians"][name] for name in r["seconds"])
+        shape = "x".join(map(str, r["shape"]))
+        lines = [line.split() for line in out.splitlines() if line.startswith(f"{shape} ")]
+        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("seconds", "medians")]
+        assert ours in [line[-4:-2] for line in lines]
+    assert (tmp_path / "b.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_bench_alone_and_in_every_mode(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(problems.SETS, "resnet", [(4, 3, 2)])
+    status, out, _ = run(
+        capsys, "bench", "--seconds", "1e-9", "--peers", "--modes", *peers.MODES,
+        "--plot", str(tmp_path / "b.png"),
+    )  # fmt: skip
+    assert status == 0
+    heading, _, *lines = out.splitlines()[2:]
+    assert heading.split()[3:9] == ["dtype", "layout", "mode", "threads", "ms", "median"]
+    modes = [line.split()[3] for line in lines if line.startswith("4x3x2")]
+    assert modes == [mode for mode in peers.MODES for _ in problems.LAYOUTS]
+
+
+def a_row(shape=(50, 2048, 7, 7), dtype="bfloat16", layout="NXC", mode="training", used=2, **more):
+    """A row that was not measured."""
+    seconds = {"bn_ext": 0.0123, **dict.fromkeys(peers.PEERS, 0.456)}
+    return {
+        "shape": shape, "dtype": dtype, "layout": layout, "mode": mode, "threads": 2,
+        "threads_used": used, "bytes": 10**7, "bytes_moved": peers.TENSORS[mode] * 10**7,
+        "seconds": seconds, "medians": seconds, **more,
+    }  # fmt: skip
+
+
+ROWS = [
+    a_row(shape, dtype, layout, mode, used)
+    for mode in peers.MODES
+    for dtype in problems.DTYPES
+    for layout in problems.LAYOUTS
+    for shape, used in (((50, 2048, 7, 7), 2), ((8, 64, 28, 28), 1))
+]
+
+
+@pytest.mark.parametrize("names", [[], ["numpy"], ["numpy", "torch"], list(peers.PEERS)])
+@pytest.mark.parametrize("rows", [ROWS[:1], ROWS[:4], ROWS], ids=len)
+def test_the_table_fits_80_columns_and_says_all(rows, names):
+    lines = table.table(rows, names, 80)
+    assert max(map(len, lines)) <= 80
+    wide = table.table(rows, names)
+    assert len(wide) == 2 + len(rows) + (2 if names else 0)
+    for r, line in zip(rows, wide[2:], strict=False):
+        words = line.replace(" of ", "/").split()
+        assert words[:5] == [
+            "x".join(map(str, r["shape"])), r["dtype"], r["layout"], r["mode"],
+            str(r["threads_used"]) if r["threads_used"] == 2 else "1/2",
+        ]  # fmt: skip
+        assert words[8:] == ["37.1x"] * len(names)
+    # The same values, whether in cells or in headings.
+    for value in {r[key] for r in rows for key in ("dtype", "layout", "mode")}:
+        assert any(value in line for line in lines)
+    shapes = [line for line in lines if line.startswith(("50x2048x7x7", "8x64x28x28"))]
+    assert len(shapes) == len(rows)
+
+
+def test_bytes_of_each_mode():
+    one = 4 * 3 * 4
+    for mode, tensors in (("training", 3), ("frozen", 3), ("frozen-src", 2)):
+        found = timing.row(timing.Case((4, 3), "NXC", "float32", 1, mode), 1e-9, print, {})
+        assert (found["bytes"], found["bytes_moved"]) == (one, tensors * one)
+    speeds = [table.cells(a_row(mode=mode), [])["GB/s"] for mode in peers.MODES]
+    assert speeds == [f"{x / 0.0123:.1f}" for x in (0.03, 0.03, 0.02)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+def test_the_default_is_what_this_process_may_use(tmp_path):
+    code = (
+        "import os, sys\n"
+        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
+        "from bn_ext._cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    path = tmp_path / "b.json"
+    subprocess.run(
+        [sys.executable, "-P", "-c", code, "bench", "--shapes", "64x64x28x28", "--layouts", "NXC",
+         "--seconds", "1e-9", "--peers", "--json", str(path)],
+        check=True,
+    )  # fmt: skip
+    (found,) = json.loads(path.read_text())["rows"]
+    assert (found["threads"], found["threads_used"]) == (1, 1)
+
+
+@pytest.mark.skipif(_core._default_threads() == 1, reason="one thread by default here")
+def test_threads_are_those_that_took_part():
+    default = _core._default_threads()
+    small, large = (
+        timing.row(timing.Case(shape, "NXC", "float32", default), 1e-9, print, {})
+        for shape in ((2, 3), (64, 64, 56, 56))
+    )
+    assert small["threads_used"] == 1
+    assert 1 < large["threads_used"] <= default
+
+
+def test_a_busy_machine():
+    quiet = a_row(medians={"bn_ext": 0.0135})
+    disturbed = a_row(medians={"bn_ext": 0.0246})
+    cpus = peers.usable_cpus()
+    assert bench.disturbances([quiet], 0.1) == bench.disturbances([quiet], None) == []
+    assert bench.disturbances([disturbed], None) == [
+        "the median call took 2.0 times as long as the shortest"
+    ]
+    assert bench.disturbances([a_row(medians=quiet["medians"], used=cpus)], 0.7) == [
+        f"other programs used 0.7 of {cpus} CPUs"
+    ]
+    # There are CPUs enough for both.
+    assert bench.disturbances([{**quiet, "threads_used": cpus - 1}], 0.7) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity here")
+def test_the_load_of_others():
+    load = timing.Load()
+    code = "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    # What a child used is another program's.
+    assert load.of_others() > 0
+
+
+def test_where_the_system_does_not_tell(monkeypatch):
+    def absent(*_):
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", absent)
+        assert timing.Load().of_others() is None
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert peers.usable_cpus() == (os.cpu_count() or 1)
+
+
+def test_bench_says_that_the_machine_is_busy(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "row", lambda *_: a_row(medians={"bn_ext": 0.03}))
+    arguments = "bench", "--shapes", "4x4", "--peers"
+    _, out, _ = run(capsys, *arguments)
+    assert "The machine is busy: " in out
+    monkeypatch.setattr(bench, "row", lambda *_: a_row())
+    monkeypatch.setattr(bench.Load, "of_others", lambda self: 0.0)
+    _, out, _ = run(capsys, *arguments)
+    assert "busy" not in out
+
+
+def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(
+        capsys, "bench", "--shapes", "4x4", "--seconds", "1e-9", "--peers", "--json", "-"
+    )
+    assert status == 0
+    assert [r["shape"] for r in json.loads(out)["rows"]] == [[4, 4]]
+    assert "GB/s" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "status", "last"),
+    [
+        (KeyboardInterrupt, 130, "interrupted"),
+        (MemoryError, 2, "bn-ext bench: not enough memory"),
+    ],
+)
+def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, last, after):
+    count = iter(range(10))
+
+    def row(*arguments):
+        if next(count) == after:
+            raise error
+        return timing.row(*arguments)
+
+    monkeypatch.setattr(bench, "row", row)
+    found, out, err = run(
+        capsys, "bench", "--shapes", "4x4", "5x5", "6x6", "--seconds", "1e-9", "--peers",
+        "--json", str(tmp_path / "b.json"), "--plot", str(tmp_path / "b.png"),
+    )  # fmt: skip
+    assert found == status
+    assert err == f"{after} of 3 rows were measured\n{last}\n"
+    assert sum(line.startswith(("4x4 ", "5x5 ", "6x6 ")) for line in out.splitlines()) == after
+    assert (tmp_path / "b.png").exists() == (tmp_path / "b.json").exists() == bool(after)
+    if after:
+        written = json.loads((tmp_path / "b.json").read_text())
+        assert not written["complete"]
+        assert len(written["rows"]) == after
+
+
+def test_files_are_tried_before_measuring(capsys, monkeypatch, tmp_path):
+    kept = tmp_path / "kept.json"
+    kept.write_text("as it was")
+    usage.demand_writable("--json", kept)
+    usage.demand_writable("--json", tmp_path / "new.json")
+    assert kept.read_text() == "as it was"
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no devices as files here")
+def test_devices_are_not_opened_to_try_them(monkeypatch):
+    monkeypatch.setattr(Path, "open", None)
+    usage.demand_writable("--json", Path("/dev/null"))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(usage.UsageError, match="--json /dev/null: cannot be written"):
+        usage.demand_writable("--json", Path("/dev/null"))
+
+
+def test_a_picture_that_needs_what_is_not_there(capsys, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def fail(*_, **__):
+        raise RuntimeError("'xelatex' not found")
+
+    monkeypatch.setattr(figure.Figure, "savefig", fail)
+    status, out, err = run(capsys, "bench", "--plot", "x.pgf")
+    assert (status, out) == (2, "")
+    assert err == "bn-ext bench: --plot x.pgf: pgf cannot be written here ('xelatex' not found)\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="no folder here that refuses root")
+def test_a_folder_that_takes_no_files(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "row", None)
+    for option in ("--json", "--plot"):
+        status, out, err = run(capsys, "bench", option, "/proc/self/x.png")
+        assert (status, out) == (2, "")
+        assert err.startswith(f"bn-ext bench: {option} /proc/self/x.png: cannot be written (")
+
+
+@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("layout", problems.LAYOUTS)
+def test_the_numpy_peer_computes_the_same(dtype, layout):
+    problem = problems.Problem((4, 3, 5, 6), layout, dtype)
+    peers.bn_ext_call(problem, 1, "training")()
+    diff_src, diff_gamma, diff_beta = peers.numpy_call(problem, 1, "training")()
+    rtol = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 2e-2)
+    for ours, theirs in zip(problem.out, (diff_src, diff_gamma, diff_beta), strict=True):
+        np.testing.assert_allclose(
+            ours.astype(float), theirs.reshape(ours.shape).astype(float), rtol=rtol, atol=rtol
+        )
+    assert peers.numpy_call(problem, 1, "frozen") is None
+
+
+def test_frozen_src_asks_for_no_parameter_gradients():
+    problem = problems.Problem((4, 3), "NXC", "float32")
+    assert peers.bn_ext_call(problem, 1, "frozen-src")().diff_gamma is None
+
+
+def test_a_problem_in_a_layout_it_has_not():
+    with pytest.raises(ValueError, match=r"expected \(N, C, X, ...\) for NCX, got \(4, 3\)"):
+        problems.Problem((4, 3), "NCX", "float32")
+    assert not timing.Case((4, 3), "NCX", "float32", 1).exists()
+
+
+def test_the_least_of_calls_in_turn():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = timing.call_seconds(calls, 1e-9, after=order.append)
+    assert [len(found) + 5 for found in times.values()] == [order.count(name) for name in "ab"]
+    least = timing.least_seconds(calls, 1e-9)
+    assert list(least) == ["a", "b"]
+    assert all(value > 0 for value in least.values())
+
+
+def test_markdown():
+    assert timing.markdown(["a", "b"], [[1, 2]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+
+
+def test_what_is_as_large_as_the_problem():
+    problem = problems.Problem((6, 5), "NXC", "float32")
+    assert [a.shape for a in problem.tensors] == [(6, 5)] * 3
+    assert len({id(a) for a in problem.tensors}) == 3
