@@ -120,6 +120,7 @@ def test_a_subclass_that_does_not_lie_is_written_and_returned(p):
     assert all_bits(map(np.asarray, out)) == all_bits(p.run(bn_ext.batch_norm_backward))
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_a_dtype_whose_type_runs_code(p):
     """The name of a dtype's type would come from its metaclass: it is not read."""
     asked = []
