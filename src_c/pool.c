@@ -7,6 +7,7 @@
 #define _GNU_SOURCE /* CPU_SET */
 #include "pool.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,14 +94,29 @@ static _Thread_local int pool_size = 1;
 static size_t stack_bytes;      /* that the environment asks for; 0: the system's choice */
 enum { USUAL_STACK = 8 << 20 }; /* of Linux (ulimit -s) */
 
+#define SPACE " \t\n\v\f\r"
+
+/* What strtoull makes of it, of which C libraries have versions that older ones lack. */
+static unsigned long long number_of(const char **text) {
+    const char *at = *text + strspn(*text, SPACE);
+    const bool negative = *at == '-';
+    unsigned long long number = 0;
+    bool fits = true;
+    for (at += *at == '-' || *at == '+'; *at >= '0' && *at <= '9'; at++)
+        fits = fits && !__builtin_mul_overflow(number, 10, &number) &&
+               !__builtin_add_overflow(number, (unsigned)(*at - '0'), &number);
+    *text = at;
+    return !fits ? ULLONG_MAX : negative ? -number : number;
+}
+
 /* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
  * runtimes ignore. */
 static size_t bytes_of(const char *text, size_t unit) {
-    char *end;
-    const unsigned long long number = text ? strtoull(text, &end, 10) : 0;
+    const char *end = text;
+    const unsigned long long number = text ? number_of(&end) : 0;
     if (number == 0)
         return 0;
-    end += strspn(end, " \t\n\v\f\r");
+    end += strspn(end, SPACE);
     const char *const units = "bkmgtp", *const found = *end ? strchr(units, *end | 32) : NULL;
     if (*end && !found)
         return 0;
