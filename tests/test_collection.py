@@ -67,7 +67,9 @@ def test_every_room_has_its_tests():
 
 
 @pytest.mark.quick
-@pytest.mark.skipif(not (ROOT / "bn_ext" / "_core.pyx").is_file(), reason="needs the whole source tree")
+@pytest.mark.skipif(
+    not (ROOT / "bn_ext" / "_core.pyx").is_file(), reason="needs the whole source tree"
+)
 def test_all_other_tests_are_a_promises():
     promises = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     promised = set(re.findall(r"\.\./tests/(test_\w+\.py)", promises))
