@@ -4,7 +4,7 @@
  * runtime for threads that the system would not start. Nothing decided here can change a bit
  * of any result.
  */
-#define _GNU_SOURCE /* CPU_SET */
+#define _GNU_SOURCE /* CPU_SET, syscall */
 #include "pool.h"
 
 #include <limits.h>
@@ -21,12 +21,17 @@
 #ifndef _WIN32
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 /* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
  * the step where a second thread joins). */
 enum { ELEMENTS_PER_THREAD = 65536 };
-/* Of a call: more than any CPU has; startable has room for them on its stack, 8 kB. */
+/* Of a call: more than any CPU has; startable has room for them on its stack, 24 kB. */
 enum { MOST_THREADS = 1024 };
 
 /* ---- how many threads -------------------------------------------------- */
@@ -137,17 +142,30 @@ __attribute__((constructor)) static void read_stack_size(void) {
             stack_bytes = sizes[i];
 }
 
-/* What a thread of the runtime does as it starts: it allocates, for which the C library may
- * reserve much address space per thread. */
-static void *pass(void *gate) {
-    void *volatile allocated = malloc(1);
-    pthread_mutex_lock(gate);
-    pthread_mutex_unlock(gate);
-    free(allocated);
-    return NULL;
-}
+typedef struct {
+    pthread_t thread;
+    pthread_mutex_t *gate;
+    long id; /* the system's */
+} trial;
 
 #ifdef __linux__
+static long own_id(void) {
+    return syscall(SYS_gettid);
+}
+
+/* A thread is joined once its memory is free, and counts against the limits for a while
+ * longer. False if it did so for a second. */
+static bool counts_no_more(long id) {
+    enum { MOST_WAITS = 10000 };
+    const struct timespec wait = {.tv_nsec = 100000};
+    for (int i = 0; i < MOST_WAITS; i++) {
+        if (syscall(SYS_tgkill, getpid(), id, 0))
+            return true;
+        nanosleep(&wait, NULL);
+    }
+    return false;
+}
+
 /* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
  * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
 static void *bind_to_places(void *possible_) {
@@ -182,29 +200,54 @@ static bool places_exist(void) {
     return possible;
 }
 #else
+static long own_id(void) {
+    return 0;
+}
+
+static bool counts_no_more(long id) {
+    return id == 0;
+}
+
 static bool places_exist(void) {
     return true;
 }
 #endif
 
+/* What a thread of the runtime does as it starts: it allocates, for which the C library may
+ * reserve much address space per thread. */
+static void *pass(void *trial_) {
+    trial *t = trial_;
+    void *volatile allocated = malloc(1);
+    t->id = own_id();
+    pthread_mutex_lock(t->gate);
+    pthread_mutex_unlock(t->gate);
+    free(allocated);
+    return NULL;
+}
+
 /* How many of so many further threads could be started, all at a time. */
 static int startable(int wanted) {
-    pthread_t started[MOST_THREADS + 1];
+    trial trials[MOST_THREADS + 1];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes))
         return 0;
     if (stack_bytes)
         (void)pthread_attr_setstacksize(&attributes, stack_bytes);
-    int n = 0;
+    int n = 0, gone = 0;
     pthread_mutex_lock(&gate);
-    while (n < wanted && pthread_create(&started[n], &attributes, pass, &gate) == 0)
-        n++;
+    for (; n < wanted; n++) {
+        trials[n].gate = &gate;
+        if (pthread_create(&trials[n].thread, &attributes, pass, &trials[n]))
+            break;
+    }
     pthread_mutex_unlock(&gate);
     for (int i = 0; i < n; i++)
-        pthread_join(started[i], NULL);
+        pthread_join(trials[i].thread, NULL);
+    for (int i = 0; i < n; i++)
+        gone += counts_no_more(trials[i].id);
     pthread_attr_destroy(&attributes);
-    return n;
+    return gone;
 }
 
 /* Pools grow one at a time: between the check and the region, no other call starts threads.
