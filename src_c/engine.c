@@ -46,7 +46,7 @@ static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
 /* malloc on a cache line; *given is to be freed. */
 static char *line_aligned(size_t bytes, char **given) {
     *given = malloc(bytes + LINE_BYTES);
-    return *given ? *given + (-(uintptr_t)*given & (LINE_BYTES - 1)) : NULL;
+    return *given ? on_line(*given) : NULL;
 }
 
 static size_t lay_out_channels(engine *e, char *block) {
@@ -232,9 +232,8 @@ static size_t bytes_of_sums(const engine *e) {
 
 /* The sums themselves are a result: every NaN of theirs is the canonical one, too. */
 static void copy_out(const engine *e, double *sums_out) {
-    const double *sums = e->channels.sums.plane;
-    for (int64_t i = 0; i < MOST_SUMS * e->plan.channels; i++)
-        sums_out[i] = isnan(sums[i]) ? fabs((double)NAN) : sums[i];
+    const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
+    vector_write(&to, 0, MOST_SUMS * e->plan.channels, e->channels.sums.plane);
 }
 
 static void finish_with(const engine *e, const double *sums_in) {

@@ -209,7 +209,7 @@ void bn_schedule_carry_out(const bn_schedule *s, int threads, void *memory) {
     if (threads > 1)
         team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);
 
-    char *aligned = (char *)memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
+    char *aligned = on_line(memory);
     team.left = (atomic_llong *)aligned;
     team.cursors = (cursor *)(aligned + counters_size(s));
     char *scratch = (char *)(team.cursors + BOTH_PASSES * threads);

@@ -23,6 +23,11 @@ static inline int64_t round_up(int64_t a, int64_t unit) {
     return ceil_div(a, unit) * unit;
 }
 
+/* The first address from here on that starts a line. */
+static inline char *on_line(char *memory) {
+    return memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
+}
+
 static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     while (b) {
         const int64_t rest = a % b;

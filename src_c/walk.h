@@ -108,6 +108,21 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
     return (bn_sums){sums->plane + column, sums->stride, floats};
 }
 
+/* How a chunk's rows are cut: n strands of `rows` rows, the last of which may be shorter. */
+typedef struct {
+    int64_t rows, n, last;
+} bn_strands;
+
+static inline bn_strands cut_strands(int64_t all, int64_t rows) {
+    const int64_t n = ceil_div(all, rows);
+    return (bn_strands){rows, n, all - (n - 1) * rows};
+}
+
+/* How many have a row g. */
+static inline int64_t strands_with(const bn_strands *s, int64_t g) {
+    return g < s->last ? s->n : s->n - 1;
+}
+
 /* A block of up to eight rows, MOST_WRITE_STRANDS of them at a time. */
 static inline void write_block(const bn_walk *walk, const bn_block *block, const bn_coefs *coefs) {
     if (block->rows <= MOST_WRITE_STRANDS) {

@@ -75,30 +75,18 @@ static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *r
     }
 }
 
-/* How rows are cut into strands. */
-typedef struct {
-    int64_t rows, n, last;      /* of each strand, how many strands, rows of the last one */
-    int64_t apart[BN_OPERANDS]; /* bytes from one row to the next */
-} strands;
-
-static strands cut(const bn_walk *walk, int64_t n) {
+/* n rows so many bytes apart, cut into strands. */
+static bn_strands cut(const bn_walk *walk, int64_t n, const int64_t apart[BN_OPERANDS]) {
     const bn_plan *plan = walk->plan;
-    strands s = {.rows = ceil_div(n, walk->sum ? MOST_STRANDS : MOST_WRITE_STRANDS)};
-    for (int o = 0; o < BN_OPERANDS; o++)
-        s.apart[o] = plan->problem->n_outer == 1
-                         ? plan->problem->outer[0].stride[o] * plan->positions_per_row
-                         : 0;
+    const int64_t rows = ceil_div(n, walk->sum ? MOST_STRANDS : MOST_WRITE_STRANDS);
     /* Else they would meet register boundaries at different columns. */
-    if (!walk->sum && plan->nontemporal && !lines_agree(plan, s.apart, s.rows))
-        s.rows = n;
-    s.n = ceil_div(n, s.rows);
-    s.last = n - (s.n - 1) * s.rows;
-    return s;
+    const bool together = walk->sum || !plan->nontemporal || lines_agree(plan, apart, rows);
+    return cut_strands(n, together ? rows : n);
 }
 
 /* Blocks g ... g + repeats - 1 of rows a fixed pitch apart. */
-static void even_blocks(const bn_walk *walk, const segment *s, const strands *cut, int64_t first,
-                        int rows, int64_t repeats) {
+static void even_blocks(const bn_walk *walk, const segment *s, const int64_t apart[BN_OPERANDS],
+                        int64_t strand, int64_t first, int rows, int64_t repeats) {
     bn_block b = s->block;
     b.rows = rows;
     b.repeats = repeats;
@@ -107,8 +95,8 @@ static void even_blocks(const bn_walk *walk, const segment *s, const strands *cu
     position_offset(walk->plan, position_of(walk->plan, s, first), offset);
     move_block(&b, offset);
     for (int o = 0; o < BN_OPERANDS; o++) {
-        b.step[o] = cut->apart[o];
-        b.pitch[o] = cut->rows * cut->apart[o];
+        b.step[o] = apart[o];
+        b.pitch[o] = strand * apart[o];
     }
     sum_and_write(walk, b, s->column);
 }
@@ -116,17 +104,19 @@ static void even_blocks(const bn_walk *walk, const segment *s, const strands *cu
 /* One segment of n rows from `row` on. */
 static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
-    const strands strand = cut(walk, n);
+    int64_t apart[BN_OPERANDS] = {0};
+    for (int o = 0; o < BN_OPERANDS && plan->problem->n_outer == 1; o++)
+        apart[o] = plan->problem->outer[0].stride[o] * plan->positions_per_row;
+    const bn_strands strand = cut(walk, n, apart);
     const bool flushes = walk->sum && plan->floats;
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
     for (int64_t g = 0, unflushed = 0, blocks; g < strand.rows; g += blocks) {
-        const bool all = g < strand.last;
-        const int rows = (int)(all ? strand.n : strand.n - 1);
-        blocks = plan->evenly ? (all ? strand.last : strand.rows) - g : 1;
+        const int rows = (int)strands_with(&strand, g);
+        blocks = plan->evenly ? (g < strand.last ? strand.last : strand.rows) - g : 1;
         if (flushes)
             blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
         if (plan->evenly) {
-            even_blocks(walk, s, &strand, row + g, rows, blocks);
+            even_blocks(walk, s, apart, strand.rows, row + g, rows, blocks);
         } else {
             int64_t uneven[MOST_STRANDS];
             for (int k = 0; k < rows; k++)

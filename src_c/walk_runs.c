@@ -177,35 +177,29 @@ void bn_walk_long_runs(const bn_walk *walk, int64_t channel, int64_t n, int64_t 
 
 /* ---- runs abreast --------------------------------------------------------- */
 
-/* A chunk's positions, cut into strands. */
-typedef struct {
-    int64_t positions, n, last; /* of each strand, how many strands, positions of the last one */
-} strands;
-
-static strands cut(const run_chunk *chunk, int64_t most) {
-    const int64_t q = ceil_div(chunk->positions, most), n = ceil_div(chunk->positions, q);
-    return (strands){q, n, chunk->positions - (n - 1) * q};
+static bn_strands cut(const run_chunk *chunk, int64_t most) {
+    return cut_strands(chunk->positions, ceil_div(chunk->positions, most));
 }
 
 /* Make b's rows start at position g of each of n strands, at element x of the runs. Field by
  * field: a whole block, just written in parts, is slow to copy. */
-static void set_rows(bn_block *b, const bn_plan *plan, const run_chunk *chunk, const strands *s,
+static void set_rows(bn_block *b, const bn_plan *plan, const run_chunk *chunk, const bn_strands *s,
                      int64_t g, int64_t n, int64_t x) {
     int64_t offset[BN_OPERANDS];
     run_offset(plan, chunk->channel, chunk->position + g, offset);
     b->rows = (int)n;
     for (int o = 0; o < BN_OPERANDS; o++) {
         b->data[o] = address(plan->problem->data[o], offset[o] + x * plan->size);
-        b->pitch[o] = s->positions * plan->problem->outer[0].stride[o];
+        b->pitch[o] = s->rows * plan->problem->outer[0].stride[o];
     }
 }
 
 /* The same rows brought together: length elements of each. */
-static bn_block gather_rows(const bn_walk *walk, const run_chunk *chunk, const strands *s,
+static bn_block gather_rows(const bn_walk *walk, const run_chunk *chunk, const bn_strands *s,
                             int64_t g, int64_t n, int64_t x, int64_t length) {
     for (int64_t k = 0; k < n; k++) {
         int64_t run[BN_OPERANDS];
-        run_offset(walk->plan, chunk->channel, chunk->position + k * s->positions + g, run);
+        run_offset(walk->plan, chunk->channel, chunk->position + k * s->rows + g, run);
         gather_run(walk, run, x, length, k);
     }
     return bn_gathered_block(walk, n, length);
@@ -218,14 +212,14 @@ static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
     const bool even = plan->contiguous && plan->evenly;
     const bool together =
         even && !(plan->nontemporal && !lines_agree(plan, plan->problem->outer[0].stride, 1));
-    const strands s = cut(chunk, MOST_STRANDS);
+    const bn_strands s = cut(chunk, MOST_STRANDS);
     const int64_t piece = !even         ? PIECE
                           : walk->write ? PIECE_BYTES / (MOST_STRANDS * bn_bytes_read(plan))
                                         : chunk->length;
     bn_walk write = *walk;
     write.sum = NULL;
-    for (int64_t g = 0; g < s.positions; g++) {
-        const int64_t here = g < s.last ? s.n : s.n - 1;
+    for (int64_t g = 0; g < s.rows; g++) {
+        const int64_t here = strands_with(&s, g);
         for (int64_t done = 0, n; done < chunk->length; done += n) {
             const int64_t x = chunk->x + done;
             n = at_most(piece, chunk->length - done);
@@ -240,7 +234,7 @@ static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
                 write_abreast(walk, &b, n);
             } else {
                 for (int64_t k = 0; walk->write && k < here; k++)
-                    walk_run(&write, chunk->channel, chunk->position + k * s.positions + g, x, n);
+                    walk_run(&write, chunk->channel, chunk->position + k * s.rows + g, x, n);
             }
         }
     }
@@ -249,15 +243,15 @@ static void sum_runs(const bn_walk *walk, const run_chunk *chunk) {
 static void write_runs(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const bool even = plan->contiguous && plan->evenly;
-    const strands s = cut(chunk, MOST_WRITE_STRANDS);
+    const bn_strands s = cut(chunk, MOST_WRITE_STRANDS);
     if (!even ||
-        (plan->nontemporal && !lines_agree(plan, plan->problem->outer[0].stride, s.positions))) {
+        (plan->nontemporal && !lines_agree(plan, plan->problem->outer[0].stride, s.rows))) {
         one_by_one(walk, chunk);
         return;
     }
-    for (int64_t g = 0; g < s.positions; g++) {
+    for (int64_t g = 0; g < s.rows; g++) {
         bn_block b;
-        set_rows(&b, plan, chunk, &s, g, g < s.last ? s.n : s.n - 1, chunk->x);
+        set_rows(&b, plan, chunk, &s, g, strands_with(&s, g), chunk->x);
         write_abreast(walk, &b, chunk->length);
     }
 }

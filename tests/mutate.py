@@ -225,8 +225,8 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "b.pitch[o] = cut->rows * cut->apart[o];",
-        "b.pitch[o] = cut->rows * cut->apart[0];",
+        "b.pitch[o] = strand * apart[o];",
+        "b.pitch[o] = strand * apart[0];",
         "strands of diff_src placed as if it lay like src",
     ),
     (
