@@ -1,4 +1,4 @@
-/* backward.c: batch normalization backward, once per channel: what kernels need beside the
+/* backward.c: batch normalization backward, once per channel: what kernels need besides the
  * elements, and what becomes of the sums. The formula itself, element by element, stands in
  * kernels/formulas.inc; as a plain loop, in examples/plain_loop.py.
  *
@@ -15,7 +15,7 @@
 #include "engine.h"
 #include "operations/operation.h"
 
-/* Numbers of its own. VALUE: for what is converted on its way. */
+/* Numbers that are kept per channel. VALUE: on its way to where it is converted. */
 enum { GAMMA, RSTD, RSTD_LOW, SLOPE, VALUE, NUMBERS };
 _Static_assert((int)NUMBERS <= (int)MOST_NUMBERS, "room for them");
 
@@ -25,7 +25,7 @@ enum { SUM_DY, SUM_DY_XC };
 static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                       const double *values) {
     const int64_t at = coef * c->channels + from;
-    if (bn_dtype_table[c->problem->dtype].number == sizeof(double))
+    if (bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double))
         memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
     else
         for (int64_t i = 0; i < n; i++)

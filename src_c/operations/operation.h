@@ -19,17 +19,17 @@ typedef struct {
 
 typedef struct {
     formula formula;
-    /* Do coefficients of the write pass follow from sums? If not, sums are wanted only for
-     * the vectors, and one pass can do both. */
+    /* Does WRITE take coefficients that follow from sums? If not, sums are needed only for the
+     * vectors, and one pass can both sum and write. */
     bool writes_need_sums;
-    unsigned vectors; /* that are written, as bits */
-    int numbers;      /* of its own, per channel */
+    unsigned vectors; /* that it writes, as bits */
+    int numbers;      /* that it keeps per channel */
 
-    /* Coefficients that need no sums: those that the sum pass takes, then those of the write
-     * pass. */
+    /* Set the coefficients that need no sums: those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);
 
-    /* From the sums of n channels, rounded to doubles: the other coefficients, and the vectors. */
+    /* From the sums of n channels, rounded to doubles, make the other coefficients and the
+     * vectors. */
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
