@@ -258,7 +258,7 @@ cdef int convert_statistics(Call *c, object variance, object gamma, object epsil
 
 
 cdef int convert_sums(Call *c, object sums, object count) except -1:
-    """What all parts have in common."""
+    """What was summed and counted over all parts."""
     convert(c, SUMS, sums)
     c.parts_count = owned(as_count(count))
     return 0

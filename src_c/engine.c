@@ -56,8 +56,8 @@ static size_t lay_out_channels(engine *e, char *memory) {
     bn_channels *c = &e->channels;
     c->coefs = lay_out(memory, &used, COEFS * n, e->plan.number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, BN_PLANES * n, sizeof(double)), n, NULL};
-    for (int i = 0; i < e->operation->numbers; i++)
-        c->number[i] = lay_out(memory, &used, n, sizeof(double));
+    for (int i = 0; i < e->operation->values; i++)
+        c->value[i] = lay_out(memory, &used, n, sizeof(double));
     e->partial = lay_out(memory, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0,
                          sizeof(double));
     return used;
@@ -270,10 +270,10 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
         prepare(e);
         finish_with(e, call->sums_in);
     } else {
-        memset(e->channels.number[0], 0, (size_t)e->plan.channels * sizeof(double));
+        memset(e->channels.value[0], 0, (size_t)e->plan.channels * sizeof(double));
         for (int v = 0; v < BN_VECTORS; v++)
             if (wanted >> v & 1)
-                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.number[0]);
+                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.value[0]);
     }
     free(given);
     return BN_OK;

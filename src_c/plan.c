@@ -44,21 +44,21 @@
 /* How sums are split: each of these decides bits. What is called measured can be measured again
  * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
-    WIDE_ENOUGH = 128,    /* channels: 16-bit ones fill four of the widest registers */
+    WIDE_ENOUGH = 128,    /* channels of one position: 16-bit ones fill four widest registers */
     ROW_COLUMNS = 256,    /* at least, of a row of several positions: twice as many ... */
     ROW_UNIT = 32,        /* ... and a multiple of this: 16-bit elements of the widest register */
     LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
     LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
     LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
-    /* Rows of a strand: odd, since strands an even number of rows apart meet in one cache set;
-     * the longest so that hardware can predict the next line (both measured). */
+    /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
+     * sets; up to so many that hardware can predict the next line (both measured). */
     SHORTEST_STRAND = 17,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
     MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */
-    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): a multiple of every block, 128 kB */
+    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): 128 kB of float32, in whole blocks */
     SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
-    LONGEST_CHUNK = 16384,  /* ... and as long as memory gains by (measured) */
+    LONGEST_CHUNK = 16384,  /* ... and no longer than memory gains by (measured) */
     TASKS = 64,             /* that a large problem is worth: four for each of 16 threads */
 };
 
@@ -172,8 +172,8 @@ static void plan_long_runs(bn_plan *plan) {
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Channels per tile. What is read of a tile should stay in a core's share of cache from sum
- * to write, and its columns in the first-level cache. But channels that share rows are read
- * in scraps as wide as the tile: where only narrow tiles would fit the cache, wide ones that
+ * to write, and its columns in the first-level cache. But of channels that share rows only
+ * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that
  * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). With
  * CHANNELS_LAST a tile is narrower than working space allows only to give every thread
  * tasks. */
@@ -188,7 +188,7 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     if (plan->positions_per_row > 1)
         return plan->channels;
     const bool interleaved = plan->form == CHANNELS_LAST;
-    /* Columns that grow with the channels; long runs are read by themselves. */
+    /* Per channel of the tile; none for long runs, whose channels are read one by one. */
     const int64_t columns = plan->form < LONG_RUNS ? plan->adjacent_columns : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
@@ -206,8 +206,8 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     return width;
 }
 
-/* Writing past the cache pays where what is touched would not stay there: three quarters of it,
- * since others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
+/* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not
+ * stay there: others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
 static bool past_the_cache(const bn_plan *plan) {
     const int64_t elements = plan->channels * plan->positions * plan->run_length;
     return elements * bn_bytes_touched(plan) > bn_last_level_bytes() / 4 * 3;

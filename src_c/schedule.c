@@ -2,9 +2,10 @@
  * result.
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a
- * chunk each). There is one parallel region, and in it no barrier: whoever ends the last first
- * task (task of the first pass) of a tile finishes the tile, which makes its coefficients, and
- * releases it; a second task waits for that. There are three orders of work.
+ * chunk each): first tasks in the first pass, second ones in the second. There is one parallel
+ * region, and in it no barrier: the thread that ends the last of a tile's first tasks finishes
+ * the tile, which makes its coefficients, and releases it; the tile's second tasks wait for
+ * that. There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.

@@ -4,8 +4,8 @@
  * gaps, signs, broadcasts, alignment, aliasing), options, level, threads, believed cache
  * sizes, and the seed and kind of the values. Every array is allocated to the byte. Arrays
  * become a problem as they do in Python, by axes.h. The property: diff_src, diff_gamma,
- * diff_beta and every byte between them are what the plainest run of the same problem gives
- * (elements gathered by hand, least level, one thread), and bn_backward_reduce with
+ * diff_beta and every byte between them are what the plainest call for the same problem gives
+ * (elements gathered by hand, lowest level, one thread), and bn_backward_reduce with
  * bn_backward_apply give the same.
  *
  * Built and run by .ci/fuzz.
@@ -300,9 +300,9 @@ static bn_view walkable(const tensor *t, const bn_order *order, int operand, arr
     return copy->view;
 }
 
-/* ---- the runs ------------------------------------------------------------- */
+/* ---- the calls ------------------------------------------------------------ */
 
-static void run(const bn_problem *p, bool split, double count) {
+static void call(const bn_problem *p, bool split, double count) {
     if (!split) {
         if (bn_backward(p) != BN_OK)
             abort();
@@ -317,8 +317,8 @@ static void run(const bn_problem *p, bool split, double count) {
     free(sums);
 }
 
-/* Dense, in the tensor's order, at the least level, by one thread. */
-static void run_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS]) {
+/* Dense, in the tensor's order, at the lowest level, by one thread. */
+static void call_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS]) {
     const int64_t size = bn_dtype_table[t->dtype].element_bytes;
     int64_t channels = t->shape[t->channel], outer = 1, inner = 1;
     bool before = channels > 1;
@@ -341,10 +341,10 @@ static void run_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS])
     p.num_threads = 1;
     bn_isa_use(0);
     bn_set_cache_sizes(1 << 20, 32 << 20);
-    run(&p, false, 0);
+    call(&p, false, 0);
 }
 
-static void run_as_given(const tensor *t, bn_problem p) {
+static void call_as_given(const tensor *t, bn_problem p) {
     static const int64_t caches[] = {1 << 12, 1 << 16, 1 << 20, 1 << 30};
     bn_order order;
     bn_order_of(&t->operand[BN_SRC].view, t->channel, &order);
@@ -358,7 +358,7 @@ static void run_as_given(const tensor *t, bn_problem p) {
     bn_isa_use((int)take((unsigned)bn_isa_count()));
     const int64_t l2 = caches[take(4)];
     bn_set_cache_sizes(l2, caches[take(4)]);
-    run(&p, take(3) == 0, (double)t->elements / (double)t->shape[t->channel]);
+    call(&p, take(3) == 0, (double)t->elements / (double)t->shape[t->channel]);
     if (copy[BN_DIFF_SRC].memory)
         bn_copy_elements(&walked[BN_DIFF_SRC], &t->operand[BN_DIFF_SRC].view, &order);
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -425,12 +425,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
         plain_data[o] = allocate(t.elements * written->view.itemsize);
     gather(&t, &t.operand[BN_SRC], plain_data[BN_SRC]);
     gather(&t, &t.operand[BN_DIFF_DST], plain_data[BN_DIFF_DST]);
-    run_plainly(&t, plain, plain_data);
+    call_plainly(&t, plain, plain_data);
 
     /* What the whole of the given diff_src must be afterwards. */
     char *expected = memcpy(allocate(written->reach), written->first, (size_t)written->reach);
     scatter(&t, written, plain_data[BN_DIFF_SRC], expected);
-    run_as_given(&t, p);
+    call_as_given(&t, p);
     demand(!memcmp(expected, written->first, (size_t)written->reach), "diff_src", &t);
     for (int v = 0; v < BN_VECTORS; v++) {
         const bn_vector *x = &p.vector[v], *y = &plain.vector[v];

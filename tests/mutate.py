@@ -437,7 +437,7 @@ MUTANTS = [
         "pool.c",
         "if (more < wanted)",
         "if (more < 0)",
-        "threads that cannot be had asked of the runtime",
+        "threads that cannot be started asked of the runtime",
     ),
     (
         "pool.c",

@@ -74,7 +74,7 @@ typedef struct {
 
 /* ---- dispatch ---------------------------------------------------------- */
 
-int bn_isa_count(void);             /* levels this CPU can run, worst first */
+int bn_isa_count(void);             /* levels this CPU can run, lowest first */
 const char *bn_isa_name(int level); /* 0 <= level < bn_isa_count() */
 int bn_isa_current(void);
 void bn_isa_use(int level);

@@ -5,16 +5,16 @@
 #include "bn.h"
 #include "kernels/kernels.h"
 
-enum { MOST_NUMBERS = 8 };
+enum { MOST_VALUES = 8 };
 
 /* What a call keeps per channel. */
 typedef struct {
     const bn_problem *problem;
     int64_t channels;
-    double count;                 /* elements per channel, over all parts */
-    char *coefs;                  /* COEFS planes of numbers of the arithmetic type */
-    bn_sums sums;                 /* a column per channel */
-    double *number[MOST_NUMBERS]; /* the operation's own, each (channels,) */
+    double count;               /* elements per channel, over all parts */
+    char *coefs;                /* COEFS planes of numbers of the arithmetic type */
+    bn_sums sums;               /* a column per channel */
+    double *value[MOST_VALUES]; /* the operation's own, (channels,) each */
 } bn_channels;
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
      * vectors, and one pass can both sum and write. */
     bool writes_need_sums;
     unsigned vectors; /* that it writes, as bits */
-    int numbers;      /* that it keeps per channel */
+    int values;       /* that it keeps per channel */
 
     /* Set the coefficients that need no sums: those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);
