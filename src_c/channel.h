@@ -42,7 +42,7 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
         return;
     }
     const char *at = v->data + first * v->stride;
-    uint16_t half;
+    uint16_t bits16;
     float single;
     if (v->dtype == BN_F64) {
         for (int64_t i = 0; i < n; i++, at += v->stride)
@@ -60,9 +60,9 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
             }
     } else {
         for (int64_t i = 0; i < n; i++, at += v->stride) {
-            memcpy(&half, at, sizeof half);
-            to[i] =
-                v->dtype == BN_F16 ? f16_to_double(half) : float_from_bits((uint32_t)half << 16);
+            memcpy(&bits16, at, sizeof bits16);
+            to[i] = v->dtype == BN_F16 ? f16_to_double(bits16)
+                                       : float_from_bits((uint32_t)bits16 << 16);
         }
     }
 }
@@ -119,9 +119,9 @@ static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, co
         }
     } else {
         for (int64_t i = 0; i < n; i++, at += v->stride) {
-            const uint16_t half =
+            const uint16_t bits16 =
                 v->dtype == BN_F16 ? f16_from_double(from[i]) : bf16_from_double(from[i]);
-            memcpy(at, &half, sizeof half);
+            memcpy(at, &bits16, sizeof bits16);
         }
     }
 }

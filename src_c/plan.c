@@ -11,6 +11,7 @@
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to eight rows, whose terms a kernel adds as a tree, column by column
+ *   repeat     a kernel does a block once or more, each repeat a fixed step behind the last
  *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
  *              takes one row from each strand
  *   stretch    as many elements as a long run is folded to: the columns of its rows

@@ -17,7 +17,7 @@ typedef struct {
     bn_coefs coefs[PASSES];
     char *expanded[PASSES]; /* room for (COEFS, columns) each, where kernels expand them */
     bn_sums sums;
-    int64_t unflushed;           /* blocks in the float sums */
+    int64_t unflushed;           /* blocks in the float sums; walk_rows.c leaves none */
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
 
