@@ -31,7 +31,7 @@ SOURCE = Path(__file__).resolve().parent / "src_c"
 #: The one file that is compiled once per level.
 KERNELS = "kernels.c"
 
-# Levels by machine, worst first: name -> compiler flags.
+# Levels by machine, lowest first: name -> compiler flags.
 X86_LEVELS = {
     "baseline": ["-march=x86-64", "-mtune=generic"],
     "v3": ["-march=x86-64-v3", "-mtune=generic"],

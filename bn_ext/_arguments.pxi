@@ -1,4 +1,4 @@
-"""Objects of the caller's become what they are: arrays of the base class, numbers, flags.
+"""The caller's objects become what they stand for: arrays of the base class, numbers, flags.
 
 Whatever can run code of the caller's (`__array__`, `__float__`, properties of a subclass)
 runs here, before any buffer is taken. Included by _core.pyx.
@@ -25,7 +25,7 @@ cdef bint lies_elsewhere(object a) except -1:
 cdef object base_array(object a, str name):
     """The base-class array over the memory of an array of any class.
 
-    What a subclass says of itself, by a property or a method, counts for nothing.
+    What a subclass says of itself, by a property or a method, is ignored.
     """
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError(
@@ -35,14 +35,14 @@ cdef object base_array(object a, str name):
     return np.asarray(a)
 
 
-# In variables: of a tuple written where it is used, Cython asks each member, and drops the
-# error of an object whose __class__ raises one.
+# In variables: isinstance with a tuple that is written in place asks for each member by itself in
+# Cython, and drops the error if an object's __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple NO_ARRAYS = (str, bytes, np.generic)
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
 cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
 cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
-# Levels of lists within lists: NumPy has no more axes.
+# Of lists within lists: NumPy has no more axes than that.
 cdef enum:
     DEEPEST = 64
 
@@ -229,12 +229,12 @@ cdef object as_output(object a, str name):
 # ---- the arguments of a call ------------------------------------------------------
 
 cdef int convert(Call *c, int role, object a) except -1:
-    """An array that must be there."""
+    """Convert an array that must be given."""
     return keep(c, role, as_array(a, NAME_OF_ROLE[role]))
 
 
 cdef int convert_flags(Call *c, object is_training, object param_grads) except -1:
-    """First of all: a flag runs none of the caller's code, and costs nothing to refuse."""
+    """These come first: a flag runs none of the caller's code and is refused at no cost."""
     c.problem.training = as_flag(is_training, "is_training")
     c.grads_wanted = as_flag(param_grads, "param_grads")
     return 0
@@ -258,14 +258,14 @@ cdef int convert_statistics(Call *c, object variance, object gamma, object epsil
 
 
 cdef int convert_sums(Call *c, object sums, object count) except -1:
-    """What stands for all parts."""
+    """What was summed and counted over all parts."""
     convert(c, SUMS, sums)
     c.parts_count = owned(as_count(count))
     return 0
 
 
 cdef tuple convert_out(Call *c, object out):
-    """The arrays to write to; returned as they were given, None for each that was not."""
+    """The arrays to write to. Returns them as they were given, with None for each that was not."""
     if out is None:
         return NONE_GIVEN
     given = as_out(out, c.grads_wanted)

@@ -1,17 +1,20 @@
 """A call: its arrays by role, from arguments to result. Included by _core.pyx.
 
-begin, which makes it empty; the arguments are converted (_arguments.pxi); call: prepare,
-which checks all (_inputs.pxi, _outputs.pxi) and gets memory for what is returned, and
-execute, which gets memory for copies and works; end, whatever has happened. Nothing may fail
-once something is written.
+    begin     makes it empty
+    convert   the arguments (_arguments.pxi)
+    call      prepare: checks all (_inputs.pxi, _outputs.pxi), allocates what is returned
+              execute: allocates copies, then calls C
+    end       releases all, whatever has happened
 
-A Call is a C struct on the stack that owns Python objects: 6 KB of axes and buffers, which
-an extension type would clear for every call.
+Nothing may fail once something is written.
+
+A Call is a C struct on the stack that owns Python objects: its 6 KB of axes and buffers would
+be cleared for every call if it were an extension type.
 """
 
 cdef enum:
-    # An array's role: those of the operands, of the vectors, of the sums; then what operands
-    # that kernels cannot walk are copied to.
+    # An array's role: an operand, a vector, or the sums; then what operands are copied to that
+    # cannot be walked.
     SRC = BN_SRC
     DIFF_DST = BN_DIFF_DST
     DIFF_SRC = BN_DIFF_SRC
@@ -52,15 +55,15 @@ cdef struct Call:
     Entry entry
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
-    Py_buffer buffer[ROLES]     # of those that are pinned
-    bn_view view[ROLES]         # and how C sees them
-    PyObject *parts_count       # owned: the argument count
+    Py_buffer buffer[ROLES]     # of those that are pinned ...
+    bn_view view[ROLES]         # ... and how C sees them
+    PyObject *parts_count       # owned: the argument `count`
     bint channels_last          # are channels on the last axis?
     bint grads_wanted
     bint out_given
-    int channel                 # axis
+    int channel_axis
     Py_ssize_t channels
-    Py_ssize_t elements         # of a channel
+    Py_ssize_t elements         # of a channel, in this part
     bint is_empty
     int dtype                   # code, of the data
     int vector_dtype            # of mean, variance, gamma and their gradients
@@ -105,7 +108,7 @@ cdef inline object array_of(const Call *c, int role):
 
 
 cdef int keep(Call *c, int role, object a) except -1:
-    """It is the array of this role from now on."""
+    """Make it the array of this role."""
     let_go(c, role)
     c.array[role] = owned(a)
     return 0
@@ -128,7 +131,7 @@ cdef void move(Call *c, int role, int to) noexcept:
 
 
 cdef int pin(Call *c, int role) except -1:
-    """Take its buffer. From here on its shape, strides and address are those of the view."""
+    """Take its buffer. From now on its view has its shape, strides and address."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
     PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_STRIDES)
@@ -142,8 +145,8 @@ cdef int pin(Call *c, int role) except -1:
 
 
 cdef int dtype_of(const Call *c, int role) except -2:
-    """The code of a pinned array's dtype, which is not read again; -1 if it is not in the
-    table, or not that of the buffer."""
+    """The code of a pinned array's dtype, which is not read again; -1 if it is not in the table,
+    or does not fit the buffer."""
     cdef int code = code_of(array_of(c, role).dtype)
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
@@ -174,7 +177,7 @@ cdef object expected_shape(const Call *c, int role):
 
 
 cdef bint fits(const Call *c, int role) noexcept:
-    """Has the pinned array of this role the expected shape?"""
+    """Does the pinned array of this role have the expected shape?"""
     cdef const bn_view *view = &c.view[role]
     if is_vector(role):
         return view.ndim == 1 and view.shape[0] == c.channels
@@ -194,7 +197,7 @@ cdef bint is_dense(const bn_view *sums) noexcept:
 
 
 cdef int pin_new(Call *c, int role, object a) except -1:
-    """An array that was just made: as it was asked for, or nothing is done with it."""
+    """Keep and pin an array that was just made, if it still is what was asked for."""
     keep(c, role, a)
     pin(c, role)
     if (
@@ -217,7 +220,7 @@ cdef object wrong_shape(const Call *c, int role):
 # ---- the call -------------------------------------------------------------------
 
 cdef object call(Call *c, tuple given):
-    """The result: `given` with new arrays where it has None; of REDUCE the sums."""
+    """The result: `given`, with new arrays where it has None; for REDUCE, the sums."""
     result = prepare(c, given)
     if c.channels and not (c.is_empty and c.entry == REDUCE):
         execute(c)
@@ -227,8 +230,8 @@ cdef object call(Call *c, tuple given):
 cdef object prepare(Call *c, tuple given):
     """Check all, and make what is returned.
 
-    None but finalizers run the caller's code from here on, at any allocation: what was read
-    of an array is not read again.
+    From here on only finalizers can run code of the caller's, at any allocation: so what was
+    read of an array is not read again.
     """
     cdef int v
     check_data(c)
@@ -237,7 +240,7 @@ cdef object prepare(Call *c, tuple given):
         check_sums(c)
     if c.out_given:
         check_outputs(c)
-    bn_order_of(&c.view[SRC], c.channel, &c.order)
+    bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
     result = new_sums(c) if c.entry == REDUCE else new_gradients(c, given)
     for v in range(BN_VECTORS):
         point(c, v)
@@ -254,7 +257,7 @@ cdef int execute(Call *c) except -1:
     cdef int o
     for o in range(BN_OPERANDS):
         walked[o] = c.view[walkable(c, o)]
-    bn_set_axes(problem, walked, &c.order, c.channel)
+    bn_set_axes(problem, walked, &c.order, c.channel_axis)
     with nogil:
         if c.entry == WHOLE:
             status = bn_backward(problem)
@@ -270,8 +273,8 @@ cdef int execute(Call *c) except -1:
 
 
 cdef int walkable(Call *c, int operand) except -1:
-    """The role of the array to walk for an operand: itself, or a dense copy of it if kernels
-    cannot walk it in src's order."""
+    """The role of the array to walk for an operand: itself, or a dense copy if it cannot be walked
+    in src's order."""
     cdef int copy = COPIES + operand
     if not has(c, operand):  # REDUCE writes none
         return SRC
@@ -285,7 +288,7 @@ cdef int walkable(Call *c, int operand) except -1:
 
 
 cdef void point(Call *c, int v) noexcept:
-    """A vector of the problem at its array."""
+    """Point a vector of the problem at its array."""
     cdef bn_vector *vector = &c.problem.vector[v]
     cdef int role = VECTORS + v
     vector.data = NULL

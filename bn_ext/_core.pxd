@@ -1,4 +1,4 @@
-# The C interface, as src_c/bn.h declares it.
+# The C interface, as the headers in src_c declare it.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
@@ -75,8 +75,8 @@ cdef extern from "schedule.h" nogil:
 cdef extern from "dtypes.h" nogil:
     ctypedef struct bn_dtype_facts:
         const char *name
-        int size
-        int number
+        int element_bytes
+        int number_bytes
 
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
@@ -92,11 +92,12 @@ cdef extern from "axes.h" nogil:
     ctypedef struct bn_order:
         int n
         int axis[BN_MAX_AXES]
-        int channel
+        int channel_place
 
-    void bn_order_of(const bn_view *src, int channel, bn_order *order)
+    void bn_order_of(const bn_view *src, int channel_axis, bn_order *order)
     c_bool bn_follows(const bn_view *view, const bn_order *order)
-    void bn_set_axes(bn_problem *p, const bn_view *views, const bn_order *order, int channel)
+    void bn_set_axes(bn_problem *p, const bn_view *views, const bn_order *order,
+                     int channel_axis)
     void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_order *order)
     c_bool bn_same_shape(const bn_view *a, const bn_view *b)
     c_bool bn_same_place(const bn_view *a, const bn_view *b)

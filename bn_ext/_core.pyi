@@ -181,7 +181,7 @@ def batch_norm_backward(
 
     The memory layout is read from src's strides: memory that is channels-last is
     handled as such, however its axes are named, and nothing is copied. Only these are
-    copied: src, if its innermost run in memory is not contiguous; diff_dst or
+    copied: src, if its last axis in memory is not contiguous; diff_dst or
     ``out[0]``, if theirs is not, or if their axes are in a different memory order from
     src's.
 
@@ -227,7 +227,7 @@ def batch_norm_backward_reduce(
 ) -> NDArray[float64]:
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (chunks of an array larger than memory, or shards on
+    Add the sums of all parts (slices of an array larger than memory, or shards on
     several machines) and pass the total to `batch_norm_backward_apply` for each part.
 
     Parameters

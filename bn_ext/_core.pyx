@@ -8,7 +8,7 @@
         |   dtypes of the table?  shapes?  writable?  memory shared?
         v                              (_inputs, _outputs: nothing is written so far)
     axis order, from src's strides alone (the rule: src_c/axes.h)
-        |   an operand in another order, or without a contiguous inner run,
+        |   an operand in another order, or whose last axis in it is not contiguous,
         v   goes through one dense copy                                     (_call)
     bn_problem: outer axes | channel | inner axes, merged where all operands allow
         |
@@ -157,7 +157,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 
     The memory layout is read from src's strides: memory that is channels-last is
     handled as such, however its axes are named, and nothing is copied. Only these are
-    copied: src, if its innermost run in memory is not contiguous; diff_dst or
+    copied: src, if its last axis in memory is not contiguous; diff_dst or
     ``out[0]``, if theirs is not, or if their axes are in a different memory order from
     src's.
 
@@ -206,7 +206,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None):
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (chunks of an array larger than memory, or shards on
+    Add the sums of all parts (slices of an array larger than memory, or shards on
     several machines) and pass the total to `batch_norm_backward_apply` for each part.
 
     Parameters

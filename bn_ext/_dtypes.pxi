@@ -5,21 +5,21 @@ cdef tuple DTYPE_NAMES = tuple([bn_dtype_table[code].name.decode() for code in r
 
 cdef inline Py_ssize_t size_of(int code) noexcept nogil:
     """Bytes of an element."""
-    return bn_dtype_table[code].size
+    return bn_dtype_table[code].element_bytes
 
 
 cdef inline bint computed_in(int data, int code) noexcept nogil:
-    """Is it the type that data of a dtype is computed in?"""
-    return bn_dtype_table[code].number == size_of(code) == bn_dtype_table[data].number
+    """Is this dtype the one that the data's is computed in?"""
+    return bn_dtype_table[code].number_bytes == size_of(code) == bn_dtype_table[data].number_bytes
 
 
 cdef inline bint go_together(int data, int vector) noexcept nogil:
-    """The rule: (C,) vectors have the dtype of the data, or the one that is computed in."""
+    """The rule: (C,) vectors have the data's dtype, or the one that it is computed in."""
     return vector == data or computed_in(data, vector)
 
 
 cdef tuple vector_names(int data):
-    """Of all that go with it, the one that it is computed in first."""
+    """All that go with it, first the one that it is computed in."""
     names = []
     for code in range(BN_DTYPES):
         if computed_in(data, code):
@@ -37,8 +37,8 @@ _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
-# code -> the dtype of new arrays. That of an argument is read once, after its buffer was
-# taken: garbage collection may run a finalizer that changes it at any later allocation.
+# code -> the dtype of new arrays: not that of an argument, which is read only once, after its
+# buffer was taken, since any later allocation may run a finalizer that changes it.
 cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
 for _dtype, _code in CODE_OF_DTYPE.items():
     DTYPE_OF_CODE[_code] = _dtype
@@ -46,9 +46,9 @@ del _dtype, _code
 
 
 cdef int code_of(object dtype) except -2:
-    """The code of a dtype, -1 if it is not in the table. Runs nobody else's code."""
+    """The code of a dtype, -1 if it is not in the table. Runs no code of the caller's."""
     cdef int i
-    for i in range(BN_DTYPES):  # as most are
+    for i in range(BN_DTYPES):  # most are found by identity
         if dtype is DTYPE_OF_CODE[i]:
             return i
     code = CODE_OF_DTYPE.get(dtype)

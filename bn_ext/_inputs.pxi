@@ -5,12 +5,12 @@ asked of its view. Included by _core.pyx.
 """
 
 cdef object wrong_input(const Call *c, int role, str expected):
-    """Of another dtype."""
+    """The error for an array of another dtype."""
     return wrong_dtype(NAME_OF_ROLE[role], array_of(c, role), expected)
 
 
 cdef int check_data(Call *c) except -1:
-    """src and diff_dst; what is known of the problem then."""
+    """src and diff_dst; sets what they say of the problem."""
     cdef const bn_view *src = &c.view[SRC]
     cdef int axis
     pin(c, SRC)
@@ -27,11 +27,11 @@ cdef int check_data(Call *c) except -1:
             f"diff_dst: expected shape {shape_of(src)}, like src, "
             f"got {shape_of(&c.view[DIFF_DST])}"
         )
-    c.channel = src.ndim - 1 if c.channels_last else 1
-    c.channels = src.shape[c.channel]
+    c.channel_axis = src.ndim - 1 if c.channels_last else 1
+    c.channels = src.shape[c.channel_axis]
     c.elements = 1
     for axis in range(src.ndim):
-        if axis != c.channel:
+        if axis != c.channel_axis:
             c.elements *= src.shape[axis]
     c.is_empty = c.elements == 0 or c.channels == 0
     return 0
@@ -48,7 +48,7 @@ cdef int check_vectors(Call *c) except -1:
 
 
 cdef int check_vector(Call *c, int role) except -1:
-    """A dtype that goes with the data, and is mean's; the right length."""
+    """It must have a dtype that goes with the data's, mean's dtype, and the right length."""
     cdef int dtype
     pin(c, role)
     dtype = dtype_of(c, role)
@@ -67,7 +67,7 @@ cdef int check_vector(Call *c, int role) except -1:
 
 
 cdef object wrong_vector_dtype(const Call *c, int role):
-    """Of no dtype that goes with the data."""
+    """The error for a vector whose dtype does not go with the data's."""
     data, name, a = DTYPE_NAMES[c.dtype], NAME_OF_ROLE[role], array_of(c, role)
     error = wrong_dtype(name, a, f"{_or(_TABLE[data])} with {data} data")
     if a.dtype.isnative and a.dtype.kind in "fiu":
@@ -76,7 +76,7 @@ cdef object wrong_vector_dtype(const Call *c, int role):
 
 
 cdef object wrong_vector(const Call *c, int role):
-    """What is wrong with the shape of a vector, and what its caller may have meant."""
+    """The error for a vector of another shape, with what the caller may have meant."""
     cdef const bn_view *src = &c.view[SRC]
     cdef bint last = c.channels_last
     cdef int axis
@@ -85,7 +85,7 @@ cdef object wrong_vector(const Call *c, int role):
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
     hints = []
-    # Where mean has fitted, the channels are where they were said to be.
+    # If mean fits, the channels are on the axis they were said to be on.
     if role != MEAN and c.channels:
         others = c.channels
     elif size == others and size != c.channels:

@@ -1,19 +1,19 @@
-"""Values, types and dtypes as error messages show them: shortened, and whatever they are,
-without failing. Included by _core.pyx."""
+"""Values, types and dtypes as error messages show them: shortened, and without failing, whatever
+they are. Included by _core.pyx."""
 
-# In a variable, as those of _arguments.pxi.
+# In a variable, for the same reason as SEQUENCES.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 cdef str shortened(str text):
-    """No longer than a line of a message."""
+    """No longer than fits a line of a message."""
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
 def _shown(value):
     """Its repr for a message, shortened; its type where that fails."""
     try:
-        # Of containers in one another reprlib reads no more than it shows.
+        # Of nested containers reprlib reads no more than it shows.
         text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)
         text = str.__getitem__(text, slice(None))  # of a subclass of str, a str
     except Exception:
@@ -22,7 +22,7 @@ def _shown(value):
 
 
 cdef str type_name(object a):
-    """Its type's name, which a metaclass may refuse to tell."""
+    """Its type's name, which a metaclass may refuse to give."""
     try:
         name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
     except Exception:
@@ -45,7 +45,7 @@ def _or(names):
 
 
 cdef object wrong_dtype(str name, object a, str expected):
-    """An array of another dtype than those expected."""
+    """The error for an array whose dtype is not one of those expected."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(

@@ -1,11 +1,11 @@
 """What a call writes to: the checks of arrays in `out`, and new arrays.
 
-Inputs have been checked, so that src's view has the shape to expect. Nothing is written
+Inputs have been checked by now, so src's view has the shape to expect. Nothing is written
 here. Included by _core.pyx.
 """
 
 cdef int check_outputs(Call *c) except -1:
-    """Those given: dtype, shape, writable, alone in their memory."""
+    """Each must have the right dtype and shape, be writable, and share no memory."""
     for role in OUTPUTS:
         if has(c, role):
             check_output(c, role)
@@ -57,7 +57,7 @@ cdef bint is_in_place(const Call *c, int role, int other) noexcept:
 
 
 cdef bint share(const Call *c, int a, int b) except -1:
-    """Do two arrays share memory? What bounded work cannot decide counts as yes."""
+    """Do two arrays share memory? What cannot be decided with bounded work counts as true."""
     if not bn_extents_meet(&c.view[a], &c.view[b]):
         return False
     try:
@@ -93,7 +93,7 @@ cdef object new_like_src(const Call *c):
 cdef object new_gradients(Call *c, tuple given):
     """The result of a call: what was given, and new arrays for the rest.
 
-    Made before anything is written: what follows must not fail for lack of memory.
+    They are made before anything is written, so that nothing fails later for lack of memory.
     """
     cdef int role
     for role in OUTPUTS:

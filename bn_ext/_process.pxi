@@ -1,4 +1,4 @@
-"""What _runtime, the wrappers in specs and the tests ask. Included by _core.pyx."""
+"""What _runtime, the wrappers in specs and the tests ask for. Included by _core.pyx."""
 
 
 def _available_isas():
@@ -24,7 +24,7 @@ def _cache_sizes():
 
 
 def _set_cache_sizes(l2, last_level):
-    """Pretend, for tests; zeros ask the system again."""
+    """Pretend that caches have these sizes, for tests; zeros ask the system again."""
     bn_set_cache_sizes(l2, last_level)
 
 

@@ -1,4 +1,4 @@
-"""One kernel by itself, to check or tune it. Included by _core.pyx."""
+"""A kernel by itself, to be checked or tuned. Included by _core.pyx."""
 
 cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     cdef int level = _available_isas().index(isa)
@@ -98,5 +98,5 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] floa
 
 def _run_expand(isa, dtype, const unsigned char[::1] channel, int64_t all_, int64_t channels,
                 int64_t each, unsigned char[::1] column):
-    """Lay per-channel values, in bytes of the arithmetic type, out by columns."""
+    """Lay out by columns one number per channel, as bytes of the arithmetic type."""
     kernels_of(isa, dtype).expand(&channel[0], all_, channels, each, &column[0])

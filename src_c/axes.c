@@ -3,13 +3,15 @@
 
 #include <string.h>
 
+#include "sizes.h"
+
 static inline ptrdiff_t distance(ptrdiff_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
 /* ---- order -------------------------------------------------------------- */
 
-/* Axes that are longer than 1 and lead anywhere, largest |stride| first; how many. */
+/* The axes that are longer than 1 and have a stride, largest |stride| first; returns how many. */
 static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     int n = 0;
     for (int axis = 0; axis < view->ndim; axis++) {
@@ -24,17 +26,17 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     return n;
 }
 
-void bn_order_of(const bn_view *src, int channel, bn_order *order) {
+void bn_order_of(const bn_view *src, int channel_axis, bn_order *order) {
     int moving[BN_MAX_AXES];
     sort_moving(src, moving);
     order->n = 0;
-    order->channel = -1;
+    order->channel_place = -1;
     for (int axis = 0, next = 0; axis < src->ndim; axis++) {
         if (src->shape[axis] == 1)
             continue;
         const int here = src->strides[axis] == 0 ? axis : moving[next++];
-        if (here == channel)
-            order->channel = order->n;
+        if (here == channel_axis)
+            order->channel_place = order->n;
         order->axis[order->n++] = here;
     }
 }
@@ -56,8 +58,8 @@ bool bn_follows(const bn_view *view, const bn_order *order) {
 
 /* ---- axes of a problem -------------------------------------------------- */
 
-/* Append an axis, or merge it into the one before, if every operand steps from the end of
- * its run straight to the next. */
+/* Append an axis, or merge it into the one before if, in every operand, a step along that one
+ * leads just behind the end of this one. */
 static void add_axis(bn_axis *axes, int *n, const bn_axis *axis) {
     bool merges = *n > 0;
     for (int o = 0; o < BN_OPERANDS && merges; o++)
@@ -80,16 +82,16 @@ static bn_axis axis_of(const bn_view views[BN_OPERANDS], int axis) {
 }
 
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
-                 int channel) {
+                 int channel_axis) {
     for (int o = 0; o < BN_OPERANDS; o++)
         p->data[o] = views[o].data;
     p->n_outer = p->n_inner = 0;
-    p->channel = axis_of(views, channel);
+    p->channel = axis_of(views, channel_axis);
     for (int k = 0; k < order->n; k++) {
-        if (k == order->channel)
+        if (k == order->channel_place)
             continue;
         const bn_axis axis = axis_of(views, order->axis[k]);
-        if (k < order->channel)
+        if (k < order->channel_place)
             add_axis(p->outer, &p->n_outer, &axis);
         else
             add_axis(p->inner, &p->n_inner, &axis);
@@ -101,61 +103,62 @@ void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order
 /* By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes (2.4)
  * where it gets none. */
 
-/* Elements of 4 bytes in a cache line of 64. */
-enum { LINE = 16 };
+enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */
 
-/* An axis of two arrays. */
+/* An axis's length, and its strides in the two arrays. */
 typedef struct {
     ptrdiff_t size, from, to;
-} steps;
+} axis_pair;
 
-static steps steps_of(const bn_view *from, const bn_view *to, const bn_order *order, int k) {
+static axis_pair axis_pair_of(const bn_view *from, const bn_view *to, const bn_order *order,
+                              int k) {
     if (k < 0)
-        return (steps){1, 0, 0};
+        return (axis_pair){1, 0, 0};
     const int axis = order->axis[k];
-    return (steps){from->shape[axis], from->strides[axis], to->strides[axis]};
+    return (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]};
 }
 
-static void copy_run(const char *from, char *to, steps run, ptrdiff_t itemsize) {
+static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
     if (itemsize == 8)
-        for (ptrdiff_t i = 0; i < run.size; i++)
-            memcpy(to + i * run.to, from + i * run.from, 8);
+        for (ptrdiff_t i = 0; i < axis.size; i++)
+            memcpy(to + i * axis.to, from + i * axis.from, 8);
     else if (itemsize == 4)
-        for (ptrdiff_t i = 0; i < run.size; i++)
-            memcpy(to + i * run.to, from + i * run.from, 4);
+        for (ptrdiff_t i = 0; i < axis.size; i++)
+            memcpy(to + i * axis.to, from + i * axis.from, 4);
     else
-        for (ptrdiff_t i = 0; i < run.size; i++)
-            memcpy(to + i * run.to, from + i * run.from, 2);
+        for (ptrdiff_t i = 0; i < axis.size; i++)
+            memcpy(to + i * axis.to, from + i * axis.from, 2);
 }
 
-/* Two axes. Where the last one takes the longer steps, a cache line that was read serves
- * the next runs too: pieces of it, each through all runs. */
-static void copy_plane(const char *from, char *to, steps runs, steps last, ptrdiff_t itemsize) {
-    const bool across = distance(runs.from) < distance(last.from);
-    steps piece = last;
+/* Where the last axis has the longer stride, a cache line holds elements of several places along
+ * the other one: a strip of the last axis is copied at all of them before the next strip. */
+static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
+                          ptrdiff_t itemsize) {
+    const bool across = distance(other.from) < distance(last.from);
+    axis_pair strip = last;
     if (across)
-        piece.size = LINE;
-    for (ptrdiff_t left = last.size; left > 0; left -= piece.size) {
-        if (piece.size > left)
-            piece.size = left;
-        for (ptrdiff_t i = 0; i < runs.size; i++)
-            copy_run(from + i * runs.from, to + i * runs.to, piece, itemsize);
-        from += piece.size * piece.from;
-        to += piece.size * piece.to;
+        strip.size = STRIP;
+    for (ptrdiff_t left = last.size; left > 0; left -= strip.size) {
+        if (strip.size > left)
+            strip.size = left;
+        for (ptrdiff_t i = 0; i < other.size; i++)
+            copy_axis(from + i * other.from, to + i * other.to, strip, itemsize);
+        from += strip.size * strip.from;
+        to += strip.size * strip.to;
     }
 }
 
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order) {
-    const steps last = steps_of(from, to, order, order->n - 1);
-    const steps runs = steps_of(from, to, order, order->n - 2);
+    const axis_pair last = axis_pair_of(from, to, order, order->n - 1);
+    const axis_pair other = axis_pair_of(from, to, order, order->n - 2);
     ptrdiff_t at[BN_MAX_AXES] = {0};
     const char *read = from->data;
     char *write = to->data;
     for (;;) {
-        copy_plane(read, write, runs, last, to->itemsize);
+        copy_two_axes(read, write, other, last, to->itemsize);
         int k = order->n - 3;
         for (; k >= 0; k--) {
-            const steps axis = steps_of(from, to, order, k);
+            const axis_pair axis = axis_pair_of(from, to, order, k);
             read += axis.from;
             write += axis.to;
             if (++at[k] < axis.size)
@@ -213,7 +216,7 @@ bool bn_overlaps_itself(const bn_view *view) {
     return false;
 }
 
-/* Addresses from begin to before end; of nothing, from 0 to 0. */
+/* Addresses from begin up to, but not including, end; for an empty array 0 and 0. */
 typedef struct {
     uintptr_t begin, end;
 } extent;

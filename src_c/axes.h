@@ -1,4 +1,4 @@
-/* axes.h: arrays as they lie in memory, and how they become the axes of a problem.
+/* axes.h: arrays as they lie in memory, and how their axes become those of a problem.
  *
  * The axis order decides the bits, so it is a rule, not a guess: axes of length 1 are
  * dropped; the rest are sorted by |stride| of src, largest first, equal strides in logical
@@ -6,8 +6,8 @@
  * channel is outer, what comes after it inner. One channel has no place among the others:
  * all axes are inner then.
  *
- * Operands whose own axes do not follow src's order are copied to memory that does, by
- * whoever owns the memory: nothing here allocates, and nothing can fail.
+ * An operand whose own axes do not follow src's order is copied to memory that does. The caller
+ * provides that memory: nothing here allocates, and nothing can fail.
  */
 #ifndef AXES_H
 #define AXES_H
@@ -27,32 +27,32 @@ typedef struct {
 typedef struct {
     int n;                 /* axes longer than 1 */
     int axis[BN_MAX_AXES]; /* slowest first */
-    int channel;           /* place of the channel in axis; -1 if it is not there */
+    int channel_place;     /* of the channel axis, in axis; -1 if it is not there */
 } bn_order;
 
 /* The axis order of src, by the rule above. */
-void bn_order_of(const bn_view *src, int channel, bn_order *order);
+void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 
-/* Can kernels walk it in this order? Its axes must be in the same order (stride 0 fits
- * anywhere but last) and its last one contiguous. */
+/* Can it be walked in this order? Its axes must lie in the same order (stride 0 fits anywhere but
+ * last), and the last must be contiguous. */
 bool bn_follows(const bn_view *view, const bn_order *order);
 
-/* Data and axes of a problem, from operands of one shape that follow this order. */
+/* Set a problem's data and axes, from operands of the same shape that follow this order. */
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
-                 int channel);
+                 int channel_axis);
 
-/* Copy between arrays of one shape and itemsize, not empty, in this order. */
+/* Copy between arrays of the same shape and itemsize, not empty, taking axes in this order. */
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order);
 
 bool bn_same_shape(const bn_view *a, const bn_view *b);
 
-/* Is each element of `a` that of `b`? They are of one shape and itemsize. */
+/* Does each element of `a` lie where that of `b` does? Shape and itemsize are the same. */
 bool bn_same_place(const bn_view *a, const bn_view *b);
 
-/* May two elements of it share memory? No is certain; what is not certain counts as yes. */
+/* Might two of its elements share memory? False is certain; what is uncertain counts as true. */
 bool bn_overlaps_itself(const bn_view *view);
 
-/* Do the bytes from first to last of the one, gaps and all, meet those of the other? */
+/* Do the two overlap, if each is taken with its gaps, from its first byte to its last? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 
 #endif

@@ -11,8 +11,7 @@
  *     frozen     diff_src = gamma*rstd * dy
  *
  * The caller has checked everything: this side trusts shapes, strides and
- * pointers, and asks only that diff_src be src, or diff_dst, or share no byte
- * with either.
+ * pointers. diff_src must be src, or diff_dst, or share no byte with either.
  */
 #ifndef BN_H
 #define BN_H
@@ -54,17 +53,17 @@ typedef struct {
     int64_t stride[BN_OPERANDS];
 } bn_axis;
 
-/* A (C,) vector of any table dtype; data is NULL where the vector is absent. */
+/* A (C,) vector of any dtype of the table; data is NULL where the vector is absent. */
 typedef struct {
     char *data;
     int64_t stride; /* bytes */
     bn_dtype dtype;
 } bn_vector;
 
-/* The axes before the channel (outer), the channel, the axes after it (inner),
- * slowest first, neighbours merged wherever all operands allow. An operand that the call
- * does not touch has the strides of src. The last axis
- * of all is contiguous in every operand. Without axes, outer or inner is 1. */
+/* The axes before the channel (outer), the channel, the axes after it (inner), slowest
+ * first, neighbours merged wherever all operands allow. The last axis of all is contiguous
+ * in every operand. An operand that the call does not touch has the strides of src. Outer or
+ * inner without axes stands for one of length 1. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];

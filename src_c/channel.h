@@ -34,7 +34,7 @@ static inline double f16_to_double(uint16_t half) {
     return half & 0x8000 ? -magnitude : magnitude;
 }
 
-/* n elements from the first-th on, as doubles; ones where the vector is absent. */
+/* The n elements from index `first` on, as doubles; ones where the vector is absent. */
 static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to) {
     if (!v->data) {
         for (int64_t i = 0; i < n; i++)
@@ -42,7 +42,7 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
         return;
     }
     const char *at = v->data + first * v->stride;
-    uint16_t half;
+    uint16_t bits16;
     float single;
     if (v->dtype == BN_F64) {
         for (int64_t i = 0; i < n; i++, at += v->stride)
@@ -60,16 +60,17 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
             }
     } else {
         for (int64_t i = 0; i < n; i++, at += v->stride) {
-            memcpy(&half, at, sizeof half);
-            to[i] =
-                v->dtype == BN_F16 ? f16_to_double(half) : float_from_bits((uint32_t)half << 16);
+            memcpy(&bits16, at, sizeof bits16);
+            to[i] = v->dtype == BN_F16 ? f16_to_double(bits16)
+                                       : float_from_bits((uint32_t)bits16 << 16);
         }
     }
 }
 
-/* Bits of the float next to value towards zero, made odd if that is inexact: a
- * second rounding, to a type at least two bits shorter, then rounds value itself
- * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
+/* The bits of value rounded towards zero to a float, the last one set if that is
+ * inexact. A second rounding, to a type at least two bits shorter, then gives what
+ * rounding value itself would (Boldo and Melquiond, "Emulation of FMA and correctly
+ * rounded sums", 2008). */
 static inline uint32_t float_bits_to_odd(double value) {
     uint32_t bits = float_bits((float)value);
     const double rounded = float_from_bits(bits);
@@ -102,7 +103,8 @@ static inline uint16_t bf16_from_double(double value) {
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* The same back, rounded once, every NaN the canonical one. */
+/* The n elements from index `first` on become these doubles, rounded once, every NaN the
+ * canonical one. */
 static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, const double *from) {
     char *at = v->data + first * v->stride;
     if (v->dtype == BN_F64) {
@@ -117,9 +119,9 @@ static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, co
         }
     } else {
         for (int64_t i = 0; i < n; i++, at += v->stride) {
-            const uint16_t half =
+            const uint16_t bits16 =
                 v->dtype == BN_F16 ? f16_from_double(from[i]) : bf16_from_double(from[i]);
-            memcpy(at, &half, sizeof half);
+            memcpy(at, &bits16, sizeof bits16);
         }
     }
 }
@@ -146,7 +148,7 @@ static inline pair pair_sum(double a, double b) {
     return pair_of(sum, (a - (sum - added)) + (b - added));
 }
 
-/* Exact (Dekker 1971): the halves of Veltkamp's split have 26 bits at most. */
+/* Exact (Dekker 1971): the two parts of Veltkamp's split have 26 bits at most. */
 static inline pair pair_product(double a, double b) {
     const double split = 134217729.0; /* 2^27 + 1 */
     const double ah = split * a - (split * a - a), al = a - ah;

@@ -1,7 +1,7 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
  * build_c.py has the levels, compiles kernels.c once for each, and defines BN_LEVELS(X) as a
- * list of X(name), worst level first. Here stands what each needs of a CPU, a line each.
+ * list of X(name), lowest level first. Here stands what each one needs of a CPU.
  */
 #include "kernels/kernels.h"
 
@@ -10,7 +10,7 @@
 #define DECLARE(level) extern const bn_kernels bn_kernels_##level;
 BN_LEVELS(DECLARE)
 
-/* The x86-64 psABI's microarchitecture levels; on other machines all have what is needed. */
+/* The x86-64 psABI's microarchitecture levels; other machines have the baseline alone. */
 enum {
     NEEDS_baseline = 1,
     NEEDS_v3 = 3,
@@ -32,8 +32,8 @@ static uint64_t xgetbv0(void) {
     return (uint64_t)high << 32 | low;
 }
 
-/* The psABI's level of this CPU under this kernel: 1, 3 or 4. A level counts only if the operating
- * system saves the registers it uses. */
+/* The psABI's level that this CPU has under this operating system, which must save the registers
+ * that the level uses: 1, 3 or 4. */
 static int cpu_level(void) {
     enum {
         FMA = 1 << 12,

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 /* X(code, name in C, name in NumPy, type it is computed in, bytes, how it is summed). Sums are
- * kept in doubles. ALONE: so is every term of the plain sum. LOSES: so is what rounding takes
- * from them. IN_FLOATS: a few blocks are added up in floats first. */
+ * doubles. ALONE: nothing is kept beside them. LOSES: what rounding takes from each sum is kept
+ * beside it. IN_FLOATS: a few blocks are added up in floats first. */
 #define BN_DTYPE_TABLE(X)                                                                          \
     X(BN_F32, f32, "float32", f32, 4, ALONE)                                                       \
     X(BN_F64, f64, "float64", f64, 8, LOSES)                                                       \
@@ -21,14 +21,14 @@ typedef enum { BN_DTYPE_TABLE(ENUMERATED) BN_DTYPES } bn_dtype;
 
 typedef struct {
     const char *name;
-    int size;   /* bytes of an element */
-    int number; /* bytes of the type it is computed in */
+    int element_bytes;
+    int number_bytes; /* of the type it is computed in */
     bn_summing summing;
 } bn_dtype_facts;
 
-enum { f32_NUMBER = 4, f64_NUMBER = 8 };
-#define FACTS(code, c_name, name, computed, size, summing)                                         \
-    [code] = {name, size, computed##_NUMBER, summing},
+enum { f32_NUMBER_BYTES = 4, f64_NUMBER_BYTES = 8 };
+#define FACTS(code, c_name, name, computed, bytes, summing)                                        \
+    [code] = {name, bytes, computed##_NUMBER_BYTES, summing},
 static const bn_dtype_facts bn_dtype_table[BN_DTYPES] = {BN_DTYPE_TABLE(FACTS)};
 #undef FACTS
 

@@ -1,13 +1,13 @@
-/* engine.c: an operation over a problem. A plan's tasks are carried out by walks; each chunk's
- * sums are kept, added in order once a tile is done, and handed to the operation, which makes
- * coefficients of them.
+/* engine.c: an operation over a problem. A task walks its chunk; each chunk's sums are kept,
+ * added in order once all of a tile's chunks are summed, and handed to the operation, which turns
+ * them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
  *                                    last task of a tile: chunks in order -> finish
  *                                  [ task: coefficients by columns -> walk ]
  *
- * Knows no formula: operations come as tables, kernels by formula. All memory of a call is
- * had before anything is written.
+ * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
+ * a call's memory is allocated before anything is written.
  */
 #include "engine.h"
 
@@ -32,51 +32,53 @@ typedef struct {
 
 /* ---- memory ------------------------------------------------------------- */
 
-/* The next `bytes` of a block, on a cache line; with a NULL block, only counted. */
-static void *take(char *block, size_t *used, int64_t count, int64_t bytes) {
+/* Room for `count` things of so many bytes, from the next cache line of `memory` on; if that is
+ * NULL, the bytes used are only counted. */
+static void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
     const size_t at = *used, lines = LINE_BYTES - 1;
     size_t all;
     if (__builtin_mul_overflow((size_t)count, (size_t)bytes, &all) ||
         __builtin_add_overflow(all, lines, &all) ||
         __builtin_add_overflow(at, all & ~lines, used) || *used > PTRDIFF_MAX)
         *used = PTRDIFF_MAX; /* malloc refuses that much */
-    return block ? block + at : NULL;
+    return memory ? memory + at : NULL;
 }
 
-/* malloc on a cache line; *given is to be freed. */
+/* malloc, from a cache line on; *given is what to free. */
 static char *line_aligned(size_t bytes, char **given) {
     *given = malloc(bytes + LINE_BYTES);
     return *given ? on_line(*given) : NULL;
 }
 
-static size_t lay_out_channels(engine *e, char *block) {
+static size_t lay_out_channels(engine *e, char *memory) {
     size_t used = 0;
     const int64_t n = e->plan.channels;
     bn_channels *c = &e->channels;
-    c->coefs = take(block, &used, COEFS * n, e->plan.number);
-    c->sums = (bn_sums){take(block, &used, BN_PLANES * n, sizeof(double)), n, NULL};
-    for (int i = 0; i < e->operation->numbers; i++)
-        c->number[i] = take(block, &used, n, sizeof(double));
-    e->partial =
-        take(block, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0, sizeof(double));
+    c->coefs = lay_out(memory, &used, COEFS * n, e->plan.number_bytes);
+    c->sums = (bn_sums){lay_out(memory, &used, BN_PLANES * n, sizeof(double)), n, NULL};
+    for (int i = 0; i < e->operation->values; i++)
+        c->value[i] = lay_out(memory, &used, n, sizeof(double));
+    e->partial = lay_out(memory, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0,
+                         sizeof(double));
     return used;
 }
 
-static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *block) {
+static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
-    take(block, &used, 1, sizeof *s);
+    lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
         s->from[pass] = -1;
-        s->column[pass] = take(block, &used, COEFS * plan->columns, plan->number);
+        s->expanded[pass] = lay_out(memory, &used, COEFS * plan->columns, plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
-    s->sums.plane = take(block, &used, plan->planes * columns, sizeof(double));
-    s->sums.float_sums = take(block, &used, plan->floats ? MOST_SUMS * columns : 0, sizeof(float));
-    const bool gathers = plan->sums && (!plan->contiguous || !plan->evenly);
-    const unsigned gathered = gathers ? plan->formula->pass[SUM].reads : 0;
+    s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
+    s->sums.float_sums =
+        lay_out(memory, &used, plan->floats ? MOST_SUMS * columns : 0, sizeof(float));
+    const unsigned gathered = plan->sums && plan->gathers ? plan->needs->pass[SUM].reads : 0;
     for (int o = 0; o < BN_OPERANDS; o++)
-        s->gathered[o] = take(block, &used, gathered >> o & 1 ? PIECE_ELEMENTS : 0, plan->size);
+        s->gathered[o] =
+            lay_out(memory, &used, gathered >> o & 1 ? PIECE_ELEMENTS : 0, plan->element_bytes);
     return used;
 }
 
@@ -101,8 +103,8 @@ static bn_sums partial_of(const engine *e, int64_t chunk) {
     return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL};
 }
 
-/* A row of several positions has a channel's columns n apart: the upper half of the positions
- * is added to the lower one, until one is left. */
+/* In a row of several positions a channel's columns are n apart: the upper half of the positions
+ * is added to the lower half, until one position is left. */
 static void keep_positions(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
     for (int64_t m = e->plan.positions_per_row; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(&s->sums, (m - m / 2) * n);
@@ -116,7 +118,7 @@ static void keep_positions(const engine *e, bn_scratch *s, int64_t from, int64_t
 
 /* A channel's columns are neighbours. */
 static void keep_columns(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
-    const int64_t columns = e->plan.columns_per_channel;
+    const int64_t columns = e->plan.adjacent_columns;
     const bn_sums all = partial_of(e, chunk);
     for (int64_t c = 0; c < n; c++) {
         const bn_sums own = sums_from(&s->sums, c * columns), to = sums_from(&all, from + c);
@@ -124,7 +126,7 @@ static void keep_columns(const engine *e, bn_scratch *s, int64_t from, int64_t n
     }
 }
 
-/* Inf or NaN make what was lost meaningless. */
+/* Where a sum is Inf or NaN, what it lost has no meaning. */
 static double rounded(double sum, double lost) {
     return isnan(sum + lost) ? sum : sum + lost;
 }
@@ -132,7 +134,8 @@ static double rounded(double sum, double lost) {
 static void finish_tile(void *engine_, int64_t tile) {
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
-    const int64_t from = tile * plan->tile, n = at_most(plan->tile, plan->channels - from);
+    const int64_t from = tile * plan->channels_per_tile;
+    const int64_t n = at_most(plan->channels_per_tile, plan->channels - from);
     const bn_sums sums = sums_from(&e->channels.sums, from);
     for (int plane = 0; plane < plan->planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
@@ -152,24 +155,24 @@ static void finish_tile(void *engine_, int64_t tile) {
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* Coefficients by columns, for the n channels from `from` on. */
+/* The coefficients of the n channels from `from` on, by columns. */
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     if (s->from[pass] == from)
         return s->coefs[pass];
     s->from[pass] = from;
-    const char *channel = e->channels.coefs + from * plan->number;
-    if (plan->positions_per_row == 1 && plan->columns_per_channel == 1)
+    const char *channel = e->channels.coefs + from * plan->number_bytes;
+    if (plan->positions_per_row == 1 && plan->adjacent_columns == 1)
         return s->coefs[pass] = (bn_coefs){channel, plan->channels};
-    unsigned taken = plan->formula->pass[pass].takes;
+    unsigned taken = plan->needs->pass[pass].takes;
     if (plan->fused)
-        taken |= plan->formula->pass[WRITE].takes;
+        taken |= plan->needs->pass[WRITE].takes;
     for (int i = 0; i < COEFS; i++)
         if (taken >> i & 1)
-            e->kernels->expand(channel + i * plan->channels * plan->number, plan->positions_per_row,
-                               n, plan->columns_per_channel,
-                               s->column[pass] + i * plan->columns * plan->number);
-    return s->coefs[pass] = (bn_coefs){s->column[pass], plan->columns};
+            e->kernels->expand(channel + i * plan->channels * plan->number_bytes,
+                               plan->positions_per_row, n, plan->adjacent_columns,
+                               s->expanded[pass] + i * plan->columns * plan->number_bytes);
+    return s->coefs[pass] = (bn_coefs){s->expanded[pass], plan->columns};
 }
 
 static bn_chunk_walk *const walks[] = {
@@ -212,7 +215,8 @@ _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedul
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
-    const int64_t from = tile * plan->tile, end = at_most(from + plan->tile, plan->channels);
+    const int64_t from = tile * plan->channels_per_tile;
+    const int64_t end = at_most(from + plan->channels_per_tile, plan->channels);
     const int64_t most = channels_at_once(plan);
     for (int64_t c = from; c < end; c += most)
         walk_chunk(e, scratch, pass, c, at_most(most, end - c), chunk);
@@ -230,7 +234,7 @@ static size_t bytes_of_sums(const engine *e) {
     return (size_t)(MOST_SUMS * e->plan.channels) * sizeof(double);
 }
 
-/* The sums themselves are a result: every NaN of theirs is the canonical one, too. */
+/* The sums themselves are a result, so in them too every NaN is the canonical one. */
 static void copy_out(const engine *e, double *sums_out) {
     const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
     vector_write(&to, 0, MOST_SUMS * e->plan.channels, e->channels.sums.plane);
@@ -250,8 +254,8 @@ static unsigned vectors_wanted(const bn_call *call) {
     return wanted & call->operation->vectors;
 }
 
-/* A problem, or a part of one, without elements: the vectors are those of the whole, zeros
- * where that has no elements either. */
+/* A problem without elements. If it is a part of one that has some, the vectors are those of the
+ * whole; else they are zeros. */
 static bn_status execute_empty(engine *e, const bn_call *call) {
     if (call->sums_out)
         memset(call->sums_out, 0, bytes_of_sums(e));
@@ -266,16 +270,16 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
         prepare(e);
         finish_with(e, call->sums_in);
     } else {
-        memset(e->channels.number[0], 0, (size_t)e->plan.channels * sizeof(double));
+        memset(e->channels.value[0], 0, (size_t)e->plan.channels * sizeof(double));
         for (int v = 0; v < BN_VECTORS; v++)
             if (wanted >> v & 1)
-                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.number[0]);
+                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.value[0]);
     }
     free(given);
     return BN_OK;
 }
 
-/* The call with so many threads at most. */
+/* The call, on so many threads at most. */
 static bn_status execute_on(engine *e, const bn_call *call, int threads) {
     bn_make_plan(&e->plan, threads);
     const bn_plan *plan = &e->plan;
@@ -283,18 +287,19 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_channels(e, memory);
-    bn_scratch measured;
+    bn_scratch counted;
     const bn_schedule s = {
         .tiles = plan->tiles,
         .tasks = plan->chunks,
-        .tile_bytes = plan->tile * plan->positions * plan->run * bn_bytes_read(plan),
+        .tile_bytes =
+            plan->channels_per_tile * plan->positions * plan->run_length * bn_bytes_read(plan),
         .first = plan->sums,
         .second = plan->writes && !plan->fused,
         .task = task,
         .finish = finish_tile,
         .start = start_thread,
         .work = e,
-        .scratch = lay_out_scratch(plan, &measured, NULL),
+        .scratch_bytes = lay_out_scratch(plan, &counted, NULL),
     };
     bn_status status = BN_NO_MEMORY;
     char *team = bn_schedule_memory(&s, threads);
@@ -302,7 +307,7 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
         prepare(e);
         if (call->sums_in)
             finish_with(e, call->sums_in);
-        bn_schedule_carry_out(&s, threads, team);
+        bn_schedule_execute(&s, threads, team);
         if (call->sums_out)
             copy_out(e, call->sums_out);
         status = BN_OK;
@@ -317,16 +322,16 @@ bn_status bn_execute(const bn_call *call) {
     const bn_operation *operation = call->operation;
     engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
     bn_plan *plan = &e.plan;
-    bn_measure(plan, p, operation->formula);
+    bn_plan_shape(plan, p, operation->formula);
     const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
     plan->sums = !call->sums_in && (call->sums_out || needed);
     plan->writes = call->writes;
     plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
-    const double own = (double)plan->positions * (double)plan->run;
+    const double own = (double)plan->positions * (double)plan->run_length;
     e.channels = (bn_channels){
         .problem = p, .channels = plan->channels, .count = call->sums_in ? call->count : own};
 
-    const int64_t elements = plan->positions * plan->channels * plan->run;
+    const int64_t elements = plan->positions * plan->channels * plan->run_length;
     const uint64_t mode = fp_mode_enter();
     bn_status status;
     if (elements == 0) {

@@ -1,9 +1,9 @@
 /* fp_mode.h: the floating-point environment a thread computes in.
  *
  * Results must not depend on what the caller, or whoever made the thread, left
- * in the control register (flush to zero, another rounding mode), so every
- * thread takes the default on entering and puts back what it found, sticky
- * exception flags included, on leaving.
+ * in the control register (flush to zero, another rounding mode). So every
+ * thread sets the default on entering, and on leaving puts back what it found,
+ * sticky exception flags included.
  */
 #ifndef BN_FP_MODE_H
 #define BN_FP_MODE_H

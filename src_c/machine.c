@@ -82,14 +82,14 @@ int bn_default_threads(void) {
 
 /* ---- caches -------------------------------------------------------------- */
 
-/* Where the system does not tell: those of common servers. */
+/* Where the system does not say: those of common servers. */
 enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
 
 static int64_t ask_cache(int level) {
     int64_t bytes = 0;
     (void)level;
 #ifdef __linux__
-    /* First what the kernel says: sysconf multiplied a virtual machine's L3 by ten. */
+    /* First what Linux itself says: sysconf gave ten times a virtual machine's L3. */
     char path[64], unit = 0;
     long long size = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);

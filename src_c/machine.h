@@ -1,4 +1,4 @@
-/* machine.h: what of this machine decides who works when, and never what comes out. */
+/* machine.h: what of this machine decides who works when, and never what the results are. */
 #ifndef BN_MACHINE_H
 #define BN_MACHINE_H
 
@@ -11,7 +11,7 @@ void bn_set_cpu_quota(int threads); /* a container's limit; 0: none */
 int bn_default_threads(void);       /* what num_threads = 0 may use at most, now */
 bool bn_has_openmp(void);
 uintptr_t bn_openmp_address(void); /* of a function of the runtime that serves us; 0: none */
-bool bn_forked(void);              /* are we the child of a process that had us loaded? */
+bool bn_forked(void);              /* are we in a child, forked after this library was loaded? */
 
 /* ---- caches, in bytes ------------------------------------------------------ */
 

@@ -8,55 +8,58 @@
  *   position   an index along the outer axes
  *   run        what a channel has at one position: the elements of the inner axes
  *   segment    a part of it whose elements are neighbours in memory; views have gaps
- *   row        what a kernel reads at once: columns side by side
+ *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to eight rows, whose terms a kernel adds as a tree, column by column
- *   strand     consecutive rows of a chunk; a block has one row of each strand
+ *   repeat     a kernel does a block once or more, each repeat a fixed step behind the last
+ *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
+ *              takes one row from each strand
  *   stretch    as many elements as a long run is folded to: the columns of its rows
  *   chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass
  *
- * There are four forms:
+ * There are four forms. Long runs are those of hundreds of elements:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
  *                      those are few, several positions are read as one row, so that a
  *                      register is full; each column of the wide row keeps its own sums.
  *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
  *   LONG_RUNS          A run is folded to a stretch: element x belongs to column x mod
- *                      stretch. Eight stretches, one behind the other, are a block's rows.
+ *                      stretch. A block's rows are eight stretches, one behind the other.
  *   LONG_RUNS_ABREAST  the same where there are three positions or more: a block's rows are
  *                      the stretches of up to eight positions at one x.
  *
  * Which eight rows of a chunk are summed together follows from how memory is read fastest:
- * stretches of 128 bytes side by side, or else rows far apart. So a chunk's n rows are cut
- * into eight strands of q = ceil(n/8) consecutive rows, and block g holds row g of each.
- * (Eight consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
+ * stretches of 128 bytes side by side, or else rows far apart. So, but for LONG_RUNS, the n
+ * rows (or positions) of a chunk are cut into eight strands of q = ceil(n/8) each, and block g
+ * holds row g of each strand. (Eight consecutive rows of 512 ... 2048 bytes: half the speed,
+ * measured.)
  */
 #include "plan.h"
 
 #include "machine.h"
 #include "sizes.h"
 
-/* How sums are split: each of these decides bits. Where it says measured, `python -m benchmarks
- * --report rows` on either side of the bound measures it again. */
+/* How sums are split: each of these decides bits. What is called measured can be measured again
+ * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
-    WIDE_ENOUGH = 128,    /* channels: 16-bit ones fill four of the widest registers */
-    ROW_COLUMNS = 256,    /* of a row of several positions, at least: twice as many */
-    ROW_UNIT = 32,        /* they are a multiple of it: 16-bit elements of the widest register */
+    WIDE_ENOUGH = 128,    /* channels of one position: 16-bit ones fill four widest registers */
+    ROW_COLUMNS = 256,    /* at least, of a row of several positions: twice as many ... */
+    ROW_UNIT = 32,        /* ... and a multiple of this: 16-bit elements of the widest register */
     LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
     LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
     LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
-    /* Rows of a strand: odd, since strands an even number of rows apart meet in one cache set;
-     * the longest so that hardware can predict the next line (both measured). */
+    /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
+     * sets; up to so many that hardware can predict the next line (both measured). */
     SHORTEST_STRAND = 17,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
     MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */
-    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): a multiple of every block, 128 kB */
+    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): 128 kB of float32, in whole blocks */
     SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
-    LONGEST_CHUNK = 16384,  /* ... and as long as memory gains by (measured) */
+    LONGEST_CHUNK = 16384,  /* ... and no longer than memory gains by (measured) */
     TASKS = 64,             /* that a large problem is worth: four for each of 16 threads */
 };
 
@@ -69,37 +72,37 @@ static int64_t count_of(const bn_axis *axes, int n) {
     return count;
 }
 
-void bn_measure(bn_plan *plan, const bn_problem *p, formula f) {
+void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f) {
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
     plan->problem = p;
-    plan->formula = &formula_table[f];
-    plan->size = dtype->size;
-    plan->number = dtype->number;
+    plan->needs = &formula_table[f];
+    plan->element_bytes = dtype->element_bytes;
+    plan->number_bytes = dtype->number_bytes;
     plan->planes = dtype->summing == LOSES ? BN_PLANES : MOST_SUMS;
     plan->floats = dtype->summing == IN_FLOATS;
     plan->channels = p->channel.size;
     plan->positions = count_of(p->outer, p->n_outer);
-    plan->run = count_of(p->inner, p->n_inner);
+    plan->run_length = count_of(p->inner, p->n_inner);
 }
 
 static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
-    return __builtin_popcount(operands) * plan->size;
+    return __builtin_popcount(operands) * plan->element_bytes;
 }
 
 int64_t bn_bytes_read(const bn_plan *plan) {
-    const pass_needs *needs = plan->formula->pass;
-    return bytes_of(plan, needs[SUM].reads | needs[WRITE].reads);
+    const pass_needs *pass = plan->needs->pass;
+    return bytes_of(plan, pass[SUM].reads | pass[WRITE].reads);
 }
 
 int64_t bn_bytes_touched(const bn_plan *plan) {
-    const pass_needs *needs = plan->formula->pass;
-    return bytes_of(plan, needs[SUM].reads | needs[WRITE].reads | needs[WRITE].writes);
+    const pass_needs *pass = plan->needs->pass;
+    return bytes_of(plan, pass[SUM].reads | pass[WRITE].reads | pass[WRITE].writes);
 }
 
 /* Does the axis step over exactly `elements` elements in every operand? */
-static bool steps(const bn_plan *plan, const bn_axis *axis, int64_t elements) {
+static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (axis->stride[o] != elements * plan->size)
+        if (axis->stride[o] != elements * plan->element_bytes)
             return false;
     return true;
 }
@@ -108,7 +111,7 @@ static bool steps(const bn_plan *plan, const bn_axis *axis, int64_t elements) {
 
 /* CHANNELS_LAST: rows of each of a chunk's eight strands. */
 static int64_t strand_rows(const bn_plan *plan) {
-    const int64_t row_bytes = plan->positions_per_row * plan->channels * plan->size;
+    const int64_t row_bytes = plan->positions_per_row * plan->channels * plan->element_bytes;
     const int64_t tasks = plan->rows / (TASKS * MOST_STRANDS);
     const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, tasks), LONGEST_STRAND);
     return at_least(rows, SHORTEST_STRAND) | 1;
@@ -117,15 +120,16 @@ static int64_t strand_rows(const bn_plan *plan) {
 static void plan_channels_last(bn_plan *plan) {
     const bn_problem *p = plan->problem;
     plan->form = CHANNELS_LAST;
-    plan->columns_per_channel = 1;
+    plan->adjacent_columns = 1;
+    plan->gathers = !plan->evenly;
     if (plan->channels < WIDE_ENOUGH) {
         const int64_t unit = ROW_UNIT / greatest_common_divisor(plan->channels, ROW_UNIT);
         const int64_t units = ceil_div(ROW_COLUMNS, unit * plan->channels);
         plan->positions_per_row = at_most(unit * units, plan->positions);
     }
     plan->rows = ceil_div(plan->positions, plan->positions_per_row);
-    plan->contiguous = plan->positions_per_row == 1 || plan->positions == 1 ||
-                       (p->n_outer == 1 && steps(plan, &p->outer[0], plan->channels));
+    plan->row_is_segment = plan->positions_per_row == 1 || plan->positions == 1 ||
+                           (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels));
     plan->rows_per_chunk = MOST_STRANDS * strand_rows(plan);
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
@@ -133,31 +137,35 @@ static void plan_channels_last(bn_plan *plan) {
 static void plan_short_runs(bn_plan *plan) {
     const bn_problem *p = plan->problem;
     plan->form = SHORT_RUNS;
-    plan->columns_per_channel = plan->run;
+    plan->adjacent_columns = plan->run_length;
+    plan->gathers = !plan->evenly;
     plan->rows = plan->positions;
-    plan->contiguous =
-        p->n_inner == 1 && (plan->channels == 1 || steps(plan, &p->channel, plan->run));
+    plan->row_is_segment =
+        p->n_inner == 1 && (plan->channels == 1 || steps_over(plan, &p->channel, plan->run_length));
     plan->rows_per_chunk = MOST_STRANDS * SHORTEST_STRAND;
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
 
 static void plan_long_runs(bn_plan *plan) {
-    plan->columns_per_channel = BN_STRETCH_BYTES / plan->size;
-    plan->contiguous = plan->problem->n_inner == 1;
+    plan->stretch = BN_STRETCH_BYTES / plan->element_bytes;
+    plan->adjacent_columns = plan->stretch;
+    plan->run_is_segment = plan->problem->n_inner == 1;
+    plan->gathers = !plan->run_is_segment;
     if (plan->positions < LEAST_ABREAST) {
         plan->form = LONG_RUNS;
         plan->elements_per_chunk = CHUNK_ELEMENTS;
-        plan->chunks_per_run = ceil_div(plan->run, plan->elements_per_chunk);
+        plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
         plan->positions_per_chunk =
-            plan->chunks_per_run == 1 ? ceil_div(CHUNK_ELEMENTS, plan->run) : 1;
+            plan->chunks_per_run == 1 ? ceil_div(CHUNK_ELEMENTS, plan->run_length) : 1;
     } else {
         plan->form = LONG_RUNS_ABREAST;
+        plan->gathers = plan->gathers || !plan->evenly;
         plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
-        /* As long as can be, but with tasks enough for many threads. */
+        /* As long as possible, but with enough tasks for many threads. */
         const int64_t tasks = ceil_div(TASKS, plan->channels);
-        plan->elements_per_chunk =
-            round_up(at_least(at_most(plan->run / tasks, LONGEST_CHUNK), SHORTEST_CHUNK), PIECE);
-        plan->chunks_per_run = ceil_div(plan->run, plan->elements_per_chunk);
+        plan->elements_per_chunk = round_up(
+            at_least(at_most(plan->run_length / tasks, LONGEST_CHUNK), SHORTEST_CHUNK), PIECE);
+        plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
     }
     plan->chunks = ceil_div(plan->positions, plan->positions_per_chunk) * plan->chunks_per_run;
 }
@@ -165,8 +173,8 @@ static void plan_long_runs(bn_plan *plan) {
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Channels per tile. What is read of a tile should stay in a core's share of cache from sum
- * to write, and its columns in the first-level cache. But channels that share rows are read
- * in scraps as wide as the tile: where only narrow tiles would fit the cache, wide ones that
+ * to write, and its columns in the first-level cache. But of channels that share rows only
+ * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that
  * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). With
  * CHANNELS_LAST a tile is narrower than working space allows only to give every thread
  * tasks. */
@@ -181,9 +189,9 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     if (plan->positions_per_row > 1)
         return plan->channels;
     const bool interleaved = plan->form == CHANNELS_LAST;
-    /* Columns that grow with the channels; long runs are read by themselves. */
-    const int64_t columns = plan->form < LONG_RUNS ? plan->columns_per_channel : 0;
-    const int64_t bytes = plan->positions * plan->run * bn_bytes_read(plan);
+    /* Per channel of the tile; none for long runs, whose channels are read one by one. */
+    const int64_t columns = plan->form < LONG_RUNS ? plan->adjacent_columns : 0;
+    const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
     if (interleaved || width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
         width = WIDEST / columns;
@@ -199,10 +207,10 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     return width;
 }
 
-/* Writing past the cache pays where what is touched would not stay there: three quarters of it,
- * since others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
+/* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not
+ * stay there: others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
 static bool past_the_cache(const bn_plan *plan) {
-    const int64_t elements = plan->channels * plan->positions * plan->run;
+    const int64_t elements = plan->channels * plan->positions * plan->run_length;
     return elements * bn_bytes_touched(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
@@ -210,14 +218,14 @@ void bn_make_plan(bn_plan *plan, int threads) {
     const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
     plan->positions_per_row = 1;
     plan->evenly = plan->problem->n_outer <= 1;
-    if (plan->run == 1)
+    if (plan->run_length == 1)
         plan_channels_last(plan);
-    else if (plan->run < long_run)
+    else if (plan->run_length < long_run)
         plan_short_runs(plan);
     else
         plan_long_runs(plan);
     plan->nontemporal = plan->writes && past_the_cache(plan);
-    plan->tile = tile_channels(plan, threads);
-    plan->tiles = ceil_div(plan->channels, plan->tile);
+    plan->channels_per_tile = tile_channels(plan, threads);
+    plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
     plan->columns = columns_of(plan, channels_at_once(plan));
 }

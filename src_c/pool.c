@@ -1,4 +1,4 @@
-/* pool.c: how many threads a call has, and that they can be had.
+/* pool.c: how many threads a call gets, and that they can be started.
  *
  * A call takes its share of the CPUs where several run at once, and never asks OpenMP's
  * runtime for threads that the system would not start. Nothing decided here can change a bit
@@ -31,12 +31,12 @@
 /* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
  * the step where a second thread joins). */
 enum { ELEMENTS_PER_THREAD = 65536 };
-/* Of a call: more than any CPU has; startable has room for them on its stack, 24 kB. */
+/* Of one call: more than any CPU has, and startable's stack has room for them, 24 kB. */
 enum { MOST_THREADS = 1024 };
 
 /* ---- how many threads -------------------------------------------------- */
 
-/* Calls that run on several threads just now. */
+/* Calls at work on several threads just now. */
 static atomic_int calls_in_flight;
 
 /* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
@@ -70,7 +70,7 @@ void bn_leave(int threads) {
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
 
-/* ---- threads that can be had ---------------------------------------------- */
+/* ---- threads that can be started ------------------------------------------ */
 
 #if defined(_OPENMP) && !defined(_WIN32)
 
@@ -88,20 +88,20 @@ __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GL
 #endif
 #endif
 
-/* OpenMP's runtimes end the process where they cannot start a thread (a limit on processes
+/* OpenMP's runtimes end the process if they cannot start a thread (a limit on processes
  * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
  * than the calling thread's pool has, the missing ones, and one more as a margin, are
- * started and joined here: what failed here is not asked of the runtime. What code other
- * than ours takes between the two cannot be helped. libgomp keeps just the threads of the
- * last team, so that is what is remembered; a region that somebody else enters on this
- * thread, in the same libgomp and with fewer threads, goes unseen. */
+ * started and joined here: what fails here is not asked of the runtime. Nothing can be done
+ * about what other code takes in between. libgomp keeps only the threads of the last team,
+ * so its size is what we remember; we do not notice a region that somebody else enters on
+ * this thread, in the same libgomp, with fewer threads. */
 static _Thread_local int pool_size = 1;
 static size_t stack_bytes;      /* that the environment asks for; 0: the system's choice */
 enum { USUAL_STACK = 8 << 20 }; /* of Linux (ulimit -s) */
 
 #define SPACE " \t\n\v\f\r"
 
-/* What strtoull makes of it, of which C libraries have versions that older ones lack. */
+/* What strtoull would give. Its newest version is missing from older C libraries. */
 static unsigned long long number_of(const char **text) {
     const char *at = *text + strspn(*text, SPACE);
     const bool negative = *at == '-';
@@ -114,8 +114,7 @@ static unsigned long long number_of(const char **text) {
     return !fits ? ULLONG_MAX : negative ? -number : number;
 }
 
-/* As "64", "64 k", "2M", or libomp's "4TB"; 0 where it is nothing of the kind, which the
- * runtimes ignore. */
+/* Of "64", "64 k", "2M", or libomp's "4TB"; 0 for anything else, which the runtimes ignore. */
 static size_t bytes_of(const char *text, size_t unit) {
     const char *end = text;
     const unsigned long long number = text ? number_of(&end) : 0;
@@ -128,7 +127,7 @@ static size_t bytes_of(const char *text, size_t unit) {
     if (found)
         unit = (size_t)1 << (10 * (found - units));
     const size_t bytes = number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
-    /* Of "64kB" libgomp takes nothing, but the system's choice. */
+    /* libgomp ignores "64kB" and takes the system's choice. */
     const bool more = found && end[1];
     return more && bytes < USUAL_STACK ? USUAL_STACK : bytes;
 }
@@ -153,8 +152,8 @@ static long own_id(void) {
     return syscall(SYS_gettid);
 }
 
-/* A thread is joined once its memory is free, and counts against the limits for a while
- * longer. False if it did so for a second. */
+/* A thread that has been joined counts against the system's limits for a little longer: wait
+ * until it does not. False if that takes a second. */
 static bool counts_no_more(long id) {
     enum { MOST_WAITS = 10000 };
     const struct timespec wait = {.tv_nsec = 100000};
@@ -213,9 +212,9 @@ static bool places_exist(void) {
 }
 #endif
 
-/* What a thread of the runtime does as it starts: it allocates, for which the C library may
- * reserve much address space per thread. */
-static void *pass(void *trial_) {
+/* Do as the runtime's threads do when they start: allocate, for which the C library may reserve
+ * much address space per thread. Then wait until all are there. */
+static void *imitate_start(void *trial_) {
     trial *t = trial_;
     void *volatile allocated = malloc(1);
     t->id = own_id();
@@ -225,7 +224,7 @@ static void *pass(void *trial_) {
     return NULL;
 }
 
-/* How many of so many further threads could be started, all at a time. */
+/* How many of so many further threads can be started and be there at once. */
 static int startable(int wanted) {
     trial trials[MOST_THREADS + 1];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -238,7 +237,7 @@ static int startable(int wanted) {
     pthread_mutex_lock(&gate);
     for (; n < wanted; n++) {
         trials[n].gate = &gate;
-        if (pthread_create(&trials[n].thread, &attributes, pass, &trials[n]))
+        if (pthread_create(&trials[n].thread, &attributes, imitate_start, &trials[n]))
             break;
     }
     pthread_mutex_unlock(&gate);
@@ -250,12 +249,12 @@ static int startable(int wanted) {
     return gone;
 }
 
-/* Pools grow one at a time: between the check and the region, no other call starts threads.
- * The thread that holds this lets go of it inside its region, when all are there. */
+/* Pools grow one at a time, so that no other call starts threads between the check and the
+ * region. It is unlocked inside the region, when all threads are there. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-/* With *grows the caller holds `growing`. */
-int bn_team_to_be_had(int threads, bool *grows) {
+/* If it sets *grows, the caller holds `growing`. */
+int bn_startable_team(int threads, bool *grows) {
     enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
     if (threads == 1)
         return 1;
@@ -277,7 +276,7 @@ int bn_team_to_be_had(int threads, bool *grows) {
     return threads;
 }
 
-/* Before a fork: a thread that has a pool in the child would wait for it when it ends. */
+/* Before a fork: a thread that still had a pool in the child would wait for it when it ends. */
 static void leave_pool(void) {
     if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
@@ -297,7 +296,7 @@ void bn_remember_team(int threads) {
         pool_size = threads;
 }
 #else
-int bn_team_to_be_had(int threads, bool *grows) {
+int bn_startable_team(int threads, bool *grows) {
     (void)grows;
     return threads;
 }

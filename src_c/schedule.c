@@ -1,9 +1,10 @@
 /* schedule.c: which thread does what, and when. Nothing decided here can change a bit of any
  * result.
  *
- * A problem is cut into tiles (ranges of channels), and each tile's passes into tasks
- * (chunks of rows). One parallel region, and in it no barrier: the last task of a tile's
- * first pass finishes the tile (coefficients) and releases it; a second task waits for
+ * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a
+ * chunk each): first tasks in the first pass, second ones in the second. There is one parallel
+ * region, and in it no barrier: the thread that ends the last of a tile's first tasks finishes
+ * the tile, which makes its coefficients, and releases it; the tile's second tasks wait for
  * that. There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
@@ -13,12 +14,13 @@
  *   LIST     few large tiles:
  *               sum 0 | sum 1 | write 0, sum 2 | write 1, sum 3 | ...
  *            taken in order by all threads. The distance between a tile's sum and its
- *            write gives every thread a task to do before anyone must wait.
+ *            write gives every thread a task to do before any has to wait.
  *
- * In SOLO and PHASES each thread has a share of its own, the same at every call and in
- * both passes, for the sake of its cache, and when that is done takes from the others'.
- * A task waits only for tasks that running threads have taken, so every wait ends,
- * whatever number of threads the runtime delivers, one included.
+ * What a thread takes at a time is an item: with SOLO a tile, else a task. With SOLO and PHASES
+ * each thread has a share of the items, the same at every call and in both passes for the sake
+ * of its cache; when that is done, it takes from the others' shares. A task waits only for tasks
+ * that threads have already taken, so every wait ends, whatever number of threads the runtime
+ * delivers, one included.
  */
 #include "schedule.h"
 
@@ -60,14 +62,14 @@ typedef struct {
     const bn_schedule *s;
     order order;
     int64_t ahead; /* LIST: tiles summed before the first one is written */
-    int threads;   /* as asked for: where fewer come, they take the others' shares */
+    int threads;   /* as asked for: if fewer come, they take the shares of the missing */
     atomic_int entered;
     atomic_llong *left; /* per tile: first tasks still running or to come; -1: finished */
     cursor *cursors;    /* (BOTH_PASSES, threads) */
 } bn_team;
 
-/* Looks before a waiting thread offers its CPU to others: as many as libgomp's idle threads
- * are left (docs/design.md, "Threads"). */
+/* How often a waiting thread looks before it offers its CPU to others: as often as libgomp's idle
+ * threads are made to (docs/design.md, "Threads"). */
 enum { LOOKS = 1000 };
 
 static void relax(int *tries) {
@@ -167,7 +169,7 @@ static void take_items(bn_team *team, void *scratch, int pass, int me) {
 static void work_through(bn_team *team, char *scratch, int me) {
     const uint64_t mode = fp_mode_enter();
     atomic_fetch_add(&team->entered, 1);
-    scratch += team->s->scratch * (size_t)me;
+    scratch += team->s->scratch_bytes * (size_t)me;
     team->s->start(team->s->work, scratch);
     take_items(team, scratch, FIRST_PASS, me);
     take_items(team, scratch, SECOND_PASS, me);
@@ -186,7 +188,7 @@ static size_t counters_size(const bn_schedule *s) {
 void *bn_schedule_memory(const bn_schedule *s, int threads) {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)team_size(s, threads),
-                               s->scratch + BOTH_PASSES * sizeof(cursor), &bytes) ||
+                               s->scratch_bytes + BOTH_PASSES * sizeof(cursor), &bytes) ||
         __builtin_add_overflow(bytes, counters_size(s) + LINE_BYTES, &bytes))
         return NULL;
     return malloc(bytes);
@@ -201,10 +203,10 @@ static order choose_order(const bn_schedule *s, int threads) {
     return s->tiles * s->tile_bytes <= cache ? PHASES : LIST;
 }
 
-void bn_schedule_carry_out(const bn_schedule *s, int threads, void *memory) {
+void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
     bool grows = false;
-    threads = bn_team_to_be_had(threads, &grows);
+    threads = bn_startable_team(threads, &grows);
     bn_team team = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
         team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);

@@ -11,21 +11,21 @@ enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
 
 typedef struct {
     int64_t tiles;
-    int64_t tile_bytes; /* that are read */
+    int64_t tile_bytes; /* that a tile's tasks read */
     int64_t tasks;      /* per tile and pass */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks ended */
+    void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks have ended */
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;
-    size_t scratch; /* bytes per thread */
+    size_t scratch_bytes; /* per thread */
 } bn_schedule;
 
-/* What carrying it out needs, in one block that the caller frees; NULL if it cannot be had. */
+/* The memory that executing it takes, to be freed by the caller; NULL if there is not enough. */
 void *bn_schedule_memory(const bn_schedule *s, int threads);
-void bn_schedule_carry_out(const bn_schedule *s, int threads, void *memory);
+void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* Threads that took tasks, and tasks per pass, of this thread's last call. */
+/* Of this thread's last call: how many threads took tasks, and how many tasks each pass had. */
 void bn_last_call(int *threads, int64_t *tasks);
 
 #endif

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Of a cache, on every machine that is known; what is aligned to it is merely slower elsewhere. */
+/* A cache line's bytes on the machines we know; elsewhere, what is aligned to it is merely slower.
+ */
 enum { LINE_BYTES = 64 };
 
 static inline int64_t at_most(int64_t a, int64_t b) {

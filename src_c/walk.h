@@ -1,6 +1,6 @@
-/* walk.h: how a chunk becomes blocks for the kernels. walk_rows.c does it where rows have
- * columns of many channels, walk_runs.c for the long runs of one channel; walk.c has what
- * they share.
+/* walk.h: how a chunk becomes blocks for the kernels. walk_rows.c does it where a row has
+ * columns of many channels, walk_runs.c for the long runs of one channel; here and in walk.c
+ * stands what they share.
  */
 #ifndef BN_WALK_H
 #define BN_WALK_H
@@ -10,14 +10,14 @@
 #include "plan.h"
 #include "sizes.h"
 
-/* A thread's own memory. The two passes run turn by turn on different tiles, so each keeps
- * its coefficients. */
+/* A thread's own memory. A thread may alternate between the two passes, each on another tile,
+ * so each pass keeps its own coefficients. */
 typedef struct {
-    int64_t from[PASSES]; /* the channel whose coefficients come first; -1: none laid out */
+    int64_t from[PASSES]; /* the channel whose coefficients come first; -1: there are none yet */
     bn_coefs coefs[PASSES];
-    char *column[PASSES]; /* (COEFS, columns) each */
+    char *expanded[PASSES]; /* room for (COEFS, columns) each, where kernels expand them */
     bn_sums sums;
-    int64_t unflushed;           /* blocks in the float sums */
+    int64_t unflushed;           /* blocks in the float sums; walk_rows.c leaves none */
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
 
@@ -31,7 +31,7 @@ typedef struct {
     bn_coefs coefs;
 } bn_walk;
 
-/* A chunk of the n channels from `from` on; of one channel where runs are long. */
+/* A chunk of the n channels from `from` on; n is 1 where runs are long. */
 typedef void bn_chunk_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
 bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs;
 bn_chunk_walk bn_walk_long_runs, bn_walk_long_runs_abreast;
@@ -87,16 +87,17 @@ static inline void advance_block(bn_block *b, int64_t bytes) {
         b->data[o] = address(b->data[o], bytes);
 }
 
-/* Behind so many repetitions. */
+/* Behind so many repeats. */
 static inline void step_block(bn_block *b, int64_t repeats) {
     for (int o = 0; o < BN_OPERANDS; o++)
         b->data[o] = address(b->data[o], repeats * b->step[o]);
 }
 
-/* Do rows so many bytes apart begin at one place of their lines, in all that is written? */
-static inline bool lines_agree(const bn_plan *plan, const int64_t apart[BN_OPERANDS], int64_t q) {
+/* Do rows that are n times `apart` bytes from one to the next begin at the same place of a cache
+ * line, in every operand that is written? */
+static inline bool lines_agree(const bn_plan *plan, const int64_t apart[BN_OPERANDS], int64_t n) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (plan->formula->pass[WRITE].writes >> o & 1 && q * apart[o] % LINE_BYTES)
+        if (plan->needs->pass[WRITE].writes >> o & 1 && n * apart[o] % LINE_BYTES)
             return false;
     return true;
 }
@@ -108,17 +109,18 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
     return (bn_sums){sums->plane + column, sums->stride, floats};
 }
 
-/* How a chunk's rows are cut: n strands of `rows` rows, the last of which may be shorter. */
+/* How a chunk's rows, or its positions of runs abreast, are cut: n strands of `length` each, but
+ * the last of `last`. */
 typedef struct {
-    int64_t rows, n, last;
+    int64_t length, n, last;
 } bn_strands;
 
-static inline bn_strands cut_strands(int64_t all, int64_t rows) {
-    const int64_t n = ceil_div(all, rows);
-    return (bn_strands){rows, n, all - (n - 1) * rows};
+static inline bn_strands cut_strands(int64_t all, int64_t length) {
+    const int64_t n = ceil_div(all, length);
+    return (bn_strands){length, n, all - (n - 1) * length};
 }
 
-/* How many have a row g. */
+/* How many strands have a row g. */
 static inline int64_t strands_with(const bn_strands *s, int64_t g) {
     return g < s->last ? s->n : s->n - 1;
 }
@@ -138,10 +140,10 @@ static inline void write_block(const bn_walk *walk, const bn_block *block, const
     }
 }
 
-/* The thread's buffer as a block of so many rows of n elements. */
+/* The thread's buffer as a block: so many rows of n elements, one behind the other. */
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n);
 
-/* Bring n bytes of each operand that is summed together in the buffer. */
+/* Copy so many bytes of each operand that is summed into the buffer, `at` bytes from its start. */
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes);
 
 #endif

@@ -3,10 +3,10 @@
  * A chunk's rows are cut into strands of q consecutive rows:
  *
  *     strand 0   rows 0 ... q-1        block g: row g of every strand. The last strand may be
- *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have a row less.
+ *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have one row less.
  *     ...
  *
- * Where rows are a fixed pitch apart, blocks that follow one another are one call of the
+ * Where rows are a fixed distance apart, blocks that follow one another are one call of the
  * kernel. Where they are not (views with several outer axes), each block is gathered before
  * it is summed.
  */
@@ -16,19 +16,19 @@
 typedef struct {
     int64_t column; /* in the row */
     int64_t cols;   /* how many */
-    int64_t within; /* the position of the row's that they are of */
-    bn_block block; /* placed at position 0; cols */
+    int64_t within; /* which of the row's positions they begin at */
+    bn_block block; /* its cols, and their place at position 0 */
 } segment;
 
 static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->positions_per_row + s->within;
 }
 
-/* Sum, write, or first the one and then the other, so few repetitions at a time that what was
+/* Sum, write, or first the one and then the other: of so few repeats at a time that what was
  * summed is still in cache. */
 static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
     const bn_plan *plan = walk->plan;
-    const bn_coefs coefs = {(const char *)walk->coefs.column + column * plan->number,
+    const bn_coefs coefs = {(const char *)walk->coefs.column + column * plan->number_bytes,
                             walk->coefs.stride};
     const bn_sums sums = sums_from(&walk->scratch->sums, column);
     int64_t left = b.repeats;
@@ -44,8 +44,8 @@ static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
     }
 }
 
-/* n rows at any distance: summed from a buffer, a piece of columns at a time; each written by
- * itself. */
+/* n rows, each anywhere: summed from a buffer, a piece of their columns at a time; each written
+ * by itself. */
 static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
     const bn_plan *plan = walk->plan;
     bn_walk sum = *walk, write = *walk;
@@ -56,11 +56,11 @@ static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *r
         position_offset(plan, position_of(plan, s, row[k]), offset[k]);
     for (int64_t done = 0; walk->sum && done < s->cols; done += PIECE) {
         const bn_block piece = bn_gathered_block(walk, n, at_most(PIECE, s->cols - done));
-        const int64_t bytes = piece.cols * plan->size;
+        const int64_t bytes = piece.cols * plan->element_bytes;
         for (int k = 0; k < n; k++) {
             char *from[BN_OPERANDS];
             for (int o = 0; o < BN_OPERANDS; o++)
-                from[o] = address(s->block.data[o], offset[k][o] + done * plan->size);
+                from[o] = address(s->block.data[o], offset[k][o] + done * plan->element_bytes);
             bn_gather(walk, from, k * bytes, bytes);
         }
         sum_and_write(&sum, piece, s->column + done);
@@ -75,7 +75,7 @@ static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *r
     }
 }
 
-/* n rows so many bytes apart, cut into strands. */
+/* n rows, `apart` bytes from one to the next, cut into strands. */
 static bn_strands cut(const bn_walk *walk, int64_t n, const int64_t apart[BN_OPERANDS]) {
     const bn_plan *plan = walk->plan;
     const int64_t rows = ceil_div(n, walk->sum ? MOST_STRANDS : MOST_WRITE_STRANDS);
@@ -84,9 +84,10 @@ static bn_strands cut(const bn_walk *walk, int64_t n, const int64_t apart[BN_OPE
     return cut_strands(n, together ? rows : n);
 }
 
-/* Blocks g ... g + repeats - 1 of rows a fixed pitch apart. */
+/* So many blocks, one behind the other: the first has the row `first`, and each row is the next
+ * one of its strand. */
 static void even_blocks(const bn_walk *walk, const segment *s, const int64_t apart[BN_OPERANDS],
-                        int64_t strand, int64_t first, int rows, int64_t repeats) {
+                        int64_t strand_rows, int64_t first, int rows, int64_t repeats) {
     bn_block b = s->block;
     b.rows = rows;
     b.repeats = repeats;
@@ -96,7 +97,7 @@ static void even_blocks(const bn_walk *walk, const segment *s, const int64_t apa
     move_block(&b, offset);
     for (int o = 0; o < BN_OPERANDS; o++) {
         b.step[o] = apart[o];
-        b.pitch[o] = strand * apart[o];
+        b.pitch[o] = strand_rows * apart[o];
     }
     sum_and_write(walk, b, s->column);
 }
@@ -107,37 +108,37 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
     int64_t apart[BN_OPERANDS] = {0};
     for (int o = 0; o < BN_OPERANDS && plan->problem->n_outer == 1; o++)
         apart[o] = plan->problem->outer[0].stride[o] * plan->positions_per_row;
-    const bn_strands strand = cut(walk, n, apart);
+    const bn_strands strands = cut(walk, n, apart);
     const bool flushes = walk->sum && plan->floats;
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
-    for (int64_t g = 0, unflushed = 0, blocks; g < strand.rows; g += blocks) {
-        const int rows = (int)strands_with(&strand, g);
-        blocks = plan->evenly ? (g < strand.last ? strand.last : strand.rows) - g : 1;
+    for (int64_t g = 0, unflushed = 0, blocks; g < strands.length; g += blocks) {
+        const int rows = (int)strands_with(&strands, g);
+        blocks = plan->evenly ? (g < strands.last ? strands.last : strands.length) - g : 1;
         if (flushes)
             blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
         if (plan->evenly) {
-            even_blocks(walk, s, apart, strand.rows, row + g, rows, blocks);
+            even_blocks(walk, s, apart, strands.length, row + g, rows, blocks);
         } else {
             int64_t uneven[MOST_STRANDS];
             for (int k = 0; k < rows; k++)
-                uneven[k] = row + k * strand.rows + g;
+                uneven[k] = row + k * strands.length + g;
             uneven_block(walk, s, uneven, rows);
         }
         unflushed += blocks;
-        if (flushes && (unflushed == FLUSH_BLOCKS || g + blocks == strand.rows)) {
+        if (flushes && (unflushed == FLUSH_BLOCKS || g + blocks == strands.length)) {
             walk->kernels->flush(&sums, s->cols);
             unflushed = 0;
         }
     }
 }
 
-/* n rows of so many positions each, by segments. */
+/* n rows of so many positions each: all of a row at once, or position by position. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
                            int64_t n, int64_t positions) {
-    const bool contiguous = walk->plan->contiguous;
-    s->cols = contiguous ? channels * positions : channels;
+    const bool whole_rows = walk->plan->row_is_segment;
+    s->cols = whole_rows ? channels * positions : channels;
     s->block.cols = s->cols;
-    for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
+    for (int64_t within = 0; n > 0 && within < (whole_rows ? 1 : positions); within++) {
         s->within = within;
         s->column = within * channels;
         walk_strands(walk, s, row, n);
@@ -165,16 +166,17 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t ch
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
     const int64_t row = chunk * plan->rows_per_chunk, rows = rows_end(plan, row) - row;
-    const int64_t length = plan->contiguous ? n * plan->run : p->inner[p->n_inner - 1].size;
-    const int64_t segments = plan->contiguous ? 1 : plan->run / length;
+    const int64_t length =
+        plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
+    const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;
     segment s = {.cols = length, .block = {.cols = length}};
-    for (int64_t c = 0; c < (plan->contiguous ? 1 : n); c++)
+    for (int64_t c = 0; c < (plan->row_is_segment ? 1 : n); c++)
         for (int64_t i = 0; i < segments; i++) {
             int64_t offset[BN_OPERANDS] = {0};
             add_offset(&p->channel, 1, from + c, offset);
             add_offset(p->inner, p->n_inner - 1, i, offset);
             place_block(&s.block, plan, offset);
-            s.column = c * plan->run + i * length;
+            s.column = c * plan->run_length + i * length;
             walk_strands(walk, &s, row, rows);
         }
 }

@@ -4,8 +4,8 @@
  * gaps, signs, broadcasts, alignment, aliasing), options, level, threads, believed cache
  * sizes, and the seed and kind of the values. Every array is allocated to the byte. Arrays
  * become a problem as they do in Python, by axes.h. The property: diff_src, diff_gamma,
- * diff_beta and every byte between them are what the plainest run of the same problem gives
- * (elements gathered by hand, least level, one thread), and bn_backward_reduce with
+ * diff_beta and every byte between them are what the plainest call for the same problem gives
+ * (elements gathered by hand, lowest level, one thread), and bn_backward_reduce with
  * bn_backward_apply give the same.
  *
  * Built and run by .ci/fuzz.
@@ -64,7 +64,7 @@ static void *allocate(ptrdiff_t n) {
 static void put_number(char *to, bn_dtype dtype, unsigned kind, bool positive) {
     const uint64_t bits = next_random();
     if (kind == 2 && !positive && bits >> 60 == 0) {
-        memcpy(to, &state, (size_t)bn_dtype_table[dtype].size);
+        memcpy(to, &state, (size_t)bn_dtype_table[dtype].element_bytes);
         return;
     }
     double value = (double)(int64_t)bits / 0x1p62;
@@ -146,12 +146,13 @@ static void shuffle(int *axes, int n) {
 /* Strides for axes in this order, slowest first, with gaps and turned axes; if it is only
  * read, sometimes with elements in the places of others. */
 static void choose_strides(const tensor *t, array *a, const int *order, bool read_only) {
-    ptrdiff_t step = bn_dtype_table[t->dtype].size * (take(8) ? 1 : 1 + (ptrdiff_t)take(3));
+    ptrdiff_t step =
+        bn_dtype_table[t->dtype].element_bytes * (take(8) ? 1 : 1 + (ptrdiff_t)take(3));
     for (int k = t->ndim - 1; k >= 0; k--) {
         const int axis = order[k];
         a->strides[axis] = take(6) ? step : -step;
         step *= t->shape[axis];
-        step += take(3) ? 0 : (ptrdiff_t)take(6) * bn_dtype_table[t->dtype].size;
+        step += take(3) ? 0 : (ptrdiff_t)take(6) * bn_dtype_table[t->dtype].element_bytes;
     }
     a->nested = true;
     for (int axis = 0; axis < t->ndim && read_only; axis++)
@@ -162,7 +163,7 @@ static void choose_strides(const tensor *t, array *a, const int *order, bool rea
 }
 
 static void place(const tensor *t, array *a) {
-    ptrdiff_t before = 0, after = bn_dtype_table[t->dtype].size;
+    ptrdiff_t before = 0, after = bn_dtype_table[t->dtype].element_bytes;
     for (int axis = 0; axis < t->ndim; axis++) {
         const ptrdiff_t way = (t->shape[axis] - 1) * a->strides[axis];
         *(way < 0 ? &before : &after) += way;
@@ -172,8 +173,8 @@ static void place(const tensor *t, array *a) {
     a->memory = allocate(a->reach + offset);
     a->first = a->memory + offset;
     memset(a->first, 0xa5, (size_t)a->reach);
-    a->view =
-        (bn_view){a->first - before, bn_dtype_table[t->dtype].size, t->ndim, t->shape, a->strides};
+    a->view = (bn_view){a->first - before, bn_dtype_table[t->dtype].element_bytes, t->ndim,
+                        t->shape, a->strides};
 }
 
 /* ---- by hand, element by element ---------------------------------------- */
@@ -273,10 +274,10 @@ static void check_place(const tensor *t, const array *a) {
 }
 
 static void check_order(const tensor *t, const bn_order *order) {
-    bool same = order->n == t->n && order->channel < t->n;
+    bool same = order->n == t->n && order->channel_place < t->n;
     for (int k = 0; k < t->n && same; k++)
         same = order->axis[k] == t->order[k] &&
-               (order->axis[k] == t->channel) == (k == order->channel);
+               (order->axis[k] == t->channel) == (k == order->channel_place);
     demand(same, "order of axes", t);
 }
 
@@ -299,9 +300,9 @@ static bn_view walkable(const tensor *t, const bn_order *order, int operand, arr
     return copy->view;
 }
 
-/* ---- the runs ------------------------------------------------------------- */
+/* ---- the calls ------------------------------------------------------------ */
 
-static void run(const bn_problem *p, bool split, double count) {
+static void call(const bn_problem *p, bool split, double count) {
     if (!split) {
         if (bn_backward(p) != BN_OK)
             abort();
@@ -316,9 +317,9 @@ static void run(const bn_problem *p, bool split, double count) {
     free(sums);
 }
 
-/* Dense, in the tensor's order, at the least level, by one thread. */
-static void run_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS]) {
-    const int64_t size = bn_dtype_table[t->dtype].size;
+/* Dense, in the tensor's order, at the lowest level, by one thread. */
+static void call_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS]) {
+    const int64_t size = bn_dtype_table[t->dtype].element_bytes;
     int64_t channels = t->shape[t->channel], outer = 1, inner = 1;
     bool before = channels > 1;
     for (int k = 0; k < t->n; k++) {
@@ -340,10 +341,10 @@ static void run_plainly(const tensor *t, bn_problem p, char *plain[BN_OPERANDS])
     p.num_threads = 1;
     bn_isa_use(0);
     bn_set_cache_sizes(1 << 20, 32 << 20);
-    run(&p, false, 0);
+    call(&p, false, 0);
 }
 
-static void run_as_given(const tensor *t, bn_problem p) {
+static void call_as_given(const tensor *t, bn_problem p) {
     static const int64_t caches[] = {1 << 12, 1 << 16, 1 << 20, 1 << 30};
     bn_order order;
     bn_order_of(&t->operand[BN_SRC].view, t->channel, &order);
@@ -357,7 +358,7 @@ static void run_as_given(const tensor *t, bn_problem p) {
     bn_isa_use((int)take((unsigned)bn_isa_count()));
     const int64_t l2 = caches[take(4)];
     bn_set_cache_sizes(l2, caches[take(4)]);
-    run(&p, take(3) == 0, (double)t->elements / (double)t->shape[t->channel]);
+    call(&p, take(3) == 0, (double)t->elements / (double)t->shape[t->channel]);
     if (copy[BN_DIFF_SRC].memory)
         bn_copy_elements(&walked[BN_DIFF_SRC], &t->operand[BN_DIFF_SRC].view, &order);
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -397,7 +398,8 @@ static void choose_operands(tensor *t, unsigned kind) {
 /* The (C,) vectors of a problem, filled, and copies for another; some are absent. */
 static void choose_vectors(const tensor *t, unsigned kind, bn_problem *p, bn_problem *plain) {
     const bn_dtype number = t->dtype == BN_F64 ? BN_F64 : BN_F32;
-    const ptrdiff_t width = bn_dtype_table[number].size, room = t->shape[t->channel] * width;
+    const ptrdiff_t width = bn_dtype_table[number].element_bytes,
+                    room = t->shape[t->channel] * width;
     for (int v = 0; v < BN_VECTORS; v++) {
         if (v >= BN_GAMMA && take(4) == 0)
             continue;
@@ -423,12 +425,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
         plain_data[o] = allocate(t.elements * written->view.itemsize);
     gather(&t, &t.operand[BN_SRC], plain_data[BN_SRC]);
     gather(&t, &t.operand[BN_DIFF_DST], plain_data[BN_DIFF_DST]);
-    run_plainly(&t, plain, plain_data);
+    call_plainly(&t, plain, plain_data);
 
     /* What the whole of the given diff_src must be afterwards. */
     char *expected = memcpy(allocate(written->reach), written->first, (size_t)written->reach);
     scatter(&t, written, plain_data[BN_DIFF_SRC], expected);
-    run_as_given(&t, p);
+    call_as_given(&t, p);
     demand(!memcmp(expected, written->first, (size_t)written->reach), "diff_src", &t);
     for (int v = 0; v < BN_VECTORS; v++) {
         const bn_vector *x = &p.vector[v], *y = &plain.vector[v];

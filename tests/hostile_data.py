@@ -21,7 +21,7 @@ FORMS = {
     "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
     "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
     "channels last": ("NXC", lambda size: (137,), lambda size: (), 160),
-    "merged positions": (
+    "several positions a row": (
         "NXC",
         lambda size: (12 * 137 if size == 2 else 120,),
         lambda size: (),

@@ -88,7 +88,7 @@ MUTANTS = [
         "sums.inc",
         "b = sum[k + width]",
         "b = sum[2 * width - 1 - k]",
-        "lanes added in another order",
+        "subsums added in another order",
     ),
     (
         "sums.inc",
@@ -175,8 +175,8 @@ MUTANTS = [
     ),
     (
         "engine.c",
-        "(double)plan->positions * (double)plan->run;",
-        "(double)plan->positions * (double)plan->run - 1;",
+        "(double)plan->positions * (double)plan->run_length;",
+        "(double)plan->positions * (double)plan->run_length - 1;",
         "M is one less",
     ),
     (
@@ -219,14 +219,14 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "uneven[k] = row + k * strand.rows + g;",
+        "uneven[k] = row + k * strands.length + g;",
         "uneven[k] = row + g;",
         "uneven rows: one strand for all",
     ),
     (
         "walk_rows.c",
-        "b.pitch[o] = strand * apart[o];",
-        "b.pitch[o] = strand * apart[0];",
+        "b.pitch[o] = strand_rows * apart[o];",
+        "b.pitch[o] = strand_rows * apart[0];",
         "strands of diff_src placed as if it lay like src",
     ),
     (
@@ -246,7 +246,7 @@ MUTANTS = [
     ),
     (
         "walk_runs.c",
-        "at_most(plan->elements_per_chunk, plan->run - x)};",
+        "at_most(plan->elements_per_chunk, plan->run_length - x)};",
         "plan->elements_per_chunk};",
         "chunks overlap behind a run's end",
     ),
@@ -437,7 +437,7 @@ MUTANTS = [
         "pool.c",
         "if (more < wanted)",
         "if (more < 0)",
-        "threads that cannot be had asked of the runtime",
+        "threads that cannot be started asked of the runtime",
     ),
     (
         "pool.c",

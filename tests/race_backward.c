@@ -102,11 +102,11 @@ static void *caller(void *wrong) {
 
 int main(int count, char **arguments) {
     threads = count > 1 ? atoi(arguments[1]) : 4;
-    int wrong = 0, runs = 0;
+    int wrong = 0, calls = 0;
     for (int k = 0; k < CACHES; k++) {
         bn_set_cache_sizes(caches[k][0], caches[k][1]);
         for (int i = 0; i < SHAPES; i++)
-            for (int training = 0; training < 2; training++, runs++)
+            for (int training = 0; training < 2; training++, calls++)
                 wrong |= !same(&shapes[i], training);
     }
     pthread_t callers[CALLERS];
@@ -118,6 +118,6 @@ int main(int count, char **arguments) {
         pthread_join(callers[i], NULL);
         wrong |= wrongs[i];
     }
-    printf("%d runs, then %d callers at once: %s\n", runs, CALLERS, wrong ? "WRONG" : "right");
+    printf("%d calls, then %d callers at once: %s\n", calls, CALLERS, wrong ? "WRONG" : "right");
     return wrong;
 }

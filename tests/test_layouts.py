@@ -95,7 +95,7 @@ ORDERS = {"as named": (0, 1, 2, 3), "channels moved": (0, 3, 1, 2), "mixed": (2,
 @pytest.mark.parametrize("how", ["contiguous", "gaps", "backwards"])
 @pytest.mark.parametrize("data", ["float32", "bfloat16"])
 def test_nothing_is_copied(rng, data, how, order):
-    """Src and diff_dst share an axis order with a contiguous inner run."""
+    """Src and diff_dst share an axis order whose last axis is contiguous in both."""
     for data_format in FORMATS:
         p = Problem(rng, BIG, data_format, data)
         src, diff_dst = placed(p.src, how, order=order), placed(p.diff_dst, "gaps", order=order)

@@ -18,8 +18,8 @@ __all__ = ["ROWS", "SUMS_KERNELS", "expand", "expected", "sums_expected"]
 
 #: Rows of a block, at most.
 ROWS: int = _core._kernel_interface()["rows"]
-#: `sum_columns` keeps as many sums, each of every eighth column, then adds them as a tree.
-SUM_LANES = 8
+#: `sum_columns` keeps as many subsums, each of every eighth column, then adds them as a tree.
+SUBSUMS = 8
 
 
 def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
@@ -111,18 +111,18 @@ def _add_sums(case: Case, planes: Array, float_sums: Array, other: Array) -> Non
 def _sum_columns(case: Case, planes: Array, float_sums: Array, other: Array) -> None:
     """Into column 0."""
     columns = planes.shape[1]
-    padded = np.pad(planes, ((0, 0), (0, -columns % SUM_LANES)))
-    lanes = np.zeros((len(planes), SUM_LANES))
-    for at in range(0, columns, SUM_LANES):
-        _add_sums(case, lanes, float_sums, padded[:, at : at + SUM_LANES])
-    while lanes.shape[1] > 1:
-        lanes, other_half = np.hsplit(lanes, 2)
+    padded = np.pad(planes, ((0, 0), (0, -columns % SUBSUMS)))
+    subsums = np.zeros((len(planes), SUBSUMS))
+    for at in range(0, columns, SUBSUMS):
+        _add_sums(case, subsums, float_sums, padded[:, at : at + SUBSUMS])
+    while subsums.shape[1] > 1:
+        subsums, other_half = np.hsplit(subsums, 2)
         # What was lost before counts first.
-        lanes[SUMS:] += other_half[SUMS:]
+        subsums[SUMS:] += other_half[SUMS:]
         for s in range(SUMS):
-            _add(case, lanes, s, other_half[s])
+            _add(case, subsums, s, other_half[s])
     kept = len(planes) if case.dtype.summing == "LOSES" else SUMS
-    planes[:kept, 0] = lanes[:kept, 0]
+    planes[:kept, 0] = subsums[:kept, 0]
 
 
 #: What each leaves in its first two arguments, (planes, float_sums), given them and other sums.

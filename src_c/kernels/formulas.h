@@ -10,8 +10,8 @@
 
 #include "bn.h"
 
-/* F(x, formula, the formula whose sums it takes: itself, or another with the same); x is the
- * user's own. */
+/* F(x, a formula, the formula whose sums it takes: itself, or another that has the same). x is
+ * handed through, for whoever uses the table. */
 #define FORMULA_TABLE(F, x)                                                                        \
     F(x, BACKWARD, BACKWARD)                                                                       \
     F(x, FROZEN, BACKWARD)
@@ -22,7 +22,7 @@ typedef enum { FORMULA_TABLE(ENUMERATED, ) FORMULAS } formula;
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
-/* What a channel contributes: a number each, in the arithmetic type. */
+/* Coefficients: of each, every channel has one number, of the arithmetic type. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEFS };
 
 /* Sums of a formula, at most. */
@@ -40,12 +40,12 @@ typedef struct {
     const char *name;
     pass_needs pass[PASSES];
     int sums;
-    /* The operand whose elements themselves are the terms of the first sum, which then is
-     * kept closer than the others (loops.inc says why); BN_OPERANDS: there is none. */
+    /* The operand whose own elements are the terms of the first sum, which is then kept more
+     * accurately than the others (loops.inc says why); BN_OPERANDS: there is none. */
     int plain;
 } formula_needs;
 
-/* Of a formula that takes the sums of a gradient. */
+/* What formulas of gradients have in common. */
 #define GRADIENT_SUMS                                                                              \
     .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)}, .sums = 2, .plain = BN_DIFF_DST
 

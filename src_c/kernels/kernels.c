@@ -11,7 +11,7 @@
 #error "BN_LEVEL names the instruction-set level (see build_c.py)"
 #endif
 
-/* A loop that clang cannot unroll where it has no vectors is slower there, not wrong. */
+/* A loop that clang cannot unroll, on machines without vectors, is slow there but not wrong. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
@@ -23,8 +23,8 @@
 #define NAMED(x)    JOIN(x, STORAGE)
 
 /* f32_BYTES, f32_LOSES, ...: the dtype table, as constants. */
-#define FACTS(code, c_name, name, computed, size, summing)                                         \
-    c_name##_BYTES = size, c_name##_LOSES = summing == LOSES,                                      \
+#define FACTS(code, c_name, name, computed, bytes, summing)                                        \
+    c_name##_BYTES = bytes, c_name##_LOSES = summing == LOSES,                                     \
     c_name##_IN_FLOATS = summing == IN_FLOATS,
 enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS

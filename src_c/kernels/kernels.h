@@ -1,5 +1,6 @@
-/* kernels.h: what a kernel is given, and the table of them that each instruction-set level
- * has. A kernel carries one pass of one formula over one block; it knows nothing of shapes.
+/* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level
+ * has. A kernel carries one pass of one formula over a block and its repeats; it knows nothing
+ * of shapes.
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -7,15 +8,15 @@
 #include "bn.h"
 #include "kernels/formulas.h"
 
-/* BN_ROWS: the leaves of the tree in loops.inc, which says why eight; it decides bits.
- * BN_STRETCH_BYTES: two of the widest registers, at every level. */
+/* BN_ROWS: the leaves of the tree of loops.inc. BN_STRETCH_BYTES: two of the widest registers, at
+ * every level. Both decide bits. */
 enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
 
-/* Up to BN_ROWS rows of as many columns, `pitch` bytes apart, and the same again `repeats`
- * times, each `step` bytes on. The cols elements of a row are contiguous. A kernel touches
- * no byte outside them. Where it writes: with `nontemporal` it bypasses the cache where it
- * fills registers; with `uniform` all columns are of one channel, and coefficients are laid
- * out for BN_STRETCH_BYTES of elements alone. */
+/* Up to BN_ROWS rows of the same number of columns, `pitch` bytes apart: `repeats` times in all,
+ * each `step` bytes behind the one before. The elements of a row are contiguous, and a kernel
+ * touches no byte outside of them. For kernels that write: with `nontemporal`, whole registers
+ * bypass the cache; with `uniform`, all columns belong to one channel, and coefficients are laid
+ * out for no more than BN_STRETCH_BYTES of elements. */
 typedef struct {
     char *data[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
@@ -32,11 +33,11 @@ typedef struct {
     int64_t stride;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles each: MOST_SUMS sums, and behind them what
- * rounding took from each (BN_F64 alone: the other types sum floats in doubles and lose
- * nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
- * their own. Kernels may add zeros to up to BN_PAD columns behind the last: more than a unit
- * has, which is 32 at most (64 bytes of two each). */
+/* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
+ * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
+ * and lose nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
+ * their own. Kernels may add zeros to up to BN_PAD columns behind the last: more than the columns
+ * of a unit, 32 at most (a register of 64 bytes, elements of two). */
 enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
 
 typedef struct {
@@ -52,7 +53,7 @@ typedef struct {
     bn_sum_kernel *sum[FORMULAS];
     bn_write_kernel *write[FORMULAS];
 
-    /* Move n columns of float_sums into the doubles. */
+    /* Add n columns of float_sums to the doubles, and clear them. */
     void (*flush)(const bn_sums *sums, int64_t n);
 
     /* Add n columns of sums to n others. */
@@ -61,7 +62,8 @@ typedef struct {
     /* Sum n neighbouring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
-    /* Lay per-channel values out by columns: (all, channels, each). */
+    /* Lay out one number per channel by columns: each channel's `each` times in a row, the whole
+     * `all` times: (all, channels, each). */
     void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each, void *column);
 } bn_dtype_kernels;
 
@@ -72,7 +74,7 @@ typedef struct {
 
 /* ---- dispatch ---------------------------------------------------------- */
 
-int bn_isa_count(void);             /* levels this CPU can run, worst first */
+int bn_isa_count(void);             /* levels this CPU can run, lowest first */
 const char *bn_isa_name(int level); /* 0 <= level < bn_isa_count() */
 int bn_isa_current(void);
 void bn_isa_use(int level);

@@ -1,15 +1,15 @@
-/* vec.h: registers. Types, load, store and convert for every dtype at every
+/* vec.h: registers. Types, loads, stores and conversions for every dtype at every
  * instruction-set level, and nothing about batch normalization.
  *
- * A vector is as wide as the level's registers, so that ordinary operators
+ * A C vector type is as wide as the level's registers, so that ordinary operators
  * (a * x + b) compile to one instruction each. What C cannot say stands in one file
  * per instruction set, vec_*.h, each with the same functions; no other file tests
  * which instruction set it is built for:
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
- *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: neither reads
- *                                  the line first nor takes others' place; ordered with
+ *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
+ *                                  the line first nor evicts others, and is ordered with
  *                                  nothing until nontemporal_fence()
- *     f32_any_nan, f64_any_nan     in one of two registers
+ *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
  *     widen_low, widen_high        half a register of f32 to f64; widen_*_at: from memory,
  *                                  which spares the shuffle of the upper half
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
@@ -18,16 +18,17 @@
  *
  * From them, for each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
  * wider than their terms; A_canonical. For each storage type S in {f32, f64, f16, bf16}:
- *     S_PACK              vectors that one load or store unit holds: 2 for 16-bit types
- *     S_load(p, h)        vector h of the pack at p
+ *     S_PACK              registers in a pack, which holds the numbers of one register of
+ *                         elements: 2 for 16-bit types, else 1
+ *     S_load(p, h)        register h of the pack at p
  *     S_load_edge         the same of a pack that ends after n elements; the rest is 0
  *     S_store(p, v)       a whole pack, rounded to nearest even; every NaN canonical
  *     S_store_edge        its first n elements
  *     S_store_nontemporal a whole pack past the cache
  *     S_split, S_join     between column order and pack order
- * A bf16 pack is a row of 32-bit words, each an even element below an odd one:
- * vector 0 holds the even elements, vector 1 the odd ones. Either is one shift or
- * one mask away, with no shuffle.
+ * In memory a bf16 pack is 32-bit words, each an even element below an odd one: register 0
+ * holds the even elements, register 1 the odd ones. Either is one shift or one mask away, with
+ * no shuffle. The other packs are in column order.
  *
  * Rounding assumes the default floating-point environment (see fp_mode.h).
  */
@@ -57,9 +58,9 @@ typedef f64v f64_vec;
 
 /* ---- NaN --------------------------------------------------------------- */
 
-/* x86 and Arm make NaNs of different sign: every one that is written is the
- * positive quiet NaN without payload. They are rare, so it is enough to look for
- * them, two registers at a time, and mend where there are any. */
+/* x86 and Arm make NaNs of different sign, so every NaN that is written is made the
+ * positive quiet one without payload. They are rare: looking for them, two registers at a
+ * time, and replacing them only where there are any is fastest. */
 INLINE f32v f32_canonical(f32v v) {
     return (f32v)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
 }
@@ -173,7 +174,7 @@ enum { bf16_PACK = 2 };
 INLINE f32v bf16_unpack(u32v words, int h) {
     return (f32v)(h ? words & 0xffff0000u : words << 16);
 }
-/* A canonical NaN has room below its last kept bit: rounded, it stays one. */
+/* The bits of a canonical NaN that are dropped are zeros, so rounding leaves it as it is. */
 INLINE u32v bf16_pack(const f32v *v) {
     return bf16_round(v[0]) >> 16 | (bf16_round(v[1]) & 0xffff0000u);
 }
@@ -201,9 +202,9 @@ INLINE void bf16_join(const f32v *pack, f32v *column) {
 
 /* ---- sums that are wider than their terms ------------------------------ */
 
-/* A column's sum so far. Floats are summed in doubles, two registers of them
- * for one of floats. Doubles are summed with what each addition rounds away
- * kept beside it (TwoSum: Knuth, TAOCP vol. 2, 4.2.2, theorem B). */
+/* The sums so far of a register of columns. Floats are summed in doubles, two registers of them
+ * for one of floats. Doubles are summed with what the additions round away kept beside them
+ * (TwoSum: Knuth, TAOCP vol. 2, 4.2.2, theorem B). */
 typedef struct {
     f64v v[2];
 } wide;
@@ -219,7 +220,7 @@ INLINE void f32_wide_add(wide *w, f32v term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
 }
-/* The floats at p. */
+/* The same with the floats at p. */
 INLINE void f32_wide_add_at(wide *w, const char *p) {
     w->v[0] += widen_low_at(p);
     w->v[1] += widen_high_at(p);

@@ -47,7 +47,8 @@ INLINE u16h narrow_f16(f32v v) {
     return (u16h)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-/* ~(bit | 0x7ffe) in one instruction, and a - ~b is a + b + 1. */
+/* bf16_round_by_bits, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
+ * ~((bits >> 16 & 1) | 0x7ffe). */
 INLINE u32v bf16_round(f32v v) {
     const u32v bits = (u32v)v;
     const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);

@@ -1,5 +1,5 @@
-/* vec_generic.h: machines without a file of their own: 16 bytes, which the compiler maps to
- * what there is. Right everywhere, quick nowhere. */
+/* vec_generic.h: for machines without a file of their own: 16 bytes, which the compiler maps to
+ * what there is. Correct everywhere, fast nowhere. */
 #ifndef BN_VEC_GENERIC_H
 #define BN_VEC_GENERIC_H
 
@@ -18,7 +18,7 @@ INLINE void store_nontemporal(char *p, u32v v) {
 INLINE void nontemporal_fence(void) {
 }
 
-/* There may be: looking costs as much as mending. */
+/* There may be: looking costs as much as replacing. */
 INLINE bool f32_any_nan(f32v a, f32v b) {
     (void)a, (void)b;
     return true;

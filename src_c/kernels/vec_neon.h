@@ -13,7 +13,7 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
     store_bytes_by_copy(p, v, n);
 }
-/* C has no name for the pair store that bypasses the cache. */
+/* gcc has no intrinsic for the nontemporal store (STNP), so this one goes through the cache. */
 INLINE void store_nontemporal(char *p, u32v v) {
     *(u32v_any *)p = v;
 }

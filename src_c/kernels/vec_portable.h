@@ -1,4 +1,4 @@
-/* vec_portable.h: the registers' types, and what plain C can say of them.
+/* vec_portable.h: the types of registers, and what plain C can do with them.
  *
  * An instruction set's file (vec_*.h) defines VEC_BYTES, includes this one, and defines all
  * of the functions that vec.h lists, by intrinsics or by one of those here, which are right
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Under a sanitizer the checks of fully inlined loops would take a compiler minutes. */
+/* Under a sanitizer, fully inlined loops with their checks would take minutes to compile. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -32,13 +32,13 @@ typedef uint32_t u32v __attribute__((vector_size(VEC_BYTES)));
 typedef uint64_t u64v __attribute__((vector_size(VEC_BYTES)));
 typedef uint16_t u16h __attribute__((vector_size(VEC_BYTES / 2)));
 
-/* The same, wherever in memory and under whatever type they were written. */
+/* The same, at any address in memory, and whatever type was written there. */
 typedef f32v f32v_any __attribute__((aligned(1), may_alias));
 typedef f64v f64v_any __attribute__((aligned(1), may_alias));
 typedef u32v u32v_any __attribute__((aligned(1), may_alias));
 typedef u16h u16h_any __attribute__((aligned(1), may_alias));
 
-/* Everywhere below, a lane of a comparison is all ones where it holds. */
+/* A lane of a comparison is all ones where the comparison holds, else all zeros. */
 INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
     return (where & yes) | (~where & no);
 }

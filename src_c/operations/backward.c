@@ -1,4 +1,4 @@
-/* backward.c: batch normalization backward, once per channel: what kernels need beside the
+/* backward.c: batch normalization backward, once per channel: what kernels need besides the
  * elements, and what becomes of the sums. The formula itself, element by element, stands in
  * kernels/formulas.inc; as a plain loop, in examples/plain_loop.py.
  *
@@ -15,9 +15,9 @@
 #include "engine.h"
 #include "operations/operation.h"
 
-/* Numbers of its own. VALUE: for what is converted on its way. */
-enum { GAMMA, RSTD, RSTD_LOW, SLOPE, VALUE, NUMBERS };
-_Static_assert((int)NUMBERS <= (int)MOST_NUMBERS, "room for them");
+/* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
+enum { GAMMA, RSTD, RSTD_LOW, SLOPE, TO_CONVERT, VALUES };
+_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
@@ -25,7 +25,7 @@ enum { SUM_DY, SUM_DY_XC };
 static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                       const double *values) {
     const int64_t at = coef * c->channels + from;
-    if (bn_dtype_table[c->problem->dtype].number == sizeof(double))
+    if (bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double))
         memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
     else
         for (int64_t i = 0; i < n; i++)
@@ -33,15 +33,15 @@ static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
 }
 
 static void prepare_sums(const bn_channels *c) {
-    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, c->number[VALUE]);
-    set_coefs(c, COEF_MEAN, 0, c->channels, c->number[VALUE]);
+    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, c->value[TO_CONVERT]);
+    set_coefs(c, COEF_MEAN, 0, c->channels, c->value[TO_CONVERT]);
 }
 
 static void prepare_results(const bn_channels *c) {
     const bn_problem *p = c->problem;
     const int64_t n = c->channels;
-    double *gamma = c->number[GAMMA], *scale = c->number[VALUE];
-    double *rstd = c->number[RSTD], *rstd_low = c->number[RSTD_LOW];
+    double *gamma = c->value[GAMMA], *scale = c->value[TO_CONVERT];
+    double *rstd = c->value[RSTD], *rstd_low = c->value[RSTD_LOW];
     vector_read(&p->vector[BN_VARIANCE], 0, n, rstd);
     vector_read(&p->vector[BN_GAMMA], 0, n, gamma);
     if (p->dtype == BN_F64)
@@ -63,8 +63,8 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
     const double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
-    const double *rstd = c->number[RSTD] + from, *rstd_low = c->number[RSTD_LOW] + from;
-    double *slope = c->number[SLOPE] + from, *value = c->number[VALUE] + from;
+    const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
+    double *slope = c->value[SLOPE] + from, *value = c->value[TO_CONVERT] + from;
     for (int64_t i = 0; i < n; i++)
         value[i] = sum_dy[i] / c->count;
     set_coefs(c, COEF_SHIFT, from, n, value);
@@ -96,7 +96,7 @@ static const bn_operation training = {
     .formula = BACKWARD,
     .writes_need_sums = true,
     .vectors = BOTH_GRADIENTS,
-    .numbers = NUMBERS,
+    .values = VALUES,
     .prepare = {prepare_sums, prepare_results},
     .finish = finish,
 };
@@ -105,7 +105,7 @@ static const bn_operation frozen = {
     .formula = FROZEN,
     .writes_need_sums = false,
     .vectors = BOTH_GRADIENTS,
-    .numbers = NUMBERS,
+    .values = VALUES,
     .prepare = {prepare_sums, prepare_results},
     .finish = finish,
 };
