@@ -142,7 +142,7 @@ SHAPES = {
         *((n, 129, 1) for n in [*around(136, 272), 138, 140, 141, 145]),
         *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
-        (64 * 8 * 18 + 1, 128, 1),
+        (60 * 8 * 19 + 138, 128, 1),  # longer strands, the last one of five rows
         # Several positions a row.
         *((n, 3, 1) for n in [2, 5, 8, *around(96, 8 * 96), 9 * 96 + 5, 136 * 96 + 4, 139 * 96]),
         *((n, c, 1) for c in (2, 7, 8, 31, 32, 33, 64, 100, 127) for n in (6, 60, 300, 1100)),
@@ -155,6 +155,7 @@ SHAPES = {
         *((40, 2, x) for x in (40, 511, 513, 600)),
         *((n, 60, 49) for n in (2, 12)),
         (6, 1000, 9),
+        *((n, 1, x) for n, x in ((4, 5), (6, 35))),  # one channel: all axes are inner
     ],
     "long_runs": [
         *((n, 2, x) for n in (1, 2) for x in [*around(257, 288, 512, 768, 1024), 300, 1100]),
