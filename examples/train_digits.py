@@ -22,9 +22,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from sklearn.datasets import load_digits
 
 import bn_ext
@@ -36,11 +35,9 @@ DTYPES = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-# Timed in each run, beside the run's own dtype.
-COMPARED = ("float32", "bfloat16", "float16")
-COMPARED_EVERY = 20
 # Keeps gradients of a mean loss clear of float16's subnormals.
-LOSS_SCALE = 128.0
+LOSS_SCALE = 4096.0
+DIGITS = 14  # in the picture
 
 
 # ---- the gradient of batch normalization, two ways ----------------------------------
@@ -76,10 +73,7 @@ class Convolution:
     def __init__(self, rng, channels_in, channels_out, stride, number):
         scale = np.sqrt(2 / (9 * channels_in))
         self.weight = (rng.standard_normal((9 * channels_in, channels_out)) * scale).astype(number)
-        self.stride = stride
-
-    def parameters(self):
-        return [self.weight]
+        self.stride, self.parameters = stride, [self.weight]
 
     def forward(self, x, training):
         n, height, width, channels = x.shape
@@ -111,52 +105,40 @@ class BatchNorm:
 
     def __init__(self, channels, number, gradient, clock):
         self.gamma, self.beta = np.ones(channels, number), np.zeros(channels, number)
-        self.running_mean, self.running_variance = (
-            np.zeros(channels, number),
-            np.ones(channels, number),
-        )
+        self.running_mean, self.running_variance = np.zeros_like(self.beta), np.ones_like(self.beta)
+        self.parameters = [self.gamma, self.beta]
         self.gradient, self.clock = gradient, clock
-
-    def parameters(self):
-        return [self.gamma, self.beta]
 
     def forward(self, x, training):
         number = self.gamma.dtype.type
         wide = x.astype(number, copy=False)
+        mean, variance = self.running_mean, self.running_variance
         if training:
-            self.src, self.mean, self.variance = (
-                x,
-                wide.mean(axis=(0, 1, 2)),
-                wide.var(axis=(0, 1, 2)),
-            )
-            self.running_mean += number(0.1) * (self.mean - self.running_mean)
-            self.running_variance += number(0.1) * (self.variance - self.running_variance)
+            self.src = x
+            self.mean, self.variance = wide.mean(axis=(0, 1, 2)), wide.var(axis=(0, 1, 2))
+            mean += number(0.1) * (self.mean - mean)
+            variance += number(0.1) * (self.variance - variance)
             mean, variance = self.mean, self.variance
-        else:
-            mean, variance = self.running_mean, self.running_variance
         scale = self.gamma / np.sqrt(variance + number(EPSILON))
         return ((wide - mean) * scale + self.beta).astype(x.dtype)
 
     def backward(self, diff):
-        arguments = self.src, diff, self.mean, self.variance, self.gamma
-        with self.clock.gradient:
-            diff_src, *self.gradients = GRADIENTS[self.gradient](*arguments)
-        self.clock.compare(arguments)
+        self.arguments = self.src, diff, self.mean, self.variance, self.gamma
+        milliseconds, (diff_src, *self.gradients) = timed(GRADIENTS[self.gradient], *self.arguments)
+        self.clock.gradient += milliseconds
         return diff_src
 
 
 class ReLU:
     """Keeps what is positive."""
 
-    def parameters(self):
-        return []
+    parameters = gradients = ()
 
     def forward(self, x, training):
         self.positive = x > 0
         return np.where(self.positive, x, x.dtype.type(0))
 
     def backward(self, diff):
-        self.gradients = []
         return np.where(self.positive, diff, diff.dtype.type(0))
 
 
@@ -166,9 +148,7 @@ class Dense:
     def __init__(self, rng, inputs, outputs, number):
         self.weight = (rng.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(number)
         self.bias = np.zeros(outputs, number)
-
-    def parameters(self):
-        return [self.weight, self.bias]
+        self.parameters = [self.weight, self.bias]
 
     def forward(self, x, training):
         self.shape, self.dtype = x.shape, x.dtype
@@ -183,56 +163,27 @@ class Dense:
 # ---- training -----------------------------------------------------------------------
 
 
-class Stopwatch:
-    """Adds up the milliseconds of each `with` block until read."""
-
-    def __init__(self):
-        self.total = 0.0
-
-    def __enter__(self):
-        self.start = time.perf_counter()
-
-    def __exit__(self, *_):
-        self.total += 1e3 * (time.perf_counter() - self.start)
-
-    def read(self):
-        total, self.total = self.total, 0.0
-        return total
+def timed(function, *arguments):
+    """Milliseconds that a call takes, and what it returns."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return 1e3 * (time.perf_counter() - start), result
 
 
 class Clock:
-    """Milliseconds of steps, of the gradient in them, and of both gradients in several dtypes."""
+    """Milliseconds of steps, of the gradient in them, and of both gradients in every dtype."""
 
-    def __init__(self, dtype):
-        self.step, self.gradient, self.comparison = Stopwatch(), Stopwatch(), Stopwatch()
-        self.steps, self.gradients = [], []
-        names = dict.fromkeys([*COMPARED, dtype])
-        self.both = {(name, way): [] for name in names for way in GRADIENTS}
-        self.now = dict.fromkeys(self.both, 0.0)
+    def __init__(self):
+        self.steps, self.gradients, self.gradient = [], [], 0.0
+        self.both = {(name, way): [] for name in DTYPES for way in GRADIENTS}
 
-    def is_comparing(self):
-        return len(self.steps) % COMPARED_EVERY == COMPARED_EVERY - 1
-
-    def compare(self, arguments):
-        """Time both ways on the same values in each dtype; not counted in the step's time."""
-        if not self.is_comparing():
-            return
-        with self.comparison:
-            for name, way in self.both:
-                number = np.float64 if name == "float64" else np.float32
-                types = [DTYPES[name]] * 2 + [number] * 3
-                cast = [a.astype(t) for a, t in zip(arguments, types, strict=True)]
-                start = time.perf_counter()
-                GRADIENTS[way](*cast)
-                self.now[name, way] += 1e3 * (time.perf_counter() - start)
-
-    def end_step(self):
-        if self.is_comparing():
-            for kind, times in self.both.items():
-                times.append(self.now[kind])
-                self.now[kind] = 0.0
-        self.steps.append(self.step.read() - self.comparison.read())
-        self.gradients.append(self.gradient.read())
+    def compare(self, norms):
+        """Time both ways on what these layers were given last, in each dtype."""
+        for (name, way), times in self.both.items():
+            number = np.float64 if name == "float64" else np.float32
+            types = [DTYPES[name]] * 2 + [number] * 3
+            cast = [map(np.ndarray.astype, norm.arguments, types) for norm in norms]
+            times.append(sum(timed(GRADIENTS[way], *arguments)[0] for arguments in cast))
 
     def milliseconds(self):
         """{(dtype, way): median of a step}"""
@@ -267,7 +218,7 @@ class Adam:
 class History:
     """The results of a training, after each epoch."""
 
-    clock: Clock
+    clock: Clock = field(default_factory=Clock)
     losses: list = field(default_factory=list)
     accuracies: list = field(default_factory=list)
     images: np.ndarray | None = None
@@ -285,19 +236,10 @@ def load(seed):
     return images[train], digits.target[train], images[test], digits.target[test]
 
 
-def shifted(rng, images):
-    """Move each image by up to one pixel in each direction: the digit stays the same."""
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    result = np.empty_like(images)
-    for k, (i, j) in enumerate(rng.integers(0, 3, (len(images), 2))):
-        result[k] = padded[k, i : i + 8, j : j + 8]
-    return result
-
-
 def softmax_loss(scores, labels):
     """Mean cross-entropy, and its gradient, scaled up by LOSS_SCALE."""
-    shifted_scores = scores - scores.max(axis=1, keepdims=True)
-    logs = shifted_scores - np.log(np.exp(shifted_scores).sum(axis=1, keepdims=True))
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     rows = np.arange(len(labels))
     diff = np.exp(logs)
     diff[rows, labels] -= 1
@@ -310,22 +252,24 @@ def forward(layers, x, training):
     return x
 
 
+def train_step(layers, optimizer, images, labels):
+    """Forward, backward, update; the loss."""
+    loss, diff = softmax_loss(forward(layers, images, True), labels)
+    for layer in reversed(layers):
+        diff = layer.backward(diff)
+    optimizer.update([g for layer in layers for g in layer.gradients])
+    return loss
+
+
 def train(
-    dtype="float32",
-    gradient="bn_ext",
-    epochs=40,
-    batch=64,
-    seed=0,
-    say=lambda done, total, loss: None,
-    history=None,
-):
+    dtype="float32", gradient="bn_ext", epochs=40, batch=64, seed=0, say=None, history=None
+):  # fmt: skip
     """Train from scratch; the same arguments give the same network.
 
-    `history` is filled during the training, so that the caller has it after an interrupt;
-    `say` is called after each step with the number of steps done, the number of all steps
-    and the loss of this epoch so far.
+    `history` is filled on the way, so that the caller has it after an interrupt; `say` is told
+    after each step how many are done, of how many, and the loss of this epoch so far.
     """
-    history = History(Clock(dtype)) if history is None else history
+    history = History() if history is None else history
     activation = DTYPES[dtype]
     number = np.float64 if dtype == "float64" else np.float32
     rng = np.random.default_rng(seed)
@@ -343,21 +287,21 @@ def train(
     layers.append(Dense(rng, 4 * 4 * 64, 10, number))
 
     steps = len(train_x) // batch
-    optimizer = Adam([p for layer in layers for p in layer.parameters()], 3e-3, epochs * steps)
+    optimizer = Adam([p for layer in layers for p in layer.parameters], 3e-3, epochs * steps)
     for epoch in range(epochs):
         order = rng.permutation(len(train_x))
         total = 0.0
         for step in range(steps):
-            with clock.step:
-                some = order[step * batch : (step + 1) * batch]
-                images = shifted(rng, train_x[some]).astype(activation)
-                loss, diff = softmax_loss(forward(layers, images, True), train_y[some])
-                for layer in reversed(layers):
-                    diff = layer.backward(diff)
-                optimizer.update([g for layer in layers for g in layer.gradients])
-            clock.end_step()
+            some = order[step * batch : (step + 1) * batch]
+            images = train_x[some].astype(activation)
+            clock.gradient = 0.0
+            milliseconds, loss = timed(train_step, layers, optimizer, images, train_y[some])
+            clock.steps.append(milliseconds)
+            clock.gradients.append(clock.gradient)
             total += loss
-            say(epoch * steps + step + 1, epochs * steps, total / (step + 1))
+            if say:
+                say(epoch * steps + step + 1, epochs * steps, total / (step + 1))
+        clock.compare([layer for layer in layers if isinstance(layer, BatchNorm)])
         scores = forward(layers, test_x.astype(activation), False)
         history.predictions = scores.argmax(axis=1)
         history.losses.append(total / steps)
@@ -367,53 +311,37 @@ def train(
 
 # ---- what is shown ------------------------------------------------------------------
 
-BN_EXT, FORMULA, WRONG = "C0", "C1", "C3"
-DIGITS = 14
-
 
 def plot(history, title, path):
-    """Some digits and their predictions; loss, accuracy, and the cost of the gradient."""
+    """Some digits and their predictions; the accuracy, and the cost of the gradient."""
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=[1, 2.4])
     above.suptitle(title)
-    # Mistakes at the end, where there are any.
-    wrong = np.flatnonzero(history.predictions != history.labels)[: DIGITS // 3]
-    right = np.flatnonzero(history.predictions == history.labels)[: DIGITS - len(wrong)]
-    for panel, k in zip(above.subplots(1, DIGITS), [*right, *wrong], strict=False):
-        panel.imshow(history.images[k], cmap="gray_r")
-        label, prediction = history.labels[k], history.predictions[k]
-        if label == prediction:
-            panel.set_title(f"{label}", fontsize=10)
-        else:
-            panel.set_title(f"{prediction} (is {label})", fontsize=10, color=WRONG)
-    for panel in above.axes:
+    shown = zip(history.images, history.labels, history.predictions, strict=True)
+    for panel, (image, label, prediction) in zip(above.subplots(1, DIGITS), shown, strict=False):
+        panel.imshow(image, cmap="gray_r")
+        right = label == prediction
+        panel.set_title(
+            f"{label}" if right else f"{prediction} (is {label})",
+            fontsize=10, color="black" if right else "C3",
+        )  # fmt: skip
         panel.axis("off")
 
-    loss, accuracy, cost = below.subplots(1, 3, width_ratios=[1, 1, 1.5])
+    accuracy, cost = below.subplots(1, 2, width_ratios=[1, 1.5])
     epochs = np.arange(1, len(history.losses) + 1)
-    loss.plot(epochs, history.losses, ".-", color="black")
-    loss.set(xlabel="epoch", title="training loss")
-    loss.set_ylim(bottom=0)
     accuracy.plot(epochs, 100 * np.array(history.accuracies), ".-", color="black")
     accuracy.set(xlabel="epoch", title="test accuracy, %")
-    for panel in (loss, accuracy):
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.grid(alpha=0.3)
 
     times = history.clock.milliseconds()
-    names = list(dict.fromkeys(name for name, _ in times))
-    for k, (way, label, color) in enumerate(
-        (("bn_ext", "bn_ext", BN_EXT), ("numpy", "NumPy formula", FORMULA))
-    ):
-        some = [times[name, way] for name in names]
-        bars = cost.barh(
-            np.arange(len(names)) + 0.4 * k - 0.2, some, 0.38, label=label, color=color
-        )
+    rows = np.arange(len(DTYPES))
+    for way, label, shift in (("bn_ext", "bn_ext", -0.2), ("numpy", "NumPy formula", 0.2)):
+        some = [times[name, way] for name in DTYPES]
+        bars = cost.barh(rows + shift, some, 0.38, label=label)
         cost.bar_label(bars, [f"{t:.2f}" for t in some], padding=3)
     cost.set_xscale("log")
     cost.xaxis.set_major_formatter("{x:g}")
     cost.margins(x=0.15)
-    cost.set_yticks(range(len(names)), names)
+    cost.set_yticks(rows, DTYPES)
     cost.invert_yaxis()
     cost.set(xlabel="ms (logarithmic)", title="gradient of batch normalization, per step")
     below.legend(*cost.get_legend_handles_labels(), loc="outside lower right", ncols=2)
@@ -428,7 +356,7 @@ def report(history, dtype):
         "gradient of batch normalization, ms per step:",
         f"  {'':8}  {'bn_ext':>6}  NumPy formula",
     ]
-    for name in dict.fromkeys(name for name, _ in times):
+    for name in DTYPES:
         ours, formula = times[name, "bn_ext"], times[name, "numpy"]
         lines.append(
             f"  {name:8}  {ours:6.2f}  {formula:13.2f}, {formula / ours:.1f} times as long"
@@ -487,16 +415,9 @@ def main(arguments=None):
     )
     options = parser.parse_args(arguments)
 
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeRemainingColumn(),
-    ]
-    history = History(Clock(options.dtype))
-    console = Console()
-    start, interrupted = time.perf_counter(), False
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    history = History()
+    interrupted = False
+    with Progress(disable=not Console().is_terminal) as progress:
         task = progress.add_task(options.dtype, total=None)
 
         def say(done, total, loss):
@@ -512,13 +433,10 @@ def main(arguments=None):
             )  # fmt: skip
         except KeyboardInterrupt:
             interrupted = True
-    seconds = time.perf_counter() - start
     if interrupted:
         print(
             f"interrupted after {len(history.losses)} of {options.epochs} epochs", file=sys.stderr
         )
-    else:
-        print(f"trained for {seconds:.1f} s")
     if history.losses:
         print(*report(history, options.dtype), sep="\n")
         title = f"{options.dtype} activations, gradient by {options.gradient}; test images"

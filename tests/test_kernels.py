@@ -4,16 +4,21 @@ test_verify.py compares each kernel by itself with NumPy, bit for bit; test_roun
 every conversion of 16-bit types.
 """
 
+import platform
+import re
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
 from bounds import assert_near
 from cases import DTYPES, FORMATS, Problem, dtype, shape
 
 import bn_ext
+from bn_ext import _core
 
-pytestmark = pytest.mark.quick
 
-
+@pytest.mark.quick
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_formula_at_every_residue(rng, data_format, is_training):
@@ -27,6 +32,7 @@ def test_formula_at_every_residue(rng, data_format, is_training):
             assert_near(problem, grads, is_training)
 
 
+@pytest.mark.quick
 def test_nan_has_one_pattern(rng, isa):
     """x86 and Arm make NaNs of different sign: every one that is written is the same."""
     pattern = {
@@ -44,3 +50,63 @@ def test_nan_has_one_pattern(rng, isa):
                 found = np.ascontiguousarray(array)[np.isnan(array.astype(float))]
                 assert found.size
                 assert (found.view(f"u{dtype(name).itemsize}") == pattern[name]).all()
+
+
+# ---- the fence ------------------------------------------------------------------------------
+
+#: What calls of these lead to: nothing.
+NO_RETURN = re.compile("__stack_chk_fail|abort|__asan_report|__ubsan_handle|__sanitizer")
+
+
+def instructions():
+    """{address: (operation, arguments, address of the next)} of the extension."""
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", _core.__file__],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found = re.findall(r"^ *([0-9a-f]+):\t(?:(?:notrack|bnd) )?(\S+) *(.*)$", listing, re.MULTILINE)
+    addresses = [int(at, 16) for at, _, _ in found]
+    following = [*addresses[1:], None]
+    return {
+        at: (operation, arguments, behind)
+        for at, (_, operation, arguments), behind in zip(addresses, found, following, strict=True)
+    }
+
+
+def follow(operation, arguments, behind):
+    """Where control may be next; a call comes back."""
+    if operation.startswith("ret") or (operation == "call" and NO_RETURN.search(arguments)):
+        return []
+    if not operation.startswith("j"):
+        return [behind]
+    if arguments.startswith("*"):  # to who knows where
+        return []
+    target = int(arguments.split()[0], 16)
+    return [target] if operation == "jmp" else [target, behind]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86 needs the fence")
+@pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
+@pytest.mark.skipif(platform.system() != "Linux", reason="reads the listing of an ELF file")
+def test_no_store_past_the_cache_without_a_fence():
+    """From each such store a way leads over a fence before it returns.
+
+    Some way: what is not optimized has others, which no call takes. No run would show the loss
+    of a fence: before another thread reads what was stored, a lock or an atomic operation of the
+    runtimes has done the same, on the CPUs of today.
+    """
+    code = instructions()
+    before = {}
+    for at, instruction in code.items():
+        for following in follow(*instruction):
+            before.setdefault(following, []).append(at)
+    ways = [at for at, (operation, _, _) in code.items() if operation == "sfence"]
+    fenced = set()
+    while ways:
+        at = ways.pop()
+        if at not in fenced:
+            fenced.add(at)
+            ways += before.get(at, [])
+    stores = {at for at, (operation, _, _) in code.items() if "movnt" in operation}
+    assert stores
+    assert stores - fenced == set()

@@ -124,6 +124,28 @@ def test_many_callers_share_the_processors(rng):
     assert _core._last_call()[0] == min(_core._default_threads(), p.src.size >> 16)
 
 
+def test_two_callers_have_all_the_processors(rng):
+    """Each: a team that shrinks whenever another call comes along starts threads anew."""
+    most = _core._default_threads()
+    if most < 2:
+        pytest.skip("one CPU")
+    small = Problem(rng, (most << 16, 1), "NXC")
+    # 2^30 elements, since runs begin within the one before: at work far longer than small calls.
+    memory, mean = np.ones(1 << 21, np.float32), np.ones(1, np.float32)
+    large = np.lib.stride_tricks.as_strided(memory, (1 << 20, 1, 1 << 10), (4, 4, 4))
+    used = []
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(
+            bn_ext.batch_norm_backward_reduce, large, large, mean, data_format="NCX", num_threads=2
+        )
+        # Whether it has begun or not, there is no third one.
+        while not other.done():
+            small.run(bn_ext.batch_norm_backward)
+            used.append(_core._last_call()[0])
+    assert other.result().shape == (2, 1)
+    assert set(used) == {most}
+
+
 def test_a_call_that_fails_gives_back_its_share():
     """Failing to allocate memory ends a call between its two ends."""
     huge = np.broadcast_to(np.float32(1), (2, 2**56))

@@ -1,69 +1,227 @@
-"""Both walks, over rows and over runs: positions anywhere in memory, in each operand by itself."""
+"""Both walks, over rows and over runs: each form, however many rows and columns there are and
+wherever they lie, against a model of the order of sums, bit for bit.
 
+The model (order_of_sums.py) knows dense arrays alone; a call may find gaps anywhere in any
+operand, at any level, and with any tiles, threads and stores.
+"""
+
+import itertools
+from types import SimpleNamespace
+
+import cases
 import numpy as np
 import pytest
-from cases import (
-    DATA_DTYPES,
-    DTYPES,
-    EPSILON,
-    FORMATS,
-    Problem,
-    all_bits,
-    dtype,
-    placed,
-    shape,
-    vector_dtype,
-)
+from cases import DATA_DTYPES, FORMATS, dtype, placed
+from order_of_sums import form_of, sums_of
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._verify.dtypes import DTYPES
+from bn_ext._verify.formulas import FORMULAS
+from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
 
-pytestmark = pytest.mark.quick
+#: Axes, slowest first, that a gap may follow: of positions, of channels, of a run's elements.
+N0, N1, C, X0, X1 = range(5)
+GAPS = {
+    "dense": (),
+    "positions a pitch apart": (C,),
+    "channels apart": (X0,),
+    "positions at any distance": (N1,),
+    "runs in segments": (X1,),
+    "both": (N1, X1),
+}
+#: Operands that have them; the others are dense.
+WHERE = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
+#: Past the cache, or not; small tiles, or all channels at once.
+NEVER, ALWAYS = 1 << 40, 1
+CACHES = [(1, NEVER), (1, ALWAYS), (1 << 14, ALWAYS), (1 << 40, ALWAYS)]
+WAYS = ["backward", "frozen", "two calls"]
+EPSILON = 0.25
+FEW = 7  # one of so many shapes is enough where levels are compared
+#: Bits of every element that is nobody's.
+UNTOUCHED = 0x3333
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("length", [5, 60, 300, 700, 1100, 5000])
-@pytest.mark.parametrize("outer", [(2, 1), (3, 2), (5, 4), (2, 9), (40, 5)])
-def test_outer_axes_that_do_not_merge(rng, outer, length, is_training):
-    """N in two axes with a gap between them: every form, in each operand by itself."""
-    channels = 3
-    shape = (*outer, channels, length)
-    for name in DATA_DTYPES:
-        dense = [rng.standard_normal(shape).astype(dtype(name)) for _ in range(2)]
-        number = vector_dtype(name)
-        vectors = [np.full(channels, v, number) for v in (0.1, 0.9, 1.2)]
-        options = {"epsilon": EPSILON, "data_format": "NCX", "is_training": is_training}
-        # N, C, second part of N, X: only memory knows that the channel comes third.
-        wanted = all_bits(
-            bn_ext.batch_norm_backward(
-                *(a.transpose(0, 2, 1, 3) for a in dense), *vectors, **options
-            )
+def split(n):
+    """As two axes, if that can be."""
+    first = max(k for k in range(1, int(n**0.5) + 1) if n % k == 0)
+    return first, n // first
+
+
+class Problem:
+    """Data whose sums must be rounded, and what each way to call must make of it."""
+
+    def __init__(self, name, positions, channels, run):
+        self.dtype, self.storage = DTYPES[name], dtype(name)
+        number, computed = self.dtype.number, self.dtype.computed
+        dense = (positions, channels, run)
+        self.shape = (*split(positions), channels, *split(run))
+        src, diff_dst = (
+            numbers(self.dtype, positions * channels * run, start, EXPONENTS[name]).reshape(dense)
+            for start in STARTS
         )
-        for which in range(3):
-            gaps = np.zeros((outer[0], outer[1] + 2, channels, length), dtype(name))[:, : outer[1]]
-            operands = [*dense, np.empty_like(dense[0])]
-            if which < 2:
-                gaps[...] = operands[which]
-            operands[which] = gaps
-            src, diff_dst, diff_src = (a.transpose(0, 2, 1, 3) for a in operands)
-            for threads in (1, 3):
-                out = (diff_src, np.empty(channels, number), np.empty(channels, number))
-                found = bn_ext.batch_norm_backward(
-                    src, diff_dst, *vectors, out=out, num_threads=threads, **options
+        self.mean, self.gamma = (
+            numbers(computed, channels, k << 50, exponents).view(number)
+            for k, exponents in ((1, (-20, 24)), (3, (-4, 8)))
+        )
+        # Every rstd is a power of two, so what happens once per channel is plain to say.
+        rstd = 2.0 ** -(np.arange(channels) % 3)
+        self.variance = (rstd**-2 - EPSILON).astype(number)
+        self.sums = sums_of(self.dtype, src, diff_dst, self.mean)
+        self.count = positions * run
+        self.gradients = [(a.astype(number)) for a in (rstd * self.sums[1], self.sums[0])]
+        per_channel = {
+            "mean": self.mean,
+            "shift": self.sums[0] / self.count,
+            "slope": rstd * (rstd * self.sums[1]) / self.count,
+            "scale": self.gamma * rstd,
+        }
+        coefs = {k: v.astype(number)[:, None] for k, v in per_channel.items()}
+        wide = {"src": self.dtype.widen(src), "diff_dst": self.dtype.widen(diff_dst)}
+        self.operands = [a.reshape(self.shape) for a in (src, diff_dst)]
+        self.results = {}
+        for formula in FORMULAS:
+            with np.errstate(all="ignore"):
+                written = FORMULAS[formula].results(
+                    SimpleNamespace(**wide), SimpleNamespace(**coefs)
                 )
-                assert all_bits(found) == wanted
+            self.results[formula] = self.dtype.narrow(written["diff_src"]).reshape(self.shape)
+
+    def laid_out(self, values, gaps, offset):
+        """(memory, view): values with gaps behind these axes, so many elements into the memory."""
+        room = [n + 3 * (axis in gaps) for axis, n in enumerate(self.shape)]
+        memory = np.full(int(np.prod(room)) + 64, UNTOUCHED, self.dtype.bits)
+        start = -memory.ctypes.data % 64 // self.storage.itemsize + offset
+        view = memory[start : start + int(np.prod(room))].reshape(room)
+        view = view[tuple(slice(n) for n in self.shape)]
+        view[...] = values
+        return memory, view
+
+    def as_argument(self, view):
+        """As the functions take it: the channel second, which memory does not say."""
+        return view.view(self.storage).transpose(N0, C, N1, X0, X1)
 
 
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def assert_right(p, way, gaps, where, offset, num_threads):
+    """One call, or two, over operands that lie so."""
+    formula = "backward" if way == "two calls" else way
+    memory = [
+        p.laid_out(values, gaps if has_gaps else (), offset)
+        for values, has_gaps in zip([*p.operands, UNTOUCHED], where, strict=True)
+    ]
+    src, diff_dst, diff_src = (p.as_argument(view) for _, view in memory)
+    options = {"data_format": "NCX", "num_threads": num_threads}
+    vectors = p.mean, p.variance, p.gamma
+    more = {"epsilon": EPSILON, "is_training": formula == "backward", "out": (diff_src, None, None)}
+    if way == "two calls":
+        sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, p.mean, **options)
+        assert sums.tobytes() == p.sums.tobytes()
+        found = bn_ext.batch_norm_backward_apply(
+            src, diff_dst, *vectors, sums, p.count, **options, **more
+        )
+    else:
+        found = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **more)
+    for gradient, right in zip(found[1:], p.gradients, strict=True):
+        assert gradient.tobytes() == right.tobytes()
+    around, written = memory[2]
+    np.testing.assert_array_equal(written, p.results[formula])
+    written[...] = UNTOUCHED
+    assert (around == UNTOUCHED).all(), "written elsewhere"
+
+
+def around(*sizes):
+    return [n + d for n in sizes for d in (-1, 0, 1)]
+
+
+#: (positions, channels, run) by form: rows of 0 ... 9 strands and more, with and without a
+#: remainder; widths on both sides of each register's; one chunk, two, and a last one of few rows.
+SHAPES = {
+    "channels_last": [
+        *((n, 130, 1) for n in range(1, 26)),
+        *((n, 144, 1) for n in (8, 12, 17, 20, 64)),
+        *((n, 129, 1) for n in [*around(136, 272), 138, 140, 141, 145]),
+        *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
+        *((12, c, 1) for c in [*around(136, 144, 512), 700]),
+        (60 * 8 * 19 + 138, 128, 1),  # longer strands, the last one of five rows
+        # Several positions a row.
+        *((n, 3, 1) for n in [2, 5, 8, *around(96, 8 * 96), 9 * 96 + 5, 136 * 96 + 4, 139 * 96]),
+        *((n, c, 1) for c in (2, 7, 8, 31, 32, 33, 64, 100, 127) for n in (6, 60, 300, 1100)),
+    ],
+    "short_runs": [
+        *((n, 3, 5) for n in range(1, 26)),
+        *((n, 2, 32) for n in (8, 12, 16, 17, 20)),
+        *((n, 2, 6) for n in [*around(136, 272), 138, 140, 141, 145]),
+        *((9, 2 + x % 3, x) for x in [*range(2, 20), *around(32, 48, 64, 96, 128), 224, 255]),
+        *((40, 2, x) for x in (40, 511, 513, 600)),
+        *((n, 60, 49) for n in (2, 12)),
+        (6, 1000, 9),
+        *((n, 1, x) for n, x in ((4, 5), (6, 35))),  # one channel: all axes are inner
+    ],
+    "long_runs": [
+        *((n, 2, x) for n in (1, 2) for x in [*around(257, 288, 512, 768, 1024), 300, 1100]),
+        *((n, 3, x) for n in (1, 2) for x in around(4096, 8192 + 512)),
+        *((1, 2, x) for x in around(32768, 70_000)),
+        *((2, 2, x) for x in [*around(8192, 16384), 9000, 20_000, 33_000]),
+        *((n, 1, x) for n, x in ((300, 1), (7, 60), (5, 900))),  # one channel: all axes are inner
+    ],
+    "long_runs_abreast": [
+        *((n, 2, 420) for n in range(3, 26)),
+        *((n, 2, 512) for n in (3, 8, 12, 16, 20)),
+        *((n, 2, 1024 + n) for n in [*around(136), 138, 140, 141, 145]),
+        *((n, 2, x) for n in (3, 10) for x in [*around(257, 288, 512, 1024), 700]),
+        *((n, 2, x) for n in (4, 14) for x in [*around(4096), 4200, 9000]),
+        (3, 33, 9000),
+    ],
+}
+FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
+
+
+def any_circumstances(rng, past_the_cache):
+    """What need not be tried with every kind of gaps."""
+    _core._use_isa(rng.choice(bn_ext.available_isas()))
+    _core._set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
+    return {
+        "where": WHERE[rng.integers(len(WHERE))],
+        "offset": int(rng.choice([0, 0, 1, 5])),
+        "num_threads": int(rng.choice([1, 1, 3])),
+    }
+
+
+def check(rng, form, name, shapes):
+    """Every way to call, with stores of both kinds and gaps everywhere; the rest by chance."""
+    for shape in shapes:
+        assert form_of(*shape).__name__ == form
+        p = Problem(name, *shape)
+        places = [gaps for gaps in GAPS.values() if shape[2] > 1 or not {X0, X1} & {*gaps}]
+        for way, past_the_cache, gaps in itertools.product(WAYS, (False, True), places):
+            how = any_circumstances(rng, past_the_cache)
+            print(shape, way, bn_ext.get_isa(), past_the_cache, gaps, how)
+            assert_right(p, way, gaps, **how)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("form", "name"), FORMS)
+def test_a_few_shapes(rng, form, name):
+    check(rng, form, name, SHAPES[form][::FEW])
+
+
+@pytest.mark.parametrize(("form", "name"), FORMS)
+def test_all_shapes(rng, form, name):
+    check(rng, form, name, SHAPES[form])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("length", [1, 40, 1100])
-@pytest.mark.parametrize("offset", [0, 1, 2, 16])
-def test_stores_past_the_cache_at_any_address(rng, isa, data, vector, data_format, length, offset):
+def test_stores_past_the_cache_at_any_address(rng, isa, name, data_format):
     """Where elements lie across register boundaries, too: no such store may be nontemporal."""
-    p = Problem(rng, shape(19, 70, length, data_format), data_format, data, vector)
-    wanted = p.run(bn_ext.batch_norm_backward, data_format=data_format).diff_src
-    _core._set_cache_sizes(1 << 12, 1 << 12)
-    diff_src = placed(np.zeros_like(p.src), offset=offset)
-    options = {"data_format": data_format, "out": (diff_src, None, None)}
-    assert p.run(bn_ext.batch_norm_backward, **options).diff_src is diff_src
-    assert diff_src.tobytes() == wanted.tobytes()
+    for length, offset in itertools.product((1, 40, 1100), (0, 1, 2, 16)):
+        shape = cases.shape(19, 70, length, data_format)
+        p = cases.Problem(rng, shape, data_format, name)
+        _core._set_cache_sizes(0, 0)
+        wanted = p.run(bn_ext.batch_norm_backward, data_format=data_format).diff_src
+        _core._set_cache_sizes(1 << 12, 1 << 12)
+        diff_src = placed(np.zeros_like(p.src), offset=offset)
+        options = {"data_format": data_format, "out": (diff_src, None, None)}
+        assert p.run(bn_ext.batch_norm_backward, **options).diff_src is diff_src
+        assert diff_src.tobytes() == wanted.tobytes()

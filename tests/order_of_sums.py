@@ -1,0 +1,192 @@
+"""The order of every sum in NumPy: from a shape and a dtype to the bits of a call's two sums.
+
+What src_c/plan.c and the walks say in C, once more and in the same words, for dense arrays: the
+order depends on nothing else. What becomes of one block is bn_ext/_verify/arithmetic.py's.
+"""
+
+import numpy as np
+
+from bn_ext._verify.arithmetic import expected, sums_expected
+from bn_ext._verify.formulas import COEFS, SUMS
+from bn_ext._verify.values import PLANES, Case
+
+ROWS = 8  # of a block, and strands of a chunk
+STRETCH_BYTES = 128
+SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 17, 129, 128 << 10
+FLUSH_BLOCKS = 17
+TASKS = 64
+CHUNK_OF_A_RUN = 32768
+
+
+class Columns:
+    """A chunk's sums, column by column."""
+
+    def __init__(self, dtype, mean):
+        """`mean` is that of each column."""
+        self.dtype, self.coefs = dtype, np.zeros((len(COEFS), len(mean)), dtype.number)
+        self.coefs[COEFS.index("mean")] = mean
+        self.planes = np.zeros((PLANES, len(mean)))
+        self.float_sums = np.zeros((SUMS, len(mean)), np.float32)
+        self.unflushed = 0
+
+    def case(self, columns, operands):
+        return Case(
+            self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns],
+            self.float_sums[:, :columns],
+        )  # fmt: skip
+
+    def keep(self, columns, left):
+        self.planes[:, :columns], self.float_sums[:, :columns] = left["sums"], left["float_sums"]
+
+    def flush(self):
+        every = self.planes.shape[1]
+        self.keep(every, sums_expected("flush", self.case(every, {}), self.planes))
+        self.unflushed = 0
+
+    def block(self, src, diff_dst):
+        """(rows, columns) of each."""
+        rows, columns = src.shape
+        case = self.case(columns, {"src": src, "diff_dst": diff_dst})
+        self.keep(columns, expected(("sum", "backward"), case, rows))
+        self.unflushed += 1
+        if self.unflushed == FLUSH_BLOCKS:
+            self.flush()
+
+    def strands(self, *operands):
+        """All rows of (rows, columns): block g has row g of each of up to eight strands."""
+        each = -(-len(operands[0]) // ROWS)
+        for g in range(each):
+            self.block(*(a[g::each] for a in operands))
+        self.flush()
+
+    def add(self, columns, other):
+        """Others to the first columns."""
+        self.keep(columns, sums_expected("add", self.case(columns, {}), other))
+
+    def channels(self, each):
+        """Every `each` neighbours summed to one: (PLANES, channels)."""
+        found = []
+        for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
+            case = Case(self.dtype, {}, self.coefs, own, self.float_sums)
+            found.append(sums_expected("sum_columns", case, own)["sums"][:, 0])
+        return np.array(found).T
+
+
+# ---- one chunk after the other, of each form: (PLANES, channels) each ---------------------
+
+
+def channels_last(dtype, mean, *operands):
+    """(positions, channels) of each operand."""
+    positions, channels = operands[0].shape
+    together = 1  # positions of a row
+    if channels < 128:
+        unit = 32 // np.gcd(channels, 32)
+        together = min(unit * -(-256 // (unit * channels)), positions)
+    rows, whole = -(-positions // together), positions // together
+    row_bytes = together * channels * dtype.bits.itemsize
+    strand = min(STRAND_BYTES // row_bytes, rows // (TASKS * ROWS), LONGEST_STRAND)
+    chunk = ROWS * (max(strand, SHORTEST_STRAND) | 1)
+    for first in range(0, rows, chunk):
+        sums, end = Columns(dtype, np.tile(mean, together)), min(first + chunk, rows)
+        full = [a[first * together : min(end, whole) * together] for a in operands]
+        sums.strands(*(a.reshape(-1, together * channels) for a in full))
+        if end > whole:
+            sums.strands(*(a[whole * together :].reshape(1, -1) for a in operands))
+        left = together
+        while left > 1:  # the upper half of the positions joins the lower one
+            upper, half = left - left // 2, left // 2
+            sums.add(half * channels, sums.planes[:, upper * channels : left * channels].copy())
+            left = upper
+        yield sums.planes[:, :channels]
+
+
+def short_runs(dtype, mean, *operands):
+    """(positions, channels, run) of each operand."""
+    positions, _, run = operands[0].shape
+    chunk = ROWS * SHORTEST_STRAND
+    for first in range(0, positions, chunk):
+        sums = Columns(dtype, np.repeat(mean, run))
+        sums.strands(*(a[first : first + chunk].reshape(-1, len(mean) * run) for a in operands))
+        yield sums.channels(run)
+
+
+def long_runs(dtype, mean, *operands):
+    """One or two positions: stretches one behind the other."""
+    positions, _, run = operands[0].shape
+    stretch = STRETCH_BYTES // dtype.bits.itemsize
+    together = positions if run < CHUNK_OF_A_RUN and positions * run <= 2 * CHUNK_OF_A_RUN else 1
+    for first in range(0, positions, together):
+        for x in range(0, run, CHUNK_OF_A_RUN):
+            part = [a[first : first + together, :, x : x + CHUNK_OF_A_RUN] for a in operands]
+            yield of_each_channel(dtype, mean, part, one_by_one, stretch)
+
+
+def one_by_one(sums, stretch, src, diff_dst):
+    for run in zip(src, diff_dst, strict=True):
+        whole = len(run[0]) // stretch * stretch
+        rows = [a[:whole].reshape(-1, stretch) for a in run]
+        for first in range(0, len(rows[0]), ROWS):
+            sums.block(*(a[first : first + ROWS] for a in rows))
+        if whole < len(run[0]):
+            sums.block(*(a[None, whole:] for a in run))
+
+
+def long_runs_abreast(dtype, mean, *operands):
+    """Three positions or more, up to eight strands of them side by side."""
+    positions, channels, run = operands[0].shape
+    stretch = STRETCH_BYTES // dtype.bits.itemsize
+    length = max(min(run // -(-TASKS // channels), 16384), 4096)
+    length = -(-length // 512) * 512
+    chunk = min(positions, ROWS * SHORTEST_STRAND)
+    for first in range(0, positions, chunk):
+        for x in range(0, run, length):
+            part = [a[first : first + chunk, :, x : x + length] for a in operands]
+            yield of_each_channel(dtype, mean, part, abreast, stretch)
+
+
+def abreast(sums, stretch, src, diff_dst):
+    each = -(-len(src) // ROWS)
+    for g in range(each):
+        for x in range(0, src.shape[1], stretch):
+            sums.block(src[g::each, x : x + stretch], diff_dst[g::each, x : x + stretch])
+
+
+def of_each_channel(dtype, mean, operands, walk, stretch):
+    found = []
+    for c, m in enumerate(mean):
+        sums = Columns(dtype, np.full(stretch, m))
+        walk(sums, stretch, *(a[:, c] for a in operands))
+        sums.flush()
+        found.append(sums.channels(stretch))
+    return np.hstack(found)
+
+
+# ---- a call ---------------------------------------------------------------------------------
+
+
+def merged(positions, channels, run):
+    """No axis comes before or after the only channel: all are inner."""
+    return (positions, channels, run) if channels > 1 else (1, 1, positions * run)
+
+
+def form_of(*shape):
+    """What takes a problem apart."""
+    positions, _, run = merged(*shape)
+    if run == 1:
+        return channels_last
+    if run < max(256, min(16 * positions, 1024)):
+        return short_runs
+    return long_runs if positions < 3 else long_runs_abreast
+
+
+def sums_of(dtype, src, diff_dst, mean):
+    """(2, channels): sum(dy) and sum(dy * xc), of bits (positions, channels, run)."""
+    form, channels = form_of(*src.shape), src.shape[1]
+    operands = [a.reshape(merged(*a.shape)) for a in (src, diff_dst)]
+    if form is channels_last:
+        operands = [a[:, :, 0] for a in operands]
+    total = Columns(dtype, mean)
+    for chunk in form(dtype, mean, *operands):
+        total.add(channels, chunk)
+    sums, lost = total.planes[:SUMS], total.planes[SUMS:]
+    return sums + lost if dtype.summing == "LOSES" else sums
