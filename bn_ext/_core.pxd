@@ -118,7 +118,7 @@ cdef extern from "kernels/kernels.h" nogil:
         COEF_SLOPE
         COEF_SCALE
         BN_ROWS
-        BN_STRETCH_BYTES
+        BN_STRANDS
         BN_PAD
 
     ctypedef struct pass_needs:
@@ -140,12 +140,27 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t repeats
         int64_t cols
         int rows
+
+    ctypedef struct bn_span:
+        char *data[BN_OPERANDS]
+        int64_t step[BN_OPERANDS]
+        int64_t pitch[BN_OPERANDS]
+        int64_t repeats
+        int64_t cols
+        int64_t first
+        c_bool strands
         c_bool nontemporal
-        c_bool uniform
+
+    ctypedef enum bn_layout:
+        BY_COLUMNS
+        AS_RING
+        ONE_FOR_ALL
 
     ctypedef struct bn_coefs:
         const void *column
         int64_t stride
+        int64_t period
+        bn_layout layout
 
     ctypedef struct bn_sums:
         double *plane
@@ -153,7 +168,7 @@ cdef extern from "kernels/kernels.h" nogil:
         float *float_sums
 
     ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
-    ctypedef void bn_write_kernel(const bn_block *block, const bn_coefs *coefs)
+    ctypedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs)
 
     ctypedef struct bn_dtype_kernels:
         bn_sum_kernel *sum[FORMULAS]
@@ -161,8 +176,10 @@ cdef extern from "kernels/kernels.h" nogil:
         void (*flush)(const bn_sums *sums, int64_t n)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
-        void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each,
+        void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n,
                        void *column)
+        void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column)
+        c_bool paired
 
     ctypedef struct bn_kernels:
         bn_dtype_kernels dtype[BN_DTYPES]

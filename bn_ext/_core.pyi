@@ -397,16 +397,26 @@ def _as_flag(value: object, name: str) -> bool: ...
 def _shown(value: object) -> str: ...
 def _formulas() -> tuple[str, ...]: ...
 def _kernel_interface() -> dict[str, Any]: ...
-def _run_kernel(
+def _run_sum_kernel(
     isa: str,
     dtype: str,
-    pass_: str,
     formula: str,
-    block: tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int, bool, bool],
+    block: tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int],
     coefs: NDArray[np.uint8],
+    stride: int,
     planes: NDArray[np.float64],
     float_sums: NDArray[np.float32] | None,
+    calls: int = 1,
+) -> None: ...
+def _run_write_kernel(
+    isa: str,
+    dtype: str,
+    formula: str,
+    span: tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int, bool, bool],
+    coefs: NDArray[np.uint8],
     stride: int,
+    period: int,
+    layout: int,
     calls: int = 1,
 ) -> None: ...
 def _run_sums_kernel(
@@ -421,9 +431,10 @@ def _run_sums_kernel(
 def _run_expand(
     isa: str,
     dtype: str,
+    ring: bool,
     channel: NDArray[np.uint8],
-    all_: int,
     channels: int,
     each: int,
+    n: int,
     column: NDArray[np.uint8],
 ) -> None: ...

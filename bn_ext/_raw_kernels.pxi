@@ -14,6 +14,7 @@ def _formulas():
 def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
+    "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
     "formulas" is {formula: {"sum" or "write": (reads, writes, takes), "plain": operand or None}}.
     """
     operands = {BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_DIFF_SRC: "diff_src"}
@@ -33,7 +34,10 @@ def _kernel_interface():
     return {
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
-        "sums": MOST_SUMS, "rows": BN_ROWS, "stretch": BN_STRETCH_BYTES, "pad": BN_PAD,
+        "sums": MOST_SUMS, "rows": BN_ROWS, "strands": BN_STRANDS, "pad": BN_PAD,
+        "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
+        "paired": tuple([name for name in DTYPE_NAMES
+                         if kernels_of(_available_isas()[0], name).paired]),
         "formulas": formulas,
     }
 
@@ -46,17 +50,15 @@ cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] float_sums) except *:
     return sums
 
 
-def _run_kernel(isa, dtype, pass_, formula, block, const unsigned char[:, ::1] coefs,
-                double[:, ::1] planes, float[:, ::1] float_sums, int64_t stride, int calls=1):
-    """Run the kernel of a pass ("sum" or "write") of a formula `calls` times. Nothing is checked.
+def _run_sum_kernel(isa, dtype, formula, block, const unsigned char[:, ::1] coefs,
+                    int64_t stride, double[:, ::1] planes, float[:, ::1] float_sums, int calls=1):
+    """Run a formula's sum kernel `calls` times. Nothing is checked.
 
-    block: (addresses, pitches, steps, repeats, rows, cols, nontemporal, uniform), the
-    first three for src, diff_dst and diff_src. coefs: (COEFS, bytes), planes of
-    `stride` numbers. planes, float_sums: the sums, as kernels.h has them.
+    block: (addresses, pitches, steps, repeats, rows, cols), the first three for src,
+    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes,
+    float_sums: the sums, as kernels.h has them.
     """
-    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef int f = _formulas().index(formula)
-    cdef bint summing = pass_ == "sum"
+    cdef bn_sum_kernel *kernel = kernels_of(isa, dtype).sum[<int>_formulas().index(formula)]
     cdef bn_sums sums = sums_of(planes, float_sums)
     cdef bn_coefs c
     cdef bn_block b
@@ -64,7 +66,7 @@ def _run_kernel(isa, dtype, pass_, formula, block, const unsigned char[:, ::1] c
     cdef int i, _i
     c.column = &coefs[0, 0]
     c.stride = stride
-    addresses, pitches, steps, b.repeats, b.rows, b.cols, b.nontemporal, b.uniform = block
+    addresses, pitches, steps, b.repeats, b.rows, b.cols = block
     for i in range(BN_OPERANDS):
         b.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i] = pitches[i]
@@ -72,10 +74,36 @@ def _run_kernel(isa, dtype, pass_, formula, block, const unsigned char[:, ::1] c
     with nogil:
         mode = fp_mode_enter()
         for _i in range(calls):
-            if summing:
-                kernels.sum[f](&b, &c, &sums)
-            else:
-                kernels.write[f](&b, &c)
+            kernel(&b, &c, &sums)
+        fp_mode_leave(mode)
+
+
+def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
+                      int64_t stride, int64_t period, int layout, int calls=1):
+    """Run a formula's write kernel `calls` times. Nothing is checked.
+
+    span: (addresses, steps, pitches, repeats, cols, first, strands, nontemporal), the first three
+    for src, diff_dst and diff_src. coefs, stride: as for sums; period, layout: as kernels.h has
+    them.
+    """
+    cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
+    cdef bn_coefs c
+    cdef bn_span s
+    cdef uint64_t mode
+    cdef int i, _i
+    c.column = &coefs[0, 0]
+    c.stride = stride
+    c.period = period
+    c.layout = <bn_layout>layout
+    addresses, steps, pitches, s.repeats, s.cols, s.first, s.strands, s.nontemporal = span
+    for i in range(BN_OPERANDS):
+        s.data[i] = <char *><uintptr_t>addresses[i]
+        s.step[i] = steps[i]
+        s.pitch[i] = pitches[i]
+    with nogil:
+        mode = fp_mode_enter()
+        for _i in range(calls):
+            kernel(&s, &c)
         fp_mode_leave(mode)
 
 
@@ -96,7 +124,11 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] floa
     fp_mode_leave(mode)
 
 
-def _run_expand(isa, dtype, const unsigned char[::1] channel, int64_t all_, int64_t channels,
-                int64_t each, unsigned char[::1] column):
-    """Lay out by columns one number per channel, as bytes of the arithmetic type."""
-    kernels_of(isa, dtype).expand(&channel[0], all_, channels, each, &column[0])
+def _run_expand(isa, dtype, bint ring, const unsigned char[::1] channel, int64_t channels,
+                int64_t each, int64_t n, unsigned char[::1] column):
+    """Lay out one number per channel, as bytes of the arithmetic type: by columns, or as a ring."""
+    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
+    if ring:
+        kernels.ring(&channel[0], channels, each, n, &column[0])
+    else:
+        kernels.expand(&channel[0], channels, each, n, &column[0])

@@ -67,8 +67,10 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
+        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
         s->from[pass] = -1;
-        s->expanded[pass] = lay_out(memory, &used, COEFS * plan->columns, plan->number_bytes);
+        s->expanded[pass] =
+            lay_out(memory, &used, COEFS * at_least(plan->columns, ring), plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
@@ -155,24 +157,50 @@ static void finish_tile(void *engine_, int64_t tile) {
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* The coefficients of the n channels from `from` on, by columns. */
+/* Where results cross cache lines, coefficients should too: a plane starts as far past a line as
+ * puts the coefficient of an element on a line onto one. (Else every load of them straddles two
+ * lines: up to 1.4 times as long.) */
+static int64_t ring_shift(const bn_plan *plan, bool paired) {
+    const char *written = plan->problem->data[__builtin_ctz(plan->needs->pass[WRITE].writes)];
+    const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
+    return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
+}
+
+/* What a pass takes of the n channels from `from` on, laid out by columns or as a ring. */
+static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
+    const bn_plan *plan = &e->plan;
+    const bool ring = pass == WRITE && plan->ring;
+    const char *channel = e->channels.coefs + from * plan->number_bytes;
+    const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
+    if (columns == n && !ring)
+        return (bn_coefs){channel, plan->channels, columns, BY_COLUMNS};
+    const int64_t stride = ring ? plan->ring : plan->columns;
+    char *to = s->expanded[pass];
+    if (ring)
+        to += ring_shift(plan, e->kernels->paired) * plan->number_bytes;
+    for (int i = 0; i < COEFS; i++) {
+        const char *plane = channel + i * plan->channels * plan->number_bytes;
+        char *at = to + i * stride * plan->number_bytes;
+        if (!(plan->needs->pass[pass].takes >> i & 1))
+            continue;
+        if (ring)
+            e->kernels->ring(plane, n, plan->adjacent_columns, stride, at);
+        else
+            e->kernels->expand(plane, n, plan->adjacent_columns, columns, at);
+    }
+    return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
+}
+
+/* As a pass takes them. */
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
-    if (s->from[pass] == from)
-        return s->coefs[pass];
+    if (pass == WRITE && plan->form >= LONG_RUNS)
+        return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
+                          ONE_FOR_ALL};
+    if (s->from[pass] != from)
+        s->coefs[pass] = expanded(e, s, pass, from, n);
     s->from[pass] = from;
-    const char *channel = e->channels.coefs + from * plan->number_bytes;
-    if (plan->positions_per_row == 1 && plan->adjacent_columns == 1)
-        return s->coefs[pass] = (bn_coefs){channel, plan->channels};
-    unsigned taken = plan->needs->pass[pass].takes;
-    if (plan->fused)
-        taken |= plan->needs->pass[WRITE].takes;
-    for (int i = 0; i < COEFS; i++)
-        if (taken >> i & 1)
-            e->kernels->expand(channel + i * plan->channels * plan->number_bytes,
-                               plan->positions_per_row, n, plan->adjacent_columns,
-                               s->expanded[pass] + i * plan->columns * plan->number_bytes);
-    return s->coefs[pass] = (bn_coefs){s->expanded[pass], plan->columns};
+    return s->coefs[pass];
 }
 
 static bn_chunk_walk *const walks[] = {
@@ -188,14 +216,17 @@ static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t fro
     const bn_plan *plan = &e->plan;
     const formula f = e->operation->formula;
     const bool sums = pass == SUM, writes = pass == WRITE || plan->fused;
-    const bn_walk walk = {
+    bn_walk walk = {
         .plan = plan,
         .kernels = e->kernels,
         .scratch = s,
         .sum = sums ? e->kernels->sum[f] : NULL,
         .write = writes ? e->kernels->write[f] : NULL,
-        .coefs = coefs_of(e, s, pass, from, n),
     };
+    if (sums)
+        walk.coefs[SUM] = coefs_of(e, s, SUM, from, n);
+    if (writes)
+        walk.coefs[WRITE] = coefs_of(e, s, WRITE, from, n);
     const int64_t columns = columns_of(plan, n);
     if (sums)
         clear_sums(plan, s, columns);
@@ -281,7 +312,7 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
 
 /* The call, on so many threads at most. */
 static bn_status execute_on(engine *e, const bn_call *call, int threads) {
-    bn_make_plan(&e->plan, threads);
+    bn_make_plan(&e->plan, threads, e->kernels->paired);
     const bn_plan *plan = &e->plan;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
     if (!memory)

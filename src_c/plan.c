@@ -11,9 +11,11 @@
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to eight rows, whose terms a kernel adds as a tree, column by column
- *   repeat     a kernel does a block once or more, each repeat a fixed step behind the last
+ *   span       neighbouring elements that are written, row by row where there are no gaps
+ *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
  *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
- *              takes one row from each strand
+ *              takes one row from each strand, and spans may have four side by side
+ *   ring       coefficients by columns, which go round from a row's last to its first
  *   stretch    as many elements as a long run is folded to: the columns of its rows
  *   chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
@@ -170,6 +172,14 @@ static void plan_long_runs(bn_plan *plan) {
     plan->chunks = ceil_div(plan->positions, plan->positions_per_chunk) * plan->chunks_per_run;
 }
 
+/* Do rows with all channels follow one another without a gap? */
+static bool is_dense(const bn_plan *plan) {
+    const bn_problem *p = plan->problem;
+    return plan->form < LONG_RUNS && plan->row_is_segment &&
+           (plan->positions == 1 ||
+            (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels * plan->run_length)));
+}
+
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Channels per tile. What is read of a tile should stay in a core's share of cache from sum
@@ -207,16 +217,20 @@ static int64_t tile_channels(const bn_plan *plan, int threads) {
     return width;
 }
 
+static int64_t all_bytes(const bn_plan *plan) {
+    return plan->channels * plan->positions * plan->run_length * bn_bytes_touched(plan);
+}
+
 /* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not
  * stay there: others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
 static bool past_the_cache(const bn_plan *plan) {
-    const int64_t elements = plan->channels * plan->positions * plan->run_length;
-    return elements * bn_bytes_touched(plan) > bn_last_level_bytes() / 4 * 3;
+    return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-void bn_make_plan(bn_plan *plan, int threads) {
+void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
     plan->positions_per_row = 1;
+    plan->ring = 0;
     plan->evenly = plan->problem->n_outer <= 1;
     if (plan->run_length == 1)
         plan_channels_last(plan);
@@ -225,7 +239,12 @@ void bn_make_plan(bn_plan *plan, int threads) {
     else
         plan_long_runs(plan);
     plan->nontemporal = plan->writes && past_the_cache(plan);
+    plan->far = all_bytes(plan) > bn_l2_bytes();
     plan->channels_per_tile = tile_channels(plan, threads);
     plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
     plan->columns = columns_of(plan, channels_at_once(plan));
+    plan->dense = plan->tiles == 1 && is_dense(plan);
+    /* Planes of whole cache lines, in either half of a paired one too. */
+    if (plan->writes && plan->form < LONG_RUNS && (paired || (plan->dense && plan->rows > 1)))
+        plan->ring = round_up((plan->columns << (plan->columns & 1)) + BN_PAD, 32);
 }

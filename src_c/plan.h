@@ -9,9 +9,6 @@ typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS, LONG_RUNS_ABREAST } form;
 
 enum {
     MOST_STRANDS = BN_ROWS,
-    /* Where something is written, eight are slower: 1.46 times the memory floor instead of 1.33
-     * for 4096 x 4096 (`python -m benchmarks --report rows` with either). */
-    MOST_WRITE_STRANDS = 4,
     /* Elements of each of eight rows that are gathered at a time: of two float32 operands these
      * fill 32 kB, a first-level cache. */
     PIECE = 512,
@@ -31,6 +28,7 @@ typedef struct {
     bool writes;                /* is anything written? */
     bool fused;                 /* both in one pass, since what is written depends on no sum */
     bool nontemporal;           /* what is written bypasses the cache */
+    bool far;                   /* what is touched exceeds the second-level cache */
 
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
     int planes;                          /* of sums: with or without what was lost */
@@ -49,6 +47,8 @@ typedef struct {
 
     /* CHANNELS_LAST, SHORT_RUNS */
     bool row_is_segment;
+    bool dense;   /* is all of the tensor one segment, row by row? */
+    int64_t ring; /* numbers in a plane of the ring that writes take; 0: they take columns */
     int64_t rows; /* of which the last may have fewer positions */
     int64_t rows_per_chunk;
 
@@ -62,8 +62,9 @@ typedef struct {
 
 /* First what follows from the shape and the dtype alone ... */
 void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f);
-/* ... then, with sums, writes and fused set, all the rest, for so many threads at most. */
-void bn_make_plan(bn_plan *plan, int threads);
+/* ... then, with sums, writes and fused set, all the rest, for so many threads at most; `paired` as
+ * in the kernels. */
+void bn_make_plan(bn_plan *plan, int threads, bool paired);
 
 /* Bytes per element of what the formula reads in either pass, and of what it writes too. */
 int64_t bn_bytes_read(const bn_plan *plan);

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* A cache line's bytes on the machines we know; elsewhere, what is aligned to it is merely slower.
- */
-enum { LINE_BYTES = 64 };
+/* Bytes of a cache line and of a page on the machines we know; elsewhere, what is aligned to them
+ * is merely slower. */
+enum { LINE_BYTES = 64, PAGE_BYTES = 4096 };
 
 static inline int64_t at_most(int64_t a, int64_t b) {
     return a < b ? a : b;

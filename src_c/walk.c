@@ -1,4 +1,5 @@
-/* walk.c: the buffer in which elements are gathered that do not lie as kernels read them. */
+/* walk.c: the buffer in which elements are gathered that do not lie as kernels read them, and spans
+ * that repeat. */
 #include "walk.h"
 
 #include <string.h>
@@ -17,4 +18,33 @@ void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, i
     for (int o = 0; o < BN_OPERANDS; o++)
         if (summed >> o & 1)
             memcpy(walk->scratch->gathered[o] + at, from[o], (size_t)bytes);
+}
+
+/* Do all strands of what is written begin at one place of their cache lines? */
+static bool lines_agree(const bn_walk *walk, const int64_t pitch[BN_OPERANDS]) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (walk->plan->needs->pass[WRITE].writes >> o & 1 && pitch[o] % LINE_BYTES)
+            return false;
+    return true;
+}
+
+void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
+                      int64_t n, bool strands) {
+    const int64_t strand = n / BN_STRANDS;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        span->step[o] = apart[o];
+        span->pitch[o] = strand * apart[o];
+    }
+    if (strands && strand > 0 && (!span->nontemporal || lines_agree(walk, span->pitch))) {
+        span->strands = true;
+        span->repeats = strand;
+        walk->write(span, &walk->coefs[WRITE]);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            span->data[o] = address(span->data[o], BN_STRANDS * span->pitch[o]);
+        n %= BN_STRANDS;
+    }
+    span->strands = false;
+    span->repeats = n;
+    if (n > 0)
+        walk->write(span, &walk->coefs[WRITE]);
 }

@@ -15,7 +15,7 @@
 typedef struct {
     int64_t from[PASSES]; /* the channel whose coefficients come first; -1: there are none yet */
     bn_coefs coefs[PASSES];
-    char *expanded[PASSES]; /* room for (COEFS, columns) each, where kernels expand them */
+    char *expanded[PASSES]; /* room for them, where kernels lay them out */
     bn_sums sums;
     int64_t unflushed;           /* blocks in the float sums; walk_rows.c leaves none */
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
@@ -28,7 +28,7 @@ typedef struct {
     bn_scratch *scratch;
     bn_sum_kernel *sum;     /* NULL: nothing is summed */
     bn_write_kernel *write; /* NULL: nothing is written */
-    bn_coefs coefs;
+    bn_coefs coefs[PASSES];
 } bn_walk;
 
 /* A chunk of the n channels from `from` on; n is 1 where runs are long. */
@@ -93,15 +93,6 @@ static inline void step_block(bn_block *b, int64_t repeats) {
         b->data[o] = address(b->data[o], repeats * b->step[o]);
 }
 
-/* Do rows that are n times `apart` bytes from one to the next begin at the same place of a cache
- * line, in every operand that is written? */
-static inline bool lines_agree(const bn_plan *plan, const int64_t apart[BN_OPERANDS], int64_t n) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        if (plan->needs->pass[WRITE].writes >> o & 1 && n * apart[o] % LINE_BYTES)
-            return false;
-    return true;
-}
-
 /* ---- what both walks do ------------------------------------------------- */
 
 static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
@@ -125,20 +116,21 @@ static inline int64_t strands_with(const bn_strands *s, int64_t g) {
     return g < s->last ? s->n : s->n - 1;
 }
 
-/* A block of up to eight rows, MOST_WRITE_STRANDS of them at a time. */
-static inline void write_block(const bn_walk *walk, const bn_block *block, const bn_coefs *coefs) {
-    if (block->rows <= MOST_WRITE_STRANDS) {
-        walk->write(block, coefs);
-        return;
-    }
-    for (int done = 0; done < block->rows; done += MOST_WRITE_STRANDS) {
-        bn_block b = *block;
-        b.rows = (int)at_most(MOST_WRITE_STRANDS, block->rows - done);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            b.data[o] = address(b.data[o], done * b.pitch[o]);
-        walk->write(&b, coefs);
-    }
+/* A span without repeats, at the same offset in all operands: so many elements, the first of
+ * this column. */
+static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERANDS], int64_t cols,
+                              int64_t column) {
+    bn_span span = {.repeats = 1, .cols = cols, .first = column};
+    span.nontemporal = plan->nontemporal;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        span.data[o] = address(plan->problem->data[o], offset[o]);
+    return span;
 }
+
+/* Write a span n times, each so many bytes behind the one before: side by side as strands where
+ * that is asked for and can be, then what is left one after the other. */
+void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
+                      int64_t n, bool strands);
 
 /* The thread's buffer as a block: so many rows of n elements, one behind the other. */
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n);

@@ -3,10 +3,10 @@
  * A chunk's rows are cut into strands of q consecutive rows:
  *
  *     strand 0   rows 0 ... q-1        block g: row g of every strand. The last strand may be
- *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have one row less.
+ *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have a row less.
  *     ...
  *
- * Where rows are a fixed distance apart, blocks that follow one another are one call of the
+ * Where rows are a fixed pitch apart, blocks that follow one another are one call of the
  * kernel. Where they are not (views with several outer axes), each block is gathered before
  * it is summed.
  */
@@ -14,110 +14,139 @@
 
 /* Columns of a chunk that are one segment of each row. */
 typedef struct {
-    int64_t column; /* in the row */
-    int64_t cols;   /* how many */
-    int64_t within; /* which of the row's positions they begin at */
-    bn_block block; /* its cols, and their place at position 0 */
+    int64_t column;              /* in the row */
+    int64_t cols;                /* how many */
+    int64_t within;              /* the position of the row's that they are of */
+    int64_t offset[BN_OPERANDS]; /* bytes, of position 0's */
 } segment;
 
 static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->positions_per_row + s->within;
 }
 
-/* Sum, write, or first the one and then the other: of so few repeats at a time that what was
- * summed is still in cache. */
-static void sum_and_write(const bn_walk *walk, bn_block b, int64_t column) {
+/* n rows without a gap between them, as one span; what comes from afar as four strands that begin
+ * at one place of their cache lines, and then the rows that are left. */
+static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     const bn_plan *plan = walk->plan;
-    const bn_coefs coefs = {(const char *)walk->coefs.column + column * plan->number_bytes,
-                            walk->coefs.stride};
-    const bn_sums sums = sums_from(&walk->scratch->sums, column);
-    int64_t left = b.repeats;
-    if (walk->sum && walk->write)
-        b.repeats = at_least(PIECE_BYTES / (b.rows * b.cols * bn_bytes_read(plan)), 1);
-    for (; left > 0; left -= b.repeats) {
-        b.repeats = at_most(b.repeats, left);
-        if (walk->sum)
-            walk->sum(&b, &coefs, &sums);
-        if (walk->write)
-            write_block(walk, &b, &coefs);
-        step_block(&b, b.repeats);
+    const int64_t columns = plan->columns, row = columns * plan->element_bytes;
+    const int64_t even = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);
+    int64_t strand = n / BN_STRANDS / even * even;
+    if (strand > even && strand * row % PAGE_BYTES == 0)
+        strand -= even;
+    /* At one place of their pages, strands meet in one set of the first-level cache. That is worth
+     * it only where coefficients fill it anyway, and need not be read for every row. */
+    const bool meet = strand * row % PAGE_BYTES == 0;
+    if (!plan->far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= 24576)) {
+        span->cols = n * columns;
+        walk->write(span, &walk->coefs[WRITE]);
+        return;
+    }
+    span->strands = true;
+    span->cols = strand * columns;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        span->pitch[o] = strand * row;
+    walk->write(span, &walk->coefs[WRITE]);
+    span->strands = false;
+    span->cols = (n - BN_STRANDS * strand) * columns;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        span->data[o] = address(span->data[o], BN_STRANDS * strand * row);
+    if (span->cols)
+        walk->write(span, &walk->coefs[WRITE]);
+}
+
+/* Rows row ... row + n - 1. */
+static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
+    const bn_plan *plan = walk->plan;
+    const int64_t together = plan->evenly ? n : 1;
+    int64_t apart[BN_OPERANDS] = {0};
+    for (int o = 0; o < BN_OPERANDS && together > 1; o++)
+        apart[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
+    for (int64_t done = 0; done < n; done += together) {
+        int64_t offset[BN_OPERANDS];
+        position_offset(plan, position_of(plan, s, row + done), offset);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            offset[o] += s->offset[o];
+        bn_span span = span_at(plan, offset, s->cols, s->column);
+        if (plan->dense && s->cols == plan->columns)
+            write_dense(walk, &span, together);
+        else
+            bn_write_repeats(walk, &span, apart, together, true);
     }
 }
 
-/* n rows, each anywhere: summed from a buffer, a piece of their columns at a time; each written
- * by itself. */
+/* The columns from s->column on, of a block. */
+static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
+    const bn_coefs *all = &walk->coefs[SUM];
+    const char *column = (const char *)all->column + s->column * walk->plan->number_bytes;
+    const bn_coefs coefs = {column, all->stride, all->period, all->layout};
+    const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
+    walk->sum(b, &coefs, &sums);
+}
+
+/* n rows at any distance: summed from a buffer, a piece of columns at a time. */
 static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
     const bn_plan *plan = walk->plan;
-    bn_walk sum = *walk, write = *walk;
-    sum.write = NULL;
-    write.sum = NULL;
+    segment piece = *s;
     int64_t offset[MOST_STRANDS][BN_OPERANDS];
     for (int k = 0; k < n; k++)
         position_offset(plan, position_of(plan, s, row[k]), offset[k]);
-    for (int64_t done = 0; walk->sum && done < s->cols; done += PIECE) {
-        const bn_block piece = bn_gathered_block(walk, n, at_most(PIECE, s->cols - done));
-        const int64_t bytes = piece.cols * plan->element_bytes;
+    for (int64_t done = 0; done < s->cols; done += PIECE, piece.column += PIECE) {
+        const bn_block b = bn_gathered_block(walk, n, at_most(PIECE, s->cols - done));
+        const int64_t bytes = b.cols * plan->element_bytes;
         for (int k = 0; k < n; k++) {
             char *from[BN_OPERANDS];
             for (int o = 0; o < BN_OPERANDS; o++)
-                from[o] = address(s->block.data[o], offset[k][o] + done * plan->element_bytes);
+                from[o] = address(plan->problem->data[o],
+                                  s->offset[o] + offset[k][o] + done * plan->element_bytes);
             bn_gather(walk, from, k * bytes, bytes);
         }
-        sum_and_write(&sum, piece, s->column + done);
+        sum_block(walk, &piece, &b);
     }
-    for (int k = 0; walk->write && k < n; k++) {
-        bn_block b = s->block;
-        b.rows = 1;
-        b.repeats = 1;
-        b.nontemporal = plan->nontemporal;
-        move_block(&b, offset[k]);
-        sum_and_write(&write, b, s->column);
-    }
+    for (int k = 0; walk->write && k < n; k++)
+        write_rows(walk, s, row[k], 1);
 }
 
-/* n rows, `apart` bytes from one to the next, cut into strands. */
-static bn_strands cut(const bn_walk *walk, int64_t n, const int64_t apart[BN_OPERANDS]) {
+/* Blocks of rows a fixed pitch apart, the first at row `first` of strand 0. What is written too
+ * follows a piece at a time, so that what was summed is still in cache. */
+static void even_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
+                        int rows, int64_t blocks) {
     const bn_plan *plan = walk->plan;
-    const int64_t rows = ceil_div(n, walk->sum ? MOST_STRANDS : MOST_WRITE_STRANDS);
-    /* Else they would meet register boundaries at different columns. */
-    const bool together = walk->sum || !plan->nontemporal || lines_agree(plan, apart, rows);
-    return cut_strands(n, together ? rows : n);
-}
-
-/* So many blocks, one behind the other: the first has the row `first`, and each row is the next
- * one of its strand. */
-static void even_blocks(const bn_walk *walk, const segment *s, const int64_t apart[BN_OPERANDS],
-                        int64_t strand_rows, int64_t first, int rows, int64_t repeats) {
-    bn_block b = s->block;
-    b.rows = rows;
-    b.repeats = repeats;
-    b.nontemporal = walk->plan->nontemporal;
     int64_t offset[BN_OPERANDS];
-    position_offset(walk->plan, position_of(walk->plan, s, first), offset);
-    move_block(&b, offset);
+    position_offset(plan, position_of(plan, s, first), offset);
+    bn_block b = {.rows = rows, .cols = s->cols, .repeats = blocks};
     for (int o = 0; o < BN_OPERANDS; o++) {
-        b.step[o] = apart[o];
-        b.pitch[o] = strand_rows * apart[o];
+        b.data[o] = address(plan->problem->data[o], s->offset[o] + offset[o]);
+        if (plan->problem->n_outer)
+            b.step[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
+        b.pitch[o] = strand * b.step[o];
     }
-    sum_and_write(walk, b, s->column);
+    if (walk->write)
+        b.repeats = at_least(PIECE_BYTES / (rows * s->cols * bn_bytes_read(plan)), 1);
+    for (int64_t done = 0; done < blocks; done += b.repeats) {
+        b.repeats = at_most(b.repeats, blocks - done);
+        sum_block(walk, s, &b);
+        for (int k = 0; walk->write && k < rows; k++)
+            write_rows(walk, s, first + k * strand + done, b.repeats);
+        step_block(&b, b.repeats);
+    }
 }
 
 /* One segment of n rows from `row` on. */
 static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
-    int64_t apart[BN_OPERANDS] = {0};
-    for (int o = 0; o < BN_OPERANDS && plan->problem->n_outer == 1; o++)
-        apart[o] = plan->problem->outer[0].stride[o] * plan->positions_per_row;
-    const bn_strands strands = cut(walk, n, apart);
-    const bool flushes = walk->sum && plan->floats;
+    if (!walk->sum) {
+        write_rows(walk, s, row, n);
+        return;
+    }
+    const bn_strands strands = cut_strands(n, ceil_div(n, MOST_STRANDS));
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
     for (int64_t g = 0, unflushed = 0, blocks; g < strands.length; g += blocks) {
         const int rows = (int)strands_with(&strands, g);
         blocks = plan->evenly ? (g < strands.last ? strands.last : strands.length) - g : 1;
-        if (flushes)
+        if (plan->floats)
             blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
         if (plan->evenly) {
-            even_blocks(walk, s, apart, strands.length, row + g, rows, blocks);
+            even_blocks(walk, s, strands.length, row + g, rows, blocks);
         } else {
             int64_t uneven[MOST_STRANDS];
             for (int k = 0; k < rows; k++)
@@ -125,20 +154,19 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
             uneven_block(walk, s, uneven, rows);
         }
         unflushed += blocks;
-        if (flushes && (unflushed == FLUSH_BLOCKS || g + blocks == strands.length)) {
+        if (plan->floats && (unflushed == FLUSH_BLOCKS || g + blocks == strands.length)) {
             walk->kernels->flush(&sums, s->cols);
             unflushed = 0;
         }
     }
 }
 
-/* n rows of so many positions each: all of a row at once, or position by position. */
+/* n rows of so many positions each, by segments. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
                            int64_t n, int64_t positions) {
-    const bool whole_rows = walk->plan->row_is_segment;
-    s->cols = whole_rows ? channels * positions : channels;
-    s->block.cols = s->cols;
-    for (int64_t within = 0; n > 0 && within < (whole_rows ? 1 : positions); within++) {
+    const bool contiguous = walk->plan->row_is_segment;
+    s->cols = contiguous ? channels * positions : channels;
+    for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
         s->column = within * channels;
         walk_strands(walk, s, row, n);
@@ -154,9 +182,7 @@ void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t
     const int64_t row = chunk * plan->rows_per_chunk, end = rows_end(plan, row);
     const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
     segment s = {.column = 0};
-    int64_t offset[BN_OPERANDS] = {0};
-    add_offset(&plan->problem->channel, 1, from, offset);
-    place_block(&s.block, plan, offset);
+    add_offset(&plan->problem->channel, 1, from, s.offset);
     walk_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
     if (whole < end) /* the last row has fewer */
         walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
@@ -169,14 +195,11 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t ch
     const int64_t length =
         plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
     const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;
-    segment s = {.cols = length, .block = {.cols = length}};
     for (int64_t c = 0; c < (plan->row_is_segment ? 1 : n); c++)
         for (int64_t i = 0; i < segments; i++) {
-            int64_t offset[BN_OPERANDS] = {0};
-            add_offset(&p->channel, 1, from + c, offset);
-            add_offset(p->inner, p->n_inner - 1, i, offset);
-            place_block(&s.block, plan, offset);
-            s.column = c * plan->run_length + i * length;
+            segment s = {.column = c * plan->run_length + i * length, .cols = length};
+            add_offset(&p->channel, 1, from + c, s.offset);
+            add_offset(p->inner, p->n_inner - 1, i, s.offset);
             walk_strands(walk, &s, row, rows);
         }
 }

@@ -47,10 +47,10 @@ MUTANTS = [
         "rows summed one after the other, not as a tree",
     ),
     (
-        "loops.inc",
-        "u.coefs += u.uniform ? 0 : columns;",
-        "u.coefs += columns;",
-        "one channel's coefficients run past their end",
+        "spans.inc",
+        "r.index += r.index < 0 ? r.period : 0;",
+        "r.index += r.index <= 0 ? r.period : 0;",
+        "coefficients go round late",
     ),
     (
         "formulas.inc",
@@ -66,16 +66,16 @@ MUTANTS = [
     ),
     ("formulas.inc", "SCALE * DY", "DY", "gamma dropped, frozen"),
     (
-        "loops.inc",
-        "% VEC_BYTES) / STORED(BYTES);",
-        "% VEC_BYTES) / STORED(BYTES) / 2;",
+        "spans.inc",
+        "(-at % VEC_BYTES) / STORED(BYTES);",
+        "(-at % VEC_BYTES) / STORED(BYTES) / 2;",
         "nontemporal stores from a wrong boundary",
     ),
     (
-        "loops.inc",
-        "(b->rows == 1 || b->pitch[o] % VEC_BYTES == 0) &&",
-        "",
-        "nontemporal stores to rows of unequal alignment",
+        "spans.inc",
+        "(!s->strands || s->pitch[o] % VEC_BYTES == 0)",
+        "true",
+        "nontemporal stores to strands of unequal alignment",
     ),
     (
         "loops.inc",
@@ -96,8 +96,13 @@ MUTANTS = [
         "total += more;",
         "what rounding takes is lost between chunks",
     ),
-    ("sums.inc", "*to++ = from[c];", "*to++ = from[0];", "all channels get one's coefficients"),
-    ("loops.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
+    (
+        "sums.inc",
+        "NAMED(put)(to, apart, round + at, from + c,",
+        "NAMED(put)(to, apart, round + at, from,",
+        "all channels get one's coefficients",
+    ),
+    ("spans.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
     (
         "loops.inc",
         "u.data[o] += b->step[o];",
@@ -201,8 +206,8 @@ MUTANTS = [
     ),
     (
         "engine.c",
-        "if (s->from[pass] == from)",
-        "if (s->from[pass] >= 0)",
+        "if (s->from[pass] != from)",
+        "if (s->from[pass] < 0)",
         "another tile's coefficients kept",
     ),
     (
@@ -225,9 +230,9 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "b.pitch[o] = strand_rows * apart[o];",
-        "b.pitch[o] = strand_rows * apart[0];",
-        "strands of diff_src placed as if it lay like src",
+        "b.pitch[o] = strand * b.step[o];",
+        "b.pitch[o] = strand * b.step[0];",
+        "strands of diff_dst placed as if it lay like src",
     ),
     (
         "walk_runs.c",
@@ -237,11 +242,12 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n"
-        "        if (walk->write)\n",
-        "        if (walk->write)\n            write_block(walk, &b, &coefs);\n"
-        "        if (walk->sum)\n            walk->sum(&b, &coefs, &sums);\n"
-        "        if (false)\n",
+        "        sum_block(walk, s, &b);\n"
+        "        for (int k = 0; walk->write && k < rows; k++)\n"
+        "            write_rows(walk, s, first + k * strand + done, b.repeats);\n",
+        "        for (int k = 0; walk->write && k < rows; k++)\n"
+        "            write_rows(walk, s, first + k * strand + done, b.repeats);\n"
+        "        sum_block(walk, s, &b);\n",
         "frozen statistics: written before summed (in place: sums of what was overwritten)",
     ),
     (
@@ -463,12 +469,49 @@ MUTANTS = [
         "if (false) {",
         "a part without elements has zeros for gradients",
     ),
+    (
+        "spans.inc",
+        "r.advance = period - r.advance;",
+        "r.advance = period - r.advance - 1;",
+        "coefficients of a span carried through backwards are others",
+    ),
+    (
+        "spans.inc",
+        "    if (way->backwards)\n        x += (steps - 1) * along * NAMED(UNIT);\n",
+        "",
+        "backwards from where a span begins",
+    ),
+    (
+        "spans.inc",
+        "r.from[STORED(PACK) - 1] = first + (odd ? 1 : half);",
+        "r.from[STORED(PACK) - 1] = first + (odd ? 0 : half);",
+        "pairs that start at an odd column take the column before",
+    ),
+    (
+        "walk.c",
+        "        n %= BN_STRANDS;\n",
+        "        n = 0;\n",
+        "rows that are left over by strands not written",
+    ),
+    (
+        "walk_rows.c",
+        "span->cols = (n - BN_STRANDS * strand) * columns;",
+        "span->cols = 0;",
+        "rows that are left over by dense strands not written",
+    ),
+    (
+        "pool.c",
+        "2 * threads / calls",
+        "threads / calls",
+        "two callers do not have all processors",
+    ),
+    ("spans.inc", "    if (nontemporal)\n        nontemporal_fence();", "", "no fence"),
 ]
 
 #: Where the constants stand that decide how sums are split ...
 CONSTANTS = ("plan.c", "plan.h")
 #: ... and those there that decide only who works when, or in what pieces.
-NO_ORDER = {"MOST_STRANDS", "MOST_WRITE_STRANDS", "PIECE_ELEMENTS", "PIECE_BYTES"}
+NO_ORDER = {"MOST_STRANDS", "PIECE_ELEMENTS", "PIECE_BYTES"}
 
 
 def tree():

@@ -100,8 +100,10 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
 
     monkeypatch.setattr(arithmetic, "expected", wrong)
     isa, dtype = bn_ext.get_isa(), DTYPES["float64"]
-    with pytest.raises(kernels.WrongBitsError, match=f"{isa} {' '.join(kernel)} float64: 1 rows"):
-        kernels.check_block_kernel(isa, kernel, dtype, np.random.default_rng(0))
+    pass_, formula = kernel
+    check = kernels.check_sum_kernel if pass_ == "sum" else kernels.check_write_kernel
+    with pytest.raises(kernels.WrongBitsError, match=f"{isa} {pass_} {formula} float64: "):
+        check(isa, formula, dtype, np.random.default_rng(0))
 
 
 @pytest.mark.quick
@@ -124,19 +126,18 @@ def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_wrong_bit_of_expand_is_found(at, monkeypatch):
+@pytest.mark.parametrize("kernel", ["expand", "ring"])
+def test_a_wrong_bit_of_expand_is_found(kernel, at, monkeypatch):
     """The last one is behind what it may write."""
     right = running.run_expand
 
-    def wrong(isa, dtype, channel, all_, each, column):
-        right(isa, dtype, channel, all_, each, column)
+    def wrong(isa, kernel, dtype, channel, each, n, column):
+        right(isa, kernel, dtype, channel, each, n, column)
         column[at] ^= 1
 
     monkeypatch.setattr(running, "run_expand", wrong)
-    monkeypatch.setattr(kernels, "check_block_kernel", lambda *arguments: 0)
-    monkeypatch.setattr(kernels, "check_sums_kernel", lambda *arguments: 0)
-    with pytest.raises(kernels.WrongBitsError, match="expand_float32: 1 x 1 x 1"):
-        kernels.check_level(bn_ext.get_isa(), 0)
+    with pytest.raises(kernels.WrongBitsError, match=f"{kernel}_float32: 2 of 1 x 1"):
+        kernels.check_expand(bn_ext.get_isa(), kernel, DTYPES["float32"], np.random.default_rng(0))
 
 
 @pytest.mark.quick
@@ -151,18 +152,16 @@ def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
 
 @pytest.mark.quick
 def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
-    right = running.run
+    right = running.run_write
 
-    def wrong(isa, kernel, case, operands, *options):
-        right(isa, kernel, case, operands, *options)
+    def wrong(isa, formula, case, operands, *options):
+        right(isa, formula, case, operands, *options)
         ctypes.memset(operands["diff_src"].ctypes.data - 1, 0, 1)
 
-    monkeypatch.setattr(running, "run", wrong)
+    monkeypatch.setattr(running, "run_write", wrong)
     dtype = DTYPES["float64"]
     with pytest.raises(kernels.WrongBitsError, match="wrote outside its rows"):
-        kernels.check_block_kernel(
-            bn_ext.get_isa(), ("write", "backward"), dtype, np.random.default_rng(0)
-        )
+        kernels.check_write_kernel(bn_ext.get_isa(), "backward", dtype, np.random.default_rng(0))
 
 
 @pytest.mark.quick

@@ -14,7 +14,7 @@ from bn_ext._verify.dtypes import Array
 from bn_ext._verify.formulas import COEFS, FORMULAS, SUMS, Kernel, needs, plain
 from bn_ext._verify.values import Case
 
-__all__ = ["ROWS", "SUMS_KERNELS", "expand", "expected", "sums_expected"]
+__all__ = ["ROWS", "SUMS_KERNELS", "expand", "expected", "ring", "sums_expected"]
 
 #: Rows of a block, at most.
 ROWS: int = _core._kernel_interface()["rows"]
@@ -62,21 +62,19 @@ def _tree(terms: Array) -> Array:
     return left + right
 
 
-def _given(
-    kernel: Kernel, case: Case, rows: int, uniform: bool
-) -> tuple[SimpleNamespace, SimpleNamespace]:
+def _given(kernel: Kernel, case: Case, rows: int) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Operands and coefficients by role; none that the C table does not name for this kernel."""
     reads, _, takes = needs(kernel)
-    coefs = dict(zip(COEFS, case.coefs[:, :1] if uniform else case.coefs, strict=True))
+    coefs = dict(zip(COEFS, case.coefs, strict=True))
     x = {name: case.dtype.widen(case.operands[name])[:rows] for name in reads}
     return SimpleNamespace(**x), SimpleNamespace(**{name: coefs[name] for name in takes})
 
 
-def expected(kernel: Kernel, case: Case, rows: int, uniform: bool = False) -> dict[str, Array]:
+def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
     """What one block of the first `rows` rows gives: bits of the operands written, or sums."""
     pass_, name = kernel
     with np.errstate(all="ignore"):
-        x, c = _given(kernel, case, rows, uniform)
+        x, c = _given(kernel, case, rows)
         if pass_ == "write":
             results = FORMULAS[name].results(x, c)
             return {operand: case.dtype.narrow(values) for operand, values in results.items()}
@@ -141,6 +139,12 @@ def sums_expected(kernel: str, case: Case, other: Array) -> dict[str, Array]:
     return {"sums": planes, "float_sums": float_sums}
 
 
-def expand(channel: Array, all_: int, each: int) -> Array:
-    """Per-channel values laid out by columns: (all, channels, each), flat."""
-    return np.tile(np.repeat(channel, each), all_)
+def expand(channel: Array, each: int, n: int) -> Array:
+    """N columns: each channel's value `each` times in a row, after the last the first again."""
+    return channel[np.arange(n) // each % len(channel)]
+
+
+def ring(channel: Array, each: int, n: int, paired: bool) -> Array:
+    """The same, even columns before odd ones where the dtype is paired."""
+    columns = expand(channel, each, n)
+    return np.concatenate([columns[::2], columns[1::2]]) if paired else columns

@@ -1,7 +1,7 @@
-"""Kernels against the arithmetic: all numbers of rows, lengths, alignments, every kind of value."""
+"""Kernels against the arithmetic: rows, spans, lengths, alignments, every kind of value."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import KERNELS, Kernel, needs
-from bn_ext._verify.running import REGISTER, Memory
+from bn_ext._verify.formulas import KERNELS, needs
+from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
 __all__ = ["WrongBitsError", "check_level"]
@@ -44,67 +44,76 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
         _demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
 
 
-@dataclass(frozen=True)
-class Block:
-    """Where a block lies, and what it asks of a kernel."""
+def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
+    """(columns, bytes past a register boundary): lengths of so many units, then alignments.
 
-    rows: int
-    columns: int
-    offset: int
-    nontemporal: bool
-    uniform: bool
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rows} rows of {self.columns}, {self.offset} bytes past a boundary, "
-            f"nontemporal={self.nontemporal}, uniform={self.uniform}"
-        )
-
-
-def _lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """(columns, bytes past a register boundary): every length, then every alignment."""
+    Every length up to four units, and those around a unit's end from there on.
+    """
     size = dtype.bits.itemsize
     # A unit is a register of numbers, or of shorter elements.
     unit = REGISTER // size
-    for columns in range(4 * unit + 1):
-        yield columns, columns * size * 5 % REGISTER
+    for columns in range(units * unit + 2):
+        if columns <= 4 * unit or columns % unit in (0, 1, unit - 1):
+            yield columns, columns * size * 5 % REGISTER
     for offset in range(0, REGISTER, size):
         yield 3 * unit - 1, offset
 
 
-def _check_block(
-    isa: str, kernel: Kernel, here: Case, memory: Memory, at: Block, wanted: dict[str, Array]
-) -> None:
-    """Run a kernel on one block; it must give what is wanted, and write nothing else."""
-    pass_, formula = kernel
-    operands = memory.views(here, at.columns, at.offset, at.rows)
-    running.run(isa, kernel, here, operands, at.nontemporal, at.uniform)
-    what = f"{isa} {pass_} {formula} {here.dtype.name}: {at}"
-    if pass_ == "sum":
-        _demand_sums(here, wanted, at.columns, what)
-    _, written, _ = needs(kernel)
-    for name in written:
-        _demand(operands[name], wanted[name][:, : at.columns], what)
-        if not memory.is_untouched_around(name, operands[name]):
-            raise WrongBitsError(f"{what}: wrote outside its rows")
-
-
-def check_block_kernel(isa: str, kernel: Kernel, dtype: Dtype, rng: np.random.Generator) -> int:
+def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check all numbers of rows, lengths and alignments; return the number of runs."""
-    most = max(columns for columns, _ in _lengths(dtype))
-    # What of stores and of coefficients there are two ways to do, in a pass that has both.
-    ways = [(False, False)] if kernel[0] == "sum" else list(product((False, True), repeat=2))
-    runs = 0
+    kernel = "sum", formula
+    lengths = list(_lengths(dtype, 4))
+    most = max(columns for columns, _ in lengths)
     for rows in range(1, ROWS + 1):
         case = case_of(dtype, rows, most, rng)
         memory = Memory(dtype, ROWS, most)
-        for nontemporal, uniform in ways:
-            wanted = arithmetic.expected(kernel, case, rows, uniform)
-            for columns, offset in _lengths(dtype):
-                here = case.with_columns(columns)
-                at = Block(rows, columns, offset, nontemporal, uniform)
-                _check_block(isa, kernel, here, memory, at, wanted)
-                runs += 1
+        wanted = arithmetic.expected(kernel, case, rows)
+        for columns, offset in lengths:
+            here = case.with_columns(columns)
+            running.run_sum(isa, formula, here, memory.views(here, columns, offset, rows))
+            what = f"{isa} sum {formula} {dtype.name}: {rows} rows of {columns}"
+            _demand_sums(here, wanted, columns, f"{what}, {offset} bytes past a boundary")
+    return ROWS * len(lengths)
+
+
+def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
+    """All ways to ask for a span; rings of a period, from a column, that change with `turn`."""
+    periods = (1, 2, 3, 7, 15, 33, 64, 100, most)
+    period = min(periods[turn % len(periods)], most)
+    first = turn * 5 % (period + 1)
+    for strands, nontemporal in product((False, True), repeat=2):
+        yield Span("one for all", most, 0, strands, nontemporal)
+        yield Span("as a ring", period, first, strands, nontemporal)
+        if dtype.name not in PAIRED:
+            yield Span("by columns", most, min(first, most - columns), strands, nontemporal)
+
+
+def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Check lengths, alignments and all ways to ask for a span; return the number of runs."""
+    kernel = "write", formula
+    _, written, _ = needs(kernel)
+    lengths = list(_lengths(dtype, 6))
+    most = max(columns for columns, _ in lengths)
+    rows = 2 * STRANDS
+    case = case_of(dtype, rows, most, rng)
+    memory = Memory(dtype, rows, most)
+    runs = 0
+    for turn, (columns, offset) in enumerate(lengths):
+        for span, ahead in product(_spans(dtype, columns, most, turn), (False, True)):
+            operands = memory.views(case, columns, offset, rows, ahead)
+            running.run_write(isa, formula, case, operands, span)
+            cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
+            here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, columns))
+            wanted = arithmetic.expected(kernel, here, rows)
+            what = (
+                f"{isa} write {formula} {dtype.name}: {columns} columns, {offset} bytes past a "
+                f"boundary, {ahead=}, {span}"
+            )
+            for name in written:
+                _demand(operands[name], wanted[name], what)
+                if not memory.is_untouched_around(name, operands[name]):
+                    raise WrongBitsError(f"{what}: wrote outside its rows")
+            runs += 1
     return runs
 
 
@@ -126,25 +135,35 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
 
 
 def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check few and many repetitions, channels and columns; return the number of runs."""
-    sizes = list(product((1, 2, 3, 7, 16, 33), repeat=3))
-    for all_, channels, each in sizes:
+    """Check few and many channels, columns and rounds; return the number of runs."""
+    sizes = list(product((1, 2, 3, 7, 16, 33), (1, 2, 3, 7, 16, 33), (2, 30, 100, 516)))
+    paired = dtype.name in PAIRED
+    for channels, each, n in sizes:
         channel = values(dtype.computed, 1, channels, rng)[0]
-        wanted = np.zeros(all_ * channels * each + PAD, channel.dtype)
-        wanted[:-PAD] = arithmetic.expand(channel, all_, each)
+        wanted = np.zeros(n + PAD, channel.dtype)
+        wanted[:n] = (
+            arithmetic.ring(channel, each, n, paired)
+            if kernel == "ring"
+            else arithmetic.expand(channel, each, n)
+        )
         found = np.zeros_like(wanted)
-        running.run_expand(isa, dtype, channel, all_, each, found)
-        _demand(found, wanted, f"{isa} {kernel}_{dtype.name}: {all_} x {channels} x {each}")
+        running.run_expand(isa, kernel, dtype, channel, each, n, found)
+        what = f"{isa} {kernel}_{dtype.name}: {n} of {channels} x {each}"
+        _demand(found, wanted, what)
     return len(sizes)
 
 
 def check_level(isa: str, seed: int) -> int:
     """Check every kernel of one level; return the number of runs."""
-    checks: dict[Any, Any] = dict.fromkeys(KERNELS, check_block_kernel)
-    checks |= dict.fromkeys(SUMS_KERNELS, check_sums_kernel) | {"expand": check_expand}
+    checks: list[tuple[str, Any]] = []
+    for pass_, formula in KERNELS:
+        check = {"sum": check_sum_kernel, "write": check_write_kernel}[pass_]
+        checks.append((formula, check))
+    checks += [(name, check_sums_kernel) for name in SUMS_KERNELS]
+    checks += [(name, check_expand) for name in ("expand", "ring")]
     runs = 0
     for dtype in DTYPES.values():
-        for kernel, check in checks.items():
-            rng = np.random.default_rng([seed, *f"{kernel}_{dtype.name}".encode()])
-            runs += check(isa, kernel, dtype, rng)
+        for name, check in checks:
+            rng = np.random.default_rng([seed, *f"{check.__name__} {name} {dtype.name}".encode()])
+            runs += check(isa, name, dtype, rng)
     return runs

@@ -1,22 +1,36 @@
 """One kernel, run by itself on memory that the caller laid out."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import OPERANDS, Kernel
+from bn_ext._verify.formulas import OPERANDS
 from bn_ext._verify.values import Case
 
-__all__ = ["REGISTER", "Memory", "run", "run_expand", "run_sums"]
+__all__ = [
+    "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Memory", "Span",
+    "run_expand", "run_sum", "run_sums", "run_write",
+]  # fmt: skip
 
-#: Bytes of a stretch: so far reach the coefficients of a uniform block.
-STRETCH: int = _core._kernel_interface()["stretch"]
+_INTERFACE = _core._kernel_interface()
+#: {name: code} of the ways to lay out coefficients.
+LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
+#: Names of the dtypes whose rings have even columns first.
+PAIRED: tuple[str, ...] = _INTERFACE["paired"]
+#: That a span may have, side by side.
+STRANDS: int = _INTERFACE["strands"]
 #: Bytes of the widest register: a unit of columns is one of it, or two.
 REGISTER = 64
 #: What memory holds that a kernel must leave alone.
 UNTOUCHED = 0xA5
+_PAGE = 4096
+#: Where operands lie in their pages: by default results well apart from what is read; and a little
+#: ahead of it, where spans are carried through backwards.
+_APART = {"diff_dst": 1536, "diff_src": 3072}
+_AHEAD = {"diff_dst": 0, "diff_src": REGISTER}
 
 
 class Memory:
@@ -25,9 +39,12 @@ class Memory:
     def __init__(self, dtype: Dtype, rows: int, most: int):
         self.dtype = dtype
         self.pitch = (most * dtype.bits.itemsize // REGISTER + 3) * REGISTER
-        self.bytes = {name: np.zeros((rows + 2) * (self.pitch + 8), np.uint8) for name in OPERANDS}
+        size = (rows + 2) * (self.pitch + 8) + 2 * _PAGE
+        self.bytes = {name: np.zeros(size, np.uint8) for name in OPERANDS}
 
-    def views(self, case: Case, columns: int, offset: int, rows: int) -> dict[str, Array]:
+    def views(
+        self, case: Case, columns: int, offset: int, rows: int, ahead: bool = False
+    ) -> dict[str, Array]:
         """(rows, columns) views, `offset` bytes past a register boundary, inputs filled.
 
         With an odd number of columns rows differ in alignment.
@@ -37,7 +54,8 @@ class Memory:
         found = {}
         for name, memory in self.bytes.items():
             memory[:] = UNTOUCHED
-            start = -memory.ctypes.data % REGISTER + REGISTER + offset
+            place = (_AHEAD if ahead else _APART).get(name, 0)
+            start = -memory.ctypes.data % _PAGE + place + REGISTER + offset
             view = np.ndarray((rows, columns), self.dtype.bits, memory.data, start, (pitch, size))
             if name in case.operands:
                 view[:] = case.operands[name][:rows, :columns]
@@ -50,16 +68,10 @@ class Memory:
         return bool((self.bytes[name] == UNTOUCHED).all())
 
 
-def run(
-    isa: str,
-    kernel: Kernel,
-    case: Case,
-    operands: Mapping[str, Array],
-    nontemporal: bool = False,
-    uniform: bool = False,
-    calls: int = 1,
+def run_sum(
+    isa: str, formula: str, case: Case, operands: Mapping[str, Array], calls: int = 1
 ) -> None:
-    """Run a kernel on (rows, columns) views of memory; sums go to the case's own arrays."""
+    """Sum (rows, columns) views of memory; sums go to the case's own arrays."""
     views = [operands[name] for name in OPERANDS]
     block = (
         [a.ctypes.data for a in views],
@@ -67,16 +79,65 @@ def run(
         [0 for _ in views],
         1,
         *views[0].shape,
-        nontemporal,
-        uniform,
     )
-    coefs = case.coefs
-    if uniform:
-        coefs = np.repeat(coefs[:, :1], STRETCH // case.dtype.bits.itemsize, axis=1)
-    coefs = np.ascontiguousarray(coefs)
-    _core._run_kernel(
-        isa, case.dtype.name, *kernel, block, coefs.view(np.uint8), case.planes, case.float_sums,
-        coefs.shape[1], calls,
+    coefs = np.ascontiguousarray(case.coefs)
+    _core._run_sum_kernel(
+        isa, case.dtype.name, formula, block, coefs.view(np.uint8), coefs.shape[1], case.planes,
+        case.float_sums, calls,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Span:
+    """How a span is asked for: its coefficients, and the column that its elements start at."""
+
+    layout: str
+    period: int
+    first: int
+    strands: bool = False
+    nontemporal: bool = False
+
+    def coefs_of(self, coefs: Array, columns: int) -> Array:
+        """The coefficients of each of so many elements, of a ring's columns."""
+        if self.layout == "one for all":
+            return coefs[:, :1]
+        return coefs[:, (self.first + np.arange(columns)) % self.period]
+
+
+def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
+    """Planes of coefficients as kernels.h describes them, and the period."""
+    if span.layout != "as a ring":
+        return np.ascontiguousarray(coefs[:, : span.period]), span.period
+    period = span.period << (span.period & 1)
+    pad: int = _INTERFACE["pad"]
+    ring = coefs[:, np.arange(period + pad) % span.period]
+    if dtype.name in PAIRED:
+        ring = np.hstack([ring[:, ::2], ring[:, 1::2]])
+    return np.ascontiguousarray(ring), period
+
+
+def run_write(
+    isa: str,
+    formula: str,
+    case: Case,
+    operands: Mapping[str, Array],
+    span: Span,
+    calls: int = 1,
+) -> None:
+    """Write (rows, columns) views of memory: each row is a repeat, of each strand if there are."""
+    views = [operands[name] for name in OPERANDS]
+    rows, columns = views[0].shape
+    repeats = rows // STRANDS if span.strands else rows
+    coefs, period = _laid_out(span, case.dtype, case.coefs)
+    _core._run_write_kernel(
+        isa, case.dtype.name, formula,
+        (
+            [a.ctypes.data for a in views],
+            [a.strides[0] for a in views],
+            [repeats * a.strides[0] for a in views],
+            repeats, columns, span.first, span.strands, span.nontemporal,
+        ),
+        coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
     )  # fmt: skip
 
 
@@ -87,8 +148,11 @@ def run_sums(isa: str, kernel: str, case: Case, columns: int, other: Array) -> N
     )
 
 
-def run_expand(isa: str, dtype: Dtype, channel: Array, all_: int, each: int, column: Array) -> None:
-    """Lay `channel`, of the arithmetic type, out in `column`; either may be bits."""
+def run_expand(
+    isa: str, kernel: str, dtype: Dtype, channel: Array, each: int, n: int, column: Array
+) -> None:
+    """Lay `channel`, of the arithmetic type, out in `column`, by "expand" or "ring"; maybe bits."""
     _core._run_expand(
-        isa, dtype.name, channel.view(np.uint8), all_, len(channel), each, column.view(np.uint8)
-    )
+        isa, dtype.name, kernel == "ring", channel.view(np.uint8), len(channel), each, n,
+        column.view(np.uint8),
+    )  # fmt: skip

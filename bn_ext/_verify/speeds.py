@@ -44,9 +44,10 @@ def _operands(dtype: Dtype, rows: int) -> dict[str, Array]:
 def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float = 0.1) -> float:
     """GB/s of the bytes of the operands that a kernel must read and write.
 
-    One thread; eight (sum) or four rows, so few that all is in the first-level cache.
+    One thread; eight rows (sum) or one, so few that all is in the first-level cache.
     """
-    rows = ROWS if kernel[0] == "sum" else ROWS // 2
+    pass_, formula = kernel
+    rows = ROWS if pass_ == "sum" else 1
     operands = _operands(dtype, rows)
     case = Case(
         dtype,
@@ -55,9 +56,15 @@ def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float 
         padded(np.zeros((PLANES, _COLUMNS))),
         padded(np.zeros((SUMS, _COLUMNS), np.float32)),
     )
-    best = shortest(
-        lambda: running.run(isa, kernel, case, operands, uniform=uniform, calls=_CALLS), seconds
-    )
+    span = running.Span("one for all" if uniform else "as a ring", _COLUMNS, 0)
+
+    def calls() -> None:
+        if pass_ == "sum":
+            running.run_sum(isa, formula, case, operands, _CALLS)
+        else:
+            running.run_write(isa, formula, case, operands, span, _CALLS)
+
+    best = shortest(calls, seconds)
     reads, writes, _ = needs(kernel)
     touched = sum(operands[name].nbytes for name in {*reads, *writes})
     return 1e-9 * touched * _CALLS / best

@@ -61,7 +61,9 @@ INLINE int first_of(unsigned operands) {
               .flush = flush_##x,                                                                  \
               .add = add_##x,                                                                      \
               .sum_columns = sum_columns_##x,                                                      \
-              .expand = expand_##x},
+              .expand = expand_##x,                                                                \
+              .ring = ring_##x,                                                                    \
+              .paired = x##_PAIRED},
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 

@@ -12,33 +12,52 @@
  * every level. Both decide bits. */
 enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
 
-/* Up to BN_ROWS rows of the same number of columns, `pitch` bytes apart: `repeats` times in all,
- * each `step` bytes behind the one before. The elements of a row are contiguous, and a kernel
- * touches no byte outside of them. For kernels that write: with `nontemporal`, whole registers
- * bypass the cache; with `uniform`, all columns belong to one channel, and coefficients are laid
- * out for no more than BN_STRETCH_BYTES of elements. */
+/* What is summed: up to BN_ROWS rows of the same number of columns, `pitch` bytes apart: `repeats`
+ * times in all, each `step` bytes behind the one before. The elements of a row are contiguous, and
+ * a kernel touches no byte outside of them. */
 typedef struct {
     char *data[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
     int64_t step[BN_OPERANDS];
     int64_t repeats, cols;
     int rows;
-    bool nontemporal, uniform;
 } bn_block;
 
-/* Coefficients by columns: COEFS planes of `stride` numbers each, in the arithmetic type
- * (double for BN_F64, float for the others). */
+/* What is written: so many contiguous elements, `repeats` times in all, each `step` bytes behind
+ * the one before; with `strands`, BN_STRANDS of all that, `pitch` bytes apart. Element i belongs to
+ * column first + i, which goes round where coefficients do. A kernel touches no byte outside. With
+ * `nontemporal`, whole registers bypass the cache. */
+enum { BN_STRANDS = 4 };
+
+typedef struct {
+    char *data[BN_OPERANDS];
+    int64_t step[BN_OPERANDS];
+    int64_t pitch[BN_OPERANDS];
+    int64_t repeats, cols, first;
+    bool strands, nontemporal;
+} bn_span;
+
+/* Coefficients: COEFS planes of `stride` numbers each, in the arithmetic type (double for BN_F64,
+ * float for the others). To sum they are laid out by columns; to write, in any way, but as a ring
+ * or one for all where the dtype is paired. */
+typedef enum {
+    BY_COLUMNS,
+    AS_RING,     /* round after `period` columns, an even number */
+    ONE_FOR_ALL, /* the first number of each plane */
+} bn_layout;
+
 typedef struct {
     const void *column;
-    int64_t stride;
+    int64_t stride, period;
+    bn_layout layout;
 } bn_coefs;
 
 /* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
  * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
  * and lose nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
- * their own. Kernels may add zeros to up to BN_PAD columns behind the last: more than the columns
- * of a unit, 32 at most (a register of 64 bytes, elements of two). */
-enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
+ * their own. Kernels may add zeros to up to BN_PAD columns behind the last: the columns of four
+ * units, 32 each at most (a register of 64 bytes, elements of two). */
+enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 128 };
 
 typedef struct {
     double *plane;
@@ -47,7 +66,7 @@ typedef struct {
 } bn_sums;
 
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
-typedef void bn_write_kernel(const bn_block *block, const bn_coefs *coefs);
+typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
@@ -62,9 +81,15 @@ typedef struct {
     /* Sum n neighbouring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
-    /* Lay out one number per channel by columns: each channel's `each` times in a row, the whole
-     * `all` times: (all, channels, each). */
-    void (*expand)(const void *channel, int64_t all, int64_t channels, int64_t each, void *column);
+    /* Lay out one number per channel by columns: each channel's `each` times in a row, and from
+     * the first channel again after the last, until there are n. */
+    void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
+
+    /* The same as a ring, in which what starts at any column can be read without a break: n is
+     * even, the period and BN_PAD or more. A paired dtype has even columns first and, from n / 2
+     * on, odd ones, since so its elements come out of memory. */
+    void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
+    bool paired;
 } bn_dtype_kernels;
 
 typedef struct {

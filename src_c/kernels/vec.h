@@ -20,6 +20,7 @@
  * wider than their terms; A_canonical. For each storage type S in {f32, f64, f16, bf16}:
  *     S_PACK              registers in a pack, which holds the numbers of one register of
  *                         elements: 2 for 16-bit types, else 1
+ *     S_PAIRED            is register 0 of a pack its even elements, register 1 the odd ones?
  *     S_load(p, h)        register h of the pack at p
  *     S_load_edge         the same of a pack that ends after n elements; the rest is 0
  *     S_store(p, v)       a whole pack, rounded to nearest even; every NaN canonical
@@ -72,7 +73,7 @@ INLINE f64v f64_canonical(f64v v) {
 
 /* ---- f32 --------------------------------------------------------------- */
 
-enum { f32_PACK = 1 };
+enum { f32_PACK = 1, f32_PAIRED = 0 };
 
 INLINE f32v f32_load(const char *p, int h) {
     (void)h;
@@ -101,7 +102,7 @@ INLINE void f32_join(const f32v *pack, f32v *column) {
 
 /* ---- f64 --------------------------------------------------------------- */
 
-enum { f64_PACK = 1 };
+enum { f64_PACK = 1, f64_PAIRED = 0 };
 
 INLINE f64v f64_load(const char *p, int h) {
     (void)h;
@@ -130,7 +131,7 @@ INLINE void f64_join(const f64v *pack, f64v *column) {
 
 /* ---- f16 --------------------------------------------------------------- */
 
-enum { f16_PACK = 2 };
+enum { f16_PACK = 2, f16_PAIRED = 0 };
 
 INLINE u16h f16_half(u32v bytes, int h) {
     u16h half[2];
@@ -169,7 +170,7 @@ INLINE void f16_join(const f32v *pack, f32v *column) {
 
 /* ---- bf16 -------------------------------------------------------------- */
 
-enum { bf16_PACK = 2 };
+enum { bf16_PACK = 2, bf16_PAIRED = 1 };
 
 INLINE f32v bf16_unpack(u32v words, int h) {
     return (f32v)(h ? words & 0xffff0000u : words << 16);
