@@ -10,11 +10,13 @@
  *   segment    a part of it whose elements are neighbours in memory; views have gaps
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
- *   block      up to eight rows, whose terms a kernel adds as a tree, column by column
+ *   block      up to four rows, whose terms a kernel adds as a tree, column by column
+ *   group      up to eight repeats of a block, whose trees are added before they join the sums
  *   span       neighbouring elements that are written, row by row where there are no gaps
  *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
  *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
  *              takes one row from each strand, and spans may have four side by side
+ *   unit       columns of one register of elements; an edge has fewer
  *   ring       coefficients by columns, which go round from a row's last to its first
  *   stretch    as many elements as a long run is folded to: the columns of its rows
  *   chunk      what is summed before it meets anything else: chunks are added in order
@@ -29,15 +31,14 @@
  *                      register is full; each column of the wide row keeps its own sums.
  *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
  *   LONG_RUNS          A run is folded to a stretch: element x belongs to column x mod
- *                      stretch. A block's rows are eight stretches, one behind the other.
+ *                      stretch. A block's rows are four stretches, one behind the other.
  *   LONG_RUNS_ABREAST  the same where there are three positions or more: a block's rows are
- *                      the stretches of up to eight positions at one x.
+ *                      the stretches of up to four positions at one x.
  *
- * Which eight rows of a chunk are summed together follows from how memory is read fastest:
+ * Which four rows of a chunk are summed together follows from how memory is read fastest:
  * stretches of 128 bytes side by side, or else rows far apart. So, but for LONG_RUNS, the n
- * rows (or positions) of a chunk are cut into eight strands of q = ceil(n/8) each, and block g
- * holds row g of each strand. (Eight consecutive rows of 512 ... 2048 bytes: half the speed,
- * measured.)
+ * rows (or positions) of a chunk are cut into four strands of q = ceil(n/4) each, and block g
+ * holds row g of each strand. (Consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
  */
 #include "plan.h"
 
@@ -55,10 +56,10 @@ enum {
     LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
     /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
      * sets; up to so many that hardware can predict the next line (both measured). */
-    SHORTEST_STRAND = 17,
+    SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
-    MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */
+    STRAND_BYTES = 128 << 10, /* where rows are short and many: four strands are 512 kB */
+    MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of runs abreast */
     CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): 128 kB of float32, in whole blocks */
     SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
     LONGEST_CHUNK = 16384,  /* ... and no longer than memory gains by (measured) */
@@ -80,8 +81,7 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f) {
     plan->needs = &formula_table[f];
     plan->element_bytes = dtype->element_bytes;
     plan->number_bytes = dtype->number_bytes;
-    plan->planes = dtype->summing == LOSES ? BN_PLANES : MOST_SUMS;
-    plan->floats = dtype->summing == IN_FLOATS;
+    plan->planes = dtype->loses ? BN_PLANES : MOST_SUMS;
     plan->channels = p->channel.size;
     plan->positions = count_of(p->outer, p->n_outer);
     plan->run_length = count_of(p->inner, p->n_inner);
@@ -111,10 +111,10 @@ static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t element
 
 /* ---- forms and chunks -------------------------------------------------- */
 
-/* CHANNELS_LAST: rows of each of a chunk's eight strands. */
+/* CHANNELS_LAST: rows of each of a chunk's four strands. */
 static int64_t strand_rows(const bn_plan *plan) {
     const int64_t row_bytes = plan->positions_per_row * plan->channels * plan->element_bytes;
-    const int64_t tasks = plan->rows / (TASKS * MOST_STRANDS);
+    const int64_t tasks = plan->rows / (TASKS * BN_ROWS);
     const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, tasks), LONGEST_STRAND);
     return at_least(rows, SHORTEST_STRAND) | 1;
 }
@@ -132,7 +132,7 @@ static void plan_channels_last(bn_plan *plan) {
     plan->rows = ceil_div(plan->positions, plan->positions_per_row);
     plan->row_is_segment = plan->positions_per_row == 1 || plan->positions == 1 ||
                            (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels));
-    plan->rows_per_chunk = MOST_STRANDS * strand_rows(plan);
+    plan->rows_per_chunk = BN_ROWS * strand_rows(plan);
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
 
@@ -144,7 +144,7 @@ static void plan_short_runs(bn_plan *plan) {
     plan->rows = plan->positions;
     plan->row_is_segment =
         p->n_inner == 1 && (plan->channels == 1 || steps_over(plan, &p->channel, plan->run_length));
-    plan->rows_per_chunk = MOST_STRANDS * SHORTEST_STRAND;
+    plan->rows_per_chunk = BN_ROWS * SHORTEST_STRAND;
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
 

@@ -24,7 +24,6 @@ enum { MOST_AXES = 6, MOST_ELEMENTS = 60000, MOST_CHANNELS = 600, LONGEST = 9000
 
 static const uint8_t *bytes;
 static size_t left;
-
 static uint64_t state;
 
 static uint64_t next_random(void) {

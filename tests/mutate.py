@@ -511,7 +511,7 @@ MUTANTS = [
 #: Where the constants stand that decide how sums are split ...
 CONSTANTS = ("plan.c", "plan.h")
 #: ... and those there that decide only who works when, or in what pieces.
-NO_ORDER = {"MOST_STRANDS", "PIECE_ELEMENTS", "PIECE_BYTES"}
+NO_ORDER = {"PIECE_ELEMENTS", "PIECE_BYTES"}
 
 
 def tree():

@@ -384,3 +384,30 @@ class TestNGraph:
             np.empty((3, 0, 5)), none, none, none, none, np.empty((3, 0, 5)), epsilon=1e-3
         )
         assert [g.shape for g in grads] == [(3, 0, 5), (0,), (0,)]
+
+
+# ---- zeros -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize(
+    ("dims", "data_format"),
+    [((3, 2), "NXC"), ((3, 2, 5), "NCX"), ((2, 2, 700), "NCX"), ((5, 2, 700), "NCX")],
+)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_zeros_have_the_sign_that_the_formula_gives(
+    isa, data, vector, dims, data_format, is_training
+):
+    """Gamma of -0; with src - mean of -0 - (-0) and a diff_dst whose sums cancel, or not."""
+    src = np.full(dims, -0.0).astype(dtype(data))
+    diff_dst = np.ones(dims).astype(dtype(data))
+    diff_dst[0] = -1
+    mean, variance, gamma = (np.full(2, x).astype(dtype(vector)) for x in (-0.0, 1, -0.0))
+    found = bn_ext.batch_norm_backward(
+        src, diff_dst, mean, variance, gamma, epsilon=0.0, data_format=data_format,
+        is_training=is_training,
+    )  # fmt: skip
+    mean_of_sum = diff_dst.astype(float).mean() if is_training else 0.0
+    want = -0.0 * (diff_dst.astype(float) - mean_of_sum)
+    assert (np.signbit(found.diff_src) == np.signbit(want)).all()
+    assert (found.diff_src == 0).all()

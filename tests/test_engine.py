@@ -1,7 +1,8 @@
 """The engine: an operation over a problem, tile after tile; what it overwrites has been read."""
 
+import numpy as np
 import pytest
-from cases import DTYPES, TENSORS, Problem, all_bits, shape
+from cases import DTYPES, TENSORS, Problem, all_bits, dtype, shape
 
 import bn_ext
 from bn_ext import _core
@@ -75,3 +76,23 @@ def test_sizes_of_tiles_differ(rng):
         p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1)
         tasks.append(_core._last_call()[1])
     assert tasks[0] > tasks[1]
+
+
+@pytest.mark.parametrize(
+    ("data_format", "dims"), [("NXC", (64, 200)), ("NXC", (40, 9, 30)), ("NCX", (6, 3, 900))]
+)
+def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
+    """Fields of packed records: rows that are no multiple of an element apart."""
+    _core._set_cache_sizes(1, 1)
+    for data, vector in DTYPES:
+        p = Problem(rng, dims, data_format, data, vector)
+        record = np.dtype([("x", dtype(data), dims[1:]), ("odd", "u1")])
+        for first in (0, 1):
+            memory = np.zeros(dims[0] * record.itemsize + 1, np.uint8)
+            records = memory[first:][: dims[0] * record.itemsize].view(record)
+            for is_training in (True, False):
+                options = {"data_format": data_format, "is_training": is_training}
+                grads = p.run(bn_ext.batch_norm_backward, out=(records["x"], None, None), **options)
+                want = p.run(bn_ext.batch_norm_backward, **options)
+                assert all_bits(grads) == all_bits(want)
+                assert not records["odd"].any()

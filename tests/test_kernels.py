@@ -8,14 +8,20 @@ import platform
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
+import guarded
 import numpy as np
 import pytest
 from bounds import assert_near
 from cases import DTYPES, FORMATS, Problem, dtype, shape
+from needs import needs_linux
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._verify import running
+from bn_ext._verify.dtypes import DTYPES as STORED
+from bn_ext._verify.values import case_of
 
 
 @pytest.mark.quick
@@ -110,3 +116,19 @@ def test_no_store_past_the_cache_without_a_fence():
     stores = {at for at, (operation, _, _) in code.items() if "movnt" in operation}
     assert stores
     assert stores - fenced == set()
+
+
+@pytest.mark.quick
+@needs_linux
+@pytest.mark.parametrize("data", [name for name in STORED if name not in running.PAIRED])
+def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
+    """Their last plane ends where a page begins that must not be touched."""
+    region, columns = guarded.Region(4), 100
+    case = case_of(STORED[data], 4, columns, rng)
+    coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)
+    coefs[:] = case.coefs
+    memory = running.Memory(STORED[data], 4, columns)
+    for first in range(columns):
+        operands = memory.views(case, columns - first, 0, 4)
+        span = running.Span("by columns", columns, first, strands=first % 2 == 1)
+        running.run_write(isa, "backward", replace(case, coefs=coefs), operands, span)

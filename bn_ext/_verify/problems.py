@@ -42,8 +42,8 @@ def _large(size: int) -> Shapes:
 
 
 #: Two runs, one chunk each, of which a chunk would hold more than one; and a last chunk whose
-#: last strand is shorter than the others, long enough for 16-bit blocks to be flushed in between.
-SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_931, 128), "NXC")]
+#: last strand is three rows shorter than the others, where a group of blocks ends early.
+SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
 
 
 #: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far

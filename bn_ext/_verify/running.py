@@ -69,21 +69,21 @@ class Memory:
 
 
 def run_sum(
-    isa: str, formula: str, case: Case, operands: Mapping[str, Array], calls: int = 1
+    isa: str, formula: str, case: Case, operands: Mapping[str, Array], rows: int, calls: int = 1
 ) -> None:
-    """Sum (rows, columns) views of memory; sums go to the case's own arrays."""
+    """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     views = [operands[name] for name in OPERANDS]
+    all_rows, columns = views[0].shape
     block = (
         [a.ctypes.data for a in views],
         [a.strides[0] for a in views],
-        [0 for _ in views],
-        1,
-        *views[0].shape,
-    )
+        [rows * a.strides[0] for a in views],
+        all_rows // rows, rows, columns,
+    )  # fmt: skip
     coefs = np.ascontiguousarray(case.coefs)
     _core._run_sum_kernel(
         isa, case.dtype.name, formula, block, coefs.view(np.uint8), coefs.shape[1], case.planes,
-        case.float_sums, calls,
+        np.full_like(case.planes, np.nan), calls,
     )  # fmt: skip
 
 
@@ -100,13 +100,15 @@ class Span:
     def coefs_of(self, coefs: Array, columns: int) -> Array:
         """The coefficients of each of so many elements, of a ring's columns."""
         if self.layout == "one for all":
-            return coefs[:, :1]
+            return coefs[:, self.first : self.first + 1]
         return coefs[:, (self.first + np.arange(columns)) % self.period]
 
 
 def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
     """Planes of coefficients as kernels.h describes them, and the period."""
-    if span.layout != "as a ring":
+    if span.layout == "one for all":
+        return np.ascontiguousarray(span.coefs_of(coefs, 1)), 1
+    if span.layout == "by columns":
         return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
     pad: int = _INTERFACE["pad"]
@@ -143,9 +145,7 @@ def run_write(
 
 def run_sums(isa: str, kernel: str, case: Case, columns: int, other: Array) -> None:
     """Run a kernel that works on sums, on the case's own arrays; sum_columns: into `other`."""
-    _core._run_sums_kernel(
-        isa, case.dtype.name, kernel, case.planes, case.float_sums, columns, other
-    )
+    _core._run_sums_kernel(isa, case.dtype.name, kernel, case.planes, columns, other)
 
 
 def run_expand(
