@@ -118,6 +118,7 @@ cdef extern from "kernels/kernels.h" nogil:
         COEF_SLOPE
         COEF_SCALE
         BN_ROWS
+        BN_GROUP
         BN_STRANDS
         BN_PAD
 
@@ -129,7 +130,6 @@ cdef extern from "kernels/kernels.h" nogil:
     ctypedef struct formula_needs:
         const char *name
         pass_needs each_pass "pass" [PASSES]
-        int plain
 
     const formula_needs formula_table[FORMULAS]
 
@@ -165,7 +165,7 @@ cdef extern from "kernels/kernels.h" nogil:
     ctypedef struct bn_sums:
         double *plane
         int64_t stride
-        float *float_sums
+        void *group
 
     ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
     ctypedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs)
@@ -173,7 +173,6 @@ cdef extern from "kernels/kernels.h" nogil:
     ctypedef struct bn_dtype_kernels:
         bn_sum_kernel *sum[FORMULAS]
         bn_write_kernel *write[FORMULAS]
-        void (*flush)(const bn_sums *sums, int64_t n)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
         void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n,

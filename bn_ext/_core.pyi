@@ -405,7 +405,7 @@ def _run_sum_kernel(
     coefs: NDArray[np.uint8],
     stride: int,
     planes: NDArray[np.float64],
-    float_sums: NDArray[np.float32] | None,
+    group: NDArray[np.float64],
     calls: int = 1,
 ) -> None: ...
 def _run_write_kernel(
@@ -424,9 +424,8 @@ def _run_sums_kernel(
     dtype: str,
     name: str,
     planes: NDArray[np.float64],
-    float_sums: NDArray[np.float32] | None,
     n: int,
-    other: NDArray[np.float64] | None,
+    other: NDArray[np.float64],
 ) -> None: ...
 def _run_expand(
     isa: str,

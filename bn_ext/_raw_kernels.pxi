@@ -15,7 +15,7 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: {"sum" or "write": (reads, writes, takes), "plain": operand or None}}.
+    "formulas" is {formula: {"sum" or "write": (reads, writes, takes)}}.
     """
     operands = {BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_DIFF_SRC: "diff_src"}
     coefs = {COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale"}
@@ -23,7 +23,7 @@ def _kernel_interface():
     cdef int f, which
     formulas = {}
     for f, name in enumerate(_formulas()):
-        formulas[name] = {"plain": operands.get(formula_table[f].plain)}
+        formulas[name] = {}
         for which, word in ((SUM, "sum"), (WRITE, "write")):
             needs = formula_table[f].each_pass[which]
             formulas[name][word] = tuple([
@@ -34,7 +34,7 @@ def _kernel_interface():
     return {
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
-        "sums": MOST_SUMS, "rows": BN_ROWS, "strands": BN_STRANDS, "pad": BN_PAD,
+        "sums": MOST_SUMS, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
         "paired": tuple([name for name in DTYPE_NAMES
                          if kernels_of(_available_isas()[0], name).paired]),
@@ -42,24 +42,24 @@ def _kernel_interface():
     }
 
 
-cdef bn_sums sums_of(double[:, ::1] planes, float[:, ::1] float_sums) except *:
+cdef bn_sums sums_of(double[:, ::1] planes, double[:, ::1] group) except *:
     cdef bn_sums sums
     sums.plane = &planes[0, 0]
     sums.stride = planes.shape[1]
-    sums.float_sums = &float_sums[0, 0] if float_sums is not None else NULL
+    sums.group = &group[0, 0] if group is not None else NULL
     return sums
 
 
 def _run_sum_kernel(isa, dtype, formula, block, const unsigned char[:, ::1] coefs,
-                    int64_t stride, double[:, ::1] planes, float[:, ::1] float_sums, int calls=1):
+                    int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
     """Run a formula's sum kernel `calls` times. Nothing is checked.
 
     block: (addresses, pitches, steps, repeats, rows, cols), the first three for src,
-    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes,
-    float_sums: the sums, as kernels.h has them.
+    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
+    as kernels.h has them; group: room for as many numbers.
     """
     cdef bn_sum_kernel *kernel = kernels_of(isa, dtype).sum[<int>_formulas().index(formula)]
-    cdef bn_sums sums = sums_of(planes, float_sums)
+    cdef bn_sums sums = sums_of(planes, group)
     cdef bn_coefs c
     cdef bn_block b
     cdef uint64_t mode
@@ -107,20 +107,15 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
         fp_mode_leave(mode)
 
 
-def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, float[:, ::1] float_sums, int64_t n,
-                     double[:, ::1] other):
-    """Run a kernel that works on sums: flush; add (other to them); sum_columns (into other)."""
+def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, int64_t n, double[:, ::1] other):
+    """Run a kernel that works on sums: add (other to them) or sum_columns (into other)."""
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef bn_sums sums = sums_of(planes, float_sums), others
+    cdef bn_sums sums = sums_of(planes, None), others = sums_of(other, None)
     cdef uint64_t mode = fp_mode_enter()
-    if name == "flush":
-        kernels.flush(&sums, n)
+    if name == "add":
+        kernels.add(&sums, &others, n)
     else:
-        others = sums_of(other, None)
-        if name == "add":
-            kernels.add(&sums, &others, n)
-        else:
-            kernels.sum_columns(&sums, n, &others)
+        kernels.sum_columns(&sums, n, &others)
     fp_mode_leave(mode)
 
 

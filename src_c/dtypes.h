@@ -4,16 +4,13 @@
 
 #include <stdbool.h>
 
-/* X(code, name in C, name in NumPy, type it is computed in, bytes, how it is summed). Sums are
- * doubles. ALONE: nothing is kept beside them. LOSES: what rounding takes from each sum is kept
- * beside it. IN_FLOATS: a few blocks are added up in floats first. */
+/* X(code, name in C, name in NumPy, type it is computed in, bytes, is what rounding takes from sums
+ * kept beside them?). Sums are doubles. */
 #define BN_DTYPE_TABLE(X)                                                                          \
-    X(BN_F32, f32, "float32", f32, 4, ALONE)                                                       \
-    X(BN_F64, f64, "float64", f64, 8, LOSES)                                                       \
-    X(BN_F16, f16, "float16", f32, 2, IN_FLOATS)                                                   \
-    X(BN_BF16, bf16, "bfloat16", f32, 2, IN_FLOATS)
-
-typedef enum { ALONE, LOSES, IN_FLOATS } bn_summing;
+    X(BN_F32, f32, "float32", f32, 4, false)                                                       \
+    X(BN_F64, f64, "float64", f64, 8, true)                                                        \
+    X(BN_F16, f16, "float16", f32, 2, false)                                                       \
+    X(BN_BF16, bf16, "bfloat16", f32, 2, false)
 
 #define ENUMERATED(code, ...) code,
 typedef enum { BN_DTYPE_TABLE(ENUMERATED) BN_DTYPES } bn_dtype;
@@ -23,12 +20,12 @@ typedef struct {
     const char *name;
     int element_bytes;
     int number_bytes; /* of the type it is computed in */
-    bn_summing summing;
+    bool loses;       /* what rounding takes from sums is kept */
 } bn_dtype_facts;
 
 enum { f32_NUMBER_BYTES = 4, f64_NUMBER_BYTES = 8 };
-#define FACTS(code, c_name, name, computed, bytes, summing)                                        \
-    [code] = {name, bytes, computed##_NUMBER_BYTES, summing},
+#define FACTS(code, c_name, name, computed, bytes, loses)                                          \
+    [code] = {name, bytes, computed##_NUMBER_BYTES, loses},
 static const bn_dtype_facts bn_dtype_table[BN_DTYPES] = {BN_DTYPE_TABLE(FACTS)};
 #undef FACTS
 

@@ -75,8 +75,7 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
-    s->sums.float_sums =
-        lay_out(memory, &used, plan->floats ? MOST_SUMS * columns : 0, sizeof(float));
+    s->sums.group = lay_out(memory, &used, MOST_SUMS * columns, plan->number_bytes);
     const unsigned gathered = plan->sums && plan->gathers ? plan->needs->pass[SUM].reads : 0;
     for (int o = 0; o < BN_OPERANDS; o++)
         s->gathered[o] =
@@ -95,9 +94,6 @@ static void clear_sums(const bn_plan *plan, bn_scratch *s, int64_t columns) {
     const size_t all = (size_t)(columns + BN_PAD);
     for (int plane = 0; plane < plan->planes; plane++)
         memset(s->sums.plane + plane * s->sums.stride, 0, all * sizeof(double));
-    for (int i = 0; plan->floats && i < MOST_SUMS; i++)
-        memset(s->sums.float_sums + i * s->sums.stride, 0, all * sizeof(float));
-    s->unflushed = 0;
 }
 
 static bn_sums partial_of(const engine *e, int64_t chunk) {
@@ -233,8 +229,6 @@ static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t fro
     walks[plan->form](&walk, from, n, chunk);
     if (!sums)
         return;
-    if (plan->floats && s->unflushed)
-        e->kernels->flush(&s->sums, columns);
     if (plan->form == CHANNELS_LAST)
         keep_positions(e, s, from, n, chunk);
     else

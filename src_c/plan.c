@@ -80,8 +80,7 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f) {
     plan->needs = &formula_table[f];
     plan->element_bytes = dtype->element_bytes;
     plan->number_bytes = dtype->number_bytes;
-    plan->planes = dtype->summing == LOSES ? BN_PLANES : MOST_SUMS;
-    plan->floats = dtype->summing == IN_FLOATS;
+    plan->planes = dtype->loses ? BN_PLANES : MOST_SUMS;
     plan->channels = p->channel.size;
     plan->positions = count_of(p->outer, p->n_outer);
     plan->run_length = count_of(p->inner, p->n_inner);

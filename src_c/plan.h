@@ -9,16 +9,13 @@ typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS, LONG_RUNS_ABREAST } form;
 
 enum {
     MOST_STRANDS = BN_ROWS,
-    /* Elements of each of eight rows that are gathered at a time: of two float32 operands these
-     * fill 32 kB, a first-level cache. */
-    PIECE = 512,
+    /* Elements of each of four rows that are gathered at a time, whole groups: of two float32
+     * operands these fill 32 kB, a first-level cache. */
+    PIECE = 1024,
     PIECE_ELEMENTS = BN_ROWS * PIECE,
     /* Bytes that are read when a piece is summed and then written: together with what is written
      * they fit 256 kB, a small second-level cache. */
     PIECE_BYTES = 128 << 10,
-    /* Blocks of a 16-bit type from one flush to the next: the sum of 17 trees of eight 11-bit
-     * fractions needs 19 of a float's 24 bits. The shortest strand has as many rows. */
-    FLUSH_BLOCKS = 17,
 };
 
 typedef struct {
@@ -32,7 +29,6 @@ typedef struct {
 
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
     int planes;                          /* of sums: with or without what was lost */
-    bool floats;                         /* are blocks added up in floats first? */
     int64_t channels, positions;
     int64_t run_length; /* elements */
 

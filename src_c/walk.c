@@ -4,11 +4,12 @@
 
 #include <string.h>
 
-bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n) {
-    bn_block b = {.rows = (int)rows, .repeats = 1, .cols = n};
+bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t repeats) {
+    bn_block b = {.rows = (int)rows, .repeats = repeats, .cols = n};
     for (int o = 0; o < BN_OPERANDS; o++) {
         b.data[o] = walk->scratch->gathered[o];
         b.pitch[o] = n * walk->plan->element_bytes;
+        b.step[o] = rows * b.pitch[o];
     }
     return b;
 }

@@ -17,7 +17,6 @@ typedef struct {
     bn_coefs coefs[PASSES];
     char *expanded[PASSES]; /* room for them, where kernels lay them out */
     bn_sums sums;
-    int64_t unflushed;           /* blocks in the float sums; walk_rows.c leaves none */
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
 
@@ -95,9 +94,14 @@ static inline void step_block(bn_block *b, int64_t repeats) {
 
 /* ---- what both walks do ------------------------------------------------- */
 
+/* As many of n as make whole groups of so many each, but one at least: where a piece ends must not
+ * decide what is added to what. */
+static inline int64_t whole_groups(int64_t n, int64_t each) {
+    return at_least(n / each, 1) * each;
+}
+
 static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
-    float *floats = sums->float_sums ? sums->float_sums + column : NULL;
-    return (bn_sums){sums->plane + column, sums->stride, floats};
+    return (bn_sums){sums->plane + column, sums->stride, sums->group};
 }
 
 /* How a chunk's rows, or its positions of runs abreast, are cut: n strands of `length` each, but
@@ -132,8 +136,9 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
 void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
                       int64_t n, bool strands);
 
-/* The thread's buffer as a block: so many rows of n elements, one behind the other. */
-bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n);
+/* The thread's buffer as a block: so many rows of n elements, one behind the other, and that so
+ * many times. */
+bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t repeats);
 
 /* Copy so many bytes of each operand that is summed into the buffer, `at` bytes from its start. */
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes);

@@ -83,33 +83,37 @@ static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) 
     walk->sum(b, &coefs, &sums);
 }
 
-/* n rows at any distance: summed from a buffer, a piece of columns at a time. */
-static void uneven_block(const bn_walk *walk, const segment *s, const int64_t *row, int n) {
+/* So many blocks, one behind the other: the first has the row `first` of strand 0, and each row is
+ * the next one of its strand. Rows at any distance: a group at a time is summed from a buffer, few
+ * columns at a time. */
+static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
+                       int rows, int64_t blocks) {
+    enum { COLUMNS = PIECE_ELEMENTS / (BN_ROWS * BN_GROUP) };
     const bn_plan *plan = walk->plan;
-    segment piece = *s;
-    int64_t offset[MOST_STRANDS][BN_OPERANDS];
-    for (int k = 0; k < n; k++)
-        position_offset(plan, position_of(plan, s, row[k]), offset[k]);
-    for (int64_t done = 0; done < s->cols; done += PIECE, piece.column += PIECE) {
-        const bn_block b = bn_gathered_block(walk, n, at_most(PIECE, s->cols - done));
-        const int64_t bytes = b.cols * plan->element_bytes;
-        for (int k = 0; k < n; k++) {
-            char *from[BN_OPERANDS];
-            for (int o = 0; o < BN_OPERANDS; o++)
-                from[o] = address(plan->problem->data[o],
-                                  s->offset[o] + offset[k][o] + done * plan->element_bytes);
-            bn_gather(walk, from, k * bytes, bytes);
+    for (int64_t done = 0, here; done < blocks; done += here) {
+        here = at_most(BN_GROUP, blocks - done);
+        segment piece = *s;
+        for (int64_t x = 0; x < s->cols; x += COLUMNS, piece.column += COLUMNS) {
+            const bn_block b = bn_gathered_block(walk, rows, at_most(COLUMNS, s->cols - x), here);
+            const int64_t bytes = b.cols * plan->element_bytes;
+            for (int64_t i = 0; i < here * rows; i++) {
+                const int64_t row = first + i % rows * strand + done + i / rows;
+                int64_t offset[BN_OPERANDS];
+                char *from[BN_OPERANDS];
+                position_offset(plan, position_of(plan, s, row), offset);
+                for (int o = 0; o < BN_OPERANDS; o++)
+                    from[o] = address(plan->problem->data[o],
+                                      s->offset[o] + offset[o] + x * plan->element_bytes);
+                bn_gather(walk, from, i * bytes, bytes);
+            }
+            sum_block(walk, &piece, &b);
         }
-        sum_block(walk, &piece, &b);
     }
-    for (int k = 0; walk->write && k < n; k++)
-        write_rows(walk, s, row[k], 1);
 }
 
-/* Blocks of rows a fixed pitch apart, the first at row `first` of strand 0. What is written too
- * follows a piece at a time, so that what was summed is still in cache. */
-static void even_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
-                        int rows, int64_t blocks) {
+/* The same of rows a fixed distance apart. */
+static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int64_t first, int rows,
+                     int64_t blocks) {
     const bn_plan *plan = walk->plan;
     int64_t offset[BN_OPERANDS];
     position_offset(plan, position_of(plan, s, first), offset);
@@ -120,45 +124,40 @@ static void even_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
             b.step[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
         b.pitch[o] = strand * b.step[o];
     }
-    if (walk->write)
-        b.repeats = at_least(PIECE_BYTES / (rows * s->cols * bn_bytes_read(plan)), 1);
-    for (int64_t done = 0; done < blocks; done += b.repeats) {
-        b.repeats = at_most(b.repeats, blocks - done);
-        sum_block(walk, s, &b);
+    sum_block(walk, s, &b);
+}
+
+/* Blocks as above: where results are written too, a piece at a time, so that what was summed is
+ * still in cache. */
+static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
+                        int rows, int64_t blocks) {
+    const bn_plan *plan = walk->plan;
+    const int64_t piece =
+        walk->write ? whole_groups(PIECE_BYTES / (rows * s->cols * bn_bytes_read(plan)), BN_GROUP)
+                    : blocks;
+    for (int64_t done = 0, here; done < blocks; done += here) {
+        here = at_most(piece, blocks - done);
+        if (plan->evenly)
+            sum_even(walk, s, strand, first + done, rows, here);
+        else
+            sum_uneven(walk, s, strand, first + done, rows, here);
         for (int k = 0; walk->write && k < rows; k++)
-            write_rows(walk, s, first + k * strand + done, b.repeats);
-        step_block(&b, b.repeats);
+            write_rows(walk, s, first + k * strand + done, here);
     }
 }
 
-/* One segment of n rows from `row` on. */
+/* One segment of n rows from `row` on: blocks with a row of each strand, then, where the last one
+ * is shorter, with a row less. */
 static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
-    const bn_plan *plan = walk->plan;
     if (!walk->sum) {
         write_rows(walk, s, row, n);
         return;
     }
     const bn_strands strands = cut_strands(n, ceil_div(n, MOST_STRANDS));
-    const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
-    for (int64_t g = 0, unflushed = 0, blocks; g < strands.length; g += blocks) {
-        const int rows = (int)strands_with(&strands, g);
-        blocks = plan->evenly ? (g < strands.last ? strands.last : strands.length) - g : 1;
-        if (plan->floats)
-            blocks = at_most(blocks, FLUSH_BLOCKS - unflushed);
-        if (plan->evenly) {
-            even_blocks(walk, s, strands.length, row + g, rows, blocks);
-        } else {
-            int64_t uneven[MOST_STRANDS];
-            for (int k = 0; k < rows; k++)
-                uneven[k] = row + k * strands.length + g;
-            uneven_block(walk, s, uneven, rows);
-        }
-        unflushed += blocks;
-        if (plan->floats && (unflushed == FLUSH_BLOCKS || g + blocks == strands.length)) {
-            walk->kernels->flush(&sums, s->cols);
-            unflushed = 0;
-        }
-    }
+    const int64_t length = strands.length, last = strands.last;
+    walk_blocks(walk, s, length, row, (int)strands.n, last);
+    if (last < length)
+        walk_blocks(walk, s, length, row + last, (int)strands.n - 1, length - last);
 }
 
 /* n rows of so many positions each, by segments. */

@@ -1,7 +1,7 @@
 /* walk_runs.c: the long runs of one channel (LONG_RUNS, LONG_RUNS_ABREAST), folded to the
  * columns of a stretch.
  *
- * A block has eight stretches: of one run, one behind the other, or at the same x of up to
+ * A block has four stretches: of one run, one behind the other, or at the same x of up to
  * eight positions abreast. Runs with gaps, and positions that are not a fixed pitch apart,
  * are gathered a piece at a time before they are summed.
  */
@@ -22,26 +22,15 @@ static run_chunk run_chunk_of(const bn_plan *plan, int64_t channel, int64_t chun
 
 /* ---- sums --------------------------------------------------------------- */
 
-/* So many blocks, flushed every FLUSH_BLOCKS; b ends up behind them. */
 static void sum_blocks(const bn_walk *walk, bn_block *b, int64_t blocks) {
-    bn_scratch *s = walk->scratch;
-    const bool floats = walk->plan->floats;
-    for (int64_t most = blocks; blocks > 0; blocks -= b->repeats) {
-        if (floats)
-            most = FLUSH_BLOCKS - s->unflushed;
-        b->repeats = at_most(most, blocks);
-        walk->sum(b, &walk->coefs[SUM], &s->sums);
-        step_block(b, b->repeats);
-        s->unflushed += b->repeats;
-        if (floats && s->unflushed == FLUSH_BLOCKS) {
-            walk->kernels->flush(&s->sums, walk->plan->stretch);
-            s->unflushed = 0;
-        }
-    }
+    b->repeats = blocks;
+    if (blocks && b->cols)
+        walk->sum(b, &walk->coefs[SUM], &walk->scratch->sums);
+    step_block(b, blocks);
 }
 
-/* n neighbouring elements: blocks of eight stretches, then one of what is left of eight, then
- * what is left of a stretch. */
+/* A segment of n elements: blocks of four stretches, then one of the whole stretches that are
+ * left, then one of what is left of a stretch. */
 static void sum_segment(const bn_walk *walk, const bn_block *segment, int64_t n) {
     const int64_t stretch = walk->plan->stretch, size = walk->plan->element_bytes;
     const int64_t block = BN_ROWS * stretch;
@@ -64,7 +53,7 @@ static void sum_segment(const bn_walk *walk, const bn_block *segment, int64_t n)
     sum_blocks(walk, &b, tail != 0);
 }
 
-/* b holds the starts of its rows: n elements of each, a stretch at a time. */
+/* n elements of each row from where b's data point, a stretch at a time. */
 static void sum_abreast(const bn_walk *walk, bn_block *b, int64_t n) {
     const int64_t stretch = walk->plan->stretch;
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -135,7 +124,7 @@ static void sum_run(const bn_walk *walk, int64_t channel, int64_t position, int6
     if (!plan->run_is_segment)
         piece = PIECE_ELEMENTS;
     else if (walk->write)
-        piece = PIECE_BYTES / bn_bytes_read(plan);
+        piece = whole_groups(PIECE_BYTES / bn_bytes_read(plan), BN_GROUP * BN_ROWS * plan->stretch);
     for (int64_t done = 0, length; done < n; done += length) {
         length = at_most(piece, n - done);
         bn_block b = {.rows = 1};
@@ -144,7 +133,7 @@ static void sum_run(const bn_walk *walk, int64_t channel, int64_t position, int6
             advance_block(&b, (x + done) * plan->element_bytes);
         } else {
             gather_run(walk, start, x + done, length, 0);
-            b = bn_gathered_block(walk, 1, length);
+            b = bn_gathered_block(walk, 1, length, 1);
         }
         sum_segment(walk, &b, length);
         if (walk->write)
@@ -188,7 +177,7 @@ static bn_block gather_rows(const bn_walk *walk, const run_chunk *chunk, const b
         run_offset(walk->plan, chunk->channel, chunk->position + k * s->length + g, start);
         gather_run(walk, start, x, length, k);
     }
-    return bn_gathered_block(walk, n, length);
+    return bn_gathered_block(walk, n, length, 1);
 }
 
 /* After each piece, where both are done in one pass, it is written. */
@@ -198,9 +187,11 @@ void bn_walk_long_runs_abreast(const bn_walk *walk, int64_t channel, int64_t n_c
     const run_chunk chunk = run_chunk_of(plan, channel, index);
     const bool even = plan->run_is_segment && plan->evenly;
     const bn_strands s = cut(&chunk, MOST_STRANDS);
-    const int64_t piece = !even         ? PIECE
-                          : walk->write ? PIECE_BYTES / (MOST_STRANDS * bn_bytes_read(plan))
-                                        : chunk.length;
+    const int64_t piece = !even ? PIECE
+                          : walk->write
+                              ? whole_groups(PIECE_BYTES / (MOST_STRANDS * bn_bytes_read(plan)),
+                                             BN_GROUP * plan->stretch)
+                              : chunk.length;
     (void)n_channels;
     if (!walk->sum)
         write_runs(walk, channel, chunk.position, chunk.positions, chunk.x, chunk.length);

@@ -4,20 +4,21 @@ Columns never meet in a kernel, except in `sum_columns`, so one reference of man
 every number of columns and every alignment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array
-from bn_ext._verify.formulas import COEFS, FORMULAS, SUMS, Kernel, needs, plain
+from bn_ext._verify.formulas import COEFS, FORMULAS, SUMS, Kernel, needs
 from bn_ext._verify.values import Case
 
-__all__ = ["ROWS", "SUMS_KERNELS", "expand", "expected", "ring", "sums_expected"]
+__all__ = ["GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "ring", "sums_expected"]
 
-#: Rows of a block, at most.
+#: Rows of a block, at most, and repeats whose trees are added up before they join the sums.
 ROWS: int = _core._kernel_interface()["rows"]
+GROUP: int = _core._kernel_interface()["group"]
 #: `sum_columns` keeps as many subsums, each of every eighth column, then adds them as a tree.
 SUBSUMS = 8
 
@@ -31,7 +32,7 @@ def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
 
 def _add(case: Case, planes: Array, s: int, term: Array) -> None:
     """A term joins sum `s`; what rounding takes from it, the plane behind the sums."""
-    if case.dtype.summing == "LOSES":
+    if case.dtype.loses:
         planes[s], planes[SUMS + s] = two_sum(planes[s], planes[SUMS + s], term)
     else:
         planes[s] += term
@@ -41,91 +42,83 @@ def _add(case: Case, planes: Array, s: int, term: Array) -> None:
 
 
 def _tree(terms: Array) -> Array:
-    """The sum of up to eight rows, as the tree of loops.inc adds them."""
-    n = len(terms)
-    zero = np.zeros_like(terms[0])
-
-    def two(k: int) -> Array:
-        pair: Array = terms[k] + terms[k + 1]
-        return pair
-
-    def four(k: int) -> Array:
-        return two(k) + two(k + 2)
-
-    left = four(0) if n >= 4 else zero
-    if n == ROWS:
-        return left + four(4)
-    k = n & 4
-    right = two(k) if n & 2 else zero
-    if n & 1:
-        right = right + terms[k + (n & 2)]
-    return left + right
+    """The sum of up to four rows, as the tree of loops.inc adds them."""
+    if len(terms) == 1:
+        return np.array(terms[0])
+    left = terms[0] + terms[1]
+    if len(terms) > 2:
+        left = left + (terms[2] + terms[3] if len(terms) == ROWS else terms[2])
+    found: Array = left
+    return found
 
 
-def _given(kernel: Kernel, case: Case, rows: int) -> tuple[SimpleNamespace, SimpleNamespace]:
+def _groups(term: Array, rows: int) -> Iterator[Array]:
+    """The trees of blocks of so many rows, added up a group at a time."""
+    trees = [_tree(term[first : first + rows]) for first in range(0, len(term), rows)]
+    for first in range(0, len(trees), GROUP):
+        total = trees[first]
+        for tree in trees[first + 1 : first + GROUP]:
+            total = total + tree
+        yield total
+
+
+def _given(kernel: Kernel, case: Case) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Operands and coefficients by role; none that the C table does not name for this kernel."""
     reads, _, takes = needs(kernel)
     coefs = dict(zip(COEFS, case.coefs, strict=True))
-    x = {name: case.dtype.widen(case.operands[name])[:rows] for name in reads}
+    x = {name: case.dtype.widen(case.operands[name]) for name in reads}
     return SimpleNamespace(**x), SimpleNamespace(**{name: coefs[name] for name in takes})
 
 
 def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
-    """What one block of the first `rows` rows gives: bits of the operands written, or sums."""
+    """What all rows of the operands give: bits of the operands written, or sums of blocks.
+
+    A block has `rows` rows; the others are its repeats.
+    """
     pass_, name = kernel
     with np.errstate(all="ignore"):
-        x, c = _given(kernel, case, rows)
+        x, c = _given(kernel, case)
         if pass_ == "write":
             results = FORMULAS[name].results(x, c)
             return {operand: case.dtype.narrow(values) for operand, values in results.items()}
         terms = FORMULAS[name].terms
         assert terms is not None
-        planes, float_sums = case.planes.copy(), case.float_sums.copy()
+        planes = case.planes.copy()
         for s, term in enumerate(terms(x, c)):
-            if case.dtype.summing == "IN_FLOATS":
-                float_sums[s] += _tree(term)
-            else:
-                for addend in term if s == 0 and plain(name) else [_tree(term)]:
-                    _add(case, planes, s, addend)
-        return {"sums": planes, "float_sums": float_sums}
+            for total in _groups(term, rows):
+                _add(case, planes, s, total)
+        return {"sums": planes}
 
 
 # ---- kernels that know no formula -------------------------------------------
 
 
-def _flush(case: Case, planes: Array, float_sums: Array, other: Array) -> None:
-    if case.dtype.summing == "IN_FLOATS":
-        planes[:SUMS] += float_sums
-        float_sums[:] = 0
-
-
-def _add_sums(case: Case, planes: Array, float_sums: Array, other: Array) -> None:
+def _add_sums(case: Case, planes: Array, other: Array) -> None:
     for s in range(SUMS):
         _add(case, planes, s, other[s])
-        if case.dtype.summing == "LOSES":
+        if case.dtype.loses:
             planes[SUMS + s] += other[SUMS + s]
 
 
-def _sum_columns(case: Case, planes: Array, float_sums: Array, other: Array) -> None:
+def _sum_columns(case: Case, planes: Array, other: Array) -> None:
     """Into column 0."""
     columns = planes.shape[1]
     padded = np.pad(planes, ((0, 0), (0, -columns % SUBSUMS)))
     subsums = np.zeros((len(planes), SUBSUMS))
     for at in range(0, columns, SUBSUMS):
-        _add_sums(case, subsums, float_sums, padded[:, at : at + SUBSUMS])
+        _add_sums(case, subsums, padded[:, at : at + SUBSUMS])
     while subsums.shape[1] > 1:
         subsums, other_half = np.hsplit(subsums, 2)
         # What was lost before counts first.
         subsums[SUMS:] += other_half[SUMS:]
         for s in range(SUMS):
             _add(case, subsums, s, other_half[s])
-    kept = len(planes) if case.dtype.summing == "LOSES" else SUMS
+    kept = len(planes) if case.dtype.loses else SUMS
     planes[:kept, 0] = subsums[:kept, 0]
 
 
-#: What each leaves in its first two arguments, (planes, float_sums), given them and other sums.
-SUMS_KERNELS: dict[str, Callable[[Case, Array, Array, Array], None]] = {
-    "flush": _flush,
+#: What each leaves in the planes, given them and other sums.
+SUMS_KERNELS: dict[str, Callable[[Case, Array, Array], None]] = {
     "add": _add_sums,
     "sum_columns": _sum_columns,
 }
@@ -133,10 +126,10 @@ SUMS_KERNELS: dict[str, Callable[[Case, Array, Array, Array], None]] = {
 
 def sums_expected(kernel: str, case: Case, other: Array) -> dict[str, Array]:
     """What a kernel of SUMS_KERNELS leaves; sum_columns' sums are its column 0."""
-    planes, float_sums = case.planes.copy(), case.float_sums.copy()
+    planes = case.planes.copy()
     with np.errstate(all="ignore"):
-        SUMS_KERNELS[kernel](case, planes, float_sums, other)
-    return {"sums": planes, "float_sums": float_sums}
+        SUMS_KERNELS[kernel](case, planes, other)
+    return {"sums": planes}
 
 
 def expand(channel: Array, each: int, n: int) -> Array:

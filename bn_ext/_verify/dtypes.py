@@ -1,7 +1,7 @@
 """Storage types as bits, without any package that knows them: bfloat16 needs no ml_dtypes here."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ class Dtype:
     number: np.dtype[Any]
     fraction: int  # bits of it
     nan: int
-    #: As src_c/dtypes.h has it: what is kept beside the sums.
-    summing: Literal["ALONE", "LOSES", "IN_FLOATS"]
+    #: As src_c/dtypes.h has it: is what rounding takes from sums kept?
+    loses: bool
 
     def widen(self, bits: Array) -> Array:
         """Values in the arithmetic type."""
@@ -58,9 +58,9 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 DTYPES = {
     d.name: d
     for d in (
-        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000, "ALONE"),
-        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48, "LOSES"),
-        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, "IN_FLOATS"),
-        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, "IN_FLOATS"),
+        Dtype("float32", np.dtype(np.uint32), _F32, 23, 0x7FC00000, False),
+        Dtype("float64", np.dtype(np.uint64), _F64, 52, 0x7FF8 << 48, True),
+        Dtype("float16", np.dtype(np.uint16), _F32, 10, 0x7E00, False),
+        Dtype("bfloat16", np.dtype(np.uint16), _F32, 7, 0x7FC0, False),
     )
 }

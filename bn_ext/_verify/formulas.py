@@ -12,7 +12,7 @@ from typing import Any
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array
 
-__all__ = ["COEFS", "FORMULAS", "INPUTS", "KERNELS", "OPERANDS", "SUMS", "Kernel", "needs", "plain"]
+__all__ = ["COEFS", "FORMULAS", "INPUTS", "KERNELS", "OPERANDS", "SUMS", "Kernel", "needs"]
 
 #: A pass ("sum" or "write") of a formula.
 Kernel = tuple[str, str]
@@ -56,11 +56,6 @@ def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, 
     pass_, formula = kernel
     reads, writes, takes = _INTERFACE["formulas"][formula][pass_]
     return reads, writes, takes
-
-
-def plain(formula: str) -> bool:
-    """Whether the terms of the first sum are an operand's own elements, each added by itself."""
-    return _INTERFACE["formulas"][formula]["plain"] is not None
 
 
 def _kernels() -> list[Kernel]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bn_ext._verify import arithmetic, running
-from bn_ext._verify.arithmetic import ROWS, SUMS_KERNELS
+from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
 from bn_ext._verify.formulas import KERNELS, needs
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
@@ -39,9 +39,9 @@ def _demand(found: Array, wanted: Array, what: str) -> None:
 
 def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) -> None:
     """The sums, and zeros where the kernel may only have added zeros."""
-    for name, found in (("sums", case.planes), ("float_sums", case.float_sums)):
-        _demand(found[:, :columns], wanted[name][:, :columns], f"{what}: {name}")
-        _demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
+    found = case.planes
+    _demand(found[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
+    _demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
@@ -60,20 +60,21 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
 
 
 def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check all numbers of rows, lengths and alignments; return the number of runs."""
-    kernel = "sum", formula
+    """Check rows, repeats, lengths and alignments; return the number of runs."""
     lengths = list(_lengths(dtype, 4))
     most = max(columns for columns, _ in lengths)
-    for rows in range(1, ROWS + 1):
-        case = case_of(dtype, rows, most, rng)
-        memory = Memory(dtype, ROWS, most)
-        wanted = arithmetic.expected(kernel, case, rows)
+    shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
+    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
+    for rows, repeats in shapes:
+        case = case_of(dtype, rows * repeats, most, rng)
+        wanted = arithmetic.expected(("sum", formula), case, rows)
         for columns, offset in lengths:
             here = case.with_columns(columns)
-            running.run_sum(isa, formula, here, memory.views(here, columns, offset, rows))
-            what = f"{isa} sum {formula} {dtype.name}: {rows} rows of {columns}"
+            operands = memory.views(here, columns, offset, rows * repeats)
+            running.run_sum(isa, formula, here, operands, rows)
+            what = f"{isa} sum {formula} {dtype.name}: {repeats} x {rows} rows of {columns}"
             _demand_sums(here, wanted, columns, f"{what}, {offset} bytes past a boundary")
-    return ROWS * len(lengths)
+    return len(shapes) * len(lengths)
 
 
 def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:

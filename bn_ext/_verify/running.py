@@ -69,21 +69,21 @@ class Memory:
 
 
 def run_sum(
-    isa: str, formula: str, case: Case, operands: Mapping[str, Array], calls: int = 1
+    isa: str, formula: str, case: Case, operands: Mapping[str, Array], rows: int, calls: int = 1
 ) -> None:
-    """Sum (rows, columns) views of memory; sums go to the case's own arrays."""
+    """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     views = [operands[name] for name in OPERANDS]
+    all_rows, columns = views[0].shape
     block = (
         [a.ctypes.data for a in views],
         [a.strides[0] for a in views],
-        [0 for _ in views],
-        1,
-        *views[0].shape,
-    )
+        [rows * a.strides[0] for a in views],
+        all_rows // rows, rows, columns,
+    )  # fmt: skip
     coefs = np.ascontiguousarray(case.coefs)
     _core._run_sum_kernel(
         isa, case.dtype.name, formula, block, coefs.view(np.uint8), coefs.shape[1], case.planes,
-        case.float_sums, calls,
+        np.full_like(case.planes, np.nan), calls,
     )  # fmt: skip
 
 
@@ -143,9 +143,7 @@ def run_write(
 
 def run_sums(isa: str, kernel: str, case: Case, columns: int, other: Array) -> None:
     """Run a kernel that works on sums, on the case's own arrays; sum_columns: into `other`."""
-    _core._run_sums_kernel(
-        isa, case.dtype.name, kernel, case.planes, case.float_sums, columns, other
-    )
+    _core._run_sums_kernel(isa, case.dtype.name, kernel, case.planes, columns, other)
 
 
 def run_expand(

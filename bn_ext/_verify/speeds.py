@@ -8,9 +8,9 @@ from bn_ext import available_isas
 from bn_ext._bench.problems import aligned
 from bn_ext._bench.timing import shortest
 from bn_ext._verify import running
-from bn_ext._verify.arithmetic import ROWS
+from bn_ext._verify.arithmetic import GROUP, ROWS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, SUMS, Kernel, needs
+from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, Kernel, needs
 from bn_ext._verify.values import PLANES, Case, padded
 
 __all__ = ["TIMED", "speed", "speeds"]
@@ -44,23 +44,22 @@ def _operands(dtype: Dtype, rows: int) -> dict[str, Array]:
 def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float = 0.1) -> float:
     """GB/s of the bytes of the operands that a kernel must read and write.
 
-    One thread; eight rows (sum) or one, so few that all is in the first-level cache.
+    One thread; a group of blocks (sum) or one row, so few that all is in the first-level cache.
     """
     pass_, formula = kernel
-    rows = ROWS if pass_ == "sum" else 1
+    rows = ROWS * GROUP if pass_ == "sum" else 1
     operands = _operands(dtype, rows)
     case = Case(
         dtype,
         operands,
         np.full((len(COEFS), _COLUMNS), 0.1, dtype.number),
         padded(np.zeros((PLANES, _COLUMNS))),
-        padded(np.zeros((SUMS, _COLUMNS), np.float32)),
     )
     span = running.Span("one for all" if uniform else "as a ring", _COLUMNS, 0)
 
     def calls() -> None:
         if pass_ == "sum":
-            running.run_sum(isa, formula, case, operands, _CALLS)
+            running.run_sum(isa, formula, case, operands, ROWS, _CALLS)
         else:
             running.run_write(isa, formula, case, operands, span, _CALLS)
 

@@ -25,23 +25,17 @@ def padded(columns: Array) -> Array:
 class Case:
     """What kernels read: (rows, columns) bits by operand, coefficients, sums so far.
 
-    coefs is (COEFS, columns) in the arithmetic type, planes (PLANES, columns) doubles,
-    float_sums (SUMS, columns) floats.
+    coefs is (COEFS, columns) in the arithmetic type, planes (PLANES, columns) doubles.
     """
 
     dtype: Dtype
     operands: dict[str, Array]
     coefs: Array
     planes: Array
-    float_sums: Array
 
     def with_columns(self, columns: int) -> "Case":
         """With sums of its own, of the first columns, and room behind, as scratch has it."""
-        return replace(
-            self,
-            planes=padded(self.planes[:, :columns]),
-            float_sums=padded(self.float_sums[:, :columns]),
-        )
+        return replace(self, planes=padded(self.planes[:, :columns]))
 
 
 def boundary(dtype: Dtype) -> Array:
@@ -80,7 +74,6 @@ def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> 
         {name: values(dtype, rows, columns, rng) for name in INPUTS},
         values(dtype.computed, len(COEFS), columns, rng).view(dtype.number),
         rng.standard_normal((PLANES, columns)),
-        rng.standard_normal((SUMS, columns)).astype(np.float32),
     )
 
 

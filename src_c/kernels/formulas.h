@@ -40,14 +40,10 @@ typedef struct {
     const char *name;
     pass_needs pass[PASSES];
     int sums;
-    /* The operand whose own elements are the terms of the first sum, which is then kept more
-     * accurately than the others (loops.inc says why); BN_OPERANDS: there is none. */
-    int plain;
 } formula_needs;
 
 /* What formulas of gradients have in common. */
-#define GRADIENT_SUMS                                                                              \
-    .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)}, .sums = 2, .plain = BN_DIFF_DST
+#define GRADIENT_SUMS .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)}, .sums = 2
 
 static const formula_needs formula_table[FORMULAS] = {
     [BACKWARD] =

@@ -23,9 +23,8 @@
 #define NAMED(x)    JOIN(x, STORAGE)
 
 /* f32_BYTES, f32_LOSES, ...: the dtype table, as constants. */
-#define FACTS(code, c_name, name, computed, bytes, summing)                                        \
-    c_name##_BYTES = bytes, c_name##_LOSES = summing == LOSES,                                     \
-    c_name##_IN_FLOATS = summing == IN_FLOATS,
+#define FACTS(code, c_name, name, computed, bytes, loses)                                          \
+    c_name##_BYTES = bytes, c_name##_LOSES = loses,
 enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
@@ -58,7 +57,6 @@ INLINE int first_of(unsigned operands) {
 #define KERNELS(code, x, ...)                                                                      \
     [code] = {.sum = {FORMULA_TABLE(SUM_KERNEL, x)},                                               \
               .write = {FORMULA_TABLE(WRITE_KERNEL, x)},                                           \
-              .flush = flush_##x,                                                                  \
               .add = add_##x,                                                                      \
               .sum_columns = sum_columns_##x,                                                      \
               .expand = expand_##x,                                                                \

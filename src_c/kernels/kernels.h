@@ -8,9 +8,10 @@
 #include "bn.h"
 #include "kernels/formulas.h"
 
-/* BN_ROWS: the leaves of the tree of loops.inc. BN_STRETCH_BYTES: two of the widest registers, at
- * every level. Both decide bits. */
-enum { BN_ROWS = 8, BN_STRETCH_BYTES = 128 };
+/* BN_ROWS: the leaves of the tree of loops.inc. BN_GROUP: repeats whose trees are added up before
+ * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. All decide
+ * bits. */
+enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
 
 /* What is summed: up to BN_ROWS rows of the same number of columns, `pitch` bytes apart: `repeats`
  * times in all, each `step` bytes behind the one before. The elements of a row are contiguous, and
@@ -54,15 +55,15 @@ typedef struct {
 
 /* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
  * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
- * and lose nothing that matters). 16-bit types add a few blocks up in floats first, in planes of
- * their own. Kernels may add zeros to up to BN_PAD columns behind the last: the columns of four
- * units, 32 each at most (a register of 64 bytes, elements of two). */
+ * and lose nothing that matters). `group` is a kernel's own: MOST_SUMS planes of numbers. Kernels
+ * may add zeros to up to BN_PAD columns behind the last: the columns of four units, 32 each at most
+ * (a register of 64 bytes, elements of two). */
 enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 128 };
 
 typedef struct {
     double *plane;
     int64_t stride;
-    float *float_sums;
+    void *group;
 } bn_sums;
 
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
@@ -71,9 +72,6 @@ typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
     bn_write_kernel *write[FORMULAS];
-
-    /* Add n columns of float_sums to the doubles, and clear them. */
-    void (*flush)(const bn_sums *sums, int64_t n);
 
     /* Add n columns of sums to n others. */
     void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);

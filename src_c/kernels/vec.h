@@ -10,8 +10,7 @@
  *                                  the line first nor evicts others, and is ordered with
  *                                  nothing until nontemporal_fence()
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
- *     widen_low, widen_high        half a register of f32 to f64; widen_*_at: from memory,
- *                                  which spares the shuffle of the upper half
+ *     widen_low, widen_high        half a register of f32 to f64
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
  *     join_pair, split_pair        even and odd elements to and from two registers in order
@@ -221,11 +220,6 @@ INLINE void f32_wide_add(wide *w, f32v term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
 }
-/* The same with the floats at p. */
-INLINE void f32_wide_add_at(wide *w, const char *p) {
-    w->v[0] += widen_low_at(p);
-    w->v[1] += widen_high_at(p);
-}
 INLINE wide f32_wide_load(const double *sum, const double *lost) {
     (void)lost;
     return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
@@ -238,9 +232,6 @@ INLINE void f32_wide_store(double *sum, double *lost, wide w) {
 
 INLINE void f64_wide_add(wide *w, f64v term) {
     two_sum(&w->v[0], &w->v[1], term);
-}
-INLINE void f64_wide_add_at(wide *w, const char *p) {
-    f64_wide_add(w, *(const f64v_any *)p);
 }
 INLINE wide f64_wide_load(const double *sum, const double *lost) {
     return (wide){{*(const f64v_any *)sum, *(const f64v_any *)lost}};

@@ -33,12 +33,6 @@ INLINE f64v widen_low(f32v v) {
 INLINE f64v widen_high(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
 }
-INLINE f64v widen_low_at(const char *p) {
-    return (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p));
-}
-INLINE f64v widen_high_at(const char *p) {
-    return (f64v)_mm256_cvtps_pd(_mm_loadu_ps((const float *)p + 4));
-}
 
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm256_cvtph_ps((__m128i)half);

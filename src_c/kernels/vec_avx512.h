@@ -33,12 +33,6 @@ INLINE f64v widen_low(f32v v) {
 INLINE f64v widen_high(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
 }
-INLINE f64v widen_low_at(const char *p) {
-    return (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p));
-}
-INLINE f64v widen_high_at(const char *p) {
-    return (f64v)_mm512_cvtps_pd(_mm256_loadu_ps((const float *)p + 8));
-}
 
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm512_cvtph_ps((__m256i)half);

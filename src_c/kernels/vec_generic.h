@@ -34,12 +34,6 @@ INLINE f64v widen_low(f32v v) {
 INLINE f64v widen_high(f32v v) {
     return (f64v){v[2], v[3]};
 }
-INLINE f64v widen_low_at(const char *p) {
-    return widen_low(*(const f32v_any *)p);
-}
-INLINE f64v widen_high_at(const char *p) {
-    return widen_high(*(const f32v_any *)p);
-}
 
 INLINE f32v widen_f16(u16h half) {
     return widen_f16_by_bits(half);

@@ -33,12 +33,6 @@ INLINE f64v widen_low(f32v v) {
 INLINE f64v widen_high(f32v v) {
     return (f64v)vcvt_high_f64_f32((float32x4_t)v);
 }
-INLINE f64v widen_low_at(const char *p) {
-    return widen_low(*(const f32v_any *)p);
-}
-INLINE f64v widen_high_at(const char *p) {
-    return widen_high(*(const f32v_any *)p);
-}
 
 INLINE f32v widen_f16(u16h half) {
     return (f32v)vcvt_f32_f16((float16x4_t)half);
