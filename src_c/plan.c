@@ -55,7 +55,7 @@ enum {
     LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
     /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
      * sets; up to so many that hardware can predict the next line (both measured). */
-    SHORTEST_STRAND = 17,
+    SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: eight strands are 1 MB */
     MOST_POSITIONS = MOST_STRANDS * SHORTEST_STRAND, /* of a chunk of runs abreast */

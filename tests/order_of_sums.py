@@ -10,10 +10,9 @@ from bn_ext._verify.arithmetic import expected, sums_expected
 from bn_ext._verify.formulas import COEFS, SUMS
 from bn_ext._verify.values import PLANES, Case
 
-ROWS = 8  # of a block, and strands of a chunk
+ROWS = 4  # of a block, and strands of a chunk
 STRETCH_BYTES = 128
-SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 17, 129, 128 << 10
-FLUSH_BLOCKS = 17
+SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 33, 129, 128 << 10
 TASKS = 64
 CHUNK_OF_A_RUN = 32768
 
@@ -26,48 +25,37 @@ class Columns:
         self.dtype, self.coefs = dtype, np.zeros((len(COEFS), len(mean)), dtype.number)
         self.coefs[COEFS.index("mean")] = mean
         self.planes = np.zeros((PLANES, len(mean)))
-        self.float_sums = np.zeros((SUMS, len(mean)), np.float32)
-        self.unflushed = 0
 
     def case(self, columns, operands):
-        return Case(
-            self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns],
-            self.float_sums[:, :columns],
-        )  # fmt: skip
+        return Case(self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns])
 
-    def keep(self, columns, left):
-        self.planes[:, :columns], self.float_sums[:, :columns] = left["sums"], left["float_sums"]
-
-    def flush(self):
-        every = self.planes.shape[1]
-        self.keep(every, sums_expected("flush", self.case(every, {}), self.planes))
-        self.unflushed = 0
-
-    def block(self, src, diff_dst):
-        """(rows, columns) of each."""
-        rows, columns = src.shape
-        case = self.case(columns, {"src": src, "diff_dst": diff_dst})
-        self.keep(columns, expected(("sum", "backward"), case, rows))
-        self.unflushed += 1
-        if self.unflushed == FLUSH_BLOCKS:
-            self.flush()
+    def blocks(self, rows, src, diff_dst):
+        """Repeats of so many rows, one behind the other, of as many columns in each operand."""
+        if len(src):
+            columns = src.shape[1]
+            case = self.case(columns, {"src": src, "diff_dst": diff_dst})
+            found = expected(("sum", "backward"), case, rows)
+            self.planes[:, :columns] = found["sums"]
 
     def strands(self, *operands):
-        """All rows of (rows, columns): block g has row g of each of up to eight strands."""
-        each = -(-len(operands[0]) // ROWS)
-        for g in range(each):
-            self.block(*(a[g::each] for a in operands))
-        self.flush()
+        """All rows of (rows, columns): block g has row g of each of up to four strands."""
+        n = len(operands[0])
+        each = -(-n // ROWS)
+        strands = -(-n // each)
+        last = n - (strands - 1) * each
+        for from_, end, rows in ((0, last, strands), (last, each, strands - 1)):
+            order = [k * each + g for g in range(from_, end) for k in range(rows)]
+            self.blocks(rows, *(a[order] for a in operands))
 
     def add(self, columns, other):
         """Others to the first columns."""
-        self.keep(columns, sums_expected("add", self.case(columns, {}), other))
+        self.planes[:, :columns] = sums_expected("add", self.case(columns, {}), other)["sums"]
 
     def channels(self, each):
         """Every `each` neighbours summed to one: (PLANES, channels)."""
         found = []
         for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
-            case = Case(self.dtype, {}, self.coefs, own, self.float_sums)
+            case = Case(self.dtype, {}, self.coefs, own)
             found.append(sums_expected("sum_columns", case, own)["sums"][:, 0])
         return np.array(found).T
 
@@ -123,20 +111,21 @@ def long_runs(dtype, mean, *operands):
 
 def one_by_one(sums, stretch, src, diff_dst):
     for run in zip(src, diff_dst, strict=True):
-        whole = len(run[0]) // stretch * stretch
-        rows = [a[:whole].reshape(-1, stretch) for a in run]
-        for first in range(0, len(rows[0]), ROWS):
-            sums.block(*(a[first : first + ROWS] for a in rows))
-        if whole < len(run[0]):
-            sums.block(*(a[None, whole:] for a in run))
+        whole = len(run[0]) // stretch
+        full = whole // ROWS * ROWS
+        rows = [a[: whole * stretch].reshape(-1, stretch) for a in run]
+        sums.blocks(ROWS, *(a[:full] for a in rows))
+        sums.blocks(whole - full, *(a[full:] for a in rows))
+        if whole * stretch < len(run[0]):
+            sums.blocks(1, *(a[None, whole * stretch :] for a in run))
 
 
 def long_runs_abreast(dtype, mean, *operands):
-    """Three positions or more, up to eight strands of them side by side."""
+    """Three positions or more, up to four strands of them side by side."""
     positions, channels, run = operands[0].shape
     stretch = STRETCH_BYTES // dtype.bits.itemsize
     length = max(min(run // -(-TASKS // channels), 16384), 4096)
-    length = -(-length // 512) * 512
+    length = -(-length // 1024) * 1024
     chunk = min(positions, ROWS * SHORTEST_STRAND)
     for first in range(0, positions, chunk):
         for x in range(0, run, length):
@@ -145,10 +134,15 @@ def long_runs_abreast(dtype, mean, *operands):
 
 
 def abreast(sums, stretch, src, diff_dst):
-    each = -(-len(src) // ROWS)
+    each, whole = -(-len(src) // ROWS), src.shape[1] // stretch * stretch
     for g in range(each):
-        for x in range(0, src.shape[1], stretch):
-            sums.block(src[g::each, x : x + stretch], diff_dst[g::each, x : x + stretch])
+        runs = [a[g::each] for a in (src, diff_dst)]
+        rows = len(runs[0])
+        # Stretch by stretch, of each all rows.
+        folded = [a[:, :whole].reshape(rows, -1, stretch).swapaxes(0, 1) for a in runs]
+        sums.blocks(rows, *(a.reshape(-1, stretch) for a in folded))
+        if whole < src.shape[1]:
+            sums.blocks(rows, *(a[:, whole:] for a in runs))
 
 
 def of_each_channel(dtype, mean, operands, walk, stretch):
@@ -156,7 +150,6 @@ def of_each_channel(dtype, mean, operands, walk, stretch):
     for c, m in enumerate(mean):
         sums = Columns(dtype, np.full(stretch, m))
         walk(sums, stretch, *(a[:, c] for a in operands))
-        sums.flush()
         found.append(sums.channels(stretch))
     return np.hstack(found)
 
@@ -189,4 +182,4 @@ def sums_of(dtype, src, diff_dst, mean):
     for chunk in form(dtype, mean, *operands):
         total.add(channels, chunk)
     sums, lost = total.planes[:SUMS], total.planes[SUMS:]
-    return sums + lost if dtype.summing == "LOSES" else sums
+    return sums + lost if dtype.loses else sums
