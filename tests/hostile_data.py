@@ -16,20 +16,20 @@ from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 import bn_ext
 
 #: form: (data_format, leading axes, trailing axes, channels), the last two by size of an element:
-#: for each column of 16-bit data 17 blocks of eight rows and more, as far as a form has them.
+#: for each column a group of eight blocks of four rows and more, as far as a form has them.
 FORMS = {
     "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
     "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
     "channels last": ("NXC", lambda size: (137,), lambda size: (), 160),
     "several positions a row": (
         "NXC",
-        lambda size: (12 * 137 if size == 2 else 120,),
+        lambda size: (12 * 35,),
         lambda size: (),
         24,
     ),
-    "short runs": ("NCX", lambda size: (137 if size == 2 else 9,), lambda size: (3,), 64),
-    "long runs": ("NCX", lambda size: (1,), lambda size: (33_000 if size == 2 else 300,), 3),
-    "long runs abreast": ("NCX", lambda size: (3,), lambda size: (4500 if size == 2 else 290,), 6),
+    "short runs": ("NCX", lambda size: (35,), lambda size: (3,), 64),
+    "long runs": ("NCX", lambda size: (1,), lambda size: (4096 // size + 300,), 3),
+    "long runs abreast": ("NCX", lambda size: (4,), lambda size: (1024 // size + 140,), 6),
 }
 
 

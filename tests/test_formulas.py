@@ -16,8 +16,9 @@ pytestmark = pytest.mark.quick
 
 PLAIN_LOOP = ROOT / "examples" / "plain_loop.py"
 plain_loop = load(PLAIN_LOOP)
-#: N, C, X: one element, one row, one column, and some of each; more than a kernel's eight rows.
-SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (17, 2, 3), (2, 3, 40)]
+#: N, C, X: one element, one row, one column, and some of each; more than a kernel's four rows,
+#: and than the 32 of a group.
+SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (35, 2, 3), (2, 3, 40)]
 every_mode = pytest.mark.parametrize("is_training", [True, False])
 with_and_without_gamma = pytest.mark.parametrize("with_gamma", [True, False])
 wide_enough = pytest.mark.skipif(

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from bounds import assert_near
 from cases import DTYPES, FORMATS, Problem, all_bits, placed, shape
+from order_of_sums import form_of
 
 import bn_ext
+from bn_ext import _core
 
 pytestmark = pytest.mark.quick
 
@@ -21,20 +23,70 @@ def around(*bounds):
 #: (data_format, N, C, X) on both sides of the bounds that src_c/plan.c names.
 CROSSED = {
     "channels that fill a register": [("NXC", 290, c, 1) for c in around(32, 64, 128, 256)],
-    "positions of one row": [("NXC", n, 3, 1) for n in around(32, 96, 136, 8 * 96)],
-    "rows of a chunk": [("NXC", n, 130, 1) for n in around(1, 8, 136, 272)],
-    "longer strands": [("NXC", n, 128, 1) for n in around(64 * 8 * 18)],
+    "positions of one row": [("NXC", n, 3, 1) for n in around(32, 96, 132, 4 * 96)],
+    "wide rows of a chunk": [("NXC", n, 3, 1) for n in around(132 * 96)],
+    "rows of strands and groups": [("NXC", n, 130, 1) for n in around(1, 4, 32, 64)],
+    "rows of a chunk": [("NXC", n, 130, 1) for n in around(132, 264)],
+    "longer strands": [("NXC", n, 128, 1) for n in around(64 * 4 * 34)],
     "short runs": [("NCX", 9, 3, x) for x in around(1, 64, 255)],
-    "positions of a chunk": [("NCX", n, 3, 5) for n in around(8, 136, 272)],
-    "long runs": [("NCX", 2, 3, x) for x in around(256, 512)],
+    "positions of strands and groups": [("NCX", n, 3, 5) for n in around(4, 32)],
+    "positions of a chunk": [("NCX", n, 3, 5) for n in around(132, 264)],
+    "long runs": [("NCX", 2, 3, x) for x in around(256)],
+    "stretches of groups": [("NCX", 2, 3, x) for x in around(512, 1024, 2048)],
     "long for more positions": [("NCX", n, 2, 16 * n + d) for n in (17, 40) for d in (-1, 0, 1)],
     "always long": [("NCX", 70, 2, x) for x in around(1024)],
-    "runs abreast": [("NCX", n, 2, 700) for n in around(3, 8)],
-    "positions of a chunk abreast": [("NCX", n, 1, 1100) for n in around(136)],
+    "runs abreast": [("NCX", n, 2, 700) for n in around(3)],
+    "runs of a strand": [("NCX", n, 2, 700) for n in around(4, 8)],
+    "positions of a chunk abreast": [("NCX", n, 2, 1100) for n in around(132)],
     "a chunk of a run": [("NCX", 1, 2, x) for x in around(32768)],
-    "runs of a chunk": [("NCX", 2, 2, x) for x in around(16384)],
-    "a chunk of runs abreast": [("NCX", 4, 1, x) for x in around(4096, 2 * 4096)],
+    "runs of a chunk": [("NCX", 2, 2, x) for x in around(32768)],
+    "a chunk of runs abreast": [("NCX", 4, 2, x) for x in around(4096, 2 * 4096)],
+    "pieces of runs abreast": [("NCX", 4, 2, x) for x in around(1024, 2048)],
 }
+#: Chunks of each of these shapes ...
+CHUNKS = {
+    "wide rows of a chunk": [1, 1, 2],
+    "rows of strands and groups": [1] * 11,
+    "rows of a chunk": [1, 1, 2, 2, 2, 3],
+    "longer strands": [66, 63, 63],
+    "positions of a chunk": [1, 1, 2, 2, 2, 3],
+    "positions of a chunk abreast": [1, 1, 2],
+    "a chunk of a run": [1, 1, 2],
+    "runs of a chunk": [1, 2, 4],
+    "a chunk of runs abreast": [1, 1, 2, 2, 2, 3],
+    "pieces of runs abreast": [1] * 6,
+}
+#: ... and forms.
+CROSSED_FORMS = {
+    "short runs": ["channels_last"] + ["short_runs"] * 6 + ["long_runs_abreast"],
+    "long runs": ["short_runs", "long_runs", "long_runs"],
+    "stretches of groups": ["long_runs"] * 9,
+    "long for more positions": ["short_runs", "long_runs_abreast", "long_runs_abreast"] * 2,
+    "always long": ["short_runs", "long_runs_abreast", "long_runs_abreast"],
+    "runs abreast": ["long_runs", "long_runs_abreast", "long_runs_abreast"],
+    "a chunk of a run": ["long_runs"] * 3,
+    "a chunk of runs abreast": ["long_runs_abreast"] * 6,
+}
+
+
+@pytest.mark.parametrize("crossed", CHUNKS)
+def test_where_chunks_end(crossed):
+    """Else a bound above might be none. One tile of all channels: its tasks are its chunks."""
+    _core._set_cache_sizes(1 << 40, 1 << 40)
+    found = []
+    for data_format, *dims in CROSSED[crossed]:
+        zeros = np.zeros(shape(*dims, data_format), np.float32)
+        options = {"data_format": data_format, "num_threads": 1}
+        bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0].flat[: dims[1]], **options)
+        found.append(_core._last_call()[1])
+    assert found == CHUNKS[crossed]
+
+
+@pytest.mark.parametrize("crossed", CROSSED_FORMS)
+def test_where_forms_end(crossed):
+    """By the model of test_walks.py, which would differ in bits if the C had others."""
+    found = [form_of(*dims).__name__ for _, *dims in CROSSED[crossed]]
+    assert found == CROSSED_FORMS[crossed]
 
 
 @pytest.mark.parametrize("crossed", CROSSED)

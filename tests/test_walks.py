@@ -133,44 +133,49 @@ def around(*sizes):
     return [n + d for n in sizes for d in (-1, 0, 1)]
 
 
-#: (positions, channels, run) by form: rows of 0 ... 9 strands and more, with and without a
-#: remainder; widths on both sides of each register's; one chunk, two, and a last one of few rows.
+#: (positions, channels, run) by form: strands of 1 ... 6 rows and more, the last one shorter or
+#: not; groups of eight blocks that are whole or end before; widths on both sides of each register's
+#: and of what is gathered or written at a time; one chunk, two, and a last one of few rows.
 SHAPES = {
     "channels_last": [
-        *((n, 130, 1) for n in range(1, 26)),
-        *((n, 144, 1) for n in (8, 12, 17, 20, 64)),
-        *((n, 129, 1) for n in [*around(136, 272), 138, 140, 141, 145]),
+        *((n, 130, 1) for n in [*range(1, 26), *around(32, 36, 64)]),
+        *((n, 144, 1) for n in (4, 9, 12, 20, 34, 35, 36, 60, 64, 68)),
+        *((n, 129, 1) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
-        (60 * 8 * 19 + 138, 128, 1),  # longer strands, the last one of five rows
+        *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
+        (62 * 140 + 133, 128, 1),  # longer strands; of the last chunk the last has 31 rows, not 34
         # Several positions a row.
-        *((n, 3, 1) for n in [2, 5, 8, *around(96, 8 * 96), 9 * 96 + 5, 136 * 96 + 4, 139 * 96]),
+        *((n, 3, 1) for n in [2, 5, 8, *around(96, 4 * 96), 9 * 96 + 5]),
+        *((n, 3, 1) for n in [*around(32 * 96), 35 * 96, 132 * 96 + 4, 137 * 96]),
         *((n, c, 1) for c in (2, 7, 8, 31, 32, 33, 64, 100, 127) for n in (6, 60, 300, 1100)),
     ],
     "short_runs": [
-        *((n, 3, 5) for n in range(1, 26)),
-        *((n, 2, 32) for n in (8, 12, 16, 17, 20)),
-        *((n, 2, 6) for n in [*around(136, 272), 138, 140, 141, 145]),
+        *((n, 3, 5) for n in [*range(1, 26), *around(32, 36, 64)]),
+        *((n, 2, 32) for n in (4, 9, 12, 20, 34, 35, 60, 64, 68)),
+        *((n, 2, 6) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((9, 2 + x % 3, x) for x in [*range(2, 20), *around(32, 48, 64, 96, 128), 224, 255]),
         *((40, 2, x) for x in (40, 511, 513, 600)),
-        *((n, 60, 49) for n in (2, 12)),
+        *((n, 60, 49) for n in (2, 12, 40)),
+        *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),  # rows of one stretch
         (6, 1000, 9),
         *((n, 1, x) for n, x in ((4, 5), (6, 35))),  # one channel: all axes are inner
     ],
     "long_runs": [
         *((n, 2, x) for n in (1, 2) for x in [*around(257, 288, 512, 768, 1024), 300, 1100]),
-        *((n, 3, x) for n in (1, 2) for x in around(4096, 8192 + 512)),
+        *((n, 3, x) for n in (1, 2) for x in around(2048, 4096, 8192 + 1024)),
         *((1, 2, x) for x in around(32768, 70_000)),
         *((2, 2, x) for x in [*around(8192, 16384), 9000, 20_000, 33_000]),
         *((n, 1, x) for n, x in ((300, 1), (7, 60), (5, 900))),  # one channel: all axes are inner
     ],
     "long_runs_abreast": [
         *((n, 2, 420) for n in range(3, 26)),
-        *((n, 2, 512) for n in (3, 8, 12, 16, 20)),
-        *((n, 2, 1024 + n) for n in [*around(136), 138, 140, 141, 145]),
-        *((n, 2, x) for n in (3, 10) for x in [*around(257, 288, 512, 1024), 700]),
+        *((n, 2, 512) for n in (3, 4, 8, 12, 16, 20)),
+        *((n, 2, 1024 + n) for n in [*around(132), 135, 136, 137, 140, 166]),
+        *((n, 2, x) for n in (3, 10) for x in [*around(257, 288, 512, 1024, 2048), 700]),
         *((n, 2, x) for n in (4, 14) for x in [*around(4096), 4200, 9000]),
-        (3, 33, 9000),
+        (3, 33, 9000),  # chunks of more than 4096 elements
+        (3, 64, 9000),  # and of more than 8192
     ],
 }
 FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
