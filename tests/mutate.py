@@ -28,22 +28,20 @@ VERIFY_HANGS, TESTS_HANG = 120, 1800
 #: (file, what it is now, what it becomes, description); the text occurs once. A fifth entry
 #: names the only job that can see it.
 MUTANTS = [
-    ("loops.inc", "if (n >= 4)", "if (n > 4)", "four rows summed as none"),
-    ("loops.inc", "e.k = n & 4;", "e.k = n & 2;", "remainder rows taken twice"),
-    ("loops.inc", "e.k = 4;", "e.k = 3;", "a row off by one"),
+    ("loops.inc", "if (n >= 2)", "if (n > 2)", "two rows summed as one"),
+    ("loops.inc", "if (n >= 3)", "if (n > 3)", "three rows summed as two"),
+    ("loops.inc", "e.k = 3;", "e.k = 2;", "a row off by one"),
     (
         "loops.inc",
-        "    e.k += 2;\n    return NAMED(plus)(a, NAMED(terms_of_2)(f, e, plain));",
-        "    e.k += 2;\n    const NAMED(terms) b = NAMED(terms_of_2)(f, e, plain);\n"
-        "    return NAMED(plus)(b, a.of[0][0] != a.of[0][0] ? a : b);",
+        "t = NAMED(plus)(t, right);",
+        "t = NAMED(plus)(right, right);",
         "half of the tree counted twice",
     ),
     (
         "loops.inc",
-        "right = {{{0}}};",
-        "right = {{{0}}}; if (n == 8) { e.k = 0; left = NAMED(row_terms)(f, e, plain); "
-        "for (e.k = 1; e.k < 8; e.k++) left = NAMED(plus)(left, NAMED(row_terms)(f, e, plain)); "
-        "return left; }",
+        "            right = NAMED(plus)(right, NAMED(terms_of)(f, e));\n",
+        "        {\n            t = NAMED(plus)(t, right);\n"
+        "            right = NAMED(terms_of)(f, e);\n        }\n",
         "rows summed one after the other, not as a tree",
     ),
     (
@@ -83,7 +81,12 @@ MUTANTS = [
         "    if (left > 1)\n        edge(j,",
         "a last column alone is forgotten",
     ),
-    ("sums.inc", "store_bytes(floats, (u32v){0}, bytes);", "", "floats flushed twice"),
+    (
+        "loops.inc",
+        "return repeat % BN_GROUP == 0;",
+        "return repeat == 0;",
+        "a group begins with the sums of the one before, which are counted twice",
+    ),
     (
         "sums.inc",
         "b = sum[k + width]",
@@ -105,21 +108,21 @@ MUTANTS = [
     ("spans.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
     (
         "loops.inc",
-        "u.data[o] += b->step[o];",
-        "u.data[o] += b->step[BN_DIFF_DST];",
-        "diff_src stepped through as if it lay like src",
+        "u[k].data[o] += b->step[o];",
+        "u[k].data[o] += b->step[BN_SRC];",
+        "strips of diff_dst stepped through as if it lay like src",
     ),
     (
         "loops.inc",
-        "        COMPUTED(wide_add)(plain, t.of[0]);\n",
-        "        ;\n",
-        "sum(dy) forgets the last columns",
+        "left, left, u.group - (NUM *)j->sums->group);",
+        "left, left, 0);",
+        "groups of the last columns wait where those of the first do",
     ),
     (
         "loops.inc",
-        "    e.k += 2;\n",
-        "    e.k += 1;\n",
-        "tree with an overlap",
+        "(head ? NAMED(UNIT) : 0);",
+        "0;",
+        "groups of the columns before a boundary wait where the next ones do",
     ),
     ("vec_avx512.h", "_mm512_set1_epi32(0x7ffe)", "_mm512_set1_epi32(0x7ffc)", "bf16 rounding, v4"),
     (
@@ -173,10 +176,10 @@ MUTANTS = [
         "upper half of a register taken for the lower, v4",
     ),
     (
-        "vec_avx512.h",
-        "_mm256_loadu_ps((const float *)p + 8)",
-        "_mm256_loadu_ps((const float *)p + 7)",
-        "sum(dy) reads one float off, v4",
+        "loops.inc",
+        "s * u->sums_stride + h * NAMED(LANES));",
+        "s * u->sums_stride);",
+        "groups of a pack's two registers wait in one place",
     ),
     (
         "engine.c",
@@ -190,8 +193,8 @@ MUTANTS = [
         "return sum;",
         "f64's lost parts never added",
     ),
-    ("plan.h", "FLUSH_BLOCKS = 17,", "FLUSH_BLOCKS = 16,", "flush interval"),
-    ("plan.c", "SHORTEST_STRAND = 17,", "SHORTEST_STRAND = 19,", "rows per strand"),
+    ("kernels.h", "BN_GROUP = 8,", "BN_GROUP = 4,", "blocks of a group"),
+    ("plan.c", "SHORTEST_STRAND = 33,", "SHORTEST_STRAND = 35,", "rows per strand"),
     (
         "engine.c",
         "const bn_sums all = partial_of(e, chunk), terms",
@@ -224,8 +227,8 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "uneven[k] = row + k * strands.length + g;",
-        "uneven[k] = row + g;",
+        "first + i % rows * strand + done + i / rows;",
+        "first + done + i / rows;",
         "uneven rows: one strand for all",
     ),
     (
@@ -242,12 +245,18 @@ MUTANTS = [
     ),
     (
         "walk_rows.c",
-        "        sum_block(walk, s, &b);\n"
+        "        if (plan->evenly)\n"
+        "            sum_even(walk, s, strand, first + done, rows, here);\n"
+        "        else\n"
+        "            sum_uneven(walk, s, strand, first + done, rows, here);\n"
         "        for (int k = 0; walk->write && k < rows; k++)\n"
-        "            write_rows(walk, s, first + k * strand + done, b.repeats);\n",
+        "            write_rows(walk, s, first + k * strand + done, here);\n",
         "        for (int k = 0; walk->write && k < rows; k++)\n"
-        "            write_rows(walk, s, first + k * strand + done, b.repeats);\n"
-        "        sum_block(walk, s, &b);\n",
+        "            write_rows(walk, s, first + k * strand + done, here);\n"
+        "        if (plan->evenly)\n"
+        "            sum_even(walk, s, strand, first + done, rows, here);\n"
+        "        else\n"
+        "            sum_uneven(walk, s, strand, first + done, rows, here);\n",
         "frozen statistics: written before summed (in place: sums of what was overwritten)",
     ),
     (
@@ -257,10 +266,10 @@ MUTANTS = [
         "chunks overlap behind a run's end",
     ),
     (
-        "walk_runs.c",
-        "s->unflushed == FLUSH_BLOCKS",
-        "s->unflushed == FLUSH_BLOCKS - 1",
-        "flushed one block early",
+        "walk_rows.c",
+        "(rows * s->cols * bn_bytes_read(plan)), BN_GROUP)",
+        "(rows * s->cols * bn_bytes_read(plan)), 1)",
+        "frozen statistics: pieces that end within a group",
     ),
     (
         "schedule.c",
@@ -584,7 +593,8 @@ def main(arguments=None):
     parser.add_argument("--write", type=Path, default=ROOT / "docs" / "mutations.md")
     options = parser.parse_args(arguments)
     files = tree()
-    path_of = {name: located(files, name) for name, *_ in MUTANTS}
+    names = {*CONSTANTS, *(name for name, *_ in MUTANTS)}
+    path_of = {name: located(files, name) for name in names}
     right = {name: (ROOT / path).read_text() for name, path in path_of.items()}
     mutants = [*MUTANTS]
     for name in CONSTANTS:

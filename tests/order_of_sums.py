@@ -40,6 +40,8 @@ class Columns:
     def strands(self, *operands):
         """All rows of (rows, columns): block g has row g of each of up to four strands."""
         n = len(operands[0])
+        if n == 0:  # a chunk's only row may have fewer positions than others
+            return
         each = -(-n // ROWS)
         strands = -(-n // each)
         last = n - (strands - 1) * each
