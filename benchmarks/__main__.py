@@ -2,6 +2,7 @@
 
     python -m benchmarks                                   resnet set, float32 and bfloat16
     python -m benchmarks --sets mlp odd --dtypes float16 --peers numpy torch
+    python -m benchmarks --report places --threads 1       wherever arrays lie in their pages
     python -m benchmarks --report sizes                    GB/s over size, 1 KB to 1 GB
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
     python -m benchmarks --report situations               other work around a call; growth
@@ -10,9 +11,10 @@
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
-The floor is a loop that reads src and diff_dst and writes diff_src, nothing else, on the
-same arrays with the same threads. All calls of a row are interleaved, with a pause before
-each so that another pool's idle threads have gone to sleep; the minimum counts.
+Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads src
+and diff_dst and writes diff_src, nothing else, on the same arrays with the same threads. All calls
+of a row are interleaved, with a pause before each so that another pool's idle threads have gone to
+sleep; the minimum counts.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from bn_ext._bench.peers import MODES
 from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
-from . import accuracy, bare_loops, kernels, ladder, readme, rows, situations, sizes
+from . import accuracy, bare_loops, kernels, ladder, places, readme, rows, situations, sizes
 
 
 def machine():
@@ -90,6 +92,23 @@ def report_rows(options, console, library):
             shown = [r for r in found if r["set"] == options.sets[0] and r["threads"] == most]
             shown = [r for r in shown if r["mode"] == options.modes[0]]
             rows.plot(shown, title, options.write / f"{options.name}.png")
+
+
+def report_places(options, console, library):
+    _, title = machine()
+    named = [(name, shape) for name in options.sets for shape in SETS[name]]
+    cases = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+    found = []
+    with counted(console, "rows", len(cases)) as advance:
+        for case in cases:
+            found.append((case, places.measure(case, library, options.seconds)))
+            advance()
+    text = (
+        f"{title}. Times at each place of src, diff_dst and diff_src, in bytes past a page, as "
+        f"multiples of the best one; shortest of each, interleaved, outputs given.\n\n"
+        f"{places.table(found)}\n"
+    )
+    show(options, console, "places", "Wherever arrays lie", text)
 
 
 def report_sizes(options, console, library):
@@ -158,6 +177,7 @@ REPORTS = {
     "rows": report_rows,
     "readme": report_readme,
     "ladder": report_ladder,
+    "places": report_places,
     "sizes": report_sizes,
     "kernels": report_kernels,
     "situations": report_situations,

@@ -16,7 +16,8 @@
 #include <immintrin.h>
 #endif
 
-typedef uint64_t v __attribute__((vector_size(64), aligned(64)));
+typedef uint64_t v __attribute__((vector_size(64)));
+typedef uint64_t v_any __attribute__((vector_size(64), aligned(1)));
 
 static inline void store(v *to, v value, int nontemporal) {
 #ifdef __AVX512F__
@@ -50,43 +51,53 @@ static void take(v value) {
         sink = value[1];
 }
 
-/* Arrays start on cache lines; bytes behind the last whole line are left alone. */
+/* What is written is whole cache lines of diff_src; bytes before and behind them are left alone.
+ * Moves all three there, and gives their number. */
+static int64_t lines(const v_any **src, const v_any **diff_dst, v **diff_src, int64_t bytes) {
+    const int64_t head = (int64_t)(-(uintptr_t)*diff_src & 63);
+    *src = (const v_any *)((const char *)*src + head);
+    *diff_dst = (const v_any *)((const char *)*diff_dst + head);
+    *diff_src = (v *)((char *)*diff_src + head);
+    return bytes > head ? (bytes - head) / 64 : 0;
+}
 
-void two(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+void two(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
          int nontemporal) {
-    (void)src;
+    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < bytes / 64; i++)
+        for (int64_t i = 0; i < n; i++)
             store(&diff_src[i], diff_dst[i] + 1, nontemporal);
         fence();
     }
 }
 
-void three(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+void three(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
            int nontemporal) {
+    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < bytes / 64; i++)
+        for (int64_t i = 0; i < n; i++)
             store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
         fence();
     }
 }
 
-void five(const v *src, const v *diff_dst, v *diff_src, int64_t bytes, int threads,
+void five(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
           int nontemporal) {
+    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
 #pragma omp parallel num_threads(threads)
     {
         v sums[4] = {{0}};
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < bytes / 256; i++)
+        for (int64_t i = 0; i < n / 4; i++)
             for (int k = 0; k < 4; k++)
                 sums[k] += src[4 * i + k] ^ diff_dst[4 * i + k];
         take(sums[0] + sums[1] + sums[2] + sums[3]);
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < bytes / 64; i++)
+        for (int64_t i = 0; i < n; i++)
             store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
         fence();
     }

@@ -318,3 +318,14 @@ def test_what_is_as_large_as_the_problem():
     problem = problems.Problem((6, 5), "NXC", "float32")
     assert [a.shape for a in problem.tensors] == [(6, 5)] * 3
     assert len({id(a) for a in problem.tensors}) == 3
+
+
+@pytest.mark.parametrize("places", problems.PLACES)
+def test_arrays_lie_where_they_shall(places):
+    problem = problems.Problem((6, 5), "NXC", "float32", places)
+    assert tuple(a.ctypes.data % 4096 for a in problem.tensors) == places
+
+
+def test_arrays_lie_where_numpys_do_by_default():
+    problem = problems.Problem((6, 5), "NXC", "float32")
+    assert {a.ctypes.data % 4096 for a in problem.tensors} == {16}

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 __all__ = [
     "DTYPES",
     "LAYOUTS",
+    "NUMPYS",
+    "PLACES",
     "SETS",
     "Layout",
+    "Places",
     "Problem",
     "Shape",
     "aligned",
@@ -38,7 +41,21 @@ SETS: dict[str, list[Shape]] = {
         (5, 33, 27, 27), (4, 200, 17, 16), (64, 23, 5, 5), (16, 12, 31, 33), (1, 19, 4, 6, 6),
         (128, 1000), (1, 3, 512, 512), (2, 1, 700, 701),
     ],
+    "small": [
+        (1, 8), (16, 64), (128, 64), (128, 512), (4, 6, 300), (2, 64, 14, 14), (8, 32, 14, 14),
+        (32, 64, 14, 14),
+    ],
 }  # fmt: skip
+
+#: Where src, diff_dst and diff_src may begin: bytes past a page.
+Places = tuple[int, int, int]
+#: Where NumPy's large arrays do: malloc maps pages for each, and keeps 16 bytes of its own.
+NUMPYS: Places = (16, 16, 16)
+#: NumPy's, and others that are kind or unkind to caches and to loads that follow stores.
+PLACES: tuple[Places, ...] = (
+    NUMPYS, (0, 1536, 2560), (0, 0, 0), (0, 64, 128), (16, 16, 80), (16, 1040, 2064),
+    (48, 4000, 16),
+)  # fmt: skip
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -70,15 +87,14 @@ def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
 class Problem:
     """Arguments and outputs, allocated once."""
 
-    def __init__(self, shape: Shape, layout: Layout, dtype: str):
+    def __init__(self, shape: Shape, layout: Layout, dtype: str, places: Places = NUMPYS):
         here = dims(shape, layout)
         if here is None:
             raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
         self.dims, self.dtype = shape, dtype_of(dtype)
         self.layout: Layout = layout
-        # As bare loops need them: on cache lines, and at different offsets in a page.
         self.src, self.diff_dst, self.diff_src = (
-            aligned(here, self.dtype, offset) for offset in (0, 1536, 2560)
+            aligned(here, self.dtype, place) for place in places
         )
         rng = np.random.default_rng(0)
         some = rng.standard_normal(min(self.src.size, 1 << 20)).astype(self.dtype)

@@ -1,0 +1,54 @@
+"""The gradient at every place that arrays may have in their pages, next to the bare loops there."""
+
+import statistics
+
+from bn_ext._bench.peers import bn_ext_call
+from bn_ext._bench.problems import PLACES, Problem
+from bn_ext._bench.timing import call_seconds, markdown
+
+from . import bare_loops
+
+
+def measure(case, library, seconds):
+    """Shortest and median seconds at each place, all interleaved; those of `five` beside them."""
+    problems = {place: Problem(case.shape, case.layout, case.dtype, place) for place in PLACES}
+    calls = {
+        ("bn_ext", place): bn_ext_call(problem, case.threads, case.mode)
+        for place, problem in problems.items()
+    }
+    if library:
+        calls |= {
+            ("five", place): bare_loops.loop(library, "five", problem, case.threads)
+            for place, problem in problems.items()
+        }
+    times = call_seconds(calls, seconds)
+    found = {}
+    for (name, place), all_times in times.items():
+        found.setdefault(name, {})[place] = min(all_times), statistics.median(all_times)
+    return found
+
+
+def spread(found):
+    """The worst place's shortest time over the best one's."""
+    best = [shortest for shortest, _ in found["bn_ext"].values()]
+    return max(best) / min(best)
+
+
+def table(rows):
+    """Markdown: a line for each case; (case, what measure gives)."""
+    heading = [
+        "shape (N, C, ...)", "layout", "dtype", "threads", "best, ms", "worst / best",
+        *(", ".join(map(str, place)) for place in PLACES), "x five, at NumPy's",
+    ]  # fmt: skip
+    lines = []
+    for case, found in rows:
+        times = found["bn_ext"]
+        best = min(shortest for shortest, _ in times.values())
+        at_numpys = times[PLACES[0]][0] / found["five"][PLACES[0]][0] if "five" in found else None
+        lines.append([
+            " x ".join(map(str, case.shape)), case.layout, case.dtype, case.threads,
+            f"{1e3 * best:.4f}", f"{spread(found):.2f}",
+            *(f"{times[place][0] / best:.2f}" for place in PLACES),
+            f"{at_numpys:.2f}" if at_numpys else "",
+        ])  # fmt: skip
+    return markdown(heading, lines)
