@@ -101,8 +101,8 @@ MUTANTS = [
     ),
     (
         "sums.inc",
-        "NAMED(put)(to, apart, round + at, from + c,",
-        "NAMED(put)(to, apart, round + at, from,",
+        "NAMED(put)(to, apart, start + at, from + c,",
+        "NAMED(put)(to, apart, start + at, from,",
         "all channels get one's coefficients",
     ),
     ("spans.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
