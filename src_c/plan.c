@@ -16,7 +16,8 @@
  *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
  *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
  *              takes one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer
+ *   unit       columns of one register of elements; an edge has fewer: the head of wide rows, up to
+ *              a register boundary, and what is left at the end
  *   ring       coefficients by columns, which go round from a row's last to its first
  *   stretch    as many elements as a long run is folded to: the columns of its rows
  *   chunk      what is summed before it meets anything else: chunks are added in order

@@ -7,6 +7,7 @@ are named for a promise, which docs/promises.md states.
 import re
 from pathlib import Path
 
+import mutate
 import pytest
 from processes import printed_by
 from tree import ROOT, TESTS
@@ -142,3 +143,14 @@ raise SystemExit(pytest.main(options, [Plugin()]))
 def test_collected_as_on_windows():
     printed = printed_by(PROGRAM, cwd=ROOT, PYTEST_ADDOPTS="", timeout=300)
     assert "test_same_bits.py: " in printed
+
+
+@whole_tree
+def test_every_mutant_still_has_its_place():
+    """mutate.py finds what it breaks by its text."""
+    paths = {
+        path.name: path for path in [*(ROOT / "src_c").rglob("*"), *(ROOT / "bn_ext").rglob("*")]
+    }
+    for name, old, new, *_ in mutate.MUTANTS:
+        assert paths[name].read_text().count(old) == 1, (name, old)
+        assert old != new

@@ -59,9 +59,18 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
         yield 3 * unit - 1, offset
 
 
+def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
+    """Rows so wide that they are read from the first register boundary on, at every level."""
+    size = dtype.bits.itemsize
+    unit = REGISTER // size
+    for offset in (0, size, 16, REGISTER - size):
+        yield 20 * unit, offset
+        yield 17 * unit + 2, offset
+
+
 def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check rows, repeats, lengths and alignments; return the number of runs."""
-    lengths = list(_lengths(dtype, 4))
+    lengths = [*_lengths(dtype, 4), *_wide_lengths(dtype)]
     most = max(columns for columns, _ in lengths)
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)

@@ -39,7 +39,7 @@ class Memory:
     def __init__(self, dtype: Dtype, rows: int, most: int):
         self.dtype = dtype
         self.pitch = (most * dtype.bits.itemsize // REGISTER + 3) * REGISTER
-        size = (rows + 2) * (self.pitch + 8) + 2 * _PAGE
+        size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * _PAGE
         self.bytes = {name: np.zeros(size, np.uint8) for name in OPERANDS}
 
     def views(
@@ -52,11 +52,12 @@ class Memory:
         size = self.dtype.bits.itemsize
         pitch = self.pitch + columns % 2 * size
         found = {}
-        for name, memory in self.bytes.items():
+        for k, (name, memory) in enumerate(self.bytes.items()):
             memory[:] = UNTOUCHED
             place = (_AHEAD if ahead else _APART).get(name, 0)
             start = -memory.ctypes.data % _PAGE + place + REGISTER + offset
-            view = np.ndarray((rows, columns), self.dtype.bits, memory.data, start, (pitch, size))
+            strides = pitch + k * REGISTER, size  # no operand's rows lie like another's
+            view = np.ndarray((rows, columns), self.dtype.bits, memory.data, start, strides)
             if name in case.operands:
                 view[:] = case.operands[name][:rows, :columns]
             found[name] = view

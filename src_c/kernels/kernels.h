@@ -55,9 +55,10 @@ typedef struct {
 
 /* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
  * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
- * and lose nothing that matters). `group` is a kernel's own: MOST_SUMS planes of numbers. Kernels
- * may add zeros to up to BN_PAD columns behind the last: the columns of four units, 32 each at most
- * (a register of 64 bytes, elements of two). */
+ * and lose nothing that matters). `group` is a kernel's own: as many planes of sums in numbers,
+ * `stride` apart, with room for a unit more than the columns. BN_PAD: columns behind the last that
+ * kernels may add zeros to, and numbers of a ring behind its period: those of four units, 32 each
+ * at most (a register of 64 bytes, elements of two). */
 enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 128 };
 
 typedef struct {
