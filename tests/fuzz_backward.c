@@ -19,13 +19,13 @@
 #include "machine.h"
 
 enum { MOST_AXES = 6, MOST_ELEMENTS = 60000, MOST_CHANNELS = 600, LONGEST = 9000 };
+enum { FARTHEST = 1 << 26 }; /* bytes that an axis reaches: libFuzzer allows 2 GB in all */
 
 /* ---- what the input decides -------------------------------------------- */
 
 static const uint8_t *bytes;
 static size_t left;
 static uint64_t state;
-
 static uint64_t next_random(void) {
     state ^= state << 13;
     state ^= state >> 7;
@@ -156,7 +156,8 @@ static void choose_strides(const tensor *t, array *a, const int *order, bool rea
     a->nested = true;
     for (int axis = 0; axis < t->ndim && read_only; axis++)
         if (take(8) == 0) {
-            a->strides[axis] = take(2) ? 0 : a->strides[take((unsigned)t->ndim)];
+            const ptrdiff_t other = take(2) ? 0 : a->strides[take((unsigned)t->ndim)];
+            a->strides[axis] = llabs(other) < FARTHEST / t->shape[axis] ? other : 0;
             a->nested = false;
         }
 }
@@ -436,7 +437,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
         const size_t room = (size_t)(t.shape[t.channel] * x->stride);
         demand(!x->data || !memcmp(x->data, y->data, room), "a vector", &t);
     }
-
     free(expected);
     for (int o = 0; o < BN_OPERANDS; o++) {
         free(t.operand[o].memory);
