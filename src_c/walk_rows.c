@@ -36,7 +36,8 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     /* At one place of their pages, strands meet in one set of the first-level cache. That is worth
      * it only where coefficients fill it anyway, and need not be read for every row. */
     const bool meet = strand * row % PAGE_BYTES == 0;
-    if (!plan->far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= 24576)) {
+    const bool far = plan->far && !walk->sum; /* what was just summed is near */
+    if (!far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= 24576)) {
         span->cols = n * columns;
         walk->write(span, &walk->coefs[WRITE]);
         return;
