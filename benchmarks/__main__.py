@@ -71,10 +71,14 @@ def counted(console, what, total):
         yield lambda: progress.advance(task)
 
 
+def cases_asked_for(options):
+    named = [(name, shape) for name in options.sets for shape in SETS[name]]
+    return cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+
+
 def report_rows(options, console, library):
     facts, title = machine()
-    named = [(name, shape) for name in options.sets for shape in SETS[name]]
-    cases = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+    cases = cases_asked_for(options)
     found, names = [], list(options.peers)
     with counted(console, "rows", len(cases)) as advance:
         for case in cases:
@@ -96,8 +100,7 @@ def report_rows(options, console, library):
 
 def report_places(options, console, library):
     _, title = machine()
-    named = [(name, shape) for name in options.sets for shape in SETS[name]]
-    cases = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+    cases = cases_asked_for(options)
     found = []
     with counted(console, "rows", len(cases)) as advance:
         for case in cases:

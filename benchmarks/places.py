@@ -3,7 +3,7 @@
 import statistics
 
 from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import PLACES, Problem
+from bn_ext._bench.problems import NUMPYS, PLACES, Problem
 from bn_ext._bench.timing import call_seconds, markdown
 
 from . import bare_loops
@@ -28,12 +28,6 @@ def measure(case, library, seconds):
     return found
 
 
-def spread(found):
-    """The worst place's shortest time over the best one's."""
-    best = [shortest for shortest, _ in found["bn_ext"].values()]
-    return max(best) / min(best)
-
-
 def table(rows):
     """Markdown: a line for each case; (case, what measure gives)."""
     heading = [
@@ -42,13 +36,13 @@ def table(rows):
     ]  # fmt: skip
     lines = []
     for case, found in rows:
-        times = found["bn_ext"]
-        best = min(shortest for shortest, _ in times.values())
-        at_numpys = times[PLACES[0]][0] / found["five"][PLACES[0]][0] if "five" in found else None
+        shortest = {place: least for place, (least, _) in found["bn_ext"].items()}
+        best, worst = min(shortest.values()), max(shortest.values())
+        at_numpys = shortest[NUMPYS] / found["five"][NUMPYS][0] if "five" in found else None
         lines.append([
             " x ".join(map(str, case.shape)), case.layout, case.dtype, case.threads,
-            f"{1e3 * best:.4f}", f"{spread(found):.2f}",
-            *(f"{times[place][0] / best:.2f}" for place in PLACES),
+            f"{1e3 * best:.4f}", f"{worst / best:.2f}",
+            *(f"{shortest[place] / best:.2f}" for place in PLACES),
             f"{at_numpys:.2f}" if at_numpys else "",
         ])  # fmt: skip
     return markdown(heading, lines)

@@ -121,6 +121,7 @@ cdef extern from "kernels/kernels.h" nogil:
         BN_GROUP
         BN_STRANDS
         BN_PAD
+        BN_RING_PAD
 
     ctypedef struct pass_needs:
         unsigned reads

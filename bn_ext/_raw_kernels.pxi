@@ -35,6 +35,7 @@ def _kernel_interface():
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "sums": MOST_SUMS, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
+        "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
         "paired": tuple([name for name in DTYPE_NAMES
                          if kernels_of(_available_isas()[0], name).paired]),

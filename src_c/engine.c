@@ -214,7 +214,6 @@ static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t fro
     const bool sums = pass == SUM, writes = pass == WRITE || plan->fused;
     bn_walk walk = {
         .plan = plan,
-        .kernels = e->kernels,
         .scratch = s,
         .sum = sums ? e->kernels->sum[f] : NULL,
         .write = writes ? e->kernels->write[f] : NULL,

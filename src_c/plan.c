@@ -247,5 +247,5 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     plan->dense = plan->tiles == 1 && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
     if (plan->writes && plan->form < LONG_RUNS && (paired || (plan->dense && plan->rows > 1)))
-        plan->ring = round_up((plan->columns << (plan->columns & 1)) + BN_PAD, 32);
+        plan->ring = round_up((plan->columns << (plan->columns & 1)) + BN_RING_PAD, 32);
 }

@@ -29,6 +29,14 @@ static bool lines_agree(const bn_walk *walk, const int64_t pitch[BN_OPERANDS]) {
     return true;
 }
 
+void bn_write_strands(const bn_walk *walk, bn_span *span) {
+    span->strands = true;
+    walk->write(span, &walk->coefs[WRITE]);
+    span->strands = false;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        span->data[o] = address(span->data[o], BN_STRANDS * span->pitch[o]);
+}
+
 void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
                       int64_t n, bool strands) {
     const int64_t strand = n / BN_STRANDS;
@@ -37,14 +45,10 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN
         span->pitch[o] = strand * apart[o];
     }
     if (strands && strand > 0 && (!span->nontemporal || lines_agree(walk, span->pitch))) {
-        span->strands = true;
         span->repeats = strand;
-        walk->write(span, &walk->coefs[WRITE]);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            span->data[o] = address(span->data[o], BN_STRANDS * span->pitch[o]);
+        bn_write_strands(walk, span);
         n %= BN_STRANDS;
     }
-    span->strands = false;
     span->repeats = n;
     if (n > 0)
         walk->write(span, &walk->coefs[WRITE]);

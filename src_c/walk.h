@@ -23,7 +23,6 @@ typedef struct {
 /* What is done to a chunk. */
 typedef struct {
     const bn_plan *plan;
-    const bn_dtype_kernels *kernels;
     bn_scratch *scratch;
     bn_sum_kernel *sum;     /* NULL: nothing is summed */
     bn_write_kernel *write; /* NULL: nothing is written */
@@ -73,11 +72,6 @@ static inline void place_block(bn_block *b, const bn_plan *plan,
                                const int64_t offset[BN_OPERANDS]) {
     for (int o = 0; o < BN_OPERANDS; o++)
         b->data[o] = address(plan->problem->data[o], offset[o]);
-}
-
-static inline void move_block(bn_block *b, const int64_t offset[BN_OPERANDS]) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b->data[o] = address(b->data[o], offset[o]);
 }
 
 /* All operands by the same number of bytes. */
@@ -130,6 +124,9 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
         span.data[o] = address(plan->problem->data[o], offset[o]);
     return span;
 }
+
+/* Write a span as strands, its pitches apart; it ends up behind them. */
+void bn_write_strands(const bn_walk *walk, bn_span *span);
 
 /* Write a span n times, each so many bytes behind the one before: side by side as strands where
  * that is asked for and can be, then what is left one after the other. */

@@ -27,6 +27,7 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
 /* n rows without a gap between them, as one span; what comes from afar as four strands that begin
  * at one place of their cache lines, and then the rows that are left. */
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
+    enum { SMALL_RING = 24 << 10 }; /* bytes: half of a first-level cache of 48 kB */
     const bn_plan *plan = walk->plan;
     const int64_t columns = plan->columns, row = columns * plan->element_bytes;
     const int64_t lines = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);
@@ -37,20 +38,16 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
      * it only where coefficients fill it anyway, and need not be read for every row. */
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool far = plan->far && !walk->sum; /* what was just summed is near */
-    if (!far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= 24576)) {
+    if (!far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
         walk->write(span, &walk->coefs[WRITE]);
         return;
     }
-    span->strands = true;
     span->cols = strand * columns;
     for (int o = 0; o < BN_OPERANDS; o++)
         span->pitch[o] = strand * row;
-    walk->write(span, &walk->coefs[WRITE]);
-    span->strands = false;
+    bn_write_strands(walk, span);
     span->cols = (n - BN_STRANDS * strand) * columns;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        span->data[o] = address(span->data[o], BN_STRANDS * strand * row);
     if (span->cols)
         walk->write(span, &walk->coefs[WRITE]);
 }

@@ -24,7 +24,7 @@ static run_chunk run_chunk_of(const bn_plan *plan, int64_t channel, int64_t chun
 
 static void sum_blocks(const bn_walk *walk, bn_block *b, int64_t blocks) {
     b->repeats = blocks;
-    if (blocks && b->cols)
+    if (blocks)
         walk->sum(b, &walk->coefs[SUM], &walk->scratch->sums);
     step_block(b, blocks);
 }
@@ -152,8 +152,8 @@ void bn_walk_long_runs(const bn_walk *walk, int64_t channel, int64_t n, int64_t 
 
 /* ---- runs abreast --------------------------------------------------------- */
 
-static bn_strands cut(const run_chunk *chunk, int64_t most) {
-    return cut_strands(chunk->positions, ceil_div(chunk->positions, most));
+static bn_strands cut(const run_chunk *chunk) {
+    return cut_strands(chunk->positions, ceil_div(chunk->positions, BN_ROWS));
 }
 
 /* Make b's rows start at position g of each of n strands, at element x of the runs. Field by
@@ -186,7 +186,7 @@ void bn_walk_long_runs_abreast(const bn_walk *walk, int64_t channel, int64_t n_c
     const bn_plan *plan = walk->plan;
     const run_chunk chunk = run_chunk_of(plan, channel, index);
     const bool even = plan->run_is_segment && plan->evenly;
-    const bn_strands s = cut(&chunk, BN_ROWS);
+    const bn_strands s = cut(&chunk);
     const int64_t piece =
         !even ? PIECE
         : walk->write

@@ -134,10 +134,12 @@ def sums_expected(kernel: str, case: Case, other: Array) -> dict[str, Array]:
 
 def expand(channel: Array, each: int, n: int) -> Array:
     """N columns: each channel's value `each` times in a row, after the last the first again."""
-    return channel[np.arange(n) // each % len(channel)]
+    return channel[..., np.arange(n) // each % channel.shape[-1]]
 
 
 def ring(channel: Array, each: int, n: int, paired: bool) -> Array:
     """The same, even columns before odd ones where the dtype is paired."""
     columns = expand(channel, each, n)
-    return np.concatenate([columns[::2], columns[1::2]]) if paired else columns
+    if not paired:
+        return columns
+    return np.concatenate([columns[..., ::2], columns[..., 1::2]], axis=-1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bn_ext import _core
+from bn_ext._verify import arithmetic
 from bn_ext._verify.dtypes import Array, Dtype
 from bn_ext._verify.formulas import OPERANDS
 from bn_ext._verify.values import Case
@@ -112,10 +113,8 @@ def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
     if span.layout == "by columns":
         return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
-    pad: int = _INTERFACE["pad"]
-    ring = coefs[:, np.arange(period + pad) % span.period]
-    if dtype.name in PAIRED:
-        ring = np.hstack([ring[:, ::2], ring[:, 1::2]])
+    n = period + _INTERFACE["ring_pad"]
+    ring = arithmetic.ring(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
     return np.ascontiguousarray(ring), period
 
 

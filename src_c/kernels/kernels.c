@@ -6,6 +6,7 @@
  */
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
+#include "sizes.h"
 
 #ifndef BN_LEVEL
 #error "BN_LEVEL names the instruction-set level (see build_c.py)"

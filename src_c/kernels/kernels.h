@@ -1,6 +1,6 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level
- * has. A kernel carries one pass of one formula over a block and its repeats; it knows nothing
- * of shapes.
+ * has. A kernel carries one pass of one formula over a block to sum, or a span to write, and its
+ * repeats; it knows nothing of shapes.
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -38,6 +38,9 @@ typedef struct {
     bool strands, nontemporal;
 } bn_span;
 
+/* Numbers of a ring behind its period: those of a step, four units of 32. */
+enum { BN_RING_PAD = 128 };
+
 /* Coefficients: COEFS planes of `stride` numbers each, in the arithmetic type (double for BN_F64,
  * float for the others). What sums takes them by columns. What writes takes any layout, but not by
  * columns where the dtype is paired. */
@@ -56,10 +59,10 @@ typedef struct {
 /* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
  * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
  * and lose nothing that matters). `group` is a kernel's own: as many planes of sums in numbers,
- * `stride` apart, with room for a unit more than the columns. BN_PAD: columns behind the last that
- * kernels may add zeros to, and numbers of a ring behind its period: those of four units, 32 each
- * at most (a register of 64 bytes, elements of two). */
-enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 128 };
+ * `stride` apart, with room for two units more than the columns. BN_PAD: columns behind the last
+ * that kernels may add zeros to: more than those of a unit, 32 at most (a register of 64 bytes,
+ * elements of two). */
+enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
 
 typedef struct {
     double *plane;
@@ -85,8 +88,8 @@ typedef struct {
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
     /* The same as a ring, in which what starts at any column can be read without a break: n is
-     * even, the period and BN_PAD or more. A paired dtype has even columns first and, from n / 2
-     * on, odd ones, since so its elements come out of memory. */
+     * even, the period and BN_RING_PAD or more. A paired dtype has even columns first and, from n /
+     * 2 on, odd ones, since so its elements come out of memory. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
 } bn_dtype_kernels;
