@@ -120,6 +120,8 @@ cdef extern from "kernels/kernels.h" nogil:
         BN_ROWS
         BN_GROUP
         BN_STRANDS
+        BN_STRETCH_BYTES
+        BN_PARTS
         BN_PAD
         BN_RING_PAD
 
@@ -142,11 +144,19 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t cols
         int rows
 
+    ctypedef struct bn_runs:
+        bn_block part[BN_PARTS]
+        int64_t apart[BN_OPERANDS]
+        int64_t channels
+        int parts
+
     ctypedef struct bn_span:
         char *data[BN_OPERANDS]
         int64_t step[BN_OPERANDS]
+        int64_t apart[BN_OPERANDS]
         int64_t pitch[BN_OPERANDS]
         int64_t repeats
+        int64_t channels
         int64_t cols
         int64_t first
         c_bool strands
@@ -169,10 +179,14 @@ cdef extern from "kernels/kernels.h" nogil:
         void *group
 
     ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
+    ctypedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs,
+                                     const bn_sums *sums)
     ctypedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs)
 
     ctypedef struct bn_dtype_kernels:
         bn_sum_kernel *sum[FORMULAS]
+        bn_sum_kernel *fold[FORMULAS]
+        bn_sum_runs_kernel *sum_runs[FORMULAS]
         bn_write_kernel *write[FORMULAS]
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)

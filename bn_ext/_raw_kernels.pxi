@@ -34,6 +34,7 @@ def _kernel_interface():
     return {
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
+        "stretch_bytes": BN_STRETCH_BYTES,
         "sums": MOST_SUMS, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
@@ -51,27 +52,35 @@ cdef bn_sums sums_of(double[:, ::1] planes, double[:, ::1] group) except *:
     return sums
 
 
-def _run_sum_kernel(isa, dtype, formula, block, const unsigned char[:, ::1] coefs,
-                    int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
-    """Run a formula's sum kernel `calls` times. Nothing is checked.
-
-    block: (addresses, pitches, steps, repeats, rows, cols), the first three for src,
-    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
-    as kernels.h has them; group: room for as many numbers.
-    """
-    cdef bn_sum_kernel *kernel = kernels_of(isa, dtype).sum[<int>_formulas().index(formula)]
-    cdef bn_sums sums = sums_of(planes, group)
-    cdef bn_coefs c
+cdef bn_block block_of(block) except *:
     cdef bn_block b
-    cdef uint64_t mode
-    cdef int i, _i
-    c.column = &coefs[0, 0]
-    c.stride = stride
+    cdef int i
     addresses, pitches, steps, b.repeats, b.rows, b.cols = block
     for i in range(BN_OPERANDS):
         b.data[i] = <char *><uintptr_t>addresses[i]
         b.pitch[i] = pitches[i]
         b.step[i] = steps[i]
+    return b
+
+
+def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[:, ::1] coefs,
+                    int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
+    """Run a formula's sum kernel, or the one that folds, `calls` times. Nothing is checked.
+
+    block: (addresses, pitches, steps, repeats, rows, cols), the first three for src,
+    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
+    as kernels.h has them; group: room for as many numbers.
+    """
+    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
+    cdef int f = _formulas().index(formula)
+    cdef bn_sum_kernel *kernel = kernels.fold[f] if folds else kernels.sum[f]
+    cdef bn_sums sums = sums_of(planes, group)
+    cdef bn_coefs c
+    cdef bn_block b = block_of(block)
+    cdef uint64_t mode
+    cdef int _i
+    c.column = &coefs[0, 0]
+    c.stride = stride
     with nogil:
         mode = fp_mode_enter()
         for _i in range(calls):
@@ -79,12 +88,40 @@ def _run_sum_kernel(isa, dtype, formula, block, const unsigned char[:, ::1] coef
         fp_mode_leave(mode)
 
 
+def _run_runs_kernel(isa, dtype, formula, parts, apart, const unsigned char[:, ::1] coefs,
+                     double[:, ::1] planes):
+    """Run a formula's kernel for the long runs of as many channels as planes has columns.
+
+    parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, for src,
+    diff_dst and diff_src. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
+    """
+    cdef bn_sum_runs_kernel *kernel = kernels_of(isa, dtype).sum_runs[<int>_formulas().index(formula)]
+    cdef bn_sums sums = sums_of(planes, None)
+    cdef bn_coefs c
+    cdef bn_runs runs
+    cdef uint64_t mode
+    cdef int i
+    c.column = &coefs[0, 0]
+    c.stride = planes.shape[1]
+    c.layout = ONE_FOR_ALL
+    runs.channels = planes.shape[1]
+    runs.parts = len(parts)
+    for i in range(runs.parts):
+        runs.part[i] = block_of(parts[i])
+    for i in range(BN_OPERANDS):
+        runs.apart[i] = apart[i]
+    with nogil:
+        mode = fp_mode_enter()
+        kernel(&runs, &c, &sums)
+        fp_mode_leave(mode)
+
+
 def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
                       int64_t stride, int64_t period, int layout, int calls=1):
     """Run a formula's write kernel `calls` times. Nothing is checked.
 
-    span: (addresses, steps, pitches, repeats, cols, first, strands, nontemporal), the first three
-    for src, diff_dst and diff_src. coefs, stride: as for sums; period, layout: as kernels.h has
+    span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal),
+    the first four for src, diff_dst and diff_src. coefs, stride: as for sums; period, layout: as kernels.h has
     them.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
@@ -96,10 +133,12 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     c.stride = stride
     c.period = period
     c.layout = <bn_layout>layout
-    addresses, steps, pitches, s.repeats, s.cols, s.first, s.strands, s.nontemporal = span
+    addresses, steps, aparts, pitches, *others = span
+    s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal = others
     for i in range(BN_OPERANDS):
         s.data[i] = <char *><uintptr_t>addresses[i]
         s.step[i] = steps[i]
+        s.apart[i] = aparts[i]
         s.pitch[i] = pitches[i]
     with nogil:
         mode = fp_mode_enter()

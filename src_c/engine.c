@@ -90,38 +90,9 @@ static void start_thread(void *engine_, void *scratch) {
 
 /* ---- sums ---------------------------------------------------------------- */
 
-static void clear_sums(const bn_plan *plan, bn_scratch *s, int64_t columns) {
-    const size_t all = (size_t)(columns + BN_PAD);
-    for (int plane = 0; plane < plan->planes; plane++)
-        memset(s->sums.plane + plane * s->sums.stride, 0, all * sizeof(double));
-}
-
 static bn_sums partial_of(const engine *e, int64_t chunk) {
     const int64_t n = e->plan.channels;
     return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL};
-}
-
-/* In a row of several positions a channel's columns are n apart: the upper half of the positions
- * is added to the lower half, until one position is left. */
-static void keep_positions(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
-    for (int64_t m = e->plan.positions_per_row; m > 1; m -= m / 2) {
-        const bn_sums upper = sums_from(&s->sums, (m - m / 2) * n);
-        e->kernels->add(&s->sums, &upper, m / 2 * n);
-    }
-    const bn_sums to = partial_of(e, chunk);
-    for (int plane = 0; plane < e->plan.planes; plane++)
-        memcpy(to.plane + plane * to.stride + from, s->sums.plane + plane * s->sums.stride,
-               (size_t)n * sizeof(double));
-}
-
-/* A channel's columns are neighbours. */
-static void keep_columns(const engine *e, bn_scratch *s, int64_t from, int64_t n, int64_t chunk) {
-    const int64_t columns = e->plan.adjacent_columns;
-    const bn_sums all = partial_of(e, chunk);
-    for (int64_t c = 0; c < n; c++) {
-        const bn_sums own = sums_from(&s->sums, c * columns), to = sums_from(&all, from + c);
-        e->kernels->sum_columns(&own, columns, &to);
-    }
 }
 
 /* Where a sum is Inf or NaN, what it lost has no meaning. */
@@ -190,7 +161,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, int64_t f
 /* As a pass takes them. */
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
-    if (pass == WRITE && plan->form >= LONG_RUNS)
+    if (plan->form == LONG_RUNS || (pass == WRITE && plan->writes_by_runs))
         return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
                           ONE_FOR_ALL};
     if (s->from[pass] != from)
@@ -203,36 +174,7 @@ static bn_chunk_walk *const walks[] = {
     [CHANNELS_LAST] = bn_walk_channels_last,
     [SHORT_RUNS] = bn_walk_short_runs,
     [LONG_RUNS] = bn_walk_long_runs,
-    [LONG_RUNS_ABREAST] = bn_walk_long_runs_abreast,
 };
-
-/* One chunk of the n channels from `from` on. */
-static void walk_chunk(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n,
-                       int64_t chunk) {
-    const bn_plan *plan = &e->plan;
-    const formula f = e->operation->formula;
-    const bool sums = pass == SUM, writes = pass == WRITE || plan->fused;
-    bn_walk walk = {
-        .plan = plan,
-        .scratch = s,
-        .sum = sums ? e->kernels->sum[f] : NULL,
-        .write = writes ? e->kernels->write[f] : NULL,
-    };
-    if (sums)
-        walk.coefs[SUM] = coefs_of(e, s, SUM, from, n);
-    if (writes)
-        walk.coefs[WRITE] = coefs_of(e, s, WRITE, from, n);
-    const int64_t columns = columns_of(plan, n);
-    if (sums)
-        clear_sums(plan, s, columns);
-    walks[plan->form](&walk, from, n, chunk);
-    if (!sums)
-        return;
-    if (plan->form == CHANNELS_LAST)
-        keep_positions(e, s, from, n, chunk);
-    else
-        keep_columns(e, s, from, n, chunk);
-}
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
@@ -240,10 +182,22 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t c
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
     const int64_t from = tile * plan->channels_per_tile;
-    const int64_t end = at_most(from + plan->channels_per_tile, plan->channels);
-    const int64_t most = channels_at_once(plan);
-    for (int64_t c = from; c < end; c += most)
-        walk_chunk(e, scratch, pass, c, at_most(most, end - c), chunk);
+    const int64_t n = at_most(plan->channels_per_tile, plan->channels - from);
+    const bn_sums partial = partial_of(e, chunk);
+    bn_walk walk = {
+        .plan = plan,
+        .scratch = scratch,
+        .kernels = e->kernels,
+        .formula = e->operation->formula,
+        .sums = pass == SUM,
+        .writes = pass == WRITE || plan->fused,
+        .kept = sums_from(&partial, from),
+    };
+    if (walk.sums)
+        walk.coefs[SUM] = coefs_of(e, scratch, SUM, from, n);
+    if (walk.writes)
+        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, from, n);
+    walks[plan->form](&walk, from, n, chunk);
 }
 
 /* ---- a call ----------------------------------------------------------------- */

@@ -11,35 +11,46 @@
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
- *   group      up to eight repeats of a block, whose trees are added before they join the sums
- *   span       neighbouring elements that are written, row by row where there are no gaps
- *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
- *   strand     consecutive rows of a chunk, or, of runs abreast, consecutive positions; a block
- *              takes one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: the head of wide rows, up to
- *              a register boundary, and what is left at the end
- *   ring       coefficients by columns, which go round from a row's last to its first
- *   stretch    as many elements as a long run is folded to: the columns of its rows
- *   chunk      what is summed before it meets anything else: chunks are added in order
+ *   stretch    as many elements as a long run is folded to: its columns
+ *   group      up to eight repeats of a block, or stretches of its rows, whose trees are added
+ * before they join the sums span       neighbouring elements that are written, row by row where
+ * there are no gaps repeat     a kernel does a block or a span once or more, each a fixed step
+ * behind the last strand     consecutive rows of a chunk, or, of long runs, consecutive positions;
+ * a block takes one row from each strand, and spans may have four side by side unit       columns
+ * of one register of elements; an edge has fewer: the head of wide rows, up to a register boundary,
+ * and what is left at the end ring       coefficients by columns, which go round from a row's last
+ * to its first part       a chunk of long runs is one block and its repeats, or two: of four rows,
+ * and of less chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass
  *
- * There are four forms. Long runs are those of hundreds of elements:
+ * There are three forms:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
  *                      those are few, several positions are read as one row, so that a
  *                      register is full; each column of the wide row keeps its own sums.
- *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
- *   LONG_RUNS          A run is folded to a stretch: element x belongs to column x mod
- *                      stretch. A block's rows are four stretches, one behind the other.
- *   LONG_RUNS_ABREAST  the same where there are three positions or more: a block's rows are
- *                      the stretches of up to four positions at one x.
  *
- * Which four rows of a chunk are summed together follows from how memory is read fastest:
- * stretches of 128 bytes side by side, or else rows far apart. So, but for LONG_RUNS, the n
- * rows (or positions) of a chunk are cut into four strands of q = ceil(n/4) each, and block g
- * holds row g of each strand. (Consecutive rows of 512 ... 2048 bytes: half the speed, measured.)
+ *                          position 0  c c c c c c c c     block: rows 0, q, 2q, 3q,
+ *                          position 1  c c c c c c c c     then   rows 1, q + 1, ...
+ *
+ *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
+ *
+ *                          position 0  c c c c d d d d     columns of one channel are summed
+ *                          position 1  c c c c d d d d     at the end of a chunk
+ *
+ *   LONG_RUNS          (NCX.) A row is the run of one channel at one position, which is folded:
+ *                      element x joins column x mod stretch. A single position's run is read as
+ *                      rows of one stretch each, one behind the other.
+ *
+ *                          position 0  [c c c c c][c c c c c][c c        block: positions 0, q, ...
+ *                          position 1  [c c c c c][c c c c c][c c        group: eight stretches
+ *
+ * Which four rows of a chunk are summed together follows from how memory is read fastest: stretches
+ * of 128 bytes side by side, or else rows far apart. So the n rows (or positions) of a chunk are
+ * cut into four strands of q = ceil(n/4) each, and block g holds row g of each strand. (Consecutive
+ * rows of 512 ... 2048 bytes: half the speed, measured.) With few positions, columns that are kept
+ * apart to a chunk's end cost more than what is summed; hence the bound between the last two.
  */
 #include "plan.h"
 
@@ -49,22 +60,20 @@
 /* How sums are split: each of these decides bits. What is called measured can be measured again
  * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
-    WIDE_ENOUGH = 128,    /* channels of one position: 16-bit ones fill four widest registers */
-    ROW_COLUMNS = 256,    /* at least, of a row of several positions: twice as many ... */
-    ROW_UNIT = 32,        /* ... and a multiple of this: 16-bit elements of the widest register */
-    LONG_RUN = 256,       /* elements from which a run is long, or 16 for each position ... */
-    LONGEST_SHORT = 1024, /* ... but not more than this (both measured) */
-    LEAST_ABREAST = 3,    /* positions from which long runs are read side by side (measured) */
+    WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four widest registers */
+    ROW_COLUMNS = 256,   /* at least, of a row of several positions: twice as many ... */
+    ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
+    LONG_RUN = 48,       /* elements from which a run is long, or 16 for each position ... */
+    LONGEST_SHORT = 256, /* ... but not more than this (both measured) */
     /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
      * sets; up to so many that hardware can predict the next line (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: four strands are 512 kB */
-    MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of runs abreast */
-    CHUNK_ELEMENTS = 32768, /* of one channel (LONG_RUNS): 128 kB of float32, in whole blocks */
-    SHORTEST_CHUNK = 4096,  /* elements of a run (LONG_RUNS_ABREAST): a page or more, ... */
-    LONGEST_CHUNK = 16384,  /* ... and no longer than memory gains by (measured) */
-    TASKS = 64,             /* that a large problem is worth: four for each of 16 threads */
+    MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
+    SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
+    LONGEST_CHUNK = 16384, /* ... and no longer than memory gains by (measured) */
+    TASKS = 64,            /* that a large problem is worth: four for each of 16 threads */
 };
 
 /* ---- shapes ------------------------------------------------------------ */
@@ -150,26 +159,16 @@ static void plan_short_runs(bn_plan *plan) {
 }
 
 static void plan_long_runs(bn_plan *plan) {
+    plan->form = LONG_RUNS;
     plan->stretch = BN_STRETCH_BYTES / plan->element_bytes;
-    plan->adjacent_columns = plan->stretch;
-    plan->run_is_segment = plan->problem->n_inner == 1;
-    plan->gathers = !plan->run_is_segment;
-    if (plan->positions < LEAST_ABREAST) {
-        plan->form = LONG_RUNS;
-        plan->elements_per_chunk = CHUNK_ELEMENTS;
-        plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
-        plan->positions_per_chunk =
-            plan->chunks_per_run == 1 ? ceil_div(CHUNK_ELEMENTS, plan->run_length) : 1;
-    } else {
-        plan->form = LONG_RUNS_ABREAST;
-        plan->gathers = plan->gathers || !plan->evenly;
-        plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
-        /* As long as possible, but with enough tasks for many threads. */
-        const int64_t tasks = ceil_div(TASKS, plan->channels);
-        plan->elements_per_chunk = round_up(
-            at_least(at_most(plan->run_length / tasks, LONGEST_CHUNK), SHORTEST_CHUNK), PIECE);
-        plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
-    }
+    plan->gathers = !plan->run_is_segment || !plan->evenly;
+    plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
+    /* As long as possible, but with enough tasks for many threads. */
+    const int64_t tasks = ceil_div(TASKS, plan->channels);
+    const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / plan->positions);
+    plan->elements_per_chunk =
+        round_up(at_least(at_most(plan->run_length / tasks, LONGEST_CHUNK), shortest), PIECE);
+    plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
     plan->chunks = ceil_div(plan->positions, plan->positions_per_chunk) * plan->chunks_per_run;
 }
 
@@ -228,11 +227,19 @@ static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
+/* A channel's coefficients, in registers, spare reading as many for each element; but each run has
+ * two ends. Where they are stored past the cache, ends are dear. */
+static bool by_runs_is_faster(const bn_plan *plan) {
+    enum { WORTH_ENDS = 384 }; /* bytes of a run (measured) */
+    return !plan->nontemporal && plan->run_length * plan->element_bytes >= WORTH_ENDS;
+}
+
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
     plan->positions_per_row = 1;
     plan->ring = 0;
     plan->evenly = plan->problem->n_outer <= 1;
+    plan->run_is_segment = plan->problem->n_inner == 1;
     if (plan->run_length == 1)
         plan_channels_last(plan);
     else if (plan->run_length < long_run)
@@ -243,9 +250,10 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     plan->far = all_bytes(plan) > bn_l2_bytes();
     plan->channels_per_tile = tile_channels(plan, threads);
     plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
-    plan->columns = columns_of(plan, channels_at_once(plan));
+    plan->columns = columns_of(plan, plan->channels_per_tile);
     plan->dense = plan->tiles == 1 && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
-    if (plan->writes && plan->form < LONG_RUNS && (paired || (plan->dense && plan->rows > 1)))
+    plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
+    if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
         plan->ring = round_up((plan->columns << (plan->columns & 1)) + BN_RING_PAD, 32);
 }

@@ -5,7 +5,7 @@
 #include "bn.h"
 #include "kernels/kernels.h"
 
-typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS, LONG_RUNS_ABREAST } form;
+typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } form;
 
 enum {
     /* Elements of each of four rows that are gathered at a time, whole groups: of two float32
@@ -32,7 +32,8 @@ typedef struct {
     int64_t run_length; /* elements */
 
     form form;
-    bool evenly;               /* are positions a fixed distance apart? */
+    bool evenly; /* are positions a fixed distance apart? */
+    bool run_is_segment;
     bool gathers;              /* are rows gathered before they are summed? */
     int64_t positions_per_row; /* more than 1 with CHANNELS_LAST alone */
     int64_t adjacent_columns;  /* neighbours in a row that belong to one channel */
@@ -42,13 +43,13 @@ typedef struct {
 
     /* CHANNELS_LAST, SHORT_RUNS */
     bool row_is_segment;
-    bool dense;   /* is all of the tensor one segment, row by row? */
-    int64_t ring; /* numbers in a plane of the ring that writes take; 0: they take columns */
-    int64_t rows; /* of which the last may have fewer positions */
+    bool dense;          /* is all of the tensor one segment, row by row? */
+    int64_t ring;        /* numbers in a plane of the ring that writes take; 0: they take columns */
+    bool writes_by_runs; /* each channel's with its own coefficients, ONE_FOR_ALL */
+    int64_t rows;        /* of which the last may have fewer positions */
     int64_t rows_per_chunk;
 
-    /* LONG_RUNS, LONG_RUNS_ABREAST */
-    bool run_is_segment;
+    /* LONG_RUNS */
     int64_t stretch; /* elements */
     int64_t positions_per_chunk;
     int64_t elements_per_chunk; /* of a run */
@@ -65,14 +66,10 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired);
 int64_t bn_bytes_read(const bn_plan *plan);
 int64_t bn_bytes_touched(const bn_plan *plan);
 
-/* Channels that a task has in hand at a time. */
-static inline int64_t channels_at_once(const bn_plan *plan) {
-    return plan->form < LONG_RUNS ? plan->channels_per_tile : 1;
-}
-
-/* Columns of a row of n channels. */
+/* Columns of a row of n channels; long runs have those of a stretch, channel by channel. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
-    return n * plan->positions_per_row * plan->adjacent_columns;
+    return plan->form == LONG_RUNS ? plan->stretch
+                                   : n * plan->positions_per_row * plan->adjacent_columns;
 }
 
 #endif

@@ -1,8 +1,26 @@
-/* walk.c: the buffer in which elements are gathered that do not lie as kernels read them, and spans
- * that repeat. */
+/* walk.c: the thread's sums, the buffer in which elements are gathered that do not lie as kernels
+ * read them, and spans that repeat. */
 #include "walk.h"
 
 #include <string.h>
+
+/* The segment at element x of a run: its offset, and how many of n elements it has. */
+int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
+                      int64_t offset[BN_OPERANDS]) {
+    const bn_problem *p = plan->problem;
+    const int64_t length = p->inner[p->n_inner - 1].size, at = x % length;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        offset[o] = start[o] + at * plan->element_bytes;
+    add_offset(p->inner, p->n_inner - 1, x / length, offset);
+    return at_most(length - at, n);
+}
+
+void bn_clear_sums(const bn_walk *walk, int64_t columns) {
+    const bn_sums *sums = &walk->scratch->sums;
+    const size_t all = (size_t)(columns + BN_PAD);
+    for (int plane = 0; plane < walk->plan->planes; plane++)
+        memset(sums->plane + plane * sums->stride, 0, all * sizeof(double));
+}
 
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t repeats) {
     bn_block b = {.rows = (int)rows, .repeats = repeats, .cols = n};
@@ -29,16 +47,16 @@ static bool lines_agree(const bn_walk *walk, const int64_t pitch[BN_OPERANDS]) {
     return true;
 }
 
-void bn_write_strands(const bn_walk *walk, bn_span *span) {
+void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs) {
     span->strands = true;
-    walk->write(span, &walk->coefs[WRITE]);
+    bn_write(walk, span, coefs);
     span->strands = false;
     for (int o = 0; o < BN_OPERANDS; o++)
         span->data[o] = address(span->data[o], BN_STRANDS * span->pitch[o]);
 }
 
-void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
-                      int64_t n, bool strands) {
+void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
+                      const int64_t apart[BN_OPERANDS], int64_t n, bool strands) {
     const int64_t strand = n / BN_STRANDS;
     for (int o = 0; o < BN_OPERANDS; o++) {
         span->step[o] = apart[o];
@@ -46,10 +64,44 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN
     }
     if (strands && strand > 0 && (!span->nontemporal || lines_agree(walk, span->pitch))) {
         span->repeats = strand;
-        bn_write_strands(walk, span);
+        bn_write_strands(walk, span, coefs);
         n %= BN_STRANDS;
     }
     span->repeats = n;
     if (n > 0)
-        walk->write(span, &walk->coefs[WRITE]);
+        bn_write(walk, span, coefs);
+}
+
+/* Do strands of positions begin at one place of their pages? Then they meet in one set of the
+ * first-level cache, which is worth it only where they come from memory (measured). */
+static bool strands_meet(const bn_plan *plan, int64_t positions) {
+    const bn_axis *axis = &plan->problem->outer[0];
+    return positions / BN_STRANDS * axis->stride[BN_DIFF_DST] % PAGE_BYTES == 0;
+}
+
+/* Elements x ... x + n - 1 of the runs of so many channels at so many positions. */
+void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
+                   int64_t position, int64_t positions, int64_t x, int64_t n) {
+    const bn_plan *plan = walk->plan;
+    const int64_t together = plan->run_is_segment && plan->evenly ? positions : 1;
+    const int64_t abreast = plan->run_is_segment ? channels : 1;
+    for (int64_t c = 0; c < channels; c += abreast) {
+        const bn_coefs coefs = coefs_from(plan, &walk->coefs[WRITE], own + c);
+        for (int64_t i = 0; i < positions; i += together) {
+            int64_t start[BN_OPERANDS], offset[BN_OPERANDS];
+            run_offset(plan, from + own + c, position + i, start);
+            for (int64_t done = 0, length; done < n; done += length) {
+                length = bn_segment_at(plan, start, x + done, n - done, offset);
+                bn_span span = span_at(plan, offset, length, 0);
+                span.channels = abreast;
+                for (int o = 0; o < BN_OPERANDS; o++)
+                    span.apart[o] = plan->problem->channel.stride[o];
+                if (together > 1)
+                    bn_write_repeats(walk, &span, &coefs, plan->problem->outer[0].stride, positions,
+                                     plan->nontemporal || !strands_meet(plan, positions));
+                else
+                    bn_write(walk, &span, &coefs);
+            }
+        }
+    }
 }

@@ -24,15 +24,16 @@ typedef struct {
 typedef struct {
     const bn_plan *plan;
     bn_scratch *scratch;
-    bn_sum_kernel *sum;     /* NULL: nothing is summed */
-    bn_write_kernel *write; /* NULL: nothing is written */
+    const bn_dtype_kernels *kernels;
+    formula formula;
+    bool sums, writes;
     bn_coefs coefs[PASSES];
+    bn_sums kept; /* where sums by channel go */
 } bn_walk;
 
-/* A chunk of the n channels from `from` on; n is 1 where runs are long. */
+/* A chunk of the n channels from `from` on. */
 typedef void bn_chunk_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
-bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs;
-bn_chunk_walk bn_walk_long_runs, bn_walk_long_runs_abreast;
+bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
 
 /* ---- where things are -------------------------------------------------- */
 
@@ -68,24 +69,6 @@ static inline void run_offset(const bn_plan *plan, int64_t channel, int64_t posi
     add_offset(&plan->problem->channel, 1, channel, offset);
 }
 
-static inline void place_block(bn_block *b, const bn_plan *plan,
-                               const int64_t offset[BN_OPERANDS]) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b->data[o] = address(plan->problem->data[o], offset[o]);
-}
-
-/* All operands by the same number of bytes. */
-static inline void advance_block(bn_block *b, int64_t bytes) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b->data[o] = address(b->data[o], bytes);
-}
-
-/* Behind so many repeats. */
-static inline void step_block(bn_block *b, int64_t repeats) {
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b->data[o] = address(b->data[o], repeats * b->step[o]);
-}
-
 /* ---- what both walks do ------------------------------------------------- */
 
 /* As many of n as make whole groups of so many each, but one at least: where a piece ends must not
@@ -98,7 +81,13 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
     return (bn_sums){sums->plane + column, sums->stride, sums->group};
 }
 
-/* How a chunk's rows, or its positions of runs abreast, are cut: n strands of `length` each, but
+/* From the column, or the channel, of this number on. */
+static inline bn_coefs coefs_from(const bn_plan *plan, const bn_coefs *coefs, int64_t column) {
+    const char *first = (const char *)coefs->column + column * plan->number_bytes;
+    return (bn_coefs){first, coefs->stride, coefs->period, coefs->layout};
+}
+
+/* How a chunk's rows, or its positions of long runs, are cut: n strands of `length` each, but
  * the last of `last`. */
 typedef struct {
     int64_t length, n, last;
@@ -109,29 +98,41 @@ static inline bn_strands cut_strands(int64_t all, int64_t length) {
     return (bn_strands){length, n, all - (n - 1) * length};
 }
 
-/* How many strands have a row g. */
-static inline int64_t strands_with(const bn_strands *s, int64_t g) {
-    return g < s->last ? s->n : s->n - 1;
-}
-
 /* A span without repeats, at the same offset in all operands: so many elements, the first of
  * this column. */
 static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERANDS], int64_t cols,
                               int64_t column) {
-    bn_span span = {.repeats = 1, .cols = cols, .first = column};
+    bn_span span = {.repeats = 1, .channels = 1, .cols = cols, .first = column};
     span.nontemporal = plan->nontemporal;
     for (int o = 0; o < BN_OPERANDS; o++)
         span.data[o] = address(plan->problem->data[o], offset[o]);
     return span;
 }
 
+static inline void bn_write(const bn_walk *walk, const bn_span *span, const bn_coefs *coefs) {
+    walk->kernels->write[walk->formula](span, coefs);
+}
+
 /* Write a span as strands, its pitches apart; it ends up behind them. */
-void bn_write_strands(const bn_walk *walk, bn_span *span);
+void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs);
 
 /* Write a span n times, each so many bytes behind the one before: side by side as strands where
  * that is asked for and can be, then what is left one after the other. */
-void bn_write_repeats(const bn_walk *walk, bn_span *span, const int64_t apart[BN_OPERANDS],
-                      int64_t n, bool strands);
+void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
+                      const int64_t apart[BN_OPERANDS], int64_t n, bool strands);
+
+/* Elements x ... x + n - 1 of the runs of so many channels at so many positions, with coefficients
+ * ONE_FOR_ALL: the first channel is `own` behind the walk's, `from`. */
+void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
+                   int64_t position, int64_t positions, int64_t x, int64_t n);
+
+/* The segment at element x of a run that starts here: its offset, and how many of n elements it
+ * has. */
+int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
+                      int64_t offset[BN_OPERANDS]);
+
+/* Let the thread's sums of so many columns be zeros. */
+void bn_clear_sums(const bn_walk *walk, int64_t columns);
 
 /* The thread's buffer as a block: so many rows of n elements, one behind the other, and that so
  * many times. */

@@ -12,8 +12,11 @@
  */
 #include "walk.h"
 
+#include <string.h>
+
 /* Columns of a chunk that are one segment of each row. */
 typedef struct {
+    int64_t from;                /* the first channel in hand */
     int64_t column;              /* in the row */
     int64_t cols;                /* how many */
     int64_t within;              /* the position of the row's that they are of */
@@ -37,24 +40,30 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     /* At one place of their pages, strands meet in one set of the first-level cache. That is worth
      * it only where coefficients fill it anyway, and need not be read for every row. */
     const bool meet = strand * row % PAGE_BYTES == 0;
-    const bool far = plan->far && !walk->sum; /* what was just summed is near */
+    const bool far = plan->far && !walk->sums; /* what was just summed is near */
     if (!far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
-        walk->write(span, &walk->coefs[WRITE]);
+        bn_write(walk, span, &walk->coefs[WRITE]);
         return;
     }
     span->cols = strand * columns;
     for (int o = 0; o < BN_OPERANDS; o++)
         span->pitch[o] = strand * row;
-    bn_write_strands(walk, span);
+    bn_write_strands(walk, span, &walk->coefs[WRITE]);
     span->cols = (n - BN_STRANDS * strand) * columns;
     if (span->cols)
-        walk->write(span, &walk->coefs[WRITE]);
+        bn_write(walk, span, &walk->coefs[WRITE]);
 }
 
 /* Rows row ... row + n - 1. */
 static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
+    if (plan->writes_by_runs) {
+        const int64_t run = plan->run_length, own = s->column / run;
+        bn_write_runs(walk, s->from, own, at_least(s->cols / run, 1), row, n, s->column % run,
+                      at_most(s->cols, run));
+        return;
+    }
     const int64_t together = plan->evenly ? n : 1;
     int64_t apart[BN_OPERANDS] = {0};
     for (int o = 0; o < BN_OPERANDS && together > 1; o++)
@@ -68,17 +77,15 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
         if (plan->dense && s->cols == plan->columns)
             write_dense(walk, &span, together);
         else
-            bn_write_repeats(walk, &span, apart, together, true);
+            bn_write_repeats(walk, &span, &walk->coefs[WRITE], apart, together, true);
     }
 }
 
 /* The columns from s->column on, of a block. */
 static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
-    const bn_coefs *all = &walk->coefs[SUM];
-    const char *column = (const char *)all->column + s->column * walk->plan->number_bytes;
-    const bn_coefs coefs = {column, all->stride, all->period, all->layout};
+    const bn_coefs coefs = coefs_from(walk->plan, &walk->coefs[SUM], s->column);
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
-    walk->sum(b, &coefs, &sums);
+    walk->kernels->sum[walk->formula](b, &coefs, &sums);
 }
 
 /* So many blocks, one behind the other: the first has the row `first` of strand 0, and each row is
@@ -131,15 +138,15 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
                         int rows, int64_t blocks) {
     const bn_plan *plan = walk->plan;
     const int64_t piece =
-        walk->write ? whole_groups(PIECE_BYTES / (rows * s->cols * bn_bytes_read(plan)), BN_GROUP)
-                    : blocks;
+        walk->writes ? whole_groups(PIECE_BYTES / (rows * s->cols * bn_bytes_read(plan)), BN_GROUP)
+                     : blocks;
     for (int64_t done = 0, here; done < blocks; done += here) {
         here = at_most(piece, blocks - done);
         if (plan->evenly)
             sum_even(walk, s, strand, first + done, rows, here);
         else
             sum_uneven(walk, s, strand, first + done, rows, here);
-        for (int k = 0; walk->write && k < rows; k++)
+        for (int k = 0; walk->writes && k < rows; k++)
             write_rows(walk, s, first + k * strand + done, here);
     }
 }
@@ -147,7 +154,7 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
 /* One segment of n rows from `row` on: blocks with a row of each strand, then, where the last one
  * is shorter, with a row less. */
 static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
-    if (!walk->sum) {
+    if (!walk->sums) {
         write_rows(walk, s, row, n);
         return;
     }
@@ -174,15 +181,42 @@ static int64_t rows_end(const bn_plan *plan, int64_t row) {
     return at_most(row + plan->rows_per_chunk, plan->rows);
 }
 
+/* In a row of several positions a channel's columns are n apart: the upper half of the positions
+ * is added to the lower half, until one position is left. */
+static void keep_positions(const bn_walk *walk, int64_t n) {
+    const bn_sums *sums = &walk->scratch->sums, *kept = &walk->kept;
+    for (int64_t m = walk->plan->positions_per_row; m > 1; m -= m / 2) {
+        const bn_sums upper = sums_from(sums, (m - m / 2) * n);
+        walk->kernels->add(sums, &upper, m / 2 * n);
+    }
+    for (int plane = 0; plane < walk->plan->planes; plane++)
+        memcpy(kept->plane + plane * kept->stride, sums->plane + plane * sums->stride,
+               (size_t)n * sizeof(double));
+}
+
+/* A channel's columns are neighbours. */
+static void keep_columns(const bn_walk *walk, int64_t n) {
+    const int64_t columns = walk->plan->adjacent_columns;
+    for (int64_t c = 0; c < n; c++) {
+        const bn_sums own = sums_from(&walk->scratch->sums, c * columns);
+        const bn_sums to = sums_from(&walk->kept, c);
+        walk->kernels->sum_columns(&own, columns, &to);
+    }
+}
+
 void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
     const bn_plan *plan = walk->plan;
     const int64_t row = chunk * plan->rows_per_chunk, end = rows_end(plan, row);
     const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
-    segment s = {.column = 0};
+    segment s = {.from = from};
     add_offset(&plan->problem->channel, 1, from, s.offset);
+    if (walk->sums)
+        bn_clear_sums(walk, columns_of(plan, n));
     walk_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
     if (whole < end) /* the last row has fewer */
         walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
+    if (walk->sums)
+        keep_positions(walk, n);
 }
 
 void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
@@ -192,11 +226,15 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t ch
     const int64_t length =
         plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
     const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;
+    if (walk->sums)
+        bn_clear_sums(walk, columns_of(plan, n));
     for (int64_t c = 0; c < (plan->row_is_segment ? 1 : n); c++)
         for (int64_t i = 0; i < segments; i++) {
-            segment s = {.column = c * plan->run_length + i * length, .cols = length};
+            segment s = {.from = from, .column = c * plan->run_length + i * length, .cols = length};
             add_offset(&p->channel, 1, from + c, s.offset);
             add_offset(p->inner, p->n_inner - 1, i, s.offset);
             walk_strands(walk, &s, row, rows);
         }
+    if (walk->sums)
+        keep_columns(walk, n);
 }

@@ -1,81 +1,111 @@
-/* walk_runs.c: the long runs of one channel (LONG_RUNS, LONG_RUNS_ABREAST), folded to the
- * columns of a stretch.
+/* walk_runs.c: the long runs of many channels, each folded to the columns of a stretch.
  *
- * A block has four stretches: of one run, one behind the other, or at the same x of up to
- * four positions abreast. Runs with gaps, and positions that are not a fixed pitch apart,
- * are gathered a piece at a time before they are summed.
+ * Rows are runs at up to four positions side by side, strands of positions; where the last strand
+ * is shorter, a row less. Where a chunk has one position, they are four stretches of its run, one
+ * behind the other, and then what is left of the run:
+ *
+ *     two positions or more                      one position
+ *     row 0  ----------  ----------  -----       |row 0|row 1|row 2|row 3|row 0| ... |row 0...|
+ *     row 1  ----------  ----------  -----
+ *     row 2  ----------  ----------
+ *            repeat 0    repeat 1                 repeat 0                repeat 1 ...
+ *
+ * Kernels take all channels at once. Where they cannot, runs are brought piece by piece to a
+ * stretch's sums: runs with gaps and positions that are not a fixed pitch apart are gathered first,
+ * and what is written as well is written while it is in cache.
  */
 #include "walk.h"
 
+#include <string.h>
+
 /* What a chunk is: the same elements of the runs at neighbouring positions. */
 typedef struct {
-    int64_t channel, position, positions, x, length;
+    int64_t position, positions, x, length;
 } run_chunk;
 
-static run_chunk run_chunk_of(const bn_plan *plan, int64_t channel, int64_t chunk) {
+static run_chunk run_chunk_of(const bn_plan *plan, int64_t chunk) {
     const int64_t position = chunk / plan->chunks_per_run * plan->positions_per_chunk;
     const int64_t x = chunk % plan->chunks_per_run * plan->elements_per_chunk;
-    return (run_chunk){channel, position,
-                       at_most(plan->positions_per_chunk, plan->positions - position), x,
+    return (run_chunk){position, at_most(plan->positions_per_chunk, plan->positions - position), x,
                        at_most(plan->elements_per_chunk, plan->run_length - x)};
 }
 
-/* ---- sums --------------------------------------------------------------- */
+/* How far something lies behind something else. */
+typedef struct {
+    int64_t positions, elements;
+} distance;
 
-static void sum_blocks(const bn_walk *walk, bn_block *b, int64_t blocks) {
-    b->repeats = blocks;
-    if (blocks)
-        walk->sum(b, &walk->coefs[SUM], &walk->scratch->sums);
-    step_block(b, blocks);
-}
+/* So many rows of `cols` elements; all that `repeats` times. */
+typedef struct {
+    distance first, row, repeat;
+    int64_t rows, repeats, cols;
+} part;
 
-/* A segment of n elements: blocks of four stretches, then one of the whole stretches that are
- * left, then one of what is left of a stretch. */
-static void sum_segment(const bn_walk *walk, const bn_block *segment, int64_t n) {
-    const int64_t stretch = walk->plan->stretch, size = walk->plan->element_bytes;
-    const int64_t block = BN_ROWS * stretch;
-    const int64_t rest = n % block / stretch, tail = n % stretch;
-    bn_block b = *segment;
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        b.step[o] = block * size;
-        b.pitch[o] = stretch * size;
+/* A chunk is one part or two, in the order in which they are summed. */
+static int parts_of(const bn_plan *plan, const run_chunk *c, part parts[BN_PARTS]) {
+    const distance first = {c->position, c->x};
+    int n = 0;
+    if (c->positions == 1) {
+        const int64_t stretch = plan->stretch, block = BN_ROWS * stretch;
+        const int64_t blocks = c->length / block, rest = c->length % block;
+        if (blocks)
+            parts[n++] = (part){first, {0, stretch}, {0, block}, BN_ROWS, blocks, stretch};
+        if (rest)
+            parts[n++] = (part){{c->position, c->x + blocks * block}, {0}, {0}, 1, 1, rest};
+    } else {
+        const bn_strands s = cut_strands(c->positions, ceil_div(c->positions, BN_ROWS));
+        const distance row = {s.length, 0}, next = {1, 0};
+        parts[n++] = (part){first, row, next, s.n, s.last, c->length};
+        if (s.last < s.length)
+            parts[n++] = (part){
+                {c->position + s.last, c->x}, row, next, s.n - 1, s.length - s.last, c->length};
     }
-    b.rows = BN_ROWS;
-    b.cols = stretch;
-    sum_blocks(walk, &b, n / block);
-    b.rows = (int)rest;
-    sum_blocks(walk, &b, rest != 0);
-    for (int o = 0; o < BN_OPERANDS; o++)
-        b.data[o] = segment->data[o];
-    advance_block(&b, (n - tail) * size);
-    b.rows = 1;
-    b.cols = tail;
-    sum_blocks(walk, &b, tail != 0);
+    return n;
 }
 
-/* n elements of each row from where b's data point, a stretch at a time. */
-static void sum_abreast(const bn_walk *walk, bn_block *b, int64_t n) {
-    const int64_t stretch = walk->plan->stretch;
+/* ---- where runs have no gaps and positions a pitch ------------------------- */
+
+/* In bytes. */
+static int64_t bytes_of(const bn_plan *plan, distance d, int operand) {
+    const bn_problem *p = plan->problem;
+    const int64_t position = p->n_outer ? p->outer[0].stride[operand] : 0;
+    return d.positions * position + d.elements * plan->element_bytes;
+}
+
+/* So many repeats of a part, from repeat r on; of each row n elements, from its element x on. */
+static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, int64_t r,
+                         int64_t repeats, int64_t x, int64_t n) {
+    const distance within = {0, x};
+    bn_block b;
+    b.rows = (int)p->rows;
+    b.repeats = repeats;
+    b.cols = n;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b.pitch[o] = bytes_of(plan, p->row, o);
+        b.step[o] = bytes_of(plan, p->repeat, o);
+        b.data[o] = address(plan->problem->data[o], channel * plan->problem->channel.stride[o] +
+                                                        bytes_of(plan, p->first, o) +
+                                                        r * b.step[o] + bytes_of(plan, within, o));
+    }
+    return b;
+}
+
+/* The chunk of n channels, the first of them `own` behind the walk's. */
+static void sum_all(const bn_walk *walk, int64_t from, int64_t own, int64_t n,
+                    const run_chunk *chunk) {
+    const bn_plan *plan = walk->plan;
+    part parts[BN_PARTS];
+    bn_runs runs = {.channels = n, .parts = parts_of(plan, chunk, parts)};
+    for (int i = 0; i < runs.parts; i++)
+        runs.part[i] = block_of(plan, from + own, &parts[i], 0, parts[i].repeats, 0, parts[i].cols);
     for (int o = 0; o < BN_OPERANDS; o++)
-        b->step[o] = stretch * walk->plan->element_bytes;
-    b->cols = stretch;
-    sum_blocks(walk, b, n / stretch);
-    b->cols = n % stretch;
-    sum_blocks(walk, b, b->cols != 0);
+        runs.apart[o] = plan->problem->channel.stride[o];
+    const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
+    const bn_sums kept = sums_from(&walk->kept, own);
+    walk->kernels->sum_runs[walk->formula](&runs, &coefs, &kept);
 }
 
 /* ---- runs with gaps ----------------------------------------------------- */
-
-/* The segment at element x of a run: its offset, and how many of n elements it has. */
-static int64_t segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x,
-                          int64_t n, int64_t offset[BN_OPERANDS]) {
-    const bn_problem *p = plan->problem;
-    const int64_t length = p->inner[p->n_inner - 1].size, at = x % length;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        offset[o] = start[o] + at * plan->element_bytes;
-    add_offset(p->inner, p->n_inner - 1, x / length, offset);
-    return at_most(length - at, n);
-}
 
 /* n elements, from x on, of a run, brought together as row k of the buffer. */
 static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
@@ -84,130 +114,106 @@ static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], in
     for (int64_t done = 0, length; done < n; done += length) {
         int64_t offset[BN_OPERANDS];
         char *from[BN_OPERANDS];
-        length = segment_at(walk->plan, start, x + done, n - done, offset);
+        length = bn_segment_at(walk->plan, start, x + done, n - done, offset);
         for (int o = 0; o < BN_OPERANDS; o++)
             from[o] = address(walk->plan->problem->data[o], offset[o]);
         bn_gather(walk, from, (k * n + done) * size, length * size);
     }
 }
 
-/* ---- results ------------------------------------------------------------ */
-
-/* Elements x ... x + n - 1 of the runs of a channel at so many positions. */
-static void write_runs(const bn_walk *walk, int64_t channel, int64_t position, int64_t positions,
-                       int64_t x, int64_t n) {
-    const bn_plan *plan = walk->plan;
-    const bool together = plan->run_is_segment && plan->evenly && positions > 1;
-    for (int64_t i = 0; i < positions; i += together ? positions : 1) {
-        int64_t start[BN_OPERANDS], offset[BN_OPERANDS];
-        run_offset(plan, channel, position + i, start);
-        for (int64_t done = 0, length; done < n; done += length) {
-            length = segment_at(plan, start, x + done, n - done, offset);
-            bn_span span = span_at(plan, offset, length, 0);
-            if (together)
-                bn_write_repeats(walk, &span, plan->problem->outer[0].stride, positions, plan->far);
-            else
-                walk->write(&span, &walk->coefs[WRITE]);
-        }
-    }
-}
-
-/* ---- one run after the other --------------------------------------------- */
-
-/* Elements x ... x + n - 1 of one run: all at once where they are neighbours and nothing is to
- * be written, else in pieces. */
-static void sum_run(const bn_walk *walk, int64_t channel, int64_t position, int64_t x, int64_t n) {
-    const bn_plan *plan = walk->plan;
-    int64_t start[BN_OPERANDS];
-    run_offset(plan, channel, position, start);
-    int64_t piece = n;
-    if (!plan->run_is_segment)
-        piece = PIECE_ELEMENTS;
-    else if (walk->write)
-        piece = whole_groups(PIECE_BYTES / bn_bytes_read(plan), BN_GROUP * BN_ROWS * plan->stretch);
-    for (int64_t done = 0, length; done < n; done += length) {
-        length = at_most(piece, n - done);
-        bn_block b = {.rows = 1};
-        if (plan->run_is_segment) {
-            place_block(&b, plan, start);
-            advance_block(&b, (x + done) * plan->element_bytes);
-        } else {
-            gather_run(walk, start, x + done, length, 0);
-            b = bn_gathered_block(walk, 1, length, 1);
-        }
-        sum_segment(walk, &b, length);
-        if (walk->write)
-            write_runs(walk, channel, position, 1, x + done, length);
-    }
-}
-
-void bn_walk_long_runs(const bn_walk *walk, int64_t channel, int64_t n, int64_t chunk) {
-    const run_chunk c = run_chunk_of(walk->plan, channel, chunk);
-    (void)n;
-    if (!walk->sum)
-        write_runs(walk, channel, c.position, c.positions, c.x, c.length);
-    for (int64_t i = 0; walk->sum && i < c.positions; i++)
-        sum_run(walk, channel, c.position + i, c.x, c.length);
-}
-
-/* ---- runs abreast --------------------------------------------------------- */
-
-static bn_strands cut(const run_chunk *chunk) {
-    return cut_strands(chunk->positions, ceil_div(chunk->positions, BN_ROWS));
-}
-
-/* Make b's rows start at position g of each of n strands, at element x of the runs. Field by
- * field: a whole block, just written in parts, is slow to copy. */
-static void set_rows(bn_block *b, const bn_plan *plan, const run_chunk *chunk, const bn_strands *s,
-                     int64_t g, int64_t n, int64_t x) {
-    int64_t offset[BN_OPERANDS];
-    run_offset(plan, chunk->channel, chunk->position + g, offset);
-    b->rows = (int)n;
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        b->data[o] = address(plan->problem->data[o], offset[o] + x * plan->element_bytes);
-        b->pitch[o] = s->length * plan->problem->outer[0].stride[o];
-    }
-}
-
-/* The same rows brought together: length elements of each. */
-static bn_block gather_rows(const bn_walk *walk, const run_chunk *chunk, const bn_strands *s,
-                            int64_t g, int64_t n, int64_t x, int64_t length) {
-    for (int64_t k = 0; k < n; k++) {
+/* The same block of rows at any distance, brought together. */
+static bn_block gathered(const bn_walk *walk, int64_t channel, const part *p, int64_t r,
+                         int64_t repeats, int64_t x, int64_t n) {
+    for (int64_t i = 0; i < repeats * p->rows; i++) {
+        const int64_t k = i % p->rows, repeat = r + i / p->rows;
         int64_t start[BN_OPERANDS];
-        run_offset(walk->plan, chunk->channel, chunk->position + k * s->length + g, start);
-        gather_run(walk, start, x, length, k);
+        run_offset(walk->plan, channel,
+                   p->first.positions + k * p->row.positions + repeat * p->repeat.positions, start);
+        gather_run(walk, start,
+                   p->first.elements + k * p->row.elements + repeat * p->repeat.elements + x, n, i);
     }
-    return bn_gathered_block(walk, n, length, 1);
+    return bn_gathered_block(walk, p->rows, n, repeats);
 }
 
-/* After each piece, where both are done in one pass, it is written. */
-void bn_walk_long_runs_abreast(const bn_walk *walk, int64_t channel, int64_t n_channels,
-                               int64_t index) {
+/* ---- piece by piece --------------------------------------------------------- */
+
+/* Elements of each of a part's rows in a piece, whole groups. */
+static int64_t piece_of(const bn_walk *walk, const part *p) {
     const bn_plan *plan = walk->plan;
-    const run_chunk chunk = run_chunk_of(plan, channel, index);
-    const bool even = plan->run_is_segment && plan->evenly;
-    const bn_strands s = cut(&chunk);
-    const int64_t piece =
-        !even ? PIECE
-        : walk->write
-            ? whole_groups(PIECE_BYTES / (BN_ROWS * bn_bytes_read(plan)), BN_GROUP * plan->stretch)
-            : chunk.length;
-    (void)n_channels;
-    if (!walk->sum)
-        write_runs(walk, channel, chunk.position, chunk.positions, chunk.x, chunk.length);
-    for (int64_t g = 0; walk->sum && g < s.length; g++) {
-        const int64_t here = strands_with(&s, g);
-        for (int64_t done = 0, n; done < chunk.length; done += n) {
-            const int64_t x = chunk.x + done;
-            n = at_most(piece, chunk.length - done);
-            bn_block b;
-            if (even)
-                set_rows(&b, plan, &chunk, &s, g, here, x);
-            else
-                b = gather_rows(walk, &chunk, &s, g, here, x, n);
-            sum_abreast(walk, &b, n);
-            for (int64_t k = 0; walk->write && k < here; k++)
-                write_runs(walk, channel, chunk.position + k * s.length + g, 1, x, n);
+    const int64_t most = PIECE_BYTES / (p->rows * bn_bytes_read(plan));
+    return plan->gathers  ? PIECE
+           : walk->writes ? whole_groups(most, BN_GROUP * plan->stretch)
+                          : p->repeats * p->cols;
+}
+
+/* What was just summed. */
+static void write_piece(const bn_walk *walk, int64_t from, int64_t own, const part *p, int64_t r,
+                        int64_t repeats, int64_t x, int64_t n) {
+    const bool one_behind_the_other = p->row.positions == 0;
+    const int64_t first = p->first.elements + r * p->repeat.elements + x;
+    if (one_behind_the_other) {
+        bn_write_runs(walk, from, own, 1, p->first.positions, 1, first, repeats * p->rows * n);
+        return;
+    }
+    for (int64_t k = 0; k < p->rows; k++)
+        bn_write_runs(walk, from, own, 1, p->first.positions + k * p->row.positions + r, repeats,
+                      first, n);
+}
+
+/* Groups are of neighbouring stretches: of a row, or, where it has one alone, of repeats. */
+static void sum_pieces(const bn_walk *walk, int64_t from, int64_t own, const part *p) {
+    const bn_plan *plan = walk->plan;
+    const int64_t channel = from + own, piece = piece_of(walk, p);
+    const int64_t together = p->cols == plan->stretch ? piece / plan->stretch : 1;
+    const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
+    for (int64_t r = 0, repeats; r < p->repeats; r += repeats) {
+        repeats = at_most(together, p->repeats - r);
+        for (int64_t x = 0, n; x < p->cols; x += n) {
+            n = at_most(piece, p->cols - x);
+            const bn_block b = plan->gathers ? gathered(walk, channel, p, r, repeats, x, n)
+                                             : block_of(plan, channel, p, r, repeats, x, n);
+            walk->kernels->fold[walk->formula](&b, &coefs, &walk->scratch->sums);
+            if (walk->writes)
+                write_piece(walk, from, own, p, r, repeats, x, n);
         }
+    }
+}
+
+static void sum_by_pieces(const bn_walk *walk, int64_t from, int64_t own, const run_chunk *chunk) {
+    part parts[BN_PARTS];
+    const int n = parts_of(walk->plan, chunk, parts);
+    const bn_sums kept = sums_from(&walk->kept, own);
+    bn_clear_sums(walk, walk->plan->stretch);
+    for (int i = 0; i < n; i++)
+        sum_pieces(walk, from, own, &parts[i]);
+    walk->kernels->sum_columns(&walk->scratch->sums, walk->plan->stretch, &kept);
+}
+
+/* ---- a chunk ---------------------------------------------------------------- */
+
+/* How many channels are summed, and then written while they are in cache; 0: not even one. */
+static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk *chunk) {
+    const bn_plan *plan = walk->plan;
+    if (plan->gathers)
+        return 0;
+    if (!walk->writes)
+        return n;
+    return at_most(n, PIECE_BYTES / (chunk->positions * chunk->length * bn_bytes_read(plan)));
+}
+
+void bn_walk_long_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t index) {
+    const run_chunk chunk = run_chunk_of(walk->plan, index);
+    const int64_t in_hand = walk->sums ? channels_in_hand(walk, n, &chunk) : n;
+    for (int64_t c = 0, here; c < n; c += here) {
+        here = at_most(at_least(in_hand, 1), n - c);
+        if (walk->sums && in_hand == 0) {
+            sum_by_pieces(walk, from, c, &chunk);
+            continue;
+        }
+        if (walk->sums)
+            sum_all(walk, from, c, here, &chunk);
+        if (walk->writes)
+            bn_write_runs(walk, from, c, here, chunk.position, chunk.positions, chunk.x,
+                          chunk.length);
     }
 }

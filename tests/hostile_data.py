@@ -29,7 +29,7 @@ FORMS = {
     ),
     "short runs": ("NCX", lambda size: (35,), lambda size: (3,), 64),
     "long runs": ("NCX", lambda size: (1,), lambda size: (4096 // size + 300,), 3),
-    "long runs abreast": ("NCX", lambda size: (4,), lambda size: (1024 // size + 140,), 6),
+    "runs side by side": ("NCX", lambda size: (4,), lambda size: (1024 // size + 140,), 6),
 }
 
 

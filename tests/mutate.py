@@ -107,10 +107,10 @@ MUTANTS = [
     ),
     ("spans.inc", "if (__builtin_expect(nan, false))", "if (false)", "NaNs keep their sign"),
     (
-        "loops.inc",
-        "u[k].data[o] += b->step[o];",
-        "u[k].data[o] += b->step[BN_SRC];",
-        "strips of diff_dst stepped through as if it lay like src",
+        "runs.inc",
+        "by_repeats ? b->step[o] : STRETCH",
+        "by_repeats ? b->step[BN_SRC] : STRETCH",
+        "stretches of diff_dst stepped through as if it lay like src",
     ),
     (
         "loops.inc",
@@ -202,9 +202,9 @@ MUTANTS = [
         "chunks added in another order",
     ),
     (
-        "engine.c",
-        "sums_from(&s->sums, (m - m / 2) * n)",
-        "sums_from(&s->sums, m / 2 * n)",
+        "walk_rows.c",
+        "sums_from(sums, (m - m / 2) * n)",
+        "sums_from(sums, m / 2 * n)",
         "rows of an odd number of positions",
     ),
     (
@@ -238,9 +238,9 @@ MUTANTS = [
         "strands of diff_dst placed as if it lay like src",
     ),
     (
-        "walk_runs.c",
-        "sum_blocks(walk, &b, tail != 0);",
-        "sum_blocks(walk, &b, 0);",
+        "runs.inc",
+        "                edge(j, repeat, at, rest, &group[0]);",
+        "                ;",
         "tail of a run not summed",
     ),
     (
@@ -249,9 +249,9 @@ MUTANTS = [
         "            sum_even(walk, s, strand, first + done, rows, here);\n"
         "        else\n"
         "            sum_uneven(walk, s, strand, first + done, rows, here);\n"
-        "        for (int k = 0; walk->write && k < rows; k++)\n"
+        "        for (int k = 0; walk->writes && k < rows; k++)\n"
         "            write_rows(walk, s, first + k * strand + done, here);\n",
-        "        for (int k = 0; walk->write && k < rows; k++)\n"
+        "        for (int k = 0; walk->writes && k < rows; k++)\n"
         "            write_rows(walk, s, first + k * strand + done, here);\n"
         "        if (plan->evenly)\n"
         "            sum_even(walk, s, strand, first + done, rows, here);\n"
@@ -515,6 +515,42 @@ MUTANTS = [
         "two callers do not have all processors",
     ),
     ("spans.inc", "    if (nontemporal)\n        nontemporal_fence();", "", "no fence"),
+    (
+        "runs.inc",
+        "if (whole < BN_GROUP && rest > 0) {",
+        "if (rest > 0) {",
+        "a stretch that is cut short joins the first group",
+    ),
+    (
+        "runs.inc",
+        "c.first = NAMED(unit_coefs)(f, &edge);",
+        "c.first = c.all;",
+        "columns past a run's end add 0 * (0 - mean)",
+    ),
+    (
+        "runs.inc",
+        "runs->part[i].data[o] += runs->apart[o];",
+        "runs->part[i].data[o] += runs->apart[BN_SRC];",
+        "channels of diff_dst as far apart as those of src",
+    ),
+    (
+        "spans.inc",
+        "(const NUM *)w->coefs->column + w->channel;",
+        "(const NUM *)w->coefs->column;",
+        "runs of all channels written with the first one's coefficients",
+    ),
+    (
+        "walk_runs.c",
+        "s.n - 1, s.length - s.last, c->length};",
+        "s.n, s.length - s.last, c->length};",
+        "one row too many where the last strand is shorter",
+    ),
+    (
+        "walk_rows.c",
+        "row, n, s->column % run,",
+        "row, n, 0,",
+        "segments of a run written where it begins",
+    ),
 ]
 
 #: Where the constants stand that decide how sums are split ...

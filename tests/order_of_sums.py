@@ -6,15 +6,25 @@ order depends on nothing else. What becomes of one block is bn_ext/_verify/arith
 
 import numpy as np
 
-from bn_ext._verify.arithmetic import expected, sums_expected
+from bn_ext._verify.arithmetic import expected, folded, stretch_of, sums_expected
 from bn_ext._verify.formulas import COEFS, SUMS
 from bn_ext._verify.values import PLANES, Case
 
 ROWS = 4  # of a block, and strands of a chunk
-STRETCH_BYTES = 128
 SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 33, 129, 128 << 10
 TASKS = 64
-CHUNK_OF_A_RUN = 32768
+SHORTEST_CHUNK, LONGEST_CHUNK, PIECE = 4096, 16384, 1024
+
+
+def blocks_of_strands(n):
+    """Of so many rows: how many a block has, and the order of all rows of such blocks."""
+    if n == 0:  # a chunk's only row may have fewer positions than others
+        return
+    each = -(-n // ROWS)
+    strands = -(-n // each)
+    last = n - (strands - 1) * each
+    for from_, end, rows in ((0, last, strands), (last, each, strands - 1)):
+        yield rows, [k * each + g for g in range(from_, end) for k in range(rows)]
 
 
 class Columns:
@@ -39,15 +49,16 @@ class Columns:
 
     def strands(self, *operands):
         """All rows of (rows, columns): block g has row g of each of up to four strands."""
-        n = len(operands[0])
-        if n == 0:  # a chunk's only row may have fewer positions than others
-            return
-        each = -(-n // ROWS)
-        strands = -(-n // each)
-        last = n - (strands - 1) * each
-        for from_, end, rows in ((0, last, strands), (last, each, strands - 1)):
-            order = [k * each + g for g in range(from_, end) for k in range(rows)]
+        for rows, order in blocks_of_strands(len(operands[0])):
             self.blocks(rows, *(a[order] for a in operands))
+
+    def fold(self, rows, src, diff_dst):
+        """Repeats of so many rows of any number of elements."""
+        if src.size:
+            case = Case(
+                self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
+            )
+            self.planes = folded("backward", case, rows)["sums"]
 
     def add(self, columns, other):
         """Others to the first columns."""
@@ -101,59 +112,39 @@ def short_runs(dtype, mean, *operands):
 
 
 def long_runs(dtype, mean, *operands):
-    """One or two positions: stretches one behind the other."""
-    positions, _, run = operands[0].shape
-    stretch = STRETCH_BYTES // dtype.bits.itemsize
-    together = positions if run < CHUNK_OF_A_RUN and positions * run <= 2 * CHUNK_OF_A_RUN else 1
-    for first in range(0, positions, together):
-        for x in range(0, run, CHUNK_OF_A_RUN):
-            part = [a[first : first + together, :, x : x + CHUNK_OF_A_RUN] for a in operands]
-            yield of_each_channel(dtype, mean, part, one_by_one, stretch)
-
-
-def one_by_one(sums, stretch, src, diff_dst):
-    for run in zip(src, diff_dst, strict=True):
-        whole = len(run[0]) // stretch
-        full = whole // ROWS * ROWS
-        rows = [a[: whole * stretch].reshape(-1, stretch) for a in run]
-        sums.blocks(ROWS, *(a[:full] for a in rows))
-        sums.blocks(whole - full, *(a[full:] for a in rows))
-        if whole * stretch < len(run[0]):
-            sums.blocks(1, *(a[None, whole * stretch :] for a in run))
-
-
-def long_runs_abreast(dtype, mean, *operands):
-    """Three positions or more, up to four strands of them side by side."""
+    """(positions, channels, run) of each operand, folded to stretches."""
     positions, channels, run = operands[0].shape
-    stretch = STRETCH_BYTES // dtype.bits.itemsize
-    length = max(min(run // -(-TASKS // channels), 16384), 4096)
-    length = -(-length // 1024) * 1024
-    chunk = min(positions, ROWS * SHORTEST_STRAND)
+    length = min(run // -(-TASKS // channels), LONGEST_CHUNK)
+    length = max(length, SHORTEST_CHUNK, LONGEST_CHUNK // positions)
+    length = -(-length // PIECE) * PIECE
+    chunk = ROWS * SHORTEST_STRAND
     for first in range(0, positions, chunk):
         for x in range(0, run, length):
             part = [a[first : first + chunk, :, x : x + length] for a in operands]
-            yield of_each_channel(dtype, mean, part, abreast, stretch)
+            yield of_each_channel(dtype, mean, part)
 
 
-def abreast(sums, stretch, src, diff_dst):
-    each, whole = -(-len(src) // ROWS), src.shape[1] // stretch * stretch
-    for g in range(each):
-        runs = [a[g::each] for a in (src, diff_dst)]
-        rows = len(runs[0])
-        # Stretch by stretch, of each all rows.
-        folded = [a[:, :whole].reshape(rows, -1, stretch).swapaxes(0, 1) for a in runs]
-        sums.blocks(rows, *(a.reshape(-1, stretch) for a in folded))
-        if whole < src.shape[1]:
-            sums.blocks(rows, *(a[:, whole:] for a in runs))
-
-
-def of_each_channel(dtype, mean, operands, walk, stretch):
-    found = []
+def of_each_channel(dtype, mean, operands):
+    found, walk = [], one_behind_the_other if len(operands[0]) == 1 else abreast
     for c, m in enumerate(mean):
-        sums = Columns(dtype, np.full(stretch, m))
-        walk(sums, stretch, *(a[:, c] for a in operands))
-        found.append(sums.channels(stretch))
+        sums = Columns(dtype, np.full(stretch_of(dtype), m))
+        walk(sums, *(a[:, c] for a in operands))
+        found.append(sums.channels(stretch_of(dtype)))
     return np.hstack(found)
+
+
+def one_behind_the_other(sums, *operands):
+    """Of one run: rows are four stretches; then what is left is a row."""
+    block = ROWS * stretch_of(sums.dtype)
+    whole = operands[0].shape[1] // block * block
+    sums.fold(ROWS, *(a[0, :whole].reshape(-1, block // ROWS) for a in operands))
+    sums.fold(1, *(a[:, whole:] for a in operands))
+
+
+def abreast(sums, *operands):
+    """Rows are runs at a position of each strand."""
+    for rows, order in blocks_of_strands(len(operands[0])):
+        sums.fold(rows, *(a[order] for a in operands))
 
 
 # ---- a call ---------------------------------------------------------------------------------
@@ -169,9 +160,7 @@ def form_of(*shape):
     positions, _, run = merged(*shape)
     if run == 1:
         return channels_last
-    if run < max(256, min(16 * positions, 1024)):
-        return short_runs
-    return long_runs if positions < 3 else long_runs_abreast
+    return short_runs if run < max(48, min(16 * positions, 256)) else long_runs
 
 
 def sums_of(dtype, src, diff_dst, mean):

@@ -154,26 +154,27 @@ SHAPES = {
         *((n, 3, 5) for n in [*range(1, 26), *around(32, 36, 64)]),
         *((n, 2, 32) for n in (4, 9, 12, 20, 34, 35, 60, 64, 68)),
         *((n, 2, 6) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
-        *((9, 2 + x % 3, x) for x in [*range(2, 20), *around(32, 48, 64, 96, 128), 224, 255]),
-        *((40, 2, x) for x in (40, 511, 513, 600)),
-        *((n, 60, 49) for n in (2, 12, 40)),
-        *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),  # rows of one stretch
+        *((9, 2 + x % 3, x) for x in [*range(2, 20), *around(32, 48, 64, 96, 128), 143]),
+        *((40, 2, x) for x in (40, 128, 224, 255)),
+        *((n, 60, 46) for n in (2, 12, 40)),
+        *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
         (6, 1000, 9),
-        *((n, 1, x) for n, x in ((4, 5), (6, 35))),  # one channel: all axes are inner
+        *((n, 1, x) for n, x in ((4, 5), (6, 7))),  # one channel: all axes are inner
     ],
     "long_runs": [
-        *((n, 2, x) for n in (1, 2) for x in [*around(257, 288, 512, 768, 1024), 300, 1100]),
-        *((n, 3, x) for n in (1, 2) for x in around(2048, 4096, 8192 + 1024)),
-        *((1, 2, x) for x in around(32768, 70_000)),
-        *((2, 2, x) for x in [*around(8192, 16384), 9000, 20_000, 33_000]),
+        # One position: blocks of stretches, a stretch or more behind them, or a part of one.
+        *((1, 2, x) for x in [*around(64, 96, 128, 256, 288, 512, 768, 1024), 300, 1100]),
+        *((1, 3, x) for x in around(2048, 4096, 8192 + 1024)),
+        *((1, 2, x) for x in around(16384, 70_000)),
         *((n, 1, x) for n, x in ((300, 1), (7, 60), (5, 900))),  # one channel: all axes are inner
-    ],
-    "long_runs_abreast": [
-        *((n, 2, 420) for n in range(3, 26)),
+        # Several: rows of a stretch alone, or of groups of them, whole or not.
+        *((n, 2, 420) for n in range(2, 26)),
         *((n, 2, 512) for n in (3, 4, 8, 12, 16, 20)),
-        *((n, 2, 1024 + n) for n in [*around(132), 135, 136, 137, 140, 166]),
-        *((n, 2, x) for n in (3, 10) for x in [*around(257, 288, 512, 1024, 2048), 700]),
+        *((n, 5, x) for n in (2, 3) for x in [*around(49, 64), 100]),
+        *((n, 2, 400 + n) for n in [*around(132), 135, 136, 137, 140, 166, 265]),
+        *((n, 2, x) for n in (2, 3, 10) for x in [*around(257, 288, 512, 1024, 2048), 700]),
         *((n, 2, x) for n in (4, 14) for x in [*around(4096), 4200, 9000]),
+        *((2, 2, x) for x in [*around(8192, 16384), 9000, 20_000, 33_000]),
         (3, 33, 9000),  # chunks of more than 4096 elements
         (3, 64, 9000),  # and of more than 8192
     ],

@@ -5,20 +5,26 @@ every number of columns and every alignment.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._verify.dtypes import Array
+from bn_ext._verify.dtypes import Array, Dtype
 from bn_ext._verify.formulas import COEFS, FORMULAS, SUMS, Kernel, needs
 from bn_ext._verify.values import Case
 
-__all__ = ["GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "ring", "sums_expected"]
+__all__ = [
+    "GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "folded", "ring", "stretch_of",
+    "sums_expected", "sums_of_runs",
+]  # fmt: skip
 
 #: Rows of a block, at most, and repeats whose trees are added up before they join the sums.
 ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
+#: Bytes of a stretch, to which long runs are folded.
+STRETCH_BYTES: int = _core._kernel_interface()["stretch_bytes"]
 #: `sum_columns` keeps as many subsums, each of every eighth column, then adds them as a tree.
 SUBSUMS = 8
 
@@ -88,6 +94,47 @@ def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
             for total in _groups(term, rows):
                 _add(case, planes, s, total)
         return {"sums": planes}
+
+
+# ---- long runs ----------------------------------------------------------------
+
+
+def stretch_of(dtype: Dtype) -> int:
+    """Columns of a stretch."""
+    return STRETCH_BYTES // dtype.bits.itemsize
+
+
+def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
+    """Groups of stretches: of each repeat of so many rows, or, where it has one alone, of all."""
+    trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
+    for line in [trees.ravel()] if trees.shape[1] == stretch else trees:
+        for first in range(0, len(line), GROUP * stretch):
+            group = line[first : first + GROUP * stretch]
+            total = np.zeros(stretch, term.dtype)
+            for tree in np.pad(group, (0, -len(group) % stretch)).reshape(-1, stretch):
+                total = total + tree
+            yield total
+
+
+def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
+    """The case's sums, of a stretch, and what all rows of the operands add to them."""
+    with np.errstate(all="ignore"):
+        terms = FORMULAS[formula].terms
+        assert terms is not None
+        planes = case.planes.copy()
+        for s, term in enumerate(terms(*_given(("sum", formula), case))):
+            for total in _fold(term, rows, planes.shape[1]):
+                _add(case, planes, s, total)
+        return {"sums": planes}
+
+
+def sums_of_runs(formula: str, parts: list[tuple[Case, int]]) -> Array:
+    """(PLANES,) sums of a channel, given each part of it and its rows."""
+    planes = np.zeros((2 * SUMS, stretch_of(parts[0][0].dtype)))
+    for case, rows in parts:
+        planes = folded(formula, replace(case, planes=planes), rows)["sums"]
+    found: Array = sums_expected("sum_columns", replace(case, planes=planes), planes)["sums"][:, 0]
+    return found
 
 
 # ---- kernels that know no formula -------------------------------------------

@@ -86,13 +86,72 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
     return len(shapes) * len(lengths)
 
 
+def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
+    """The same of long runs: around ends of stretches and of groups of them too."""
+    yield from _lengths(dtype, 4)
+    unit, stretch = REGISTER // dtype.bits.itemsize, arithmetic.stretch_of(dtype)
+    for stretches in (GROUP, GROUP + 1, 2 * GROUP):
+        for beyond in (-unit, -1, 0, 1, unit, unit + 1):
+            yield stretches * stretch + beyond, 8
+
+
+def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Check long runs of every length, alignments and repeats; return the number of runs."""
+    lengths = list(_run_lengths(dtype))
+    most, stretch = max(columns for columns, _ in lengths), arithmetic.stretch_of(dtype)
+    shapes = [(1, 1), (1, GROUP), (2, 2), (3, GROUP + 1), (ROWS, 1), (ROWS, 2 * GROUP + 1)]
+    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
+    for rows, repeats in shapes:
+        case = case_of(dtype, rows * repeats, most, rng)
+        for turn, (columns, offset) in enumerate(lengths):
+            operands = memory.views(case, columns, offset, rows * repeats)
+            cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
+            coefs = case.coefs[:, turn % most, None]
+            here = replace(case.with_columns(stretch), operands=cut, coefs=coefs)
+            wanted = arithmetic.folded(
+                formula, replace(here, planes=case.planes[:, :stretch]), rows
+            )
+            running.run_sum(isa, formula, here, operands, rows, folds=True)
+            what = f"{isa} fold {formula} {dtype.name}: {repeats} x {rows} rows of {columns}"
+            _demand_sums(here, wanted, stretch, f"{what}, {offset} bytes past a boundary")
+    return len(shapes) * len(lengths)
+
+
+def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Check channels of one part and of two; return the number of runs."""
+    lengths = list(_lengths(dtype, 4))[::5]
+    most, channels = max(columns for columns, _ in lengths), 3
+    shapes: list[running.Parts] = [((ROWS, 2),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
+    for parts in shapes:
+        each = sum(rows * repeats for rows, repeats in parts)
+        case = case_of(dtype, channels * each, most, rng)
+        memory = Memory(dtype, channels * each, most)
+        for columns, offset in lengths:
+            operands = memory.views(case, columns, offset, channels * each)
+            found = np.full((len(case.planes), channels), np.nan)
+            running.run_runs(isa, formula, case, operands, parts, found)
+            kept = len(found) if dtype.loses else len(found) // 2
+            for c in range(channels):
+                row, given = c * each, []
+                for rows, repeats in parts:
+                    end = row + rows * repeats
+                    cut = {name: a[row:end, :columns] for name, a in case.operands.items()}
+                    given.append((replace(case, operands=cut, coefs=case.coefs[:, c, None]), rows))
+                    row = end
+                wanted = arithmetic.sums_of_runs(formula, given)
+                what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
+                _demand(found[:kept, c], wanted[:kept], f"{what}, channel {c}")
+    return len(shapes) * len(lengths)
+
+
 def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
     """All ways to ask for a span; rings of a period, from a column, that change with `turn`."""
     periods = (1, 2, 3, 7, 15, 33, 64, 100, most)
     period = min(periods[turn % len(periods)], most)
+    channels = 1 + turn // 2 % 2
     first = turn * 5 % (period + 1)
     for strands, nontemporal in product((False, True), repeat=2):
-        yield Span("one for all", most, turn % most, strands, nontemporal)
+        yield Span("one for all", most, turn % (most - 1), strands, nontemporal, channels)
         yield Span("as a ring", period, first, strands, nontemporal)
         if dtype.name not in PAIRED:
             yield Span("by columns", most, min(first, most - columns), strands, nontemporal)
@@ -113,7 +172,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
             operands = memory.views(case, columns, offset, rows, ahead)
             running.run_write(isa, formula, case, operands, span)
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
-            here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, columns))
+            here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, rows, columns))
             wanted = arithmetic.expected(kernel, here, rows)
             what = (
                 f"{isa} write {formula} {dtype.name}: {columns} columns, {offset} bytes past a "
@@ -166,9 +225,12 @@ def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
 def check_level(isa: str, seed: int) -> int:
     """Check every kernel of one level; return the number of runs."""
     checks: list[tuple[str, Any]] = []
+    of_pass = {
+        "sum": (check_sum_kernel, check_fold_kernel, check_runs_kernel),
+        "write": (check_write_kernel,),
+    }
     for pass_, formula in KERNELS:
-        check = {"sum": check_sum_kernel, "write": check_write_kernel}[pass_]
-        checks.append((formula, check))
+        checks += [(formula, check) for check in of_pass[pass_]]
     checks += [(name, check_sums_kernel) for name in SUMS_KERNELS]
     checks += [(name, check_expand) for name in ("expand", "ring")]
     runs = 0

@@ -21,8 +21,8 @@ SHAPES: Shapes = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"), ((5000, 16), "NXC"),
     ((700, 127), "NXC"), ((700, 128), "NXC"), ((3000, 9), "NXC"),
     ((2, 3, 5), "NCX"), ((37, 6, 7, 7), "NCX"), ((300, 3, 49), "NCX"),
-    ((4, 3, 255), "NCX"), ((4, 3, 256), "NCX"), ((20, 3, 319), "NCX"), ((20, 3, 320), "NCX"),
-    ((70, 2, 1023), "NCX"), ((70, 2, 1024), "NCX"),
+    ((2, 3, 47), "NCX"), ((2, 3, 48), "NCX"), ((9, 3, 143), "NCX"), ((9, 3, 144), "NCX"),
+    ((70, 2, 255), "NCX"), ((70, 2, 256), "NCX"), ((1, 3, 500), "NCX"), ((70, 2, 1024), "NCX"),
     ((1, 2, 70001), "NCX"), ((2, 2, 1500), "NCX"), ((2, 2, 70001), "NCX"), ((11, 1, 13), "NCX"),
     ((3, 2, 9000), "NCX"), ((9, 3, 20, 20), "NCX"), ((4, 2, 40000), "NCX"),
 ]  # fmt: skip
@@ -41,8 +41,8 @@ def _large(size: int) -> Shapes:
     ]  # fmt: skip
 
 
-#: Two runs, one chunk each, of which a chunk would hold more than one; and a last chunk whose
-#: last strand is three rows shorter than the others, where a group of blocks ends early.
+#: Two runs, whose last chunk ends within a group; and a last chunk whose last strand is three rows
+#: shorter than the others, where a group of blocks ends early.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
 
 

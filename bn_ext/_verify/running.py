@@ -13,10 +13,14 @@ from bn_ext._verify.values import Case
 
 __all__ = [
     "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Memory", "Span",
-    "run_expand", "run_sum", "run_sums", "run_write",
+    "run_expand", "run_runs", "run_sum", "run_sums", "run_write",
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
+#: Addresses, pitches and steps; repeats, rows and columns.
+Block = tuple[list[int], list[int], list[int], int, int, int]
+#: Rows and repeats of each.
+Parts = tuple[tuple[int, int], ...]
 #: {name: code} of the ways to lay out coefficients.
 LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
 #: Names of the dtypes whose rings have even columns first.
@@ -70,46 +74,78 @@ class Memory:
         return bool((self.bytes[name] == UNTOUCHED).all())
 
 
-def run_sum(
-    isa: str, formula: str, case: Case, operands: Mapping[str, Array], rows: int, calls: int = 1
-) -> None:
-    """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
-    views = [operands[name] for name in OPERANDS]
+def _block(operands: Mapping[str, Array], rows: int, first: int = 0, repeats: int = 0) -> Block:
+    """So many repeats of so many rows of (rows, columns) views, from a row on; or all."""
+    views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
-    block = (
+    return (
         [a.ctypes.data for a in views],
         [a.strides[0] for a in views],
         [rows * a.strides[0] for a in views],
-        all_rows // rows, rows, columns,
+        repeats or all_rows // rows, rows, columns,
     )  # fmt: skip
+
+
+def run_sum(
+    isa: str,
+    formula: str,
+    case: Case,
+    operands: Mapping[str, Array],
+    rows: int,
+    calls: int = 1,
+    folds: bool = False,
+) -> None:
+    """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
     _core._run_sum_kernel(
-        isa, case.dtype.name, formula, block, coefs.view(np.uint8), coefs.shape[1], case.planes,
+        isa, case.dtype.name, formula, folds, _block(operands, rows),
+        coefs.view(np.uint8), coefs.shape[1], case.planes,
         np.full_like(case.planes, np.nan), calls,
+    )  # fmt: skip
+
+
+def run_runs(
+    isa: str, formula: str, case: Case, operands: Mapping[str, Array], parts: Parts, planes: Array
+) -> None:
+    """Sum long runs of (channels x rows, columns) views; parts: rows and repeats of each."""
+    channels = planes.shape[1]
+    views = [operands[name] for name in OPERANDS]
+    each = sum(rows * repeats for rows, repeats in parts)
+    firsts = [sum(rows * repeats for rows, repeats in parts[:k]) for k in range(len(parts))]
+    _core._run_runs_kernel(
+        isa, case.dtype.name, formula,
+        [_block(operands, *part) for part in
+         ((rows, first, repeats) for (rows, repeats), first in zip(parts, firsts, strict=True))],
+        [each * a.strides[0] for a in views],
+        np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), planes,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Span:
-    """How a span is asked for: its coefficients, and the column that its elements start at."""
+    """How a span is asked for: its coefficients, and the column that its elements start at.
+
+    One for all: rows belong to so many channels in turn, the first of them to the one of `first`.
+    """
 
     layout: str
     period: int
     first: int
     strands: bool = False
     nontemporal: bool = False
+    channels: int = 1
 
-    def coefs_of(self, coefs: Array, columns: int) -> Array:
-        """The coefficients of each of so many elements, of a ring's columns."""
+    def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
+        """The coefficients of each of so many elements of each row, of a ring's columns."""
         if self.layout == "one for all":
-            return coefs[:, self.first : self.first + 1]
+            return coefs[:, self.first + np.arange(rows) % self.channels, None]
         return coefs[:, (self.first + np.arange(columns)) % self.period]
 
 
 def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
     """Planes of coefficients as kernels.h describes them, and the period."""
     if span.layout == "one for all":
-        return np.ascontiguousarray(span.coefs_of(coefs, 1)), 1
+        return np.ascontiguousarray(span.coefs_of(coefs, span.channels, 1)[:, :, 0]), 1
     if span.layout == "by columns":
         return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
@@ -129,15 +165,17 @@ def run_write(
     """Write (rows, columns) views of memory: each row is a repeat, of each strand if there are."""
     views = [operands[name] for name in OPERANDS]
     rows, columns = views[0].shape
-    repeats = rows // STRANDS if span.strands else rows
+    each = rows // STRANDS if span.strands else rows
     coefs, period = _laid_out(span, case.dtype, case.coefs)
     _core._run_write_kernel(
         isa, case.dtype.name, formula,
         (
             [a.ctypes.data for a in views],
+            [span.channels * a.strides[0] for a in views],
             [a.strides[0] for a in views],
-            [repeats * a.strides[0] for a in views],
-            repeats, columns, span.first, span.strands, span.nontemporal,
+            [each * a.strides[0] for a in views],
+            each // span.channels, span.channels, columns, span.first, span.strands,
+            span.nontemporal,
         ),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
     )  # fmt: skip

@@ -54,9 +54,13 @@ INLINE int first_of(unsigned operands) {
 #include "kernels/loops.inc"
 
 #define SUM_KERNEL(x, f, summed)   [f] = sum_##summed##_##x,
+#define FOLD_KERNEL(x, f, summed)  [f] = fold_##summed##_##x,
+#define RUNS_KERNEL(x, f, summed)  [f] = sum_runs_##summed##_##x,
 #define WRITE_KERNEL(x, f, summed) [f] = write_##f##_##x,
 #define KERNELS(code, x, ...)                                                                      \
     [code] = {.sum = {FORMULA_TABLE(SUM_KERNEL, x)},                                               \
+              .fold = {FORMULA_TABLE(FOLD_KERNEL, x)},                                             \
+              .sum_runs = {FORMULA_TABLE(RUNS_KERNEL, x)},                                         \
               .write = {FORMULA_TABLE(WRITE_KERNEL, x)},                                           \
               .add = add_##x,                                                                      \
               .sum_columns = sum_columns_##x,                                                      \

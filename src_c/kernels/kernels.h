@@ -24,6 +24,18 @@ typedef struct {
     int rows;
 } bn_block;
 
+/* What is summed of long runs: each of so many channels, `apart` bytes from one to the next, has
+ * these blocks, whose rows are parts of its runs: of any number of columns, which are folded to
+ * those of a stretch. */
+enum { BN_PARTS = 2 };
+
+typedef struct {
+    bn_block part[BN_PARTS];
+    int64_t apart[BN_OPERANDS];
+    int64_t channels;
+    int parts;
+} bn_runs;
+
 /* What is written: so many contiguous elements, `repeats` times in all, each `step` bytes behind
  * the one before; with `strands`, BN_STRANDS of all that, `pitch` bytes apart. Element i belongs to
  * column first + i, which goes round where coefficients do. A kernel touches no byte outside. With
@@ -33,8 +45,9 @@ enum { BN_STRANDS = 4 };
 typedef struct {
     char *data[BN_OPERANDS];
     int64_t step[BN_OPERANDS];
+    int64_t apart[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
-    int64_t repeats, cols, first;
+    int64_t repeats, channels, cols, first;
     bool strands, nontemporal;
 } bn_span;
 
@@ -71,10 +84,18 @@ typedef struct {
 } bn_sums;
 
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
+typedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
+
+    /* Long runs, with coefficients ONE_FOR_ALL: add a block of one channel to a stretch's sums. Or
+     * sum all of several channels: theirs are the columns of `sums`, which are set; the blocks end
+     * up behind the last. */
+    bn_sum_kernel *fold[FORMULAS];
+    bn_sum_runs_kernel *sum_runs[FORMULAS];
+
     bn_write_kernel *write[FORMULAS];
 
     /* Add n columns of sums to n others. */
