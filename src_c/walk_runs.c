@@ -14,9 +14,8 @@
  * stretch's sums: runs with gaps and positions that are not a fixed pitch apart are gathered first,
  * and what is written as well is written while it is in cache.
  */
+#include "machine.h"
 #include "walk.h"
-
-#include <string.h>
 
 /* What a chunk is: the same elements of the runs at neighbouring positions. */
 typedef struct {
@@ -164,7 +163,7 @@ static void write_piece(const bn_walk *walk, int64_t from, int64_t own, const pa
 static void sum_pieces(const bn_walk *walk, int64_t from, int64_t own, const part *p) {
     const bn_plan *plan = walk->plan;
     const int64_t channel = from + own, piece = piece_of(walk, p);
-    const int64_t together = p->cols == plan->stretch ? piece / plan->stretch : 1;
+    const int64_t together = at_least(piece / p->cols, 1);
     const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
     for (int64_t r = 0, repeats; r < p->repeats; r += repeats) {
         repeats = at_most(together, p->repeats - r);
@@ -198,7 +197,7 @@ static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk 
         return 0;
     if (!walk->writes)
         return n;
-    return at_most(n, PIECE_BYTES / (chunk->positions * chunk->length * bn_bytes_read(plan)));
+    return at_most(n, bn_l2_bytes() / 2 / (chunk->positions * chunk->length * bn_bytes_read(plan)));
 }
 
 void bn_walk_long_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t index) {
