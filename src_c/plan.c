@@ -231,7 +231,7 @@ static bool past_the_cache(const bn_plan *plan) {
  * two ends. Where they are stored past the cache, ends are dear. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384 }; /* bytes of a run (measured) */
-    return !plan->nontemporal && plan->run_length * plan->element_bytes >= WORTH_ENDS;
+    return plan->run_length * plan->element_bytes >= WORTH_ENDS;
 }
 
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
