@@ -9,9 +9,10 @@ from . import pages, rows
 
 def cell(r):
     """How many times the floor, and how many times faster than the best peer in this layout."""
-    ours = r["seconds"]["bn_ext"]
-    seconds, name = rows.best_peer(r)
-    return f"{ours / rows.floor(r):.2f}", f"{seconds / ours:.1f} ({name})"
+    floors = [r["seconds"][name] / rows.floor(r) for name in (rows.FRESH, "bn_ext")]
+    return "{:.2f}, {:.2f}".format(
+        *floors
+    ), f"{rows.over_best_peer(r):.1f} ({rows.best_peer(r)[1]})"
 
 
 def table(found):

@@ -3,15 +3,17 @@
 import math
 import statistics
 
-from bn_ext._bench.peers import PEERS
+from bn_ext._bench.peers import PEERS, bn_ext_call
 from bn_ext._bench.pictures import picture
 from bn_ext._bench.timing import markdown, row
 
-from . import bare_loops, onednn
+from . import bare_loops, onednn, places
 
 #: What reads and writes as many bytes as it must and computes nothing.
 FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
 LOOPS = ("two", "three", "five")
+#: Our own call with fresh outputs, as peers return them: what they are compared with.
+FRESH = "bn_ext, fresh"
 #: A peer in a layout of its own: shown, but no bound for calls on the arrays one has.
 OTHER_LAYOUT = "oneDNN blocked"
 
@@ -23,13 +25,17 @@ def onednn_blocked_call(problem, threads, mode):
 
 ALL_PEERS = {**PEERS, "oneDNN": onednn.call, OTHER_LAYOUT: onednn_blocked_call}
 
-HEADING = """# Benchmarks
+HEADING = f"""# Benchmarks
 
 Times are multiples of the memory floor: a loop that reads src and diff_dst and writes diff_src, on
 the same arrays with the same threads (for frozen-src, where src is not read: a loop that reads
 diff_dst and writes diff_src). The loop `five` reads both twice, as two passes must when nothing
-stays in cache. The calls of a row are interleaved; the shortest time of each is shown. Written by
-`python -m benchmarks`.
+stays in cache. Arrays lie where NumPy puts large ones, 16 bytes past a page. The calls of a row are
+interleaved; the shortest time of each is shown, of bn_ext the median too. `bn_ext` writes to given
+arrays (`out=`); with fresh ones, as peers return them, it is "{FRESH}", which is what peers are
+compared with. "over places" is the worst time over the best with arrays at seven places of their
+pages, outputs given. "oneDNN blocked" needs arrays in a layout of its own, and is not compared.
+Written by `python -m benchmarks`.
 
 """
 
@@ -40,13 +46,17 @@ PICTURE = "bar chart of times as multiples of the memory floor"
 def measure(case, names, library, seconds, say):
     """One row: the gradient, the bare loops, and peers."""
 
-    def loops(problem, threads):
-        return {name: bare_loops.loop(library, name, problem, threads) for name in LOOPS if library}
+    def more(problem, threads):
+        loops = {
+            name: bare_loops.loop(library, name, problem, threads) for name in LOOPS if library
+        }
+        return {FRESH: bn_ext_call(problem, threads, case.mode, fresh=True), **loops}
 
     chosen = {name: ALL_PEERS[name] for name in names}
-    found = row(case, seconds, lambda name, why: say(f"{name}: {why}, skipped"), chosen, loops)
+    found = row(case, seconds, lambda name, why: say(f"{name}: {why}, skipped"), chosen, more)
     names[:] = chosen
-    return found
+    at = places.measure(case, None, seconds / 2)["bn_ext"]
+    return {**found, "places": {str(place): least for place, (least, _) in at.items()}}
 
 
 def floor(r):
@@ -58,9 +68,19 @@ def best_peer(r):
     others = [
         (seconds, name)
         for name, seconds in r["seconds"].items()
-        if name not in ("bn_ext", *LOOPS, OTHER_LAYOUT)
+        if name not in ("bn_ext", FRESH, *LOOPS, OTHER_LAYOUT)
     ]
     return min(others, default=(math.nan, ""))
+
+
+def over_best_peer(r):
+    """How many times faster than it, with fresh outputs."""
+    return best_peer(r)[0] / r["seconds"][FRESH]
+
+
+def over_places(r):
+    """Worst time over best."""
+    return max(r["places"].values()) / min(r["places"].values())
 
 
 def groups(rows):
@@ -76,16 +96,18 @@ def summary(rows):
     """Markdown: a line for each group."""
     heading = [
         "mode", "set", "layout", "dtype", "threads", "x floor (geometric mean)", "worst row",
-        "best peer / bn_ext (geometric mean)", "worst row",
+        "best peer / bn_ext (geometric mean)", "worst row", "torch / bn_ext", "over places, worst",
     ]  # fmt: skip
     lines = []
     for key, mine in groups(rows).items():
         ours = [r["seconds"]["bn_ext"] for r in mine]
         floors = [t / floor(r) for t, r in zip(ours, mine, strict=True)]
-        peer = [best_peer(r)[0] / t for t, r in zip(ours, mine, strict=True) if best_peer(r)[1]]
+        peer = [over_best_peer(r) for r in mine if best_peer(r)[1]]
+        torch = [t["torch"] / t[FRESH] for t in (r["seconds"] for r in mine) if "torch" in t]
         cells = [statistics.geometric_mean(floors), max(floors)]
-        cells += [statistics.geometric_mean(peer), min(peer)] if peer else []
-        lines.append([*key, *(f"{c:.2f}" for c in cells)] + [""] * (4 - len(cells)))
+        cells += [statistics.geometric_mean(peer), min(peer)] if peer else [None] * 2
+        cells += [statistics.geometric_mean(torch) if torch else None, max(map(over_places, mine))]
+        lines.append([*key, *("" if c is None else f"{c:.2f}" for c in cells)])
     return markdown(heading, lines)
 
 
@@ -97,9 +119,11 @@ def table(rows):
     for r in rows:
         times = r["seconds"]
         cells = [f"{times[n] / floor(r):.2f}" if n in times else "" for n in names]
+        cells[1:1] = [f"{r['medians']['bn_ext'] / floor(r):.2f}", f"{over_places(r):.2f}"]
         facts = [r["layout"], r["dtype"], r["threads"], f"{1e3 * floor(r):.3f}"]
         lines.append([" x ".join(map(str, r["shape"])), *facts, *cells])
     heading = ["shape (N, C, ...)", "layout", "dtype", "threads", "floor, ms", *names]
+    heading[6:6] = ["median", "over places"]
     return markdown(heading, lines)
 
 

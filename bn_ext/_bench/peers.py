@@ -41,8 +41,8 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
-    """One call, with the outputs given."""
+def bn_ext_call(problem: Problem, threads: int, mode: Mode, fresh: bool = False) -> Call:
+    """One call, with the outputs given, or with fresh ones, as peers return them."""
     out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
     # If this is the default, let the package choose: it gives a small problem one thread.
     num_threads = None if threads == _core._default_threads() else threads
@@ -53,7 +53,7 @@ def bn_ext_call(problem: Problem, threads: int, mode: Mode) -> Call:
         data_format=problem.layout,
         is_training=mode == "training",
         param_grads=mode != "frozen-src",
-        out=out,
+        out=None if fresh else out,
         num_threads=num_threads,
     )
 
