@@ -161,8 +161,12 @@ static void take_items(bn_team *team, void *scratch, int pass, int me) {
         const int whose = (me + turn) % shares;
         const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
         atomic_llong *next = &team->cursors[pass * team->threads + whose].next;
-        for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < to - from;)
-            one_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
+        /* Shares that are done are only read, so that their cursors' lines stay in every cache. */
+        while (atomic_load_explicit(next, memory_order_relaxed) < to - from) {
+            const int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+            if (i < to - from)
+                one_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
+        }
     }
 }
 
