@@ -12,8 +12,10 @@ from . import bare_loops, onednn, places
 #: What reads and writes as many bytes as it must and computes nothing.
 FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
 LOOPS = ("two", "three", "five")
-#: Our own call with fresh outputs, as peers return them: what they are compared with.
+#: Our own call with fresh outputs, as peers return them ...
 FRESH = "bn_ext, fresh"
+#: ... but for those that write to given ones.
+GIVEN_OUTPUTS = {"oneDNN"}
 #: A peer in a layout of its own: shown, but no bound for calls on the arrays one has.
 OTHER_LAYOUT = "oneDNN blocked"
 
@@ -32,8 +34,8 @@ the same arrays with the same threads (for frozen-src, where src is not read: a 
 diff_dst and writes diff_src). The loop `five` reads both twice, as two passes must when nothing
 stays in cache. Arrays lie where NumPy puts large ones, 16 bytes past a page. The calls of a row are
 interleaved; the shortest time of each is shown, of bn_ext the median too. `bn_ext` writes to given
-arrays (`out=`); with fresh ones, as peers return them, it is "{FRESH}", which is what peers are
-compared with. "over places" is the worst time over the best with arrays at seven places of their
+arrays (`out=`), as oneDNN does; with fresh ones, as the other peers return them, it is "{FRESH}".
+Each peer is compared with the call that does the same. "over places" is the worst time over the best with arrays at seven places of their
 pages, outputs given. "oneDNN blocked" needs arrays in a layout of its own, and is not compared.
 Written by `python -m benchmarks`.
 
@@ -63,19 +65,17 @@ def floor(r):
     return r["seconds"].get(FLOORS[r["mode"]], math.nan)
 
 
-def best_peer(r):
-    """(seconds, name) of the fastest call in this layout that is not ours."""
-    others = [
-        (seconds, name)
-        for name, seconds in r["seconds"].items()
-        if name not in ("bn_ext", FRESH, *LOOPS, OTHER_LAYOUT)
-    ]
-    return min(others, default=(math.nan, ""))
+def over_peers(r):
+    """How many times faster than each peer that has these arrays, with outputs as it has them."""
+    times = r["seconds"]
+    ours = {name: times["bn_ext" if name in GIVEN_OUTPUTS else FRESH] for name in times}
+    others = [name for name in times if name not in ("bn_ext", FRESH, *LOOPS, OTHER_LAYOUT)]
+    return {name: times[name] / ours[name] for name in others}
 
 
 def over_best_peer(r):
-    """How many times faster than it, with fresh outputs."""
-    return best_peer(r)[0] / r["seconds"][FRESH]
+    """(how many times faster than the peer of which that is least, its name)."""
+    return min(((ratio, name) for name, ratio in over_peers(r).items()), default=(math.nan, ""))
 
 
 def over_places(r):
@@ -102,8 +102,8 @@ def summary(rows):
     for key, mine in groups(rows).items():
         ours = [r["seconds"]["bn_ext"] for r in mine]
         floors = [t / floor(r) for t, r in zip(ours, mine, strict=True)]
-        peer = [over_best_peer(r) for r in mine if best_peer(r)[1]]
-        torch = [t["torch"] / t[FRESH] for t in (r["seconds"] for r in mine) if "torch" in t]
+        peer = [over_best_peer(r)[0] for r in mine if over_peers(r)]
+        torch = [over_peers(r)["torch"] for r in mine if "torch" in over_peers(r)]
         cells = [statistics.geometric_mean(floors), max(floors)]
         cells += [statistics.geometric_mean(peer), min(peer)] if peer else [None] * 2
         cells += [statistics.geometric_mean(torch) if torch else None, max(map(over_places, mine))]
