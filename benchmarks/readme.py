@@ -8,11 +8,10 @@ from . import pages, rows
 
 
 def cell(r):
-    """How many times the floor, and how many times faster than the best peer in this layout."""
+    """Times the floor, outputs fresh and given; how many times faster than the best peer."""
     floors = [r["seconds"][name] / rows.floor(r) for name in (rows.FRESH, "bn_ext")]
-    return "{:.2f}, {:.2f}".format(
-        *floors
-    ), f"{rows.over_best_peer(r):.1f} ({rows.best_peer(r)[1]})"
+    ratio, name = rows.over_best_peer(r)
+    return "{:.2f}, {:.2f}".format(*floors), f"{ratio:.1f} ({name})"
 
 
 def table(found):
