@@ -35,9 +35,9 @@ diff_dst and writes diff_src). The loop `five` reads both twice, as two passes m
 stays in cache. Arrays lie where NumPy puts large ones, 16 bytes past a page. The calls of a row are
 interleaved; the shortest time of each is shown, of bn_ext the median too. `bn_ext` writes to given
 arrays (`out=`), as oneDNN does; with fresh ones, as the other peers return them, it is "{FRESH}".
-Each peer is compared with the call that does the same. "over places" is the worst time over the best
-with arrays at seven places of their pages, outputs given. "oneDNN blocked" needs arrays in a layout
-of its own, and is not compared. Written by `python -m benchmarks`.
+Each peer is compared with the call that does the same. "over places" is the worst time over the
+best with arrays at seven places of their pages, outputs given. "oneDNN blocked" needs arrays in a
+layout of its own, and is not compared. Written by `python -m benchmarks`.
 
 """
 
