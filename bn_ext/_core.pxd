@@ -59,6 +59,7 @@ cdef extern from "bn.h" nogil:
 
 cdef extern from "machine.h" nogil:
     void bn_set_cpu_quota(int threads)
+    void bn_set_threads_limit(int threads)
     int bn_default_threads()
     c_bool bn_has_openmp()
     uintptr_t bn_openmp_address()

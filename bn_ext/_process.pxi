@@ -18,6 +18,11 @@ def _set_cpu_quota(int threads):
     bn_set_cpu_quota(threads)
 
 
+def _set_threads_limit(int threads):
+    """Where there is no OpenMP, which has a limit of its own."""
+    bn_set_threads_limit(threads)
+
+
 def _cache_sizes():
     """(bytes of a core's second-level cache, of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()

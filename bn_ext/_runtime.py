@@ -213,10 +213,8 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if _core._forked():
+    if _core._forked() and _core._has_openmp():
         return "the fork of this process (a copied OpenMP pool would hang)"
-    if not _core._has_openmp():
-        return "a build without OpenMP"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if threads == _QUOTA and (cpus is None or threads < cpus):
@@ -225,7 +223,22 @@ def _threads_set_by(threads: int) -> str:
         return "the number of CPUs that this process may use"
     if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
         return "OMP_NUM_THREADS"
+    if not _core._has_openmp():
+        return "threadpoolctl"
     return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
+
+
+def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
+    """Let what limits OpenMP's threads elsewhere limit those of a build without it."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    _core._set_threads_limit(int(first) if first.isdecimal() else 0)
+    try:
+        import threadpoolctl
+    except ImportError:
+        return
+    from bn_ext._threadpoolctl import Controller
+
+    threadpoolctl.register(Controller)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -299,3 +312,5 @@ if _FORCED_ISA is not None:
     _force_isa(_FORCED_ISA)
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)
+if not TYPE_CHECKING and not _core._has_openmp():
+    _limit_own_threads()

@@ -1,4 +1,5 @@
 /* machine.c: CPUs, caches and forks. */
+#define _GNU_SOURCE /* CPU_COUNT */
 #include "machine.h"
 
 #include <stdatomic.h>
@@ -12,9 +13,15 @@
 #ifdef __linux__
 #include <stdio.h>
 #endif
-#ifndef _WIN32
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#define BN_EXPORTED __declspec(dllexport)
+#else
 #include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
+#define BN_EXPORTED __attribute__((visibility("default")))
 #endif
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -64,20 +71,59 @@ uintptr_t bn_openmp_address(void) {
 #endif
 }
 
+#ifndef _OPENMP
+/* CPUs that this process may run on. */
+static int processors(void) {
+#ifdef _WIN32
+    DWORD_PTR mine, all;
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine)
+        return __builtin_popcountll(mine);
+    return 1;
+#else
+#ifdef CPU_COUNT
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+#endif
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+}
+#endif
+
+/* 0: none. */
+static atomic_int threads_limit;
+
+/* Exported, for threadpoolctl, from builds without OpenMP: what omp_set_num_threads is to others.
+ */
+#ifndef _OPENMP
+BN_EXPORTED void bn_ext_set_num_threads(int threads) {
+    bn_set_threads_limit(threads);
+}
+
+BN_EXPORTED int bn_ext_get_num_threads(void) {
+    return bn_default_threads();
+}
+#endif
+
+void bn_set_threads_limit(int threads) {
+    atomic_store(&threads_limit, threads > 0 ? threads : 0);
+}
+
 int bn_default_threads(void) {
+#ifdef _OPENMP
+    const int own = omp_get_num_procs(), limit = omp_get_max_threads();
     if (bn_forked())
         return 1;
-#ifdef _OPENMP
-    int threads = omp_get_max_threads();
-    const int processors = omp_get_num_procs(), quota = atomic_load(&cpu_quota);
-    if (processors < threads)
-        threads = processors;
+#else
+    const int own = processors(), limit = atomic_load(&threads_limit);
+#endif
+    const int quota = atomic_load(&cpu_quota);
+    int threads = own;
+    if (limit > 0 && limit < threads)
+        threads = limit;
     if (quota > 0 && quota < threads)
         threads = quota;
     return threads < 1 ? 1 : threads;
-#else
-    return 1;
-#endif
 }
 
 /* ---- caches -------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* pool.c: how many threads a call gets, and that they can be started.
+/* pool.c: how many threads a call gets, and where the compiler has OpenMP, a region of it.
+ * Elsewhere workers.c has threads of our own.
  *
  * A call takes its share of the CPUs where several run at once, and never asks OpenMP's
  * runtime for threads that the system would not start. Nothing decided here can change a bit
@@ -48,7 +49,7 @@ static int shared_with_others(int threads) {
 }
 
 static int threads_wanted(int num_threads, int64_t elements) {
-    if (bn_forked() || !bn_has_openmp())
+    if (bn_forked() && bn_has_openmp())
         return 1;
     if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
@@ -253,8 +254,9 @@ static int startable(int wanted) {
  * region. It is unlocked inside the region, when all threads are there. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-/* If it sets *grows, the caller holds `growing`. */
-int bn_startable_team(int threads, bool *grows) {
+/* How many threads, at most so many, a region can be entered with. If it sets *grows, the caller
+ * holds `growing`. */
+static int startable_team(int threads, bool *grows) {
     enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
     if (threads == 1)
         return 1;
@@ -286,25 +288,46 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-void bn_team_is_there(void) {
+static void team_is_there(void) {
     pthread_mutex_unlock(&growing);
 }
 
 /* A team of one leaves the pool as it was. */
-void bn_remember_team(int threads) {
+static void remember_team(int threads) {
     if (threads > 1)
         pool_size = threads;
 }
-#else
-int bn_startable_team(int threads, bool *grows) {
+#elif defined(_OPENMP)
+static int startable_team(int threads, bool *grows) {
     (void)grows;
     return threads;
 }
 
-void bn_team_is_there(void) {
+static void team_is_there(void) {
 }
 
-void bn_remember_team(int threads) {
+static void remember_team(int threads) {
     (void)threads;
+}
+#endif
+
+#ifdef _OPENMP
+void bn_run_team(int threads, bn_team_work *work, void *argument) {
+    bool grows = false;
+    threads = startable_team(threads, &grows);
+    if (threads == 1) {
+        work(argument, 0);
+        return;
+    }
+    atomic_int entered = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        const int me = omp_get_thread_num();
+        if (me == 0 && grows)
+            team_is_there();
+        atomic_fetch_add(&entered, 1);
+        work(argument, me);
+    }
+    remember_team(atomic_load(&entered));
 }
 #endif

@@ -1,4 +1,4 @@
-/* pool.h: how many threads a call gets, and that they can be started. See pool.c. */
+/* pool.h: how many threads a call gets, and a function on as many. See pool.c and workers.c. */
 #ifndef BN_POOL_H
 #define BN_POOL_H
 
@@ -10,11 +10,10 @@
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
 
-/* How many threads, at most so many, a parallel region can be entered with. If that sets *grows,
- * which must be false before, the region's first thread must call bn_team_is_there. */
-int bn_startable_team(int threads, bool *grows);
-void bn_team_is_there(void);
-/* The region has ended: so many threads took part. */
-void bn_remember_team(int threads);
+/* Run work(argument, me) once for each me from 0 up to less than `threads`, at the same time, and
+ * wait until all have ended. The calling thread's is 0; others are left out if their threads
+ * cannot be had, or come when the caller is done. */
+typedef void bn_team_work(void *argument, int me);
+void bn_run_team(int threads, bn_team_work *work, void *argument);
 
 #endif

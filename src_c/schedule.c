@@ -30,14 +30,8 @@
 #include "fp_mode.h"
 #include "machine.h"
 #include "pool.h"
+#include "relax.h"
 #include "sizes.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#ifndef _WIN32
-#include <sched.h>
-#endif
 
 static _Thread_local int last_threads;
 static _Thread_local int64_t last_tasks;
@@ -66,26 +60,8 @@ typedef struct {
     atomic_int entered;
     atomic_llong *left; /* per tile: first tasks still running or to come; -1: finished */
     cursor *cursors;    /* (BOTH_PASSES, threads) */
+    char *scratch;      /* each thread's */
 } bn_team;
-
-/* How often a waiting thread looks before it offers its CPU to others: as often as libgomp's idle
- * threads are made to (docs/design.md, "Threads"). */
-enum { LOOKS = 1000 };
-
-static void relax(int *tries) {
-    if (++*tries > LOOKS) {
-        *tries = LOOKS;
-#ifndef _WIN32
-        sched_yield();
-#endif
-        return;
-    }
-#if defined(__x86_64__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
 
 static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
@@ -170,10 +146,11 @@ static void take_items(bn_team *team, void *scratch, int pass, int me) {
     }
 }
 
-static void work_through(bn_team *team, char *scratch, int me) {
+static void work_through(void *team_, int me) {
+    bn_team *team = team_;
     const uint64_t mode = fp_mode_enter();
+    char *scratch = team->scratch + team->s->scratch_bytes * (size_t)me;
     atomic_fetch_add(&team->entered, 1);
-    scratch += team->s->scratch_bytes * (size_t)me;
     team->s->start(team->s->work, scratch);
     take_items(team, scratch, FIRST_PASS, me);
     take_items(team, scratch, SECOND_PASS, me);
@@ -209,8 +186,6 @@ static order choose_order(const bn_schedule *s, int threads) {
 
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
-    bool grows = false;
-    threads = bn_startable_team(threads, &grows);
     bn_team team = {.s = s, .order = choose_order(s, threads), .threads = threads};
     if (threads > 1)
         team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);
@@ -218,25 +193,13 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     char *aligned = on_line(memory);
     team.left = (atomic_llong *)aligned;
     team.cursors = (cursor *)(aligned + counters_size(s));
-    char *scratch = (char *)(team.cursors + BOTH_PASSES * threads);
+    team.scratch = (char *)(team.cursors + BOTH_PASSES * threads);
     for (int64_t t = 0; t < s->tiles; t++)
         atomic_init(&team.left[t], s->tasks);
     for (int i = 0; i < BOTH_PASSES * threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
-#ifdef _OPENMP
-    if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-        {
-            const int me = omp_get_thread_num();
-            if (me == 0 && grows)
-                bn_team_is_there();
-            work_through(&team, scratch, me);
-        }
-        bn_remember_team(atomic_load(&team.entered));
-    } else
-#endif
-        work_through(&team, scratch, 0);
+    bn_run_team(threads, work_through, &team);
 
     last_threads = atomic_load(&team.entered);
     last_tasks = s->tiles * s->tasks;

@@ -201,10 +201,9 @@ def test_info(capsys):
 
 def test_info_without_openmp(capsys, monkeypatch):
     monkeypatch.setattr(_runtime._core, "_has_openmp", lambda: False)
-    monkeypatch.setattr(_runtime._core, "_default_threads", lambda: 1)
     monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: [])
     _, out, _ = run(capsys, "info")
-    assert "1 thread, set by a build without OpenMP" in out
+    assert "none: threads of its own" in out
     assert "idle threads" not in out
 
 

@@ -30,6 +30,8 @@ ELSEWHERE = {
         "src_c/kernels/vec_sse2.h",
     ],
     "test_plan.py": ["src_c/sizes.h"],
+    "test_schedule.py": ["src_c/relax.h"],
+    "test_workers.py": ["bn_ext/_threadpoolctl.py"],
     "test_walks.py": [
         "src_c/walk.c",
         "src_c/walk.h",

@@ -73,13 +73,11 @@ print(right, call(40000, num_threads=4))
     assert printed[0] == "30"
 
 
-@needs_openmp
 def test_omp_num_threads_beyond_the_cpus():
     code = CALL + "print(_core._default_threads())"
     assert int(in_new_process(code, OMP_NUM_THREADS="1000")[0]) <= CPUS
 
 
-@needs_openmp
 def test_quota_of_the_container(rng):
     p = Problem(rng, LARGE, "NXC")
     try:

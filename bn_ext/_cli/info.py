@@ -38,7 +38,8 @@ def info(options: argparse.Namespace) -> int:
         "level": f"{config['isa']}, {forced}; available: {', '.join(config['available_isas'])}",
         "threads": f"{config['default_threads']} {threads}, set by {config['threads_set_by']}",
         "caches": f"{l2 >> 10} KiB second-level, {last_level >> 10} KiB last-level",
-        "OpenMP": ", ".join(config["openmp_libraries"]) or str(config["openmp"]),
+        "OpenMP": ", ".join(config["openmp_libraries"])
+        or ("linked" if config["openmp"] else "none: threads of its own"),
         "idle threads": f"set by {config['idle_threads_set_by']}",
         "Python, NumPy": f"{config['python']}, {config['numpy']}",
     }

@@ -1,0 +1,31 @@
+/* relax.h: how a thread waits for another that is about to be done. */
+#ifndef BN_RELAX_H
+#define BN_RELAX_H
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#ifndef _WIN32
+#include <sched.h>
+#endif
+
+/* How often a waiting thread looks before it offers its CPU to others: as often as libgomp's idle
+ * threads are made to (docs/design.md, "Threads"). */
+enum { LOOKS = 1000 };
+
+static inline void relax(int *tries) {
+    if (++*tries > LOOKS) {
+        *tries = LOOKS;
+#ifndef _WIN32
+        sched_yield();
+#endif
+        return;
+    }
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

@@ -1,0 +1,186 @@
+"""Threads of our own, in builds without OpenMP: who takes part, who waits, forks, limits, the end.
+
+Which threads come in time is the system's choice, so nothing here asks for all of them in one call.
+`.ci/workers` builds such a package and runs this.
+"""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cases import LARGE, Problem, all_bits, threads_used
+from needs import CPUS, needs_fork, needs_linux
+from processes import CALL, in_new_process
+from test_pool import threads_used as threads_of_calls
+
+import bn_ext
+from bn_ext import _core
+
+pytestmark = [
+    pytest.mark.quick,
+    pytest.mark.skipif(_core._has_openmp(), reason="built with OpenMP"),
+]
+
+#: Most threads that took part in one of many calls.
+MOST = (
+    "\ndef most(k, calls=50):\n    return max(call(40_000, num_threads=k) for _ in range(calls))\n"
+)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_others_take_part(rng, k):
+    p = Problem(rng, LARGE, "NXC")
+    found = {threads_used(p, num_threads=k) for _ in range(50)}
+    assert max(found) == k
+    assert min(found) >= 1
+
+
+def test_never_more_than_tasks(rng):
+    assert threads_used(Problem(rng, (1, 8), "NXC"), num_threads=16) == 1
+
+
+def test_bits_whoever_comes(rng):
+    """Workers awake, asleep, and on the way in as the caller ends."""
+    p = Problem(rng, (3000, 40), "NXC")
+    right = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
+    for k in range(300):
+        if k % 10 == 0:
+            time.sleep(0.01)
+        assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2 + k % 5)) == right
+
+
+@needs_linux
+def test_callers_share_the_workers():
+    """Six callers of four threads each: three workers in all."""
+    code = """
+import threading
+call(40_000, num_threads=4)
+before, most = threads(), 0
+def work():
+    global most
+    for _ in range(30):
+        call(40_000, num_threads=4)
+        most = max(most, threads())
+callers = [threading.Thread(target=work) for _ in range(6)]
+for caller in callers: caller.start()
+for caller in callers: caller.join()
+print(before, most)
+"""
+    before, most = map(int, in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1"))
+    assert most <= before + 6
+
+
+def test_many_callers_get_their_own_results(rng):
+    problems = [Problem(rng, (3000, 8 + k), "NXC") for k in range(6)]
+    right = [all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1)) for p in problems]
+
+    def calls(k):
+        return all(
+            all_bits(problems[k].run(bn_ext.batch_norm_backward, num_threads=4)) == right[k]
+            for _ in range(40)
+        )
+
+    with ThreadPoolExecutor(6) as callers:
+        assert all(callers.map(calls, range(6)))
+
+
+@needs_fork
+def test_a_forked_child_has_workers_of_its_own():
+    code = """
+parent = most(2)
+child = os.fork()
+if child == 0:
+    print(parent, most(2), _core._forked(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(most(2))
+"""
+    parent, child, forked, after = in_new_process(CALL + MOST + code)
+    assert (parent, child, forked, after) == ("2", "2", "True", "2")
+
+
+@needs_fork
+def test_a_fork_beside_calls():
+    """Whatever other threads are in the middle of, the child starts anew, and ends."""
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        call(5_000, num_threads=4)
+callers = [threading.Thread(target=work) for _ in range(3)]
+for caller in callers: caller.start()
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        call(40_000, num_threads=4)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+stop.set()
+for caller in callers: caller.join()
+print("done")
+"""
+    assert in_new_process(CALL + code) == ["done"]
+
+
+@needs_linux
+def test_threads_that_cannot_be_started():
+    """Those that can be are used, and the caller does the rest."""
+    code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
+    for more in (2, 1, 0):
+        assert max(threads_of_calls(code.format(more))) <= more + 1
+
+
+@needs_linux
+def test_signals_are_for_the_program():
+    """SIGINT, bit 1, is blocked in every worker."""
+    code = """
+call(40_000, num_threads=3)
+for name in os.listdir("/proc/self/task"):
+    if int(name) != os.getpid():
+        lines = open(f"/proc/self/task/{name}/status").read().splitlines()
+        print(next(line.split()[1] for line in lines if line.startswith("SigBlk")))
+"""
+    blocked = in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1")
+    assert len(blocked) == 2
+    assert all(int(mask, 16) & 2 for mask in blocked)
+
+
+def test_a_process_ends_with_idle_workers():
+    assert in_new_process(CALL + "call(40_000, num_threads=4)\nprint('end')") == ["end"]
+
+
+def test_a_thread_that_called_may_end(rng):
+    p = Problem(rng, (3000, 40), "NXC")
+    right = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
+    for _ in range(20):
+        found = []
+        caller = threading.Thread(
+            target=lambda found=found: found.append(
+                all_bits(p.run(bn_ext.batch_norm_backward, num_threads=3))
+            )
+        )
+        caller.start()
+        caller.join()
+        assert found == [right]
+
+
+class TestLimits:
+    def test_of_the_environment(self):
+        code = "print(_core._default_threads(), bn_ext.show_config('dicts')['threads_set_by'])"
+        assert in_new_process(code, OMP_NUM_THREADS="1,4")[0] == "1"
+        assert in_new_process(code, OMP_NUM_THREADS="1000")[0] == str(CPUS)
+        assert in_new_process(code, OMP_NUM_THREADS="many")[0] == str(CPUS)
+
+    def test_of_threadpoolctl(self, rng):
+        threadpoolctl = pytest.importorskip("threadpoolctl")
+        p = Problem(rng, LARGE, "NXC")
+        (ours,) = (d for d in threadpoolctl.threadpool_info() if d["user_api"] == "bn_ext")
+        assert (ours["num_threads"], ours["version"]) == (CPUS, bn_ext.__version__)
+        for limits in (1, {"bn_ext": 1}):
+            with threadpoolctl.threadpool_limits(limits):
+                assert _core._default_threads() == 1
+                assert threads_used(p) == 1
+        assert _core._default_threads() == CPUS
