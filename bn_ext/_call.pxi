@@ -147,17 +147,22 @@ cdef int pin(Call *c, int role) except -1:
 cdef int dtype_of(const Call *c, int role) except -2:
     """The code of a pinned array's dtype, which is not read again; -1 if it is not in the table,
     or does not fit the buffer."""
-    cdef int code = code_of(array_of(c, role).dtype)
+    cdef int code = code_of(dtype_of_array(array_of(c, role)))
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
 
-cdef object shape_of(const bn_view *view):
+cdef tuple shape_of(const bn_view *view):
     cdef int i
-    # By append: where a list in brackets cannot grow, Cython 3.3 lets go of an element twice.
-    shape = []
+    shape = PyTuple_New(view.ndim)
     for i in range(view.ndim):
-        shape.append(view.shape[i])
-    return tuple(shape)
+        put(shape, i, view.shape[i])
+    return shape
+
+
+cdef inline void put(object new, Py_ssize_t i, object value):
+    """Set an item of a tuple that nobody has seen yet."""
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(new, i, value)
 
 
 # ---- what a role asks for -------------------------------------------------------
@@ -248,28 +253,51 @@ cdef object prepare(Call *c, tuple given):
     return result
 
 
+cdef enum:
+    # Up to so many elements, 10 us at most, a call on one thread keeps the GIL: to let it go and
+    # take it again costs 0.1 us, and far more where other threads want it.
+    BRIEF = 1024
+
+
+cdef bint is_brief(const Call *c) noexcept:
+    return (
+        c.problem.num_threads <= 1
+        and c.channels <= BRIEF
+        and c.elements <= BRIEF
+        and c.channels * c.elements <= BRIEF
+    )
+
+
 cdef int execute(Call *c) except -1:
     """The C call, between the copies it may need."""
-    cdef bn_problem *problem = &c.problem
-    cdef double *sums = <double *>c.view[SUMS].data
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_status status
     cdef int o
     for o in range(BN_OPERANDS):
         walked[o] = c.view[walkable(c, o)]
-    bn_set_axes(problem, walked, &c.order, c.channel_axis)
-    with nogil:
-        if c.entry == WHOLE:
-            status = bn_backward(problem)
-        elif c.entry == REDUCE:
-            status = bn_backward_reduce(problem, sums)
-        else:
-            status = bn_backward_apply(problem, sums, c.count)
-        if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):
-            bn_copy_elements(&walked[BN_DIFF_SRC], &c.view[DIFF_SRC], &c.order)
+    bn_set_axes(&c.problem, walked, &c.order, c.channel_axis)
+    if is_brief(c):
+        status = compute(c, walked)
+    else:
+        with nogil:
+            status = compute(c, walked)
     if status != BN_OK:
         raise MemoryError("bn_ext: not enough memory for partial sums")
     return 0
+
+
+cdef bn_status compute(const Call *c, const bn_view *walked) noexcept nogil:
+    cdef double *sums = <double *>c.view[SUMS].data
+    cdef bn_status status
+    if c.entry == WHOLE:
+        status = bn_backward(&c.problem)
+    elif c.entry == REDUCE:
+        status = bn_backward_reduce(&c.problem, sums)
+    else:
+        status = bn_backward_apply(&c.problem, sums, c.count)
+    if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):
+        bn_copy_elements(&walked[BN_DIFF_SRC], &c.view[DIFF_SRC], &c.order)
+    return status
 
 
 cdef int walkable(Call *c, int operand) except -1:

@@ -12,7 +12,7 @@
         v   goes through one dense copy                                     (_call)
     bn_problem: outer axes | channel | inner axes, merged where all operands allow
         |
-        v   without the GIL
+        v   without the GIL, unless the problem is small
     bn_backward, bn_backward_reduce, bn_backward_apply
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
@@ -37,11 +37,16 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
+from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(type cls, Py_ssize_t items)
 
 __all__ = [
     "BatchNormGradients",
@@ -66,7 +71,6 @@ diff_gamma, diff_beta : ndarray or None
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
-cdef object new_tuple = tuple.__new__
 
 include "_dtypes.pxi"
 include "_messages.pxi"

@@ -359,8 +359,8 @@ MUTANTS = [
     ),
     (
         "_call.pxi",
-        "    with nogil:\n        if c.entry == WHOLE:",
-        "    if True:\n        if c.entry == WHOLE:",
+        "if is_brief(c):",
+        "if True:",
         "the GIL kept in the whole call",
     ),
     (
@@ -371,8 +371,8 @@ MUTANTS = [
     ),
     (
         "_call.pxi",
-        "        if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):\n            bn_copy",
-        "    if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):\n        bn_copy",
+        "if is_brief(c):",
+        "if is_brief(c) or has(c, COPIES + BN_DIFF_SRC):",
         "the GIL kept in the copy back",
     ),
     (
