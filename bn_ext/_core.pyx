@@ -45,9 +45,6 @@ from libc.math cimport isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
-cdef extern from "Python.h":
-    object PyType_GenericAlloc(type cls, Py_ssize_t items)
-
 __all__ = [
     "BatchNormGradients",
     "batch_norm_backward",
@@ -71,6 +68,7 @@ diff_gamma, diff_beta : ndarray or None
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
+cdef object new_tuple = tuple.__new__
 
 include "_dtypes.pxi"
 include "_messages.pxi"

@@ -104,21 +104,11 @@ cdef object new_gradients(Call *c, tuple given):
         elif c.grads_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
     diff_src, diff_gamma, diff_beta = given
-    return gradients_of(
+    return new_tuple(BatchNormGradients, (
         given_or_new(c, DIFF_SRC, diff_src),
         given_or_new(c, DIFF_GAMMA, diff_gamma),
         given_or_new(c, DIFF_BETA, diff_beta),
-    )
-
-
-cdef object gradients_of(object diff_src, object diff_gamma, object diff_beta):
-    """A BatchNormGradients, made as tuple.__new__ makes it, but without the two tuples that it
-    would take."""
-    result = PyType_GenericAlloc(BatchNormGradients, 3)
-    put(result, 0, diff_src)
-    put(result, 1, diff_gamma)
-    put(result, 2, diff_beta)
-    return result
+    ))
 
 
 cdef object given_or_new(const Call *c, int role, object given):
