@@ -151,8 +151,8 @@ def batch_norm_backward(
         Number of threads: at most one per task is used, and no more than the system
         can start. None means as many as OpenMP and the affinity of the calling thread
         allow at the time of the call and the container allowed when bn_ext was
-        imported; fewer while several calls run at once; one for a small problem. A
-        forked child uses one.
+        imported; fewer while several calls run at once; one for a small problem. With
+        OpenMP, a forked child uses one.
 
     Returns
     -------

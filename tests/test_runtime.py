@@ -60,7 +60,8 @@ def test_what_sets_the_number_of_threads(monkeypatch):
         )
         assert strict(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
     monkeypatch.setattr(_core, "_has_openmp", lambda: False)
-    assert _runtime._threads_set_by(1) == "a build without OpenMP"
+    monkeypatch.setattr(_core, "_forked", lambda: True)
+    assert _runtime._threads_set_by(0) == "threadpoolctl"
 
 
 def test_processor_without_the_systems_list(monkeypatch):
