@@ -140,7 +140,8 @@ static inline pair pair_of(double high, double low) {
 }
 
 static inline double pair_round(pair a) {
-    return a.low == 0 ? a.high : a.high + a.low; /* -0 + 0 is 0 */
+    const double sum = a.high + a.low;
+    return a.low == 0 ? a.high : sum; /* -0 + 0 is 0 */
 }
 
 static inline pair pair_sum(double a, double b) {

@@ -261,10 +261,6 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
 static bn_status execute_on(engine *e, const bn_call *call, int threads) {
     bn_make_plan(&e->plan, threads, e->kernels->paired);
     const bn_plan *plan = &e->plan;
-    char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
-    if (!memory)
-        return BN_NO_MEMORY;
-    lay_out_channels(e, memory);
     bn_scratch counted;
     const bn_schedule s = {
         .tiles = plan->tiles,
@@ -279,20 +275,22 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
         .work = e,
         .scratch_bytes = lay_out_scratch(plan, &counted, NULL),
     };
-    bn_status status = BN_NO_MEMORY;
-    char *team = bn_schedule_memory(&s, threads);
-    if (team) {
-        prepare(e);
-        if (call->sums_in)
-            finish_with(e, call->sums_in);
-        bn_schedule_execute(&s, threads, team);
-        if (call->sums_out)
-            copy_out(e, call->sums_out);
-        status = BN_OK;
-    }
-    free(team);
+    /* One allocation: of two large ones the C library may give the pages back at every call. */
+    const size_t own = lay_out_channels(e, NULL);
+    size_t all = own;
+    lay_out(NULL, &all, 1, bn_schedule_bytes(&s, threads));
+    char *given, *memory = line_aligned(all, &given);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_channels(e, memory);
+    prepare(e);
+    if (call->sums_in)
+        finish_with(e, call->sums_in);
+    bn_schedule_execute(&s, threads, memory + own);
+    if (call->sums_out)
+        copy_out(e, call->sums_out);
     free(given);
-    return status;
+    return BN_OK;
 }
 
 bn_status bn_execute(const bn_call *call) {

@@ -25,7 +25,6 @@
 #include "schedule.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include "fp_mode.h"
 #include "machine.h"
@@ -166,13 +165,13 @@ static size_t counters_size(const bn_schedule *s) {
     return (size_t)round_up(s->tiles * (int64_t)sizeof(atomic_llong), LINE_BYTES);
 }
 
-void *bn_schedule_memory(const bn_schedule *s, int threads) {
+int64_t bn_schedule_bytes(const bn_schedule *s, int threads) {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)team_size(s, threads),
                                s->scratch_bytes + BOTH_PASSES * sizeof(cursor), &bytes) ||
-        __builtin_add_overflow(bytes, counters_size(s) + LINE_BYTES, &bytes))
-        return NULL;
-    return malloc(bytes);
+        __builtin_add_overflow(bytes, counters_size(s), &bytes) || bytes > PTRDIFF_MAX)
+        return PTRDIFF_MAX;
+    return (int64_t)bytes;
 }
 
 static order choose_order(const bn_schedule *s, int threads) {
@@ -190,9 +189,8 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     if (threads > 1)
         team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);
 
-    char *aligned = on_line(memory);
-    team.left = (atomic_llong *)aligned;
-    team.cursors = (cursor *)(aligned + counters_size(s));
+    team.left = memory;
+    team.cursors = (cursor *)((char *)memory + counters_size(s));
     team.scratch = (char *)(team.cursors + BOTH_PASSES * threads);
     for (int64_t t = 0; t < s->tiles; t++)
         atomic_init(&team.left[t], s->tasks);

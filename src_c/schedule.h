@@ -21,8 +21,9 @@ typedef struct {
     size_t scratch_bytes; /* per thread */
 } bn_schedule;
 
-/* The memory that executing it takes, to be freed by the caller; NULL if there is not enough. */
-void *bn_schedule_memory(const bn_schedule *s, int threads);
+/* Bytes of memory, from a cache line on, that executing it takes; at most PTRDIFF_MAX, which no
+ * malloc gives. */
+int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
 /* Of this thread's last call: how many threads took tasks, and how many tasks each pass had. */
