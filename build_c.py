@@ -45,8 +45,10 @@ MACHINE = sysconfig.get_platform().rpartition("-")[2]
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # The C around the kernels fills small structures field by field and reads them back;
-# vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce).
-SERIAL = ["-fno-tree-slp-vectorize"]
+# vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce). What it
+# does once per channel is full of selects, which gcc vectorises only if exceptions do not matter:
+# a call puts their flags back.
+SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 
 # A stack protector costs apply at v4 a sixth. A kernel's buffers on the stack are of a
 # register's size, and _FORTIFY_SOURCE counts what is copied there.

@@ -22,17 +22,80 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
+/* A float with the half's digits has an exponent that is too small by 112: scaling is exact, of
+ * subnormals too. */
 static inline double f16_to_double(uint16_t half) {
-    const int exponent = half >> 10 & 31, fraction = half & 1023;
-    double magnitude;
-    if (exponent == 31)
-        magnitude = fraction ? NAN : INFINITY;
-    else if (exponent == 0)
-        magnitude = ldexp(fraction, -24);
-    else
-        magnitude = ldexp(1024 + fraction, exponent - 25);
-    return half & 0x8000 ? -magnitude : magnitude;
+    const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
+    const uint32_t bits = float_bits(float_from_bits(magnitude << 13) * 0x1p112f);
+    return float_from_bits(bits | sign | (magnitude >= 0x7c00u ? 0x7f800000u : 0));
 }
+
+/* The bits of value rounded towards zero to a float, the last one set if that is
+ * inexact. A second rounding, to a type at least two bits shorter, then gives what
+ * rounding value itself would (Boldo and Melquiond, "Emulation of FMA and correctly
+ * rounded sums", 2008). */
+static inline uint32_t float_bits_to_odd(double value) {
+    const uint32_t bits = float_bits((float)value);
+    const double rounded = float_from_bits(bits);
+    return (bits - (fabs(rounded) > fabs(value))) | (rounded != value);
+}
+
+static inline uint16_t f16_from_double(double value) {
+    const uint32_t bits = float_bits_to_odd(value);
+    const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    /* Of subnormals, 0.5f's last place is their spacing. */
+    const uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    const uint32_t finite = magnitude < 113u << 23 ? small : normal;
+    const uint32_t half = magnitude >= 143u << 23 ? 0x7c00u : finite; /* 2^16 and beyond */
+    return (uint16_t)(isnan(value) ? 0x7e00u : sign | half);
+}
+
+static inline uint16_t bf16_from_double(double value) {
+    const uint32_t bits = float_bits_to_odd(value);
+    return (uint16_t)(isnan(value) ? 0x7fc0u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static inline double element_read(bn_dtype dtype, const char *at) {
+    double value;
+    float single;
+    uint16_t bits16;
+    if (dtype == BN_F64) {
+        memcpy(&value, at, sizeof value);
+        return value;
+    }
+    if (dtype == BN_F32) {
+        memcpy(&single, at, sizeof single);
+        return single;
+    }
+    memcpy(&bits16, at, sizeof bits16);
+    return dtype == BN_F16 ? f16_to_double(bits16) : float_from_bits((uint32_t)bits16 << 16);
+}
+
+/* Rounded once, every NaN the canonical one. */
+static inline void element_write(bn_dtype dtype, char *at, double value) {
+    const double canonical = isnan(value) ? fabs((double)NAN) : value;
+    const float single = isnan(value) ? float_from_bits(0x7fc00000u) : (float)value;
+    if (dtype == BN_F64) {
+        memcpy(at, &canonical, sizeof canonical);
+    } else if (dtype == BN_F32) {
+        memcpy(at, &single, sizeof single);
+    } else {
+        const uint16_t bits16 = dtype == BN_F16 ? f16_from_double(value) : bf16_from_double(value);
+        memcpy(at, &bits16, sizeof bits16);
+    }
+}
+
+/* A loop for each dtype, and one more where elements are neighbours, which fills registers. */
+#define EACH_ELEMENT(code, c_name, name, computed, bytes, ...)                                     \
+    case code:                                                                                     \
+        if (v->stride == (bytes))                                                                  \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                ELEMENT(code, at + i * (bytes));                                                   \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                ELEMENT(code, at + i * v->stride);                                                 \
+        break;
 
 /* The n elements from index `first` on, as doubles; ones where the vector is absent. */
 static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to) {
@@ -42,89 +105,27 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
         return;
     }
     const char *at = v->data + first * v->stride;
-    uint16_t bits16;
-    float single;
-    if (v->dtype == BN_F64) {
-        for (int64_t i = 0; i < n; i++, at += v->stride)
-            memcpy(&to[i], at, sizeof *to);
-    } else if (v->dtype == BN_F32) {
-        if (v->stride == sizeof single) /* the usual case, as a loop that fills registers */
-            for (int64_t i = 0; i < n; i++) {
-                memcpy(&single, at + i * (int64_t)sizeof single, sizeof single);
-                to[i] = single;
-            }
-        else
-            for (int64_t i = 0; i < n; i++, at += v->stride) {
-                memcpy(&single, at, sizeof single);
-                to[i] = single;
-            }
-    } else {
-        for (int64_t i = 0; i < n; i++, at += v->stride) {
-            memcpy(&bits16, at, sizeof bits16);
-            to[i] = v->dtype == BN_F16 ? f16_to_double(bits16)
-                                       : float_from_bits((uint32_t)bits16 << 16);
-        }
+#define ELEMENT(dtype, element) to[i] = element_read(dtype, element)
+    switch (v->dtype) {
+        BN_DTYPE_TABLE(EACH_ELEMENT)
+    default:
+        break;
     }
+#undef ELEMENT
 }
 
-/* The bits of value rounded towards zero to a float, the last one set if that is
- * inexact. A second rounding, to a type at least two bits shorter, then gives what
- * rounding value itself would (Boldo and Melquiond, "Emulation of FMA and correctly
- * rounded sums", 2008). */
-static inline uint32_t float_bits_to_odd(double value) {
-    uint32_t bits = float_bits((float)value);
-    const double rounded = float_from_bits(bits);
-    if (rounded == value)
-        return bits;
-    if (fabs(rounded) > fabs(value))
-        bits--;
-    return bits | 1;
-}
-
-static inline uint16_t f16_from_double(double value) {
-    if (isnan(value))
-        return 0x7e00;
-    const uint32_t bits = float_bits_to_odd(value);
-    const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    uint32_t half;
-    if (magnitude >= 143u << 23)
-        half = 0x7c00;               /* 2^16 and beyond */
-    else if (magnitude < 113u << 23) /* subnormals: 0.5f's last place is their spacing */
-        half = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
-    else
-        half = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-    return (uint16_t)(sign | half);
-}
-
-static inline uint16_t bf16_from_double(double value) {
-    if (isnan(value))
-        return 0x7fc0;
-    const uint32_t bits = float_bits_to_odd(value);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-/* The n elements from index `first` on become these doubles, rounded once, every NaN the
- * canonical one. */
+/* The n elements from index `first` on become these doubles. */
 static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, const double *from) {
     char *at = v->data + first * v->stride;
-    if (v->dtype == BN_F64) {
-        for (int64_t i = 0; i < n; i++, at += v->stride) {
-            const double value = isnan(from[i]) ? fabs((double)NAN) : from[i];
-            memcpy(at, &value, sizeof value);
-        }
-    } else if (v->dtype == BN_F32) {
-        for (int64_t i = 0; i < n; i++, at += v->stride) {
-            const float value = isnan(from[i]) ? float_from_bits(0x7fc00000u) : (float)from[i];
-            memcpy(at, &value, sizeof value);
-        }
-    } else {
-        for (int64_t i = 0; i < n; i++, at += v->stride) {
-            const uint16_t bits16 =
-                v->dtype == BN_F16 ? f16_from_double(from[i]) : bf16_from_double(from[i]);
-            memcpy(at, &bits16, sizeof bits16);
-        }
+#define ELEMENT(dtype, element) element_write(dtype, element, from[i])
+    switch (v->dtype) {
+        BN_DTYPE_TABLE(EACH_ELEMENT)
+    default:
+        break;
     }
+#undef ELEMENT
 }
+#undef EACH_ELEMENT
 
 /* ---- pairs of doubles -------------------------------------------------- */
 
