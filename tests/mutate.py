@@ -308,7 +308,12 @@ MUTANTS = [
         "const uint64_t mode = 0x1f80;",
         "threads compute in the mode they were given",
     ),
-    ("channel.h", "return bits | 1;", "return bits;", "16-bit parameter gradients rounded twice"),
+    (
+        "channel.h",
+        "(bits - (fabs(rounded) > fabs(value))) | (rounded != value)",
+        "bits - (fabs(rounded) > fabs(value))",
+        "16-bit parameter gradients rounded twice",
+    ),
     (
         "channel.h",
         "((a.high - back.high) - back.low + a.low) / b",
