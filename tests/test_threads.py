@@ -203,7 +203,7 @@ for _ in range(20):
     call(40000, num_threads=2)
 child = os.fork()
 if child == 0:
-    os._exit(call(40000, num_threads=2) != 1)
+    os._exit(call(40000, num_threads=2) > (1 if _core._has_openmp() else 2))
 print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 """
     )
@@ -213,17 +213,22 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 # ---- fork -------------------------------------------------------------------------
 
 
+def is_a_childs(threads):
+    """Is it how many a call in a forked child may have? OpenMP's are lost, our own start anew."""
+    return threads == 1 or not _core._has_openmp()
+
+
 @needs_fork
 @forks
 @pytest.mark.parametrize("num_threads", [None, 4])
-def test_forked_child_works_serially(rng, num_threads):
+def test_forked_child_works(rng, num_threads):
     p = Problem(rng, LARGE, "NXC")
     want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
     child = os.fork()
     if child == 0:
         try:
             same = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            os._exit(0 if same and _core._last_call()[0] == 1 and _core._forked() else 1)
+            os._exit(0 if same and is_a_childs(_core._last_call()[0]) and _core._forked() else 1)
         finally:
             os._exit(2)
     deadline = time.monotonic() + 60
@@ -252,7 +257,7 @@ def test_multiprocessing_fork(rng):
     want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
     with multiprocessing.get_context("fork").Pool(2) as pool:
         results = pool.map_async(_work, [p] * 4).get(timeout=120)
-    assert results == [(want, 1)] * 4
+    assert all(bits == want and is_a_childs(threads) for bits, threads in results)
 
 
 def test_epsilon_matters_here_too():
