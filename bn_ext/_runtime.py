@@ -231,14 +231,15 @@ def _threads_set_by(threads: int) -> str:
 def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
     """Let what limits OpenMP's threads elsewhere limit those of a build without it."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    _core._set_threads_limit(int(first) if first.isdecimal() else 0)
+    # A number that might not fit C's int limits nothing.
+    _core._set_threads_limit(int(first) if first.isdecimal() and len(first) < 10 else 0)
     try:
-        import threadpoolctl
+        from threadpoolctl import register  # since 3.2
     except ImportError:
         return
     from bn_ext._threadpoolctl import Controller
 
-    threadpoolctl.register(Controller)
+    register(Controller)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:

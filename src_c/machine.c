@@ -78,7 +78,8 @@ static int processors(void) {
     DWORD_PTR mine, all;
     if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine)
         return __builtin_popcountll(mine);
-    return 1;
+    /* A process in several groups of up to 64 CPUs has no one mask. */
+    return (int)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
 #else
 #ifdef CPU_COUNT
     cpu_set_t set;

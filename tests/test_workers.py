@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
-from needs import CPUS, needs_fork, needs_linux
-from processes import CALL, in_new_process
+from needs import CPUS, needs_cpus, needs_fork, needs_linux
+from processes import CALL, in_new_process, printed_by
 from test_pool import threads_used as threads_of_calls
 
 import bn_ext
@@ -184,3 +184,10 @@ class TestLimits:
                 assert _core._default_threads() == 1
                 assert threads_used(p) == 1
         assert _core._default_threads() == CPUS
+        assert in_new_process(code, OMP_NUM_THREADS="9" * 20)[0] == str(CPUS)
+
+    def test_of_a_threadpoolctl_that_registers_nobody(self):
+        code = "import sys, types; sys.modules['threadpoolctl'] = types.ModuleType('threadpoolctl')"
+        assert printed_by(f"{code}; import bn_ext; print(bn_ext.__version__)").strip() == (
+            bn_ext.__version__
+        )
