@@ -71,6 +71,12 @@ void bn_leave(int threads) {
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
 
+#ifndef _OPENMP
+void bn_forget_calls(void) {
+    atomic_store_explicit(&calls_in_flight, 0, memory_order_relaxed);
+}
+#endif
+
 /* ---- threads that can be started ------------------------------------------ */
 
 #if defined(_OPENMP) && !defined(_WIN32)

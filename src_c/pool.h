@@ -9,6 +9,8 @@
  * bn_leave, which is given that number. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
+/* In a forked child, without OpenMP: the calls of other threads stayed behind. */
+void bn_forget_calls(void);
 
 /* Run work(argument, me) once for each me from 0 up to less than `threads`, at the same time, and
  * wait until all have ended. The calling thread's is 0; others are left out if their threads

@@ -197,6 +197,7 @@ static void begin_again(void) {
     work_wanted = part_done = nobody_waits;
     jobs = NULL;
     workers = 0;
+    bn_forget_calls();
 }
 
 __attribute__((constructor)) static void watch_forks(void) {

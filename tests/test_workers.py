@@ -125,6 +125,30 @@ print("done")
     assert in_new_process(CALL + code) == ["done"]
 
 
+@needs_cpus
+@needs_fork
+def test_a_child_does_not_count_its_parents_calls():
+    """Calls at once share the CPUs; those that a fork cut off must not be among them."""
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        call(100_000, num_threads=2)
+callers = [threading.Thread(target=work) for _ in range(4)]
+for caller in callers: caller.start()
+child = os.fork()
+if child == 0:
+    print(max(call(40_000) for _ in range(50)), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+stop.set()
+for caller in callers: caller.join()
+"""
+    assert in_new_process(CALL + code, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="1") == ["2"]
+
+
 @needs_linux
 def test_threads_that_cannot_be_started():
     """Those that can be are used, and the caller does the rest."""
@@ -173,6 +197,7 @@ class TestLimits:
         assert in_new_process(code, OMP_NUM_THREADS="1,4")[0] == "1"
         assert in_new_process(code, OMP_NUM_THREADS="1000")[0] == str(CPUS)
         assert in_new_process(code, OMP_NUM_THREADS="many")[0] == str(CPUS)
+        assert in_new_process(code, OMP_NUM_THREADS="9" * 20)[0] == str(CPUS)
 
     def test_of_threadpoolctl(self, rng):
         threadpoolctl = pytest.importorskip("threadpoolctl")
@@ -184,7 +209,6 @@ class TestLimits:
                 assert _core._default_threads() == 1
                 assert threads_used(p) == 1
         assert _core._default_threads() == CPUS
-        assert in_new_process(code, OMP_NUM_THREADS="9" * 20)[0] == str(CPUS)
 
     def test_of_a_threadpoolctl_that_registers_nobody(self):
         code = "import sys, types; sys.modules['threadpoolctl'] = types.ModuleType('threadpoolctl')"
