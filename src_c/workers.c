@@ -35,6 +35,9 @@ static void unlock(void) {
 static void wait_for(condition *c) {
     SleepConditionVariableSRW(c, &mutex, INFINITE, 0);
 }
+static void wake_one(condition *c) {
+    WakeConditionVariable(c);
+}
 static void wake_all(condition *c) {
     WakeAllConditionVariable(c);
 }
@@ -67,6 +70,9 @@ static void unlock(void) {
 }
 static void wait_for(condition *c) {
     pthread_cond_wait(c, &mutex);
+}
+static void wake_one(condition *c) {
+    pthread_cond_signal(c);
 }
 static void wake_all(condition *c) {
     pthread_cond_broadcast(c);
@@ -170,7 +176,9 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     while (workers < threads - 1 && start_worker())
         workers++;
     add(&own);
-    wake_all(&work_wanted);
+    /* No more than it has places for: an earlier call may have wanted many more. */
+    for (int i = 1; i < threads; i++)
+        wake_one(&work_wanted);
     unlock();
 
     work(argument, 0);

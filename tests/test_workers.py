@@ -150,6 +150,31 @@ for caller in callers: caller.join()
 
 
 @needs_linux
+def test_no_more_wake_up_than_are_wanted():
+    """Sixteen workers asleep, and calls that want one: those that wake up go to sleep again."""
+    code = """
+import time
+def sleeps():
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            with open(f"/proc/self/task/{task}/status") as status:
+                found += [int(line.split()[1]) for line in status if line.startswith("voluntary")]
+    return found
+call(40_000, num_threads=17)
+time.sleep(0.1)
+before = sleeps()
+for _ in range(50):
+    call(1_000, num_threads=2)
+    time.sleep(0.005)
+print(len(before), sum(sleeps()) - sum(before))
+"""
+    workers, slept = map(int, in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1"))
+    assert workers == 16
+    assert slept < 50 * workers / 2
+
+
+@needs_linux
 def test_threads_that_cannot_be_started():
     """Those that can be are used, and the caller does the rest."""
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
