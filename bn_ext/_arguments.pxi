@@ -130,25 +130,41 @@ cdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
-cdef double as_epsilon(object epsilon) except? -1:
-    cdef double value
-    if type(epsilon) is float:
-        value = epsilon
+cdef double as_real(object value, str name, str expected) except? -1:
+    """A finite number, of anything that is one."""
+    cdef double number
+    if type(value) is float:
+        number = value
     else:
-        kind = epsilon.dtype.kind if isinstance(epsilon, WITH_DTYPE) else ""
+        kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
         try:
-            if (isinstance(epsilon, NO_NUMBERS) or (kind and kind not in "fiubV")
-                    or (isinstance(epsilon, ndarray) and epsilon.ndim)):
+            if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
+                    or (isinstance(value, ndarray) and value.ndim)):
                 raise TypeError
-            value = epsilon
+            number = value
         except TypeError:
-            raise TypeError(f"epsilon: expected a real number, got {_shown(epsilon)}") from None
+            raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
         except (OverflowError, ValueError):
-            raise ValueError(
-                f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}"
-            ) from None
-    if not (isfinite(value) and value >= 0):
+            raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
+    if not isfinite(number):
+        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}")
+    return number
+
+
+cdef double as_epsilon(object epsilon) except? -1:
+    cdef double value = as_real(epsilon, "epsilon", "a finite number >= 0")
+    if value < 0:
         raise ValueError(f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}")
+    return value
+
+
+cdef int as_correction(object correction) except -1:
+    try:
+        value = operator.index(correction)
+    except TypeError:
+        raise TypeError(f"correction: expected 0 or 1, got {_shown(correction)}") from None
+    if value != 0 and value != 1:
+        raise ValueError(f"correction: expected 0 or 1, got {_shown(value)}")
     return value
 
 
@@ -199,22 +215,25 @@ cdef bint as_channels_last(object data_format) except -1:
     raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
 
 
-cdef tuple as_out(object out, bint param_grads):
+cdef tuple as_out(const Call *c, object out):
     """`out` as a tuple of its three entries."""
+    cdef tuple roles = OUTPUTS[c.entry]
     if not isinstance(out, SEQUENCES):
         raise TypeError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
-            f"got {type(out).__name__}"
+            f"out: expected {entries_text(roles)}, each an array or None, got {type_name(out)}"
         )
     out = tuple(out)
-    if len(out) != len(OUTPUTS):
+    if len(out) != len(roles):
         raise ValueError(
-            f"out: expected (diff_src, diff_gamma, diff_beta), each an array or None, "
-            f"got {len(out)} entries"
+            f"out: expected {entries_text(roles)}, each an array or None, got {len(out)} entries"
         )
-    if not param_grads and (out[1] is not None or out[2] is not None):
+    if not c.vectors_wanted and (out[1] is not None or out[2] is not None):
         raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
     return out
+
+
+cdef str entries_text(tuple roles):
+    return "(" + ", ".join([NAME_OF_ROLE[role] for role in roles]) + ")"
 
 
 cdef object as_output(object a, str name):
@@ -230,22 +249,31 @@ cdef object as_output(object a, str name):
 
 cdef int convert(Call *c, int role, object a) except -1:
     """Convert an array that must be given."""
-    return keep(c, role, as_array(a, NAME_OF_ROLE[role]))
+    return keep(c, role, as_array(a, NAME_OF_ROLE[role] if role != SUMS else name_of(c, role)))
+
+
+cdef int convert_if_given(Call *c, int role, object a) except -1:
+    return 0 if a is None else convert(c, role, a)
 
 
 cdef int convert_flags(Call *c, object is_training, object param_grads) except -1:
     """These come first: a flag runs none of the caller's code and is refused at no cost."""
     c.problem.training = as_flag(is_training, "is_training")
-    c.grads_wanted = as_flag(param_grads, "param_grads")
+    c.vectors_wanted = as_flag(param_grads, "param_grads")
     return 0
+
+
+cdef int convert_src(Call *c, object src, object data_format, object num_threads) except -1:
+    """What every function takes."""
+    c.channels_last = as_channels_last(data_format)
+    c.problem.num_threads = as_num_threads(num_threads)
+    return convert(c, SRC, src)
 
 
 cdef int convert_data(Call *c, object src, object diff_dst, object mean, object data_format,
                       object num_threads) except -1:
-    """What every function takes."""
-    c.channels_last = as_channels_last(data_format)
-    c.problem.num_threads = as_num_threads(num_threads)
-    convert(c, SRC, src)
+    """What every function of the backward pass takes."""
+    convert_src(c, src, data_format, num_threads)
     convert(c, DIFF_DST, diff_dst)
     return convert(c, MEAN, mean)
 
@@ -254,7 +282,46 @@ cdef int convert_statistics(Call *c, object variance, object gamma, object epsil
     """What turns sums into a gradient."""
     c.problem.epsilon = as_epsilon(epsilon)
     convert(c, VARIANCE, variance)
-    return 0 if gamma is None else convert(c, GAMMA, gamma)
+    return convert_if_given(c, GAMMA, gamma)
+
+
+cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
+                        object relu) except -1:
+    """What turns statistics into dst."""
+    c.problem.relu = as_flag(relu, "relu")
+    c.problem.epsilon = as_epsilon(epsilon)
+    convert_if_given(c, GAMMA, gamma)
+    convert_if_given(c, BETA, beta)
+    return convert_if_given(c, SRC_1, src_1)
+
+
+cdef int convert_running(Call *c, object mean, object variance, object factor, object correction,
+                         dict refused) except -1:
+    """The running statistics and how they move: all four, or none."""
+    if "momentum" in refused:
+        raise TypeError(
+            "momentum: not accepted, since it is the weight of the new statistics in some packages "
+            "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
+            "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
+            "others'"
+        )
+    if refused:
+        raise TypeError(f"unexpected keyword argument {_shown(next(iter(refused)))}")
+    four = {"running_mean": mean, "running_variance": variance,
+            "exponential_avg_factor": factor, "correction": correction}
+    missing = [name for name, value in four.items() if value is None]
+    if len(missing) == len(four):
+        return 0
+    if missing:
+        raise ValueError(
+            "running_mean, running_variance, exponential_avg_factor and correction: expected all "
+            f"four or none, got no {_or(missing)}"
+        )
+    c.problem.exponential_avg_factor = as_real(
+        factor, "exponential_avg_factor", "a finite number")
+    c.problem.correction = as_correction(correction)
+    keep(c, RUNNING_MEAN, as_output(mean, "running_mean"))
+    return keep(c, RUNNING_VARIANCE, as_output(variance, "running_variance"))
 
 
 cdef int convert_sums(Call *c, object sums, object count) except -1:
@@ -268,10 +335,11 @@ cdef tuple convert_out(Call *c, object out):
     """The arrays to write to. Returns them as they were given, with None for each that was not."""
     if out is None:
         return NONE_GIVEN
-    given = as_out(out, c.grads_wanted)
+    cdef tuple roles = OUTPUTS[c.entry]
+    given = (out,) if c.entry == INFERENCE else as_out(c, out)
     c.out_given = True
     cdef int i
-    for i in range(len(OUTPUTS)):
+    for i in range(len(roles)):
         if given[i] is not None:
-            keep(c, OUTPUTS[i], as_output(given[i], NAME_OF_ROLE[OUTPUTS[i]]))
+            keep(c, roles[i], as_output(given[i], name_of(c, roles[i])))
     return given

@@ -13,17 +13,22 @@ be cleared for every call if it were an extension type.
 """
 
 cdef enum:
-    # An array's role: an operand, a vector, or the sums; then what operands are copied to that
-    # cannot be walked.
+    # An array's role: an operand, a vector, or sums (or statistics) of parts; then what operands
+    # are copied to that cannot be walked.
     SRC = BN_SRC
     DIFF_DST = BN_DIFF_DST
+    SRC_1 = BN_SRC_1
+    DST = BN_DST
     DIFF_SRC = BN_DIFF_SRC
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
     GAMMA = VECTORS + BN_GAMMA
+    BETA = VECTORS + BN_BETA
     DIFF_GAMMA = VECTORS + BN_DIFF_GAMMA
     DIFF_BETA = VECTORS + BN_DIFF_BETA
+    RUNNING_MEAN = VECTORS + BN_RUNNING_MEAN
+    RUNNING_VARIANCE = VECTORS + BN_RUNNING_VARIANCE
     SUMS = VECTORS + BN_VECTORS
     COPIES = SUMS + 1
     ROLES = COPIES + BN_OPERANDS
@@ -31,24 +36,49 @@ cdef enum:
 _NAMES = {
     SRC: "src",
     DIFF_DST: "diff_dst",
-    DIFF_SRC: "out: diff_src",
+    SRC_1: "src_1",
+    DST: "dst",
+    DIFF_SRC: "diff_src",
     MEAN: "mean",
     VARIANCE: "variance",
     GAMMA: "gamma",
-    DIFF_GAMMA: "out: diff_gamma",
-    DIFF_BETA: "out: diff_beta",
+    BETA: "beta",
+    DIFF_GAMMA: "diff_gamma",
+    DIFF_BETA: "diff_beta",
+    RUNNING_MEAN: "running_mean",
+    RUNNING_VARIANCE: "running_variance",
     SUMS: "sums",
 }
 cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
 del _NAMES
-# As `out` and the result have them.
-cdef tuple OUTPUTS = (DIFF_SRC, DIFF_GAMMA, DIFF_BETA)
-cdef tuple NONE_GIVEN = (None,) * len(OUTPUTS)
 
 cdef enum Entry:
-    WHOLE
-    REDUCE
-    APPLY
+    BACKWARD_WHOLE
+    BACKWARD_REDUCE
+    BACKWARD_APPLY
+    TRAINING_WHOLE
+    TRAINING_REDUCE
+    TRAINING_APPLY
+    INFERENCE
+    ENTRIES
+
+# What each writes, as `out` and the result have it.
+_OUTPUTS = {
+    BACKWARD_WHOLE: (DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
+    BACKWARD_APPLY: (DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
+    TRAINING_WHOLE: (DST, MEAN, VARIANCE),
+    TRAINING_APPLY: (DST, MEAN, VARIANCE),
+    INFERENCE: (DST,),
+}
+cdef tuple OUTPUTS = tuple([_OUTPUTS.get(entry, ()) for entry in range(ENTRIES)])
+del _OUTPUTS
+cdef tuple RESULTS = tuple([
+    BatchNormGradients if DIFF_SRC in roles else BatchNormTraining if MEAN in roles else None
+    for roles in OUTPUTS
+])
+# The arrays that a call changes, beside those.
+cdef tuple RUNNING = (RUNNING_MEAN, RUNNING_VARIANCE)
+cdef tuple NONE_GIVEN = (None, None, None)
 
 
 cdef struct Call:
@@ -59,14 +89,15 @@ cdef struct Call:
     bn_view view[ROLES]         # ... and how C sees them
     PyObject *parts_count       # owned: the argument `count`
     bint channels_last          # are channels on the last axis?
-    bint grads_wanted
+    bint vectors_wanted         # those that are written
     bint out_given
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
     bint is_empty
     int dtype                   # code, of the data
-    int vector_dtype            # of mean, variance, gamma and their gradients
+    int vector_dtype            # of all vectors but the running ones; -1: not known yet
+    int running_dtype[2]
     double count                # elements of a channel, over all parts
     bn_order order
     bn_problem problem
@@ -80,9 +111,13 @@ cdef void begin(Call *c, Entry entry) noexcept:
         c.pinned[role] = False
     c.view[SUMS].data = NULL
     c.parts_count = NULL
-    c.grads_wanted = c.out_given = False
+    c.out_given = False
+    c.vectors_wanted = True
+    c.vector_dtype = -1
     c.count = c.problem.epsilon = 0
     c.problem.training = True
+    c.problem.relu = False
+    c.problem.exponential_avg_factor = c.problem.correction = 0
 
 
 cdef void end(Call *c) noexcept:
@@ -171,7 +206,25 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
+cdef inline bint is_running(int role) noexcept:
+    return role == RUNNING_MEAN or role == RUNNING_VARIANCE
+
+
+cdef inline bint is_output(const Call *c, int role):
+    return role in <tuple>OUTPUTS[c.entry]
+
+
+cdef str name_of(const Call *c, int role):
+    """As messages call it."""
+    name = NAME_OF_ROLE[role]
+    if role == SUMS and TRAINING_REDUCE <= c.entry <= TRAINING_APPLY:
+        return "stats"
+    return f"out: {name}" if is_output(c, role) else name
+
+
 cdef inline int expected_dtype(const Call *c, int role) noexcept:
+    if is_running(role):
+        return c.running_dtype[role - RUNNING_MEAN]
     return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
 
 
@@ -217,17 +270,21 @@ cdef int pin_new(Call *c, int role, object a) except -1:
 
 cdef object wrong_shape(const Call *c, int role):
     return ValueError(
-        f"{NAME_OF_ROLE[role]}: expected shape {expected_shape(c, role)}, "
+        f"{name_of(c, role)}: expected shape {expected_shape(c, role)}, "
         f"got {shape_of(&c.view[role])}"
     )
 
 
 # ---- the call -------------------------------------------------------------------
 
+cdef inline bint reduces(const Call *c) noexcept nogil:
+    return c.entry == BACKWARD_REDUCE or c.entry == TRAINING_REDUCE
+
+
 cdef object call(Call *c, tuple given):
-    """The result: `given`, with new arrays where it has None; for REDUCE, the sums."""
+    """The result: `given`, with new arrays where it has None; of a first half, the sums."""
     result = prepare(c, given)
-    if c.channels and not (c.is_empty and c.entry == REDUCE):
+    if c.channels and not (c.is_empty and reduces(c)):
         execute(c)
     return result
 
@@ -241,12 +298,14 @@ cdef object prepare(Call *c, tuple given):
     cdef int v
     check_data(c)
     check_vectors(c)
-    if c.entry == APPLY:
+    if c.parts_count != NULL:
         check_sums(c)
+    check_running(c)
     if c.out_given:
         check_outputs(c)
+    check_sharing(c)
     bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
-    result = new_sums(c) if c.entry == REDUCE else new_gradients(c, given)
+    result = new_sums(c) if reduces(c) else new_results(c, given)
     for v in range(BN_VECTORS):
         point(c, v)
     c.problem.dtype = <bn_dtype>c.dtype
@@ -276,6 +335,9 @@ cdef int execute(Call *c) except -1:
     for o in range(BN_OPERANDS):
         walked[o] = c.view[walkable(c, o)]
     bn_set_axes(&c.problem, walked, &c.order, c.channel_axis)
+    for o in range(BN_OPERANDS):
+        if not has(c, o):
+            c.problem.data[o] = NULL
     if is_brief(c):
         status = compute(c, walked)
     else:
@@ -288,28 +350,39 @@ cdef int execute(Call *c) except -1:
 
 cdef bn_status compute(const Call *c, const bn_view *walked) noexcept nogil:
     cdef double *sums = <double *>c.view[SUMS].data
+    cdef const bn_problem *p = &c.problem
     cdef bn_status status
-    if c.entry == WHOLE:
-        status = bn_backward(&c.problem)
-    elif c.entry == REDUCE:
-        status = bn_backward_reduce(&c.problem, sums)
+    cdef int o
+    if c.entry == BACKWARD_WHOLE:
+        status = bn_backward(p)
+    elif c.entry == BACKWARD_REDUCE:
+        status = bn_backward_reduce(p, sums)
+    elif c.entry == BACKWARD_APPLY:
+        status = bn_backward_apply(p, sums, c.count)
+    elif c.entry == TRAINING_WHOLE:
+        status = bn_training(p)
+    elif c.entry == TRAINING_REDUCE:
+        status = bn_training_reduce(p, sums)
+    elif c.entry == TRAINING_APPLY:
+        status = bn_training_apply(p, sums, c.count)
     else:
-        status = bn_backward_apply(&c.problem, sums, c.count)
-    if status == BN_OK and has(c, COPIES + BN_DIFF_SRC):
-        bn_copy_elements(&walked[BN_DIFF_SRC], &c.view[DIFF_SRC], &c.order)
+        status = bn_inference(p)
+    for o in range(DST, DIFF_SRC + 1):
+        if status == BN_OK and has(c, COPIES + o):
+            bn_copy_elements(&walked[o], &c.view[o], &c.order)
     return status
 
 
 cdef int walkable(Call *c, int operand) except -1:
     """The role of the array to walk for an operand: itself, or a dense copy if it cannot be walked
-    in src's order."""
+    in src's order; where there is none, src."""
     cdef int copy = COPIES + operand
-    if not has(c, operand):  # REDUCE writes none
+    if not has(c, operand):
         return SRC
     if c.is_empty or bn_follows(&c.view[operand], &c.order):
         return operand
     pin_new(c, copy, new_like_src(c))
-    if operand != DIFF_SRC:
+    if operand < DST:
         with nogil:
             bn_copy_elements(&c.view[operand], &c.view[copy], &c.order)
     return copy
@@ -323,4 +396,4 @@ cdef void point(Call *c, int v) noexcept:
     if has(c, role):
         vector.data = c.view[role].data
         vector.stride = c.view[role].strides[0]
-        vector.dtype = <bn_dtype>c.vector_dtype
+        vector.dtype = <bn_dtype>expected_dtype(c, role)

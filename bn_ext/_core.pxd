@@ -20,13 +20,18 @@ cdef extern from "bn.h" nogil:
         BN_DTYPES
         BN_SRC
         BN_DIFF_DST
+        BN_SRC_1
+        BN_DST
         BN_DIFF_SRC
         BN_OPERANDS
         BN_MEAN
         BN_VARIANCE
         BN_GAMMA
+        BN_BETA
         BN_DIFF_GAMMA
         BN_DIFF_BETA
+        BN_RUNNING_MEAN
+        BN_RUNNING_VARIANCE
         BN_VECTORS
         BN_MAX_AXES
 
@@ -50,11 +55,18 @@ cdef extern from "bn.h" nogil:
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training
+        c_bool relu
+        double exponential_avg_factor
+        int correction
         int num_threads
 
     bn_status bn_backward(const bn_problem *p)
     bn_status bn_backward_reduce(const bn_problem *p, double *sums)
     bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
+    bn_status bn_training(const bn_problem *p)
+    bn_status bn_training_reduce(const bn_problem *p, double *stats)
+    bn_status bn_training_apply(const bn_problem *p, const double *stats, double count)
+    bn_status bn_inference(const bn_problem *p)
 
 
 cdef extern from "machine.h" nogil:
@@ -109,9 +121,6 @@ cdef extern from "axes.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS
-        PASSES
-        SUM
-        WRITE
         MOST_SUMS
         COEFS
         COEF_MEAN
@@ -126,14 +135,12 @@ cdef extern from "kernels/kernels.h" nogil:
         BN_PAD
         BN_RING_PAD
 
-    ctypedef struct pass_needs:
+    ctypedef struct formula_needs:
+        const char *name
         unsigned reads
         unsigned writes
         unsigned takes
-
-    ctypedef struct formula_needs:
-        const char *name
-        pass_needs each_pass "pass" [PASSES]
+        int sums
 
     const formula_needs formula_table[FORMULAS]
 

@@ -14,8 +14,8 @@ cdef inline bint computed_in(int data, int code) noexcept nogil:
 
 
 cdef inline bint go_together(int data, int vector) noexcept nogil:
-    """The rule: (C,) vectors have the data's dtype, or the one that it is computed in."""
-    return vector == data or computed_in(data, vector)
+    """The rule: (C,) vectors have the data's dtype, the one that it is computed in, or float64."""
+    return vector == data or vector == BN_F64 or computed_in(data, vector)
 
 
 cdef tuple vector_names(int data):

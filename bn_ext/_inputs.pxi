@@ -6,27 +6,30 @@ asked of its view. Included by _core.pyx.
 
 cdef object wrong_input(const Call *c, int role, str expected):
     """The error for an array of another dtype."""
-    return wrong_dtype(NAME_OF_ROLE[role], array_of(c, role), expected)
+    return wrong_dtype(name_of(c, role), array_of(c, role), expected)
 
 
 cdef int check_data(Call *c) except -1:
-    """src and diff_dst; sets what they say of the problem."""
+    """src and what is read beside it; sets what they say of the problem."""
     cdef const bn_view *src = &c.view[SRC]
-    cdef int axis
+    cdef int axis, role
     pin(c, SRC)
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(_TABLE))
-    pin(c, DIFF_DST)
-    if dtype_of(c, DIFF_DST) != c.dtype:
-        raise wrong_input(c, DIFF_DST, f"{DTYPE_NAMES[c.dtype]}, like src")
+    for role in range(SRC + 1, DST):
+        if has(c, role):
+            pin(c, role)
+            if dtype_of(c, role) != c.dtype:
+                raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like src")
     if src.ndim < 2:
         raise ValueError(f"src: expected at least 2 dimensions, got shape {shape_of(src)}")
-    if not bn_same_shape(&c.view[DIFF_DST], src):
-        raise ValueError(
-            f"diff_dst: expected shape {shape_of(src)}, like src, "
-            f"got {shape_of(&c.view[DIFF_DST])}"
-        )
+    for role in range(SRC + 1, DST):
+        if has(c, role) and not bn_same_shape(&c.view[role], src):
+            raise ValueError(
+                f"{NAME_OF_ROLE[role]}: expected shape {shape_of(src)}, like src, "
+                f"got {shape_of(&c.view[role])}"
+            )
     c.channel_axis = src.ndim - 1 if c.channels_last else 1
     c.channels = src.shape[c.channel_axis]
     c.elements = 1
@@ -38,37 +41,70 @@ cdef int check_data(Call *c) except -1:
 
 
 cdef int check_vectors(Call *c) except -1:
-    """mean, then variance and gamma where they are given."""
-    cdef int role
-    check_vector(c, MEAN)
-    for role in range(MEAN + 1, GAMMA + 1):
-        if has(c, role):
+    """mean, then variance, gamma and beta where they are given; and what dtype those that are
+    written will have."""
+    cdef int role, code
+    for role in range(MEAN, BETA + 1):
+        if has(c, role) and not (c.out_given and is_output(c, role)):
             check_vector(c, role)
+    for role in range(MEAN, VARIANCE + 1):  # of those in `out`, the first decides
+        if c.vector_dtype < 0 and has(c, role):
+            pin(c, role)
+            code = dtype_of(c, role)
+            if code >= 0 and go_together(c.dtype, code):
+                c.vector_dtype = code
+    for code in range(BN_DTYPES):
+        if c.vector_dtype < 0 and computed_in(c.dtype, code):
+            c.vector_dtype = code
     return 0
 
 
 cdef int check_vector(Call *c, int role) except -1:
-    """It must have a dtype that goes with the data's, mean's dtype, and the right length."""
-    cdef int dtype
+    """It must have a dtype that goes with the data's, that of the vectors before, and the right
+    length."""
+    cdef int dtype, other
     pin(c, role)
     dtype = dtype_of(c, role)
     if dtype < 0 or not go_together(c.dtype, dtype):
         raise wrong_vector_dtype(c, role)
-    if role == MEAN:
-        c.vector_dtype = dtype
-    elif dtype != c.vector_dtype:
-        raise TypeError(
-            f"{NAME_OF_ROLE[role]}: expected {DTYPE_NAMES[c.vector_dtype]}, like mean, "
-            f"got {DTYPE_NAMES[dtype]}"
-        )
+    if c.vector_dtype >= 0 and dtype != c.vector_dtype:
+        for other in range(MEAN, role):
+            if c.pinned[other]:
+                raise TypeError(
+                    f"{name_of(c, role)}: expected {DTYPE_NAMES[c.vector_dtype]}, like "
+                    f"{NAME_OF_ROLE[other]}, got {DTYPE_NAMES[dtype]}"
+                )
+    c.vector_dtype = dtype
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
 
 
+cdef int check_running(Call *c) except -1:
+    """Each has a dtype of its own, fine enough for small steps; both are written."""
+    cdef int role, dtype
+    for role in RUNNING:
+        if not has(c, role):
+            continue
+        pin(c, role)
+        dtype = dtype_of(c, role)
+        if dtype != BN_F32 and dtype != BN_F64:
+            raise wrong_input(c, role, "float32 or float64")
+        c.running_dtype[role - RUNNING_MEAN] = dtype
+        if not fits(c, role):
+            raise wrong_vector(c, role)
+        check_writable(c, role)
+    if has(c, RUNNING_MEAN) and c.problem.correction == 1 and not c.is_empty:
+        if (c.elements if c.parts_count == NULL else c.count) == 1:
+            raise ValueError(
+                "correction: expected 0, since each channel has one element alone, got 1"
+            )
+    return 0
+
+
 cdef object wrong_vector_dtype(const Call *c, int role):
     """The error for a vector whose dtype does not go with the data's."""
-    data, name, a = DTYPE_NAMES[c.dtype], NAME_OF_ROLE[role], array_of(c, role)
+    data, name, a = DTYPE_NAMES[c.dtype], name_of(c, role), array_of(c, role)
     error = wrong_dtype(name, a, f"{_or(_TABLE[data])} with {data} data")
     if a.dtype.isnative and a.dtype.kind in "fiu":
         return TypeError(f"{error}; pass np.asarray({name}, np.{_TABLE[data][0]})")
@@ -80,7 +116,7 @@ cdef object wrong_vector(const Call *c, int role):
     cdef const bn_view *src = &c.view[SRC]
     cdef bint last = c.channels_last
     cdef int axis
-    a, name = array_of(c, role), NAME_OF_ROLE[role]
+    a, name = array_of(c, role), name_of(c, role)
     here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
@@ -93,8 +129,9 @@ cdef object wrong_vector(const Call *c, int role):
     elif size != c.channels:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
+                likewise = ", and diff_dst likewise" if has(c, DIFF_DST) else ""
                 hints.append(f"if the channels are on axis {axis}, pass np.moveaxis(src, {axis}, "
-                             f"{-1 if last else 1}), and diff_dst likewise, which copies nothing")
+                             f"{-1 if last else 1}){likewise}, which copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
         hints.append(f"pass {name}.reshape(-1)")

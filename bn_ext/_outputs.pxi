@@ -5,55 +5,76 @@ here. Included by _core.pyx.
 """
 
 cdef int check_outputs(Call *c) except -1:
-    """Each must have the right dtype and shape, be writable, and share no memory."""
-    for role in OUTPUTS:
+    """Each must have the right dtype and shape, and be writable."""
+    for role in <tuple>OUTPUTS[c.entry]:
         if has(c, role):
             check_output(c, role)
-    for role in OUTPUTS:
-        if has(c, role):
-            check_sharing(c, role)
     return 0
 
 
 cdef int check_output(Call *c, int role) except -1:
     cdef int expected = expected_dtype(c, role)
-    name, a = NAME_OF_ROLE[role], array_of(c, role)
-    pin(c, role)
+    name, a = name_of(c, role), array_of(c, role)
+    if not c.pinned[role]:
+        pin(c, role)
     if dtype_of(c, role) != expected:
         raise ValueError(
             f"{name}: expected dtype {DTYPE_NAMES[expected]}, got {dtype_text(a.dtype)}"
         )
     if not fits(c, role):
         raise wrong_shape(c, role)
+    return check_writable(c, role)
+
+
+cdef int check_writable(Call *c, int role) except -1:
     if c.buffer[role].readonly:
-        raise ValueError(f"{name}: expected a writable array, got a read-only one")
+        raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
     return 0
 
 
 # ---- shared memory --------------------------------------------------------------
 
-cdef int check_sharing(Call *c, int role) except -1:
-    """Refuse an output that shares memory with itself or with any other array; diff_src may be
-    exactly src or diff_dst."""
+cdef int check_sharing(Call *c) except -1:
+    """Refuse what is written and shares memory with itself or with any other array; an operand may
+    be exactly one that is read."""
+    if c.out_given:
+        for role in <tuple>OUTPUTS[c.entry]:
+            if has(c, role):
+                check_alone(c, role)
+    if has(c, RUNNING_MEAN):
+        for role in RUNNING:
+            check_alone(c, role)
+    return 0
+
+
+cdef int check_alone(Call *c, int role) except -1:
     cdef int other
-    name = NAME_OF_ROLE[role]
     if bn_overlaps_itself(&c.view[role]):
-        raise ValueError(f"{name}: overlaps itself in memory")
+        raise ValueError(f"{name_of(c, role)}: overlaps itself in memory")
     for other in range(COPIES):
         if other == role or not has(c, other) or is_in_place(c, role, other):
             continue
         if share(c, role, other):
-            may = " (it may be exactly src or exactly diff_dst)" if role == DIFF_SRC else ""
-            raise ValueError(f"{name}: shares memory with {NAME_OF_ROLE[other]}{may}")
+            raise ValueError(
+                f"{name_of(c, role)}: shares memory with {name_of(c, other)}{in_place_text(c, role)}"
+            )
     return 0
 
 
 cdef bint is_in_place(const Call *c, int role, int other) noexcept:
-    return (
-        role == DIFF_SRC
-        and (other == SRC or other == DIFF_DST)
-        and bn_same_place(&c.view[role], &c.view[other])
-    )
+    return role < VECTORS and other < DST and bn_same_place(&c.view[role], &c.view[other])
+
+
+cdef str in_place_text(const Call *c, int role):
+    """What it may be, of what is read."""
+    cdef int other
+    if role >= VECTORS:
+        return ""
+    names = []
+    for other in range(DST):
+        if has(c, other):
+            names.append(f"exactly {NAME_OF_ROLE[other]}")
+    return f" (it may be {_or(names)})"
 
 
 cdef bint share(const Call *c, int a, int b) except -1:
@@ -90,25 +111,26 @@ cdef object new_like_src(const Call *c):
     return empty(permuted, dtype).transpose(place)
 
 
-cdef object new_gradients(Call *c, tuple given):
+cdef object new_results(Call *c, tuple given):
     """The result of a call: what was given, and new arrays for the rest.
 
     They are made before anything is written, so that nothing fails later for lack of memory.
     """
-    cdef int role
-    for role in OUTPUTS:
+    cdef int role, i
+    cdef tuple roles = OUTPUTS[c.entry]
+    for role in roles:
         if has(c, role):
             continue
-        if role == DIFF_SRC:
+        if role < VECTORS:
             pin_new(c, role, new_like_src(c))
-        elif c.grads_wanted:
+        elif c.vectors_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
-    diff_src, diff_gamma, diff_beta = given
-    return new_tuple(BatchNormGradients, (
-        given_or_new(c, DIFF_SRC, diff_src),
-        given_or_new(c, DIFF_GAMMA, diff_gamma),
-        given_or_new(c, DIFF_BETA, diff_beta),
-    ))
+    if c.entry == INFERENCE:
+        return given_or_new(c, DST, given[0])
+    result = PyTuple_New(3)
+    for i in range(3):
+        put(result, i, given_or_new(c, roles[i], given[i]))
+    return new_tuple(RESULTS[c.entry], result)
 
 
 cdef object given_or_new(const Call *c, int role, object given):

@@ -15,22 +15,23 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: {"sum" or "write": (reads, writes, takes)}}.
+    "formulas" is {formula: (reads, writes, takes)}.
     """
-    operands = {BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_DIFF_SRC: "diff_src"}
+    operands = {
+        BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1", BN_DST: "dst",
+        BN_DIFF_SRC: "diff_src",
+    }
     coefs = {COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale"}
-    cdef pass_needs needs
-    cdef int f, which
+    cdef formula_needs needs
+    cdef int f
     formulas = {}
     for f, name in enumerate(_formulas()):
-        formulas[name] = {}
-        for which, word in ((SUM, "sum"), (WRITE, "write")):
-            needs = formula_table[f].each_pass[which]
-            formulas[name][word] = tuple([
-                tuple([names[role] for role in sorted(names) if bits >> role & 1])
-                for names, bits in ((operands, needs.reads), (operands, needs.writes),
-                                    (coefs, needs.takes))
-            ])
+        needs = formula_table[f]
+        formulas[name] = tuple([
+            tuple([names[role] for role in sorted(names) if bits >> role & 1])
+            for names, bits in ((operands, needs.reads), (operands, needs.writes),
+                                (coefs, needs.takes))
+        ])
     return {
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
@@ -67,8 +68,8 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
                     int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
     """Run a formula's sum kernel, or the one that folds, `calls` times. Nothing is checked.
 
-    block: (addresses, pitches, steps, repeats, rows, cols), the first three for src,
-    diff_dst and diff_src. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
+    block: (addresses, pitches, steps, repeats, rows, cols), the first three by
+    operand. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
     as kernels.h has them; group: room for as many numbers.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
@@ -92,8 +93,8 @@ def _run_runs_kernel(isa, dtype, formula, parts, apart, const unsigned char[:, :
                      double[:, ::1] planes):
     """Run a formula's kernel for the long runs of as many channels as planes has columns.
 
-    parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, for src,
-    diff_dst and diff_src. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
+    parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
+    operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
     """
     cdef bn_sum_runs_kernel *kernel = kernels_of(isa, dtype).sum_runs[<int>_formulas().index(formula)]
     cdef bn_sums sums = sums_of(planes, None)
@@ -121,7 +122,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     """Run a formula's write kernel `calls` times. Nothing is checked.
 
     span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal),
-    the first four for src, diff_dst and diff_src. coefs, stride: as for sums; period, layout: as kernels.h has
+    the first four by operand. coefs, stride: as for sums; period, layout: as kernels.h has
     them.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]

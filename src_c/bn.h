@@ -1,9 +1,13 @@
 /* bn.h: the C interface of bn_ext.
  *
- * Batch-normalization backward over a tensor seen as (outer, channels, inner):
- * every element belongs to one channel, and a channel's M = outer * inner
- * elements share a mean, a variance and a gamma. With dy = diff_dst,
- * xc = src - mean and rstd = 1/sqrt(variance + epsilon):
+ * Batch normalization over a tensor seen as (outer, channels, inner): every element belongs to one
+ * channel, and a channel's M = outer * inner elements share a mean, a variance, a gamma and a beta.
+ * With xc = src - mean and rstd = 1/sqrt(variance + epsilon):
+ *
+ *     forward    mean = sum(src)/M    variance = sum(xc*xc)/M    (or both given: inference)
+ *                dst = gamma*rstd * xc + beta (+ src_1, then 0 where relu and not above 0)
+ *
+ * and backward, with dy = diff_dst:
  *
  *     diff_beta  = sum(dy)
  *     diff_gamma = rstd * sum(dy * xc)
@@ -11,7 +15,7 @@
  *     frozen     diff_src = gamma*rstd * dy
  *
  * The caller has checked everything: this side trusts shapes, strides and
- * pointers. diff_src must be src, or diff_dst, or share no byte with either.
+ * pointers. What is written must be one of the operands read, or share no byte with any.
  */
 #ifndef BN_H
 #define BN_H
@@ -43,8 +47,18 @@ typedef enum { BN_OK, BN_NO_MEMORY } bn_status;
 /* ---- the problem ------------------------------------------------------- */
 
 /* The tensors and the (C,) vectors of a problem, by role. */
-enum { BN_SRC, BN_DIFF_DST, BN_DIFF_SRC, BN_OPERANDS };
-enum { BN_MEAN, BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA, BN_VECTORS };
+enum { BN_SRC, BN_DIFF_DST, BN_SRC_1, BN_DST, BN_DIFF_SRC, BN_OPERANDS };
+enum {
+    BN_MEAN,
+    BN_VARIANCE,
+    BN_GAMMA,
+    BN_BETA,
+    BN_DIFF_GAMMA,
+    BN_DIFF_BETA,
+    BN_RUNNING_MEAN,
+    BN_RUNNING_VARIANCE,
+    BN_VECTORS
+};
 enum { BN_MAX_AXES = 64 };
 
 /* One axis: its length and its step, in bytes, through each operand. */
@@ -70,17 +84,29 @@ typedef struct {
     int n_outer, n_inner;
     bn_axis outer[BN_MAX_AXES], channel, inner[BN_MAX_AXES];
 
-    bn_vector vector[BN_VECTORS]; /* gamma absent: ones; a gradient absent: not wanted */
+    bn_vector vector[BN_VECTORS]; /* gamma absent: ones; beta: zeros; a result: not wanted */
     double epsilon;
-    bool training;
+    bool training; /* of backward */
+    bool relu;     /* of forward */
+    /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
+     * degrees of freedom. */
+    double exponential_avg_factor;
+    int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 } bn_problem;
 
-/* sums is (2, channels): sum(dy), then sum(dy * xc). bn_backward gives the same
- * bits as bn_backward_reduce followed by bn_backward_apply over the same arrays.
- * Nothing is written unless BN_OK is returned. */
+/* Nothing is written unless BN_OK is returned. A single call gives the same bits as its two halves,
+ * reduce and apply, over the same arrays.
+ *
+ * sums is (2, channels): sum(dy), then sum(dy * xc). */
 bn_status bn_backward(const bn_problem *p);
 bn_status bn_backward_reduce(const bn_problem *p, double *sums);
 bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count);
+
+/* stats is (2, channels): mean, then sum(xc * xc). src_1 is added where it has data. */
+bn_status bn_training(const bn_problem *p);
+bn_status bn_training_reduce(const bn_problem *p, double *stats);
+bn_status bn_training_apply(const bn_problem *p, const double *stats, double count);
+bn_status bn_inference(const bn_problem *p);
 
 #endif

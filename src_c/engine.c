@@ -76,7 +76,7 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     const int64_t columns = plan->sums ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
     s->sums.group = lay_out(memory, &used, MOST_SUMS * columns, plan->number_bytes);
-    const unsigned gathered = plan->sums && plan->gathers ? plan->needs->pass[SUM].reads : 0;
+    const unsigned gathered = plan->sums && plan->gathers ? plan->needs[SUM]->reads : 0;
     for (int o = 0; o < BN_OPERANDS; o++)
         s->gathered[o] =
             lay_out(memory, &used, gathered >> o & 1 ? PIECE_ELEMENTS : 0, plan->element_bytes);
@@ -100,11 +100,9 @@ static double rounded(double sum, double lost) {
     return isnan(sum + lost) ? sum : sum + lost;
 }
 
-static void finish_tile(void *engine_, int64_t tile) {
-    const engine *e = engine_;
+/* The n channels from `from` on: chunks in order. */
+static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
-    const int64_t from = tile * plan->channels_per_tile;
-    const int64_t n = at_most(plan->channels_per_tile, plan->channels - from);
     const bn_sums sums = sums_from(&e->channels.sums, from);
     for (int plane = 0; plane < plan->planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
@@ -118,8 +116,6 @@ static void finish_tile(void *engine_, int64_t tile) {
         for (int64_t c = 0; c < n; c++)
             sum[c] = rounded(sum[c], lost[c]);
     }
-    if (plan->writes)
-        e->operation->finish(&e->channels, from, n);
 }
 
 /* ---- tasks ---------------------------------------------------------------- */
@@ -128,13 +124,14 @@ static void finish_tile(void *engine_, int64_t tile) {
  * puts the coefficient of an element on a line onto one. (Else every load of them straddles two
  * lines: up to 1.4 times as long.) */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
-    const char *written = plan->problem->data[__builtin_ctz(plan->needs->pass[WRITE].writes)];
+    const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
 
 /* What a pass takes of the n channels from `from` on, laid out by columns or as a ring. */
-static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
+static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned takes, int64_t from,
+                         int64_t n) {
     const bn_plan *plan = &e->plan;
     const bool ring = pass == WRITE && plan->ring;
     const char *channel = e->channels.coefs + from * plan->number_bytes;
@@ -148,7 +145,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, int64_t f
     for (int i = 0; i < COEFS; i++) {
         const char *plane = channel + i * plan->channels * plan->number_bytes;
         char *at = to + i * stride * plan->number_bytes;
-        if (!(plan->needs->pass[pass].takes >> i & 1))
+        if (!(takes >> i & 1))
             continue;
         if (ring)
             e->kernels->ring(plane, n, plan->adjacent_columns, stride, at);
@@ -158,14 +155,15 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, int64_t f
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
 
-/* As a pass takes them. */
-static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, int64_t from, int64_t n) {
+/* As a pass of this formula takes them. */
+static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f, int64_t from,
+                         int64_t n) {
     const bn_plan *plan = &e->plan;
     if (plan->form == LONG_RUNS || (pass == WRITE && plan->writes_by_runs))
         return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
                           ONE_FOR_ALL};
     if (s->from[pass] != from)
-        s->coefs[pass] = expanded(e, s, pass, from, n);
+        s->coefs[pass] = expanded(e, s, pass, formula_table[f].takes, from, n);
     s->from[pass] = from;
     return s->coefs[pass];
 }
@@ -178,8 +176,8 @@ static bn_chunk_walk *const walks[] = {
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
-    const engine *e = engine_;
+static void walk_chunk(const engine *e, bn_scratch *scratch, bool sums, bool writes,
+                       const formula formulas[PASSES], int64_t tile, int64_t chunk) {
     const bn_plan *plan = &e->plan;
     const int64_t from = tile * plan->channels_per_tile;
     const int64_t n = at_most(plan->channels_per_tile, plan->channels - from);
@@ -188,16 +186,46 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t c
         .plan = plan,
         .scratch = scratch,
         .kernels = e->kernels,
-        .formula = e->operation->formula,
-        .sums = pass == SUM,
-        .writes = pass == WRITE || plan->fused,
+        .formulas = {formulas[SUM], formulas[WRITE]},
+        .sums = sums,
+        .writes = writes,
         .kept = sums_from(&partial, from),
     };
-    if (walk.sums)
-        walk.coefs[SUM] = coefs_of(e, scratch, SUM, from, n);
-    if (walk.writes)
-        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, from, n);
+    if (sums)
+        walk.coefs[SUM] = coefs_of(e, scratch, SUM, formulas[SUM], from, n);
+    if (writes)
+        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], from, n);
     walks[plan->form](&walk, from, n, chunk);
+}
+
+static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
+    const engine *e = engine_;
+    walk_chunk(e, scratch, pass == SUM, pass == WRITE || e->plan.fused, e->operation->formulas,
+               tile, chunk);
+}
+
+/* Data for which a tile has to be summed again is rare, so one thread does that. */
+static void sum_again(const engine *e, bn_scratch *scratch, int64_t tile) {
+    const formula formulas[PASSES] = {e->operation->again, NOTHING};
+    scratch->from[SUM] = -1;
+    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++)
+        walk_chunk(e, scratch, true, false, formulas, tile, chunk);
+    scratch->from[SUM] = -1;
+}
+
+static void finish_tile(void *engine_, void *scratch, int64_t tile) {
+    const engine *e = engine_;
+    const bn_operation *operation = e->operation;
+    const int64_t from = tile * e->plan.channels_per_tile;
+    const int64_t n = at_most(e->plan.channels_per_tile, e->plan.channels - from);
+    add_chunks(e, from, n);
+    for (int round = 0; operation->settle && operation->settle(&e->channels, from, n, round);
+         round++) {
+        sum_again(e, scratch, tile);
+        add_chunks(e, from, n);
+    }
+    if (e->plan.writes)
+        operation->finish(&e->channels, from, n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
@@ -233,7 +261,7 @@ static unsigned vectors_wanted(const bn_call *call) {
 }
 
 /* A problem without elements. If it is a part of one that has some, the vectors are those of the
- * whole; else they are zeros. */
+ * whole. */
 static bn_status execute_empty(engine *e, const bn_call *call) {
     if (call->sums_out)
         memset(call->sums_out, 0, bytes_of_sums(e));
@@ -248,7 +276,8 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
         prepare(e);
         finish_with(e, call->sums_in);
     } else {
-        memset(e->channels.value[0], 0, (size_t)e->plan.channels * sizeof(double));
+        for (int64_t c = 0; c < e->plan.channels; c++)
+            e->channels.value[0][c] = e->operation->of_nothing;
         for (int v = 0; v < BN_VECTORS; v++)
             if (wanted >> v & 1)
                 vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.value[0]);
@@ -298,14 +327,18 @@ bn_status bn_execute(const bn_call *call) {
     const bn_operation *operation = call->operation;
     engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
     bn_plan *plan = &e.plan;
-    bn_plan_shape(plan, p, operation->formula);
+    bn_plan_shape(plan, p, operation->formulas);
     const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
     plan->sums = !call->sums_in && (call->sums_out || needed);
     plan->writes = call->writes;
     plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
     const double own = (double)plan->positions * (double)plan->run_length;
     e.channels = (bn_channels){
-        .problem = p, .channels = plan->channels, .count = call->sums_in ? call->count : own};
+        .problem = p,
+        .channels = plan->channels,
+        .count = call->sums_in ? call->count : own,
+        .summed = plan->sums,
+    };
 
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
     const uint64_t mode = fp_mode_enter();

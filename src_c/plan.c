@@ -85,10 +85,11 @@ static int64_t count_of(const bn_axis *axes, int n) {
     return count;
 }
 
-void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f) {
+void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]) {
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
     plan->problem = p;
-    plan->needs = &formula_table[f];
+    for (int pass = 0; pass < PASSES; pass++)
+        plan->needs[pass] = &formula_table[formulas[pass]];
     plan->element_bytes = dtype->element_bytes;
     plan->number_bytes = dtype->number_bytes;
     plan->planes = dtype->loses ? BN_PLANES : MOST_SUMS;
@@ -102,13 +103,12 @@ static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
 }
 
 int64_t bn_bytes_read(const bn_plan *plan) {
-    const pass_needs *pass = plan->needs->pass;
-    return bytes_of(plan, pass[SUM].reads | pass[WRITE].reads);
+    return bytes_of(plan, plan->needs[SUM]->reads | plan->needs[WRITE]->reads);
 }
 
 int64_t bn_bytes_touched(const bn_plan *plan) {
-    const pass_needs *pass = plan->needs->pass;
-    return bytes_of(plan, pass[SUM].reads | pass[WRITE].reads | pass[WRITE].writes);
+    const formula_needs *write = plan->needs[WRITE];
+    return bytes_of(plan, plan->needs[SUM]->reads | write->reads | write->writes);
 }
 
 /* Does the axis step over exactly `elements` elements in every operand? */

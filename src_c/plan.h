@@ -19,12 +19,12 @@ enum {
 
 typedef struct {
     const bn_problem *problem;
-    const formula_needs *needs; /* of the formula */
-    bool sums;                  /* is anything summed? */
-    bool writes;                /* is anything written? */
-    bool fused;                 /* both in one pass, since what is written depends on no sum */
-    bool nontemporal;           /* what is written bypasses the cache */
-    bool far;                   /* what is touched exceeds the second-level cache */
+    const formula_needs *needs[PASSES]; /* of the formulas */
+    bool sums;                          /* is anything summed? */
+    bool writes;                        /* is anything written? */
+    bool fused;       /* both in one pass, since what is written depends on no sum */
+    bool nontemporal; /* what is written bypasses the cache */
+    bool far;         /* what is touched exceeds the second-level cache */
 
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
     int planes;                          /* of sums: with or without what was lost */
@@ -57,7 +57,7 @@ typedef struct {
 } bn_plan;
 
 /* First what follows from the shape and the dtype alone ... */
-void bn_plan_shape(bn_plan *plan, const bn_problem *p, formula f);
+void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]);
 /* ... then, with sums, writes and fused set, all the rest, for so many threads at most; `paired` as
  * in the kernels. */
 void bn_make_plan(bn_plan *plan, int threads, bool paired);

@@ -66,7 +66,7 @@ static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task)
     const bn_schedule *s = team->s;
     s->task(s->work, scratch, FIRST_PASS, tile, task);
     if (atomic_fetch_sub_explicit(&team->left[tile], 1, memory_order_acq_rel) == 1) {
-        s->finish(s->work, tile);
+        s->finish(s->work, scratch, tile);
         atomic_store_explicit(&team->left[tile], -1, memory_order_release);
     }
 }

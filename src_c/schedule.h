@@ -15,7 +15,8 @@ typedef struct {
     int64_t tasks;      /* per tile and pass */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    void (*finish)(void *work, int64_t tile); /* once all of a tile's first tasks have ended */
+    /* Once all of a tile's first tasks have ended. */
+    void (*finish)(void *work, void *scratch, int64_t tile);
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;
     size_t scratch_bytes; /* per thread */

@@ -33,7 +33,7 @@ bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t
 }
 
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes) {
-    const unsigned summed = walk->plan->needs->pass[SUM].reads;
+    const unsigned summed = walk->plan->needs[SUM]->reads;
     for (int o = 0; o < BN_OPERANDS; o++)
         if (summed >> o & 1)
             memcpy(walk->scratch->gathered[o] + at, from[o], (size_t)bytes);
@@ -42,7 +42,7 @@ void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, i
 /* Do all strands of what is written begin at one place of their cache lines? */
 static bool lines_agree(const bn_walk *walk, const int64_t pitch[BN_OPERANDS]) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (walk->plan->needs->pass[WRITE].writes >> o & 1 && pitch[o] % LINE_BYTES)
+        if (walk->plan->needs[WRITE]->writes >> o & 1 && pitch[o] % LINE_BYTES)
             return false;
     return true;
 }

@@ -25,7 +25,7 @@ typedef struct {
     const bn_plan *plan;
     bn_scratch *scratch;
     const bn_dtype_kernels *kernels;
-    formula formula;
+    formula formulas[PASSES];
     bool sums, writes;
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */
@@ -110,7 +110,7 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
 }
 
 static inline void bn_write(const bn_walk *walk, const bn_span *span, const bn_coefs *coefs) {
-    walk->kernels->write[walk->formula](span, coefs);
+    walk->kernels->write[walk->formulas[WRITE]](span, coefs);
 }
 
 /* Write a span as strands, its pitches apart; it ends up behind them. */

@@ -85,7 +85,7 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
 static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
     const bn_coefs coefs = coefs_from(walk->plan, &walk->coefs[SUM], s->column);
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
-    walk->kernels->sum[walk->formula](b, &coefs, &sums);
+    walk->kernels->sum[walk->formulas[SUM]](b, &coefs, &sums);
 }
 
 /* So many blocks, one behind the other: the first has the row `first` of strand 0, and each row is

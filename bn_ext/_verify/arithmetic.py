@@ -12,7 +12,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, FORMULAS, SUMS, Kernel, needs
+from bn_ext._verify.formulas import COEFS, RESULTS, SUMS, TERMS, Kernel, needs
 from bn_ext._verify.values import Case
 
 __all__ = [
@@ -85,12 +85,10 @@ def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         x, c = _given(kernel, case)
         if pass_ == "write":
-            results = FORMULAS[name].results(x, c)
+            results = RESULTS[name](x, c)
             return {operand: case.dtype.narrow(values) for operand, values in results.items()}
-        terms = FORMULAS[name].terms
-        assert terms is not None
         planes = case.planes.copy()
-        for s, term in enumerate(terms(x, c)):
+        for s, term in enumerate(TERMS[name](x, c)):
             for total in _groups(term, rows):
                 _add(case, planes, s, total)
         return {"sums": planes}
@@ -119,10 +117,8 @@ def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
 def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
     """The case's sums, of a stretch, and what all rows of the operands add to them."""
     with np.errstate(all="ignore"):
-        terms = FORMULAS[formula].terms
-        assert terms is not None
         planes = case.planes.copy()
-        for s, term in enumerate(terms(*_given(("sum", formula), case))):
+        for s, term in enumerate(TERMS[formula](*_given(("sum", formula), case))):
             for total in _fold(term, rows, planes.shape[1]):
                 _add(case, planes, s, total)
         return {"sums": planes}

@@ -1,20 +1,21 @@
 """Every formula in NumPy, as src_c/kernels/formulas.inc has it in C.
 
-To add one, add its entry to FORMULAS. Its two expressions are given operands (x.src, ...) and
+To add one, add its entry to TERMS or to RESULTS. Its expression is given operands (x.src, ...) and
 coefficients (c.mean, ...) of the arithmetic type by role, and only those that its line in
-formulas.h says the pass reads and takes: one that uses more raises AttributeError.
+formulas.h says it reads and takes: one that uses more raises AttributeError.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array
 
-__all__ = ["COEFS", "FORMULAS", "INPUTS", "KERNELS", "OPERANDS", "SUMS", "Kernel", "needs"]
+__all__ = ["COEFS", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs"]
 
-#: A pass ("sum" or "write") of a formula.
+#: A pass ("sum" or "write"), and one of its formulas.
 Kernel = tuple[str, str]
 
 _INTERFACE = _core._kernel_interface()
@@ -24,52 +25,51 @@ COEFS: tuple[str, ...] = _INTERFACE["coefs"]
 SUMS: int = _INTERFACE["sums"]
 
 
-@dataclass(frozen=True)
-class Formula:
-    """Two expressions: the terms of each sum; what is written, by operand."""
-
-    terms: Callable[[Any, Any], tuple[Array, ...]] | None
-    results: Callable[[Any, Any], dict[str, Array]]
+def where_positive(gate: Array, values: Array) -> Array:
+    """The values, 0 where the gate is 0 or less; a NaN is not."""
+    return np.where(gate <= 0, values.dtype.type(0), values)
 
 
-def dy_and_dy_xc(x: Any, c: Any) -> tuple[Array, ...]:
-    """The terms of diff_beta and of diff_gamma, before its rstd."""
-    return x.diff_dst, x.diff_dst * (x.src - c.mean)
+def normalized(x: Any, c: Any) -> Array:
+    """What every forward operation writes, before anything is fused to it."""
+    result: Array = c.scale * (x.src - c.mean) + c.shift
+    return result
 
 
-FORMULAS = {
-    "backward": Formula(
-        terms=dy_and_dy_xc,
-        results=lambda x, c: {
-            "diff_src": c.scale * (x.diff_dst - (c.shift + (x.src - c.mean) * c.slope))
-        },
-    ),
-    "frozen": Formula(
-        terms=dy_and_dy_xc,
-        results=lambda x, c: {"diff_src": c.scale * x.diff_dst},
-    ),
+def moments(xc: Array) -> tuple[Array, ...]:
+    """The terms of the first two moments."""
+    return xc, xc * xc
+
+
+#: The terms of each sum.
+TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
+    "gradients": lambda x, c: (x.diff_dst, x.diff_dst * (x.src - c.mean)),
+    "moments": lambda x, c: moments(x.src - c.mean),
+    "scaled moments": lambda x, c: moments(x.src * c.scale - c.mean),
 }
+
+#: What is written, by operand.
+RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
+    "backward": lambda x, c: {
+        "diff_src": c.scale * (x.diff_dst - (c.shift + (x.src - c.mean) * c.slope))
+    },
+    "frozen": lambda x, c: {"diff_src": c.scale * x.diff_dst},
+    "normalize": lambda x, c: {"dst": normalized(x, c)},
+    "normalize, relu": lambda x, c: {"dst": where_positive(normalized(x, c), normalized(x, c))},
+    "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
+    "normalize, add, relu": lambda x, c: {
+        "dst": where_positive(normalized(x, c) + x.src_1, normalized(x, c) + x.src_1)
+    },
+}
+
+KERNELS: list[Kernel] = [("sum", name) for name in TERMS] + [("write", name) for name in RESULTS]
 
 
 def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Names of the operands that a kernel reads, of those it writes, of coefficients it takes."""
-    pass_, formula = kernel
-    reads, writes, takes = _INTERFACE["formulas"][formula][pass_]
+    reads, writes, takes = _INTERFACE["formulas"][kernel[1]]
     return reads, writes, takes
 
 
-def _kernels() -> list[Kernel]:
-    """Formulas that sum the same terms share the kernel of the first."""
-    found: list[Kernel] = []
-    seen: set[object] = {None}
-    for name, formula in FORMULAS.items():
-        if formula.terms not in seen:
-            found.append(("sum", name))
-        seen.add(formula.terms)
-        found.append(("write", name))
-    return found
-
-
-KERNELS = _kernels()
 #: Operands that any of them reads.
 INPUTS = tuple(name for name in OPERANDS if any(name in needs(kernel)[0] for kernel in KERNELS))

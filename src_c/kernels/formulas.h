@@ -1,23 +1,33 @@
-/* formulas.h: the operations, and what each pass of one reads, takes and writes.
+/* formulas.h: the formulas, and what each reads, takes and writes.
  *
  * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE
- * computes results from coefficients that follow from those sums. What is added and what
- * is written stands in formulas.inc; what happens once per channel in between, in
- * operations/.
+ * computes results from coefficients that follow from those sums. Each is a formula: what is
+ * added and what is written stands in formulas.inc; what happens once per channel in between,
+ * and which formulas make an operation, in operations/.
  */
 #ifndef BN_FORMULAS_H
 #define BN_FORMULAS_H
 
 #include "bn.h"
 
-/* F(x, a formula, the formula whose sums it takes: itself, or another that has the same). x is
- * handed through, for whoever uses the table. */
-#define FORMULA_TABLE(F, x)                                                                        \
-    F(x, BACKWARD, BACKWARD)                                                                       \
-    F(x, FROZEN, BACKWARD)
+/* F(x, a formula). x is handed through, for whoever uses the list. */
+#define SUM_FORMULAS(F, x)                                                                         \
+    F(x, GRADIENTS)                                                                                \
+    F(x, MOMENTS)                                                                                  \
+    F(x, SCALED_MOMENTS)
+#define WRITE_FORMULAS(F, x)                                                                       \
+    F(x, BACKWARD)                                                                                 \
+    F(x, FROZEN)                                                                                   \
+    F(x, NORMALIZE)                                                                                \
+    F(x, NORMALIZE_RELU)                                                                           \
+    F(x, NORMALIZE_ADD)                                                                            \
+    F(x, NORMALIZE_ADD_RELU)
 
-#define ENUMERATED(x, formula, summed) formula,
-typedef enum { FORMULA_TABLE(ENUMERATED, ) FORMULAS } formula;
+#define ENUMERATED(x, formula) formula,
+typedef enum {
+    SUM_FORMULAS(ENUMERATED, ) WRITE_FORMULAS(ENUMERATED, ) FORMULAS,
+    NOTHING = FORMULAS, /* for an operation that has one pass alone */
+} formula;
 #undef ENUMERATED
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
@@ -33,32 +43,26 @@ enum { MOST_SUMS = 2 };
 
 /* Operands and coefficients as bits. */
 typedef struct {
-    unsigned reads, writes, takes;
-} pass_needs;
-
-typedef struct {
     const char *name;
-    pass_needs pass[PASSES];
+    unsigned reads, writes, takes;
     int sums;
 } formula_needs;
 
-/* What formulas of gradients have in common. */
-#define GRADIENT_SUMS .pass[SUM] = {OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN)}, .sums = 2
-
-static const formula_needs formula_table[FORMULAS] = {
-    [BACKWARD] =
-        {
-            .name = "backward",
-            GRADIENT_SUMS,
-            .pass[WRITE] = {OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
-                            COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE)},
-        },
-    [FROZEN] =
-        {
-            .name = "frozen",
-            GRADIENT_SUMS,
-            .pass[WRITE] = {OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE)},
-        },
+static const formula_needs formula_table[FORMULAS + 1] = {
+    [GRADIENTS] = {"gradients", OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN), 2},
+    [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2},
+    [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2},
+    [BACKWARD] = {"backward", OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
+                  COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE), 0},
+    [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0},
+#define NORMALIZES(name, also_reads)                                                               \
+    {name, OPERAND(SRC) | (also_reads), OPERAND(DST), COEF(MEAN) | COEF(SHIFT) | COEF(SCALE), 0}
+    [NORMALIZE] = NORMALIZES("normalize", 0),
+    [NORMALIZE_RELU] = NORMALIZES("normalize, relu", 0),
+    [NORMALIZE_ADD] = NORMALIZES("normalize, add", OPERAND(SRC_1)),
+    [NORMALIZE_ADD_RELU] = NORMALIZES("normalize, add, relu", OPERAND(SRC_1)),
+#undef NORMALIZES
+    [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
 #endif

@@ -29,9 +29,9 @@
 enum { BN_DTYPE_TABLE(FACTS) };
 #undef FACTS
 
-/* Operands that a pass touches, as bits. */
-INLINE unsigned touched(bn_pass p, formula f) {
-    return formula_table[f].pass[p].reads | formula_table[f].pass[p].writes;
+/* Operands that a formula touches, as bits. */
+INLINE unsigned touched(formula f) {
+    return formula_table[f].reads | formula_table[f].writes;
 }
 
 INLINE int first_of(unsigned operands) {
@@ -53,15 +53,15 @@ INLINE int first_of(unsigned operands) {
 #define STORAGE    f64
 #include "kernels/loops.inc"
 
-#define SUM_KERNEL(x, f, summed)   [f] = sum_##summed##_##x,
-#define FOLD_KERNEL(x, f, summed)  [f] = fold_##summed##_##x,
-#define RUNS_KERNEL(x, f, summed)  [f] = sum_runs_##summed##_##x,
-#define WRITE_KERNEL(x, f, summed) [f] = write_##f##_##x,
+#define SUM_KERNEL(x, f)   [f] = sum_##f##_##x,
+#define FOLD_KERNEL(x, f)  [f] = fold_##f##_##x,
+#define RUNS_KERNEL(x, f)  [f] = sum_runs_##f##_##x,
+#define WRITE_KERNEL(x, f) [f] = write_##f##_##x,
 #define KERNELS(code, x, ...)                                                                      \
-    [code] = {.sum = {FORMULA_TABLE(SUM_KERNEL, x)},                                               \
-              .fold = {FORMULA_TABLE(FOLD_KERNEL, x)},                                             \
-              .sum_runs = {FORMULA_TABLE(RUNS_KERNEL, x)},                                         \
-              .write = {FORMULA_TABLE(WRITE_KERNEL, x)},                                           \
+    [code] = {.sum = {SUM_FORMULAS(SUM_KERNEL, x)},                                                \
+              .fold = {SUM_FORMULAS(FOLD_KERNEL, x)},                                              \
+              .sum_runs = {SUM_FORMULAS(RUNS_KERNEL, x)},                                          \
+              .write = {WRITE_FORMULAS(WRITE_KERNEL, x)},                                          \
               .add = add_##x,                                                                      \
               .sum_columns = sum_columns_##x,                                                      \
               .expand = expand_##x,                                                                \

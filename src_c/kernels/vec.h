@@ -10,6 +10,7 @@
  *                                  the line first nor evicts others, and is ordered with
  *                                  nothing until nontemporal_fence()
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
+ *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
  *     widen_low, widen_high        half a register of f32 to f64
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16

@@ -27,6 +27,13 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
 }
 
+INLINE f32v f32_where_positive(f32v gate, f32v v) {
+    return f32_where_positive_by_bits(gate, v);
+}
+INLINE f64v f64_where_positive(f64v gate, f64v v) {
+    return f64_where_positive_by_bits(gate, v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
 }

@@ -27,6 +27,15 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q);
 }
 
+INLINE f32v f32_where_positive(f32v gate, f32v v) {
+    const __mmask16 passes = _mm512_cmp_ps_mask((__m512)gate, _mm512_setzero_ps(), _CMP_NLE_UQ);
+    return (f32v)_mm512_maskz_mov_ps(passes, (__m512)v);
+}
+INLINE f64v f64_where_positive(f64v gate, f64v v) {
+    const __mmask8 passes = _mm512_cmp_pd_mask((__m512d)gate, _mm512_setzero_pd(), _CMP_NLE_UQ);
+    return (f64v)_mm512_maskz_mov_pd(passes, (__m512d)v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
 }

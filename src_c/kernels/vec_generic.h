@@ -28,6 +28,13 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return true;
 }
 
+INLINE f32v f32_where_positive(f32v gate, f32v v) {
+    return f32_where_positive_by_bits(gate, v);
+}
+INLINE f64v f64_where_positive(f64v gate, f64v v) {
+    return f64_where_positive_by_bits(gate, v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v){v[0], v[1]};
 }

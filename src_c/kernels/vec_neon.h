@@ -27,6 +27,13 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return vminvq_u32((uint32x4_t)((a == a) & (b == b))) == 0;
 }
 
+INLINE f32v f32_where_positive(f32v gate, f32v v) {
+    return f32_where_positive_by_bits(gate, v);
+}
+INLINE f64v f64_where_positive(f64v gate, f64v v) {
+    return f64_where_positive_by_bits(gate, v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v)vcvt_f64_f32(vget_low_f32((float32x4_t)v));
 }

@@ -43,6 +43,13 @@ INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
     return (where & yes) | (~where & no);
 }
 
+INLINE f32v f32_where_positive_by_bits(f32v gate, f32v v) {
+    return (f32v)(~(u32v)(gate <= 0) & (u32v)v);
+}
+INLINE f64v f64_where_positive_by_bits(f64v gate, f64v v) {
+    return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
+}
+
 INLINE u32v load_bytes_by_copy(const char *p, int64_t n) {
     u32v v = {0};
     if (n == VEC_BYTES)

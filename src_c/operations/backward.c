@@ -13,50 +13,28 @@
 
 #include "channel.h"
 #include "engine.h"
-#include "operations/operation.h"
+#include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
-enum { GAMMA, RSTD, RSTD_LOW, SLOPE, TO_CONVERT, VALUES };
+enum { RSTD, RSTD_LOW, SLOPE, TO_CONVERT, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
-static void set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
-                      const double *values) {
-    const int64_t at = coef * c->channels + from;
-    if (bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double))
-        memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
-    else
-        for (int64_t i = 0; i < n; i++)
-            ((float *)c->coefs)[at + i] = (float)values[i];
-}
-
 static void prepare_sums(const bn_channels *c) {
     vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, c->value[TO_CONVERT]);
-    set_coefs(c, COEF_MEAN, 0, c->channels, c->value[TO_CONVERT]);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, c->value[TO_CONVERT]);
 }
 
 static void prepare_results(const bn_channels *c) {
     const bn_problem *p = c->problem;
     const int64_t n = c->channels;
-    double *gamma = c->value[GAMMA], *scale = c->value[TO_CONVERT];
-    double *rstd = c->value[RSTD], *rstd_low = c->value[RSTD_LOW];
-    vector_read(&p->vector[BN_VARIANCE], 0, n, rstd);
-    vector_read(&p->vector[BN_GAMMA], 0, n, gamma);
-    if (p->dtype == BN_F64)
-        for (int64_t i = 0; i < n; i++) {
-            const pair r = pair_rsqrt(pair_sum(rstd[i], p->epsilon));
-            rstd[i] = r.high;
-            rstd_low[i] = r.low;
-            scale[i] = pair_round(pair_times(pair_of(gamma[i], 0), r));
-        }
-    else
-        for (int64_t i = 0; i < n; i++) {
-            rstd[i] = 1 / sqrt(rstd[i] + p->epsilon);
-            scale[i] = gamma[i] * rstd[i];
-        }
-    set_coefs(c, COEF_SCALE, 0, n, scale);
+    double *scale = c->value[TO_CONVERT];
+    vector_read(&p->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
+    vector_read(&p->vector[BN_GAMMA], 0, n, scale);
+    bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], scale);
+    bn_set_coefs(c, COEF_SCALE, 0, n, scale);
 }
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
@@ -67,9 +45,9 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     double *slope = c->value[SLOPE] + from, *value = c->value[TO_CONVERT] + from;
     for (int64_t i = 0; i < n; i++)
         value[i] = sum_dy[i] / c->count;
-    set_coefs(c, COEF_SHIFT, from, n, value);
+    bn_set_coefs(c, COEF_SHIFT, from, n, value);
     double *diff_gamma = value;
-    if (p->dtype == BN_F64)
+    if (in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
             const pair r = {rstd[i], rstd_low[i]};
             const pair exact = pair_times(pair_of(sum_dy_xc[i], 0), r);
@@ -81,7 +59,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
             diff_gamma[i] = rstd[i] * sum_dy_xc[i];
             slope[i] = rstd[i] * diff_gamma[i] / c->count;
         }
-    set_coefs(c, COEF_SLOPE, from, n, slope);
+    bn_set_coefs(c, COEF_SLOPE, from, n, slope);
     if (p->vector[BN_DIFF_BETA].data)
         vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
     if (p->vector[BN_DIFF_GAMMA].data)
@@ -93,7 +71,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 #define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
 
 static const bn_operation training = {
-    .formula = BACKWARD,
+    .formulas = {GRADIENTS, BACKWARD},
     .writes_need_sums = true,
     .vectors = BOTH_GRADIENTS,
     .values = VALUES,
@@ -102,7 +80,7 @@ static const bn_operation training = {
 };
 
 static const bn_operation frozen = {
-    .formula = FROZEN,
+    .formulas = {GRADIENTS, FROZEN},
     .writes_need_sums = false,
     .vectors = BOTH_GRADIENTS,
     .values = VALUES,

@@ -1,0 +1,43 @@
+/* coefs.h: what operations do alike, once per channel. */
+#ifndef BN_COEFS_H
+#define BN_COEFS_H
+
+#include "channel.h"
+#include "operations/operation.h"
+
+/* Is the data computed in doubles? Then coefficients go through pairs of them. */
+static inline bool in_doubles(const bn_channels *c) {
+    return bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double);
+}
+
+/* A coefficient of the n channels from `from` on, rounded to the arithmetic type. */
+static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
+                                const double *values) {
+    const int64_t at = coef * c->channels + from;
+    if (in_doubles(c))
+        memcpy((double *)c->coefs + at, values, (size_t)n * sizeof *values);
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((float *)c->coefs)[at + i] = (float)values[i];
+}
+
+/* 1/sqrt(variance + epsilon), in the place of the variance, and gamma times that, in the place of
+ * gamma; in pairs, of whose rstd `low` becomes the low part, if the data is computed in doubles. */
+static inline void bn_rstd_and_scale(const bn_channels *c, int64_t n, double *rstd, double *low,
+                                     double *scale) {
+    const double epsilon = c->problem->epsilon;
+    if (in_doubles(c))
+        for (int64_t i = 0; i < n; i++) {
+            const pair r = pair_rsqrt(pair_sum(rstd[i], epsilon));
+            rstd[i] = r.high;
+            low[i] = r.low;
+            scale[i] = pair_round(pair_times(pair_of(scale[i], 0), r));
+        }
+    else
+        for (int64_t i = 0; i < n; i++) {
+            rstd[i] = 1 / sqrt(rstd[i] + epsilon);
+            scale[i] = scale[i] * rstd[i];
+        }
+}
+
+#endif

@@ -1,0 +1,293 @@
+/* forward.c: batch normalization forward, once per channel: the statistics from the sums, and what
+ * kernels need of them. The formulas, element by element, stand in kernels/formulas.inc.
+ *
+ * Sums are about a pivot p, which stands in for the mean (Chan, Golub, LeVeque, "Algorithms for
+ * computing the sample variance", 1983):
+ *
+ *     mean = p + sum(x - p)/M        sum(xc*xc) = sum((x - p)^2) - sum(x - p)^2/M
+ *
+ * What rounding adds to the second grows with ((p - mean)/std)^2. The pivot is the mean of a few
+ * elements, spread over the channel by a rule that knows the shape alone; where it turns out to lie
+ * more than two standard deviations off the mean, the tile is summed again about the mean found. So
+ * it is, scaled by a power of two, where squares overflow or vanish.
+ *
+ *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine.h"
+#include "operations/coefs.h"
+#include "sizes.h"
+
+/* Values that are kept per channel. PIVOT is times POWER, a power of two, as the elements are;
+ * SPREAD: how far the elements that made the pivot lie from the first of them. */
+enum { PIVOT, POWER, SPREAD, TO_CONVERT, RSTD, RSTD_LOW, MEAN, VALUES };
+_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
+
+/* Sums, in the order of formulas.inc; then what they become. */
+enum { SUM_XC, SUM_XC_XC };
+enum { STAT_MEAN, STAT_SQUARES };
+
+static double *plane_of(const bn_channels *c, int sum, int64_t from) {
+    return c->sums.plane + sum * c->sums.stride + from;
+}
+
+/* ---- the pivot ------------------------------------------------------------ */
+
+/* How many elements of a channel make its pivot. So few of independent ones let it lie off by more
+ * than two standard deviations once in 10^8 channels. */
+enum {
+    SAMPLED_POSITIONS = 8, /* of runs of one element; of longer ones, which lie far apart, */
+    SAMPLED_RUNS = 4,
+    SAMPLED_NEIGHBOURS = 2, /* of each */
+};
+
+/* Bytes from the start of the index-th place along axes, the last of them fastest. */
+static int64_t place_of(const bn_axis *axes, int n, int64_t index) {
+    int64_t bytes = 0;
+    for (int a = n - 1; a >= 0; a--) {
+        bytes += index % axes[a].size * axes[a].stride[BN_SRC];
+        index /= axes[a].size;
+    }
+    return bytes;
+}
+
+static int64_t length_of(const bn_axis *axes, int n) {
+    int64_t length = 1;
+    for (int a = 0; a < n; a++)
+        length *= axes[a].size;
+    return length;
+}
+
+/* How far an element of each channel lies from the first ones, in sum and at most. */
+static void add_sample(const bn_channels *c, const double *value) {
+    const double *first = c->value[PIVOT];
+    double *sum = c->value[POWER], *spread = c->value[SPREAD];
+    for (int64_t k = 0; k < c->channels; k++) {
+        const double off = value[k] - first[k], far = fabs(off);
+        sum[k] += off;
+        spread[k] = far > spread[k] ? far : spread[k];
+    }
+}
+
+/* Samples lie in the middle of as many equal parts of the positions, and of the runs. */
+static void prepare_sums(const bn_channels *c) {
+    const bn_problem *p = c->problem;
+    if (!c->summed)
+        return;
+    const int64_t n = c->channels, size = bn_dtype_table[p->dtype].element_bytes;
+    const int64_t positions = length_of(p->outer, p->n_outer),
+                  run = length_of(p->inner, p->n_inner);
+    const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
+    double *first = c->value[PIVOT], *sum = c->value[POWER], *spread = c->value[SPREAD];
+    int64_t count = 0;
+    for (int64_t i = 0; i < places; i++) {
+        const int64_t position = positions * (2 * i + 1) / (2 * places);
+        const int64_t x = run * (2 * i + 1) / (2 * places);
+        const int64_t inner = p->n_inner ? p->inner[p->n_inner - 1].size : 1;
+        const int64_t neighbours = at_most(inner - x % inner, SAMPLED_NEIGHBOURS);
+        bn_vector at = {p->data[BN_SRC] + place_of(p->outer, p->n_outer, position) +
+                            place_of(p->inner, p->n_inner, x),
+                        p->channel.stride[BN_SRC], p->dtype};
+        for (int64_t k = 0; k < neighbours; k++, count++, at.data += size) {
+            vector_read(&at, 0, n, count ? c->value[TO_CONVERT] : first);
+            if (count)
+                add_sample(c, c->value[TO_CONVERT]);
+            else
+                for (int64_t ch = 0; ch < n; ch++)
+                    sum[ch] = spread[ch] = 0;
+        }
+    }
+    for (int64_t k = 0; k < n; k++) {
+        const double pivot = first[k] + sum[k] / (double)count;
+        first[k] = !isfinite(pivot) ? 0 : in_doubles(c) ? pivot : (double)(float)pivot;
+        sum[k] = 1; /* the power */
+    }
+    bn_set_coefs(c, COEF_MEAN, 0, n, first);
+}
+
+/* ---- statistics ------------------------------------------------------------- */
+
+/* Powers of two that bring numbers whose squares overflow, or vanish, to where they do neither; and
+ * the mean square below which some may have vanished. */
+typedef struct {
+    double down, up, vanishing;
+} powers;
+
+static powers powers_of(const bn_channels *c) {
+    return in_doubles(c) ? (powers){0x1p-600, 0x1p600, 0x1p-950}
+                         : (powers){0x1p-96, 0x1p96, 0x1p-100};
+}
+
+enum { MOST_ROUNDS = 3 }; /* the power; then, of those that overflowed, the pivot; once to spare */
+
+/* Does a channel have to be summed again? Then its pivot and power are others. */
+static bool wants_another(const bn_channels *c, int64_t i, double sum, double squares) {
+    const powers by = powers_of(c);
+    double *pivot = &c->value[PIVOT][i], *power = &c->value[POWER][i];
+    const double off = sum / c->count, rest = squares - sum * off;
+    if (!isfinite(squares) && *power == 1) {
+        *power = by.down;
+        *pivot = 0; /* in case that it, or the distance from it, is too large */
+        return true;
+    }
+    if (!isfinite(squares))
+        return false;
+    if (squares < c->count * by.vanishing && *power == 1 &&
+        (squares > 0 || c->value[SPREAD][i] > 0)) {
+        *power = by.up;
+        *pivot *= by.up;
+        return true;
+    }
+    if (sum * off > 4 * rest) {
+        const double better = in_doubles(c) ? *pivot + off : (double)(float)(*pivot + off);
+        const bool moves = better != *pivot;
+        *pivot = better;
+        return moves;
+    }
+    return false;
+}
+
+static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
+    double *sum = plane_of(c, SUM_XC, from), *squares = plane_of(c, SUM_XC_XC, from);
+    bool again = false;
+    for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
+        again |= wants_another(c, from + i, sum[i], squares[i]);
+    if (again) {
+        bn_set_coefs(c, COEF_MEAN, from, n, c->value[PIVOT] + from);
+        bn_set_coefs(c, COEF_SCALE, from, n, c->value[POWER] + from);
+        return true;
+    }
+    const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
+    for (int64_t i = 0; i < n; i++) {
+        const double off = sum[i] / c->count, rest = squares[i] - sum[i] * off;
+        sum[i] = (pivot[i] + off) / power[i];
+        squares[i] = rest < 0 ? 0 : rest / power[i] / power[i];
+    }
+    return false;
+}
+
+/* ---- coefficients ----------------------------------------------------------- */
+
+/* From mean and variance, which is in the place of RSTD. */
+static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean) {
+    const bn_problem *p = c->problem;
+    double *value = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
+    bn_set_coefs(c, COEF_MEAN, from, n, mean);
+    vector_read(&p->vector[BN_GAMMA], from, n, value);
+    bn_rstd_and_scale(c, n, rstd, c->value[RSTD_LOW] + from, value);
+    bn_set_coefs(c, COEF_SCALE, from, n, value);
+    double *beta = rstd; /* which has done its work */
+    if (p->vector[BN_BETA].data)
+        vector_read(&p->vector[BN_BETA], from, n, beta);
+    else
+        memset(beta, 0, (size_t)n * sizeof *beta);
+    if (!in_doubles(c))
+        for (int64_t i = 0; i < n; i++) {
+            const double low = value[i] * (mean[i] - (double)(float)mean[i]);
+            beta[i] -= isfinite(low) ? low : 0;
+        }
+    bn_set_coefs(c, COEF_SHIFT, from, n, beta);
+}
+
+/* A factor of 1 does not read what was before; one of 0 leaves it as it is. */
+static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
+    const bn_vector *v = &c->problem->vector[vector];
+    const double factor = c->problem->exponential_avg_factor;
+    double *running = c->value[TO_CONVERT] + from;
+    if (!v->data || factor == 0)
+        return;
+    vector_read(v, from, n, running);
+    for (int64_t i = 0; i < n; i++)
+        running[i] = factor == 1 ? batch[i] : (1 - factor) * running[i] + factor * batch[i];
+    vector_write(v, from, n, running);
+}
+
+static void finish(const bn_channels *c, int64_t from, int64_t n) {
+    const bn_problem *p = c->problem;
+    const double *mean = plane_of(c, STAT_MEAN, from), *squares = plane_of(c, STAT_SQUARES, from);
+    double *variance = c->value[RSTD] + from, *unbiased = c->value[RSTD_LOW] + from;
+    for (int64_t i = 0; i < n; i++) {
+        variance[i] = squares[i] / c->count;
+        unbiased[i] = squares[i] / (c->count - p->correction);
+    }
+    if (p->vector[BN_MEAN].data)
+        vector_write(&p->vector[BN_MEAN], from, n, mean);
+    if (p->vector[BN_VARIANCE].data)
+        vector_write(&p->vector[BN_VARIANCE], from, n, variance);
+    update(c, BN_RUNNING_MEAN, from, n, mean);
+    update(c, BN_RUNNING_VARIANCE, from, n, unbiased);
+    set_results(c, from, n, mean);
+}
+
+/* ---- inference -------------------------------------------------------------- */
+
+static void prepare_inference(const bn_channels *c) {
+    const bn_problem *p = c->problem;
+    vector_read(&p->vector[BN_MEAN], 0, c->channels, c->value[MEAN]);
+    vector_read(&p->vector[BN_VARIANCE], 0, c->channels, c->value[RSTD]);
+    set_results(c, 0, c->channels, c->value[MEAN]);
+}
+
+static void nothing(const bn_channels *c) {
+    (void)c;
+}
+
+static void nothing_to_finish(const bn_channels *c, int64_t from, int64_t n) {
+    (void)c, (void)from, (void)n;
+}
+
+/* ---- the operations, and the entries ---------------------------------------- */
+
+/* By whether src_1 is added, and whether ReLU follows. */
+#define EACH_NORMALIZE(F)                                                                          \
+    {                                                                                              \
+        {F(NORMALIZE), F(NORMALIZE_RELU)}, {                                                       \
+            F(NORMALIZE_ADD), F(NORMALIZE_ADD_RELU)                                                \
+        }                                                                                          \
+    }
+
+#define TRAINING(writes)                                                                           \
+    {                                                                                              \
+        .formulas = {MOMENTS, writes},                                                             \
+        .again = SCALED_MOMENTS,                                                                   \
+        .writes_need_sums = true,                                                                  \
+        .vectors = 1u << BN_MEAN | 1u << BN_VARIANCE,                                              \
+        .of_nothing = NAN,                                                                         \
+        .values = VALUES,                                                                          \
+        .prepare = {prepare_sums, nothing},                                                        \
+        .settle = settle,                                                                          \
+        .finish = finish,                                                                          \
+    }
+static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
+
+#define INFERENCE(writes)                                                                          \
+    {                                                                                              \
+        .formulas = {NOTHING, writes},                                                             \
+        .values = VALUES,                                                                          \
+        .prepare = {nothing, prepare_inference},                                                   \
+        .finish = nothing_to_finish,                                                               \
+    }
+static const bn_operation inference[2][2] = EACH_NORMALIZE(INFERENCE);
+
+static const bn_operation *which(const bn_operation operations[2][2], const bn_problem *p) {
+    return &operations[p->data[BN_SRC_1] != NULL][p->relu];
+}
+
+bn_status bn_training(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, which(training, p), .writes = true});
+}
+
+bn_status bn_training_reduce(const bn_problem *p, double *stats) {
+    return bn_execute(&(bn_call){p, &training[0][0], .sums_out = stats});
+}
+
+bn_status bn_training_apply(const bn_problem *p, const double *stats, double count) {
+    return bn_execute(
+        &(bn_call){p, which(training, p), .writes = true, .sums_in = stats, .count = count});
+}
+
+bn_status bn_inference(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, which(inference, p), .writes = true});
+}
