@@ -216,24 +216,26 @@ cdef bint as_channels_last(object data_format) except -1:
 
 
 cdef tuple as_out(const Call *c, object out):
-    """`out` as a tuple of its three entries."""
-    cdef tuple roles = OUTPUTS[c.entry]
+    """`out` as a tuple of its entries."""
     if not isinstance(out, SEQUENCES):
         raise TypeError(
-            f"out: expected {entries_text(roles)}, each an array or None, got {type_name(out)}"
+            f"out: expected {entries_text(c)}, each an array or None, got {type_name(out)}"
         )
     out = tuple(out)
-    if len(out) != len(roles):
+    if len(out) != N_OUTPUTS[c.entry]:
         raise ValueError(
-            f"out: expected {entries_text(roles)}, each an array or None, got {len(out)} entries"
+            f"out: expected {entries_text(c)}, each an array or None, got {len(out)} entries"
         )
     if not c.vectors_wanted and (out[1] is not None or out[2] is not None):
         raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
     return out
 
 
-cdef str entries_text(tuple roles):
-    return "(" + ", ".join([NAME_OF_ROLE[role] for role in roles]) + ")"
+cdef str entries_text(const Call *c):
+    names = []
+    for i in range(N_OUTPUTS[c.entry]):
+        names.append(NAME_OF_ROLE[OUTPUTS[c.entry][i]])
+    return "(" + ", ".join(names) + ")"
 
 
 cdef object as_output(object a, str name):
@@ -335,11 +337,11 @@ cdef tuple convert_out(Call *c, object out):
     """The arrays to write to. Returns them as they were given, with None for each that was not."""
     if out is None:
         return NONE_GIVEN
-    cdef tuple roles = OUTPUTS[c.entry]
-    given = (out,) if c.entry == INFERENCE else as_out(c, out)
+    cdef int i, role
+    given = (out,) if N_OUTPUTS[c.entry] == 1 else as_out(c, out)
     c.out_given = True
-    cdef int i
-    for i in range(len(roles)):
+    for i in range(N_OUTPUTS[c.entry]):
+        role = OUTPUTS[c.entry][i]
         if given[i] is not None:
-            keep(c, roles[i], as_output(given[i], name_of(c, roles[i])))
+            keep(c, role, as_output(given[i], NAME_OF_OUTPUT[role]))
     return given

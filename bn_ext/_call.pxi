@@ -51,8 +51,11 @@ _NAMES = {
 }
 cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
 del _NAMES
+# As messages call them where they are written.
+cdef tuple NAME_OF_OUTPUT = tuple([f"out: {name}" for name in NAME_OF_ROLE])
 
-cdef enum Entry:
+cdef enum:
+    # What is called.
     BACKWARD_WHOLE
     BACKWARD_REDUCE
     BACKWARD_APPLY
@@ -62,27 +65,42 @@ cdef enum Entry:
     INFERENCE
     ENTRIES
 
-# What each writes, as `out` and the result have it.
-_OUTPUTS = {
-    BACKWARD_WHOLE: (DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
-    BACKWARD_APPLY: (DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
-    TRAINING_WHOLE: (DST, MEAN, VARIANCE),
-    TRAINING_APPLY: (DST, MEAN, VARIANCE),
-    INFERENCE: (DST,),
-}
-cdef tuple OUTPUTS = tuple([_OUTPUTS.get(entry, ()) for entry in range(ENTRIES)])
-del _OUTPUTS
-cdef tuple RESULTS = tuple([
-    BatchNormGradients if DIFF_SRC in roles else BatchNormTraining if MEAN in roles else None
-    for roles in OUTPUTS
-])
-# The arrays that a call changes, beside those.
-cdef tuple RUNNING = (RUNNING_MEAN, RUNNING_VARIANCE)
+cdef enum:
+    MOST_OUTPUTS = 3
+
+# What each writes, as `out` and the result have it; then how many that are.
+cdef int OUTPUTS[ENTRIES][MOST_OUTPUTS]
+cdef int N_OUTPUTS[ENTRIES]
+# What the result is: a named tuple, or the one array.
+cdef tuple RESULTS
+
+
+cdef tuple list_outputs():
+    """Fill the two; return the results."""
+    listed = {
+        BACKWARD_WHOLE: (BatchNormGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
+        BACKWARD_APPLY: (BatchNormGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
+        TRAINING_WHOLE: (BatchNormTraining, DST, MEAN, VARIANCE),
+        TRAINING_APPLY: (BatchNormTraining, DST, MEAN, VARIANCE),
+        INFERENCE: (None, DST),
+    }
+    cdef int entry, i, role
+    results = []
+    for entry in range(ENTRIES):
+        result, *roles = listed.get(entry, (None,))
+        results.append(result)
+        N_OUTPUTS[entry] = len(roles)
+        for i, role in enumerate(roles):
+            OUTPUTS[entry][i] = role
+    return tuple(results)
+
+
+RESULTS = list_outputs()
 cdef tuple NONE_GIVEN = (None, None, None)
 
 
 cdef struct Call:
-    Entry entry
+    int entry
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # of those that are pinned ...
@@ -103,7 +121,7 @@ cdef struct Call:
     bn_problem problem
 
 
-cdef void begin(Call *c, Entry entry) noexcept:
+cdef void begin(Call *c, int entry) noexcept:
     cdef int role
     c.entry = entry
     for role in range(ROLES):
@@ -210,16 +228,19 @@ cdef inline bint is_running(int role) noexcept:
     return role == RUNNING_MEAN or role == RUNNING_VARIANCE
 
 
-cdef inline bint is_output(const Call *c, int role):
-    return role in <tuple>OUTPUTS[c.entry]
+cdef bint is_output(const Call *c, int role) noexcept nogil:
+    cdef int i
+    for i in range(N_OUTPUTS[c.entry]):
+        if OUTPUTS[c.entry][i] == role:
+            return True
+    return False
 
 
 cdef str name_of(const Call *c, int role):
     """As messages call it."""
-    name = NAME_OF_ROLE[role]
     if role == SUMS and TRAINING_REDUCE <= c.entry <= TRAINING_APPLY:
         return "stats"
-    return f"out: {name}" if is_output(c, role) else name
+    return (NAME_OF_OUTPUT if is_output(c, role) else NAME_OF_ROLE)[role]
 
 
 cdef inline int expected_dtype(const Call *c, int role) noexcept:

@@ -83,7 +83,7 @@ cdef int check_vector(Call *c, int role) except -1:
 cdef int check_running(Call *c) except -1:
     """Each has a dtype of its own, fine enough for small steps; both are written."""
     cdef int role, dtype
-    for role in RUNNING:
+    for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
         if not has(c, role):
             continue
         pin(c, role)

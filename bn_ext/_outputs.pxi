@@ -6,9 +6,10 @@ here. Included by _core.pyx.
 
 cdef int check_outputs(Call *c) except -1:
     """Each must have the right dtype and shape, and be writable."""
-    for role in <tuple>OUTPUTS[c.entry]:
-        if has(c, role):
-            check_output(c, role)
+    cdef int i
+    for i in range(N_OUTPUTS[c.entry]):
+        if has(c, OUTPUTS[c.entry][i]):
+            check_output(c, OUTPUTS[c.entry][i])
     return 0
 
 
@@ -37,13 +38,13 @@ cdef int check_writable(Call *c, int role) except -1:
 cdef int check_sharing(Call *c) except -1:
     """Refuse what is written and shares memory with itself or with any other array; an operand may
     be exactly one that is read."""
-    if c.out_given:
-        for role in <tuple>OUTPUTS[c.entry]:
-            if has(c, role):
-                check_alone(c, role)
+    cdef int i
+    for i in range(N_OUTPUTS[c.entry] if c.out_given else 0):
+        if has(c, OUTPUTS[c.entry][i]):
+            check_alone(c, OUTPUTS[c.entry][i])
     if has(c, RUNNING_MEAN):
-        for role in RUNNING:
-            check_alone(c, role)
+        check_alone(c, RUNNING_MEAN)
+        check_alone(c, RUNNING_VARIANCE)
     return 0
 
 
@@ -117,19 +118,20 @@ cdef object new_results(Call *c, tuple given):
     They are made before anything is written, so that nothing fails later for lack of memory.
     """
     cdef int role, i
-    cdef tuple roles = OUTPUTS[c.entry]
-    for role in roles:
+    cdef int n = N_OUTPUTS[c.entry]
+    for i in range(n):
+        role = OUTPUTS[c.entry][i]
         if has(c, role):
             continue
         if role < VECTORS:
             pin_new(c, role, new_like_src(c))
         elif c.vectors_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
-    if c.entry == INFERENCE:
-        return given_or_new(c, DST, given[0])
-    result = PyTuple_New(3)
-    for i in range(3):
-        put(result, i, given_or_new(c, roles[i], given[i]))
+    if n == 1:
+        return given_or_new(c, OUTPUTS[c.entry][0], given[0])
+    result = PyTuple_New(n)
+    for i in range(n):
+        put(result, i, given_or_new(c, OUTPUTS[c.entry][i], given[i]))
     return new_tuple(RESULTS[c.entry], result)
 
 
