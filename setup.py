@@ -74,9 +74,14 @@ class BuildExt(build_ext):
             return
 
         def compile_unit(unit):
+            folder = os.path.join(self.build_temp, unit.name)
+            objects = self.compiler.object_filenames([str(unit.path)], output_dir=folder)
+            # setuptools compiles all again for a change in _core.pyx.
+            if not self.force and not newer_group(ext.depends, objects[0], "newer"):
+                return objects
             return self.compiler.compile(
                 [str(unit.path)],
-                output_dir=os.path.join(self.build_temp, unit.name),
+                output_dir=folder,
                 extra_postargs=self.spelled([*unit.flags, *NO_SYMBOLS]),
                 depends=ext.depends,
             )
