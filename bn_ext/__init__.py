@@ -1,6 +1,6 @@
-"""The gradient of batch normalization for NumPy arrays, on the CPU, with the same bits everywhere.
+"""Batch normalization and its gradient for NumPy arrays, on the CPU, with the same bits everywhere.
 
-`batch_norm_backward` takes the arrays you have; `bn_ext.specs` has the published
+`batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take the arrays you have; `bn_ext.specs` has the published
 operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
 """
 
@@ -8,19 +8,31 @@ operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
 from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
     BatchNormGradients,
+    BatchNormTraining,
     batch_norm_backward,
     batch_norm_backward_apply,
     batch_norm_backward_reduce,
+    batch_norm_inference,
+    batch_norm_training,
+    batch_norm_training_apply,
+    batch_norm_training_reduce,
 )
+from bn_ext._merge import batch_norm_training_merge
 from bn_ext._version import __version__
 
 __all__ = [
     "BatchNormGradients",
+    "BatchNormTraining",
     "__version__",
     "available_isas",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "batch_norm_training_apply",
+    "batch_norm_training_merge",
+    "batch_norm_training_reduce",
     "get_isa",
     "show_config",
     "specs",

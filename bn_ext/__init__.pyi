@@ -3,6 +3,9 @@ from bn_ext._core import (
     BatchNormGradients as BatchNormGradients,
 )
 from bn_ext._core import (
+    BatchNormTraining as BatchNormTraining,
+)
+from bn_ext._core import (
     batch_norm_backward as batch_norm_backward,
 )
 from bn_ext._core import (
@@ -11,17 +14,38 @@ from bn_ext._core import (
 from bn_ext._core import (
     batch_norm_backward_reduce as batch_norm_backward_reduce,
 )
+from bn_ext._core import (
+    batch_norm_inference as batch_norm_inference,
+)
+from bn_ext._core import (
+    batch_norm_training as batch_norm_training,
+)
+from bn_ext._core import (
+    batch_norm_training_apply as batch_norm_training_apply,
+)
+from bn_ext._core import (
+    batch_norm_training_reduce as batch_norm_training_reduce,
+)
+from bn_ext._merge import (
+    batch_norm_training_merge as batch_norm_training_merge,
+)
 from bn_ext._runtime import available_isas as available_isas
 from bn_ext._runtime import get_isa as get_isa
 from bn_ext._runtime import show_config as show_config
 
 __all__ = [
     "BatchNormGradients",
+    "BatchNormTraining",
     "__version__",
     "available_isas",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "batch_norm_training_apply",
+    "batch_norm_training_merge",
+    "batch_norm_training_reduce",
     "get_isa",
     "show_config",
     "specs",

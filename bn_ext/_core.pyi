@@ -4,6 +4,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Never,
     SupportsFloat,
     SupportsIndex,
     TypeVar,
@@ -18,9 +19,14 @@ from bn_ext._typing import Array, DataFormat, Flag, Out
 
 __all__ = [
     "BatchNormGradients",
+    "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "batch_norm_training_apply",
+    "batch_norm_training_reduce",
 ]
 
 # The dtypes of src and of mean.
@@ -129,8 +135,8 @@ def batch_norm_backward(
         dtype.
     mean, variance : array, shape (C,)
         The statistics that the forward pass normalized with, used as given;
-        ``variance`` is the biased one (divided by M). float64 with float64 data,
-        float32 with float32 data, float32 or the data's own dtype with 16-bit data.
+        ``variance`` is the biased one (divided by M). float64 with any data, float32 with
+        any but float64 data, or the data's own dtype.
     gamma : array, shape (C,), optional
         The scale, in mean's dtype. None means ones.
     epsilon : float
@@ -459,3 +465,340 @@ def _run_expand(
     n: int,
     column: NDArray[np.uint8],
 ) -> None: ...
+
+class BatchNormTraining(NamedTuple, Generic[_Data]):
+    """Result of `batch_norm_training`.
+
+    Attributes
+    ----------
+    dst : ndarray
+        The normalized src, in src's shape, dtype and memory order.
+    mean, variance : ndarray
+        Statistics of each channel, shape (C,); the variance is the biased one, divided by the number
+        of elements, which is what `batch_norm_backward` takes.
+    """
+
+    dst: _Data
+    mean: NDArray[Any]
+    variance: NDArray[Any]
+
+@overload
+def batch_norm_training(
+    src: NDArray[_S],
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    running_mean: NDArray[Any] | None = None,
+    running_variance: NDArray[Any] | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsIndex | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    **refused: Never,
+) -> BatchNormTraining[NDArray[_S]]: ...
+@overload
+def batch_norm_training(
+    src: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    running_mean: NDArray[Any] | None = None,
+    running_variance: NDArray[Any] | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsIndex | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    **refused: Never,
+) -> BatchNormTraining[NDArray[Any]]:
+    """Batch normalization with the statistics of the batch itself.
+
+    For each channel, over its M elements::
+
+        mean     = sum(src) / M
+        variance = sum((src - mean)**2) / M
+        dst      = gamma * (src - mean) / sqrt(variance + epsilon) + beta
+
+    then, where asked for, ``dst += src_1`` and ``dst = max(dst, 0)``.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        float32, float64, float16 or bfloat16, at least two dimensions, any strides: whatever
+        `batch_norm_backward` takes.
+    gamma, beta : array, shape (C,), optional
+        The scale and the shift, of one dtype: float64 with any data, float32 with any but
+        float64 data, or the data's own. None means ones, and zeros.
+    epsilon : float
+        Added to the variance: finite, at least 0.
+    data_format : {"NXC", "NCX"}, optional
+        Where the channels are: on the last axis, or on axis 1.
+    running_mean, running_variance : ndarray of float32 or float64, shape (C,), optional
+        Statistics to keep for inference, changed in place once everything else has succeeded.
+        These two and the next two are given together, or not at all.
+    exponential_avg_factor : float, optional
+        The weight of the batch: ``running = (1 - factor) * running + factor * batch``. With 1,
+        what was there before is not read. There is no default, and ``momentum`` is not accepted,
+        because packages disagree on both.
+    correction : {0, 1}, optional
+        The running variance is that of the batch divided by ``M - correction``: 1 in PyTorch and
+        TensorFlow, 0 in oneDNN, Flax and Keras.
+    src_1 : array, optional
+        Added to the result, before ReLU: src's shape and dtype.
+    relu : bool, optional
+        If True, results that are 0 or less become 0; a NaN stays.
+    out : tuple (dst, mean, variance), optional
+        Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
+        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
+    num_threads : int, optional
+        As for `batch_norm_backward`.
+
+    Returns
+    -------
+    BatchNormTraining
+        Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)),
+        in the dtype of gamma and beta; without those, float64 with float64 data, else float32.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`; TypeError for ``momentum``; ValueError if some, but not all
+        arguments of the running statistics are given, and for ``correction=1`` with one element
+        in each channel.
+
+    Notes
+    -----
+    If an error is raised, nothing has been written.
+
+    src is read twice, and while a channel's data fits the cache, only once from memory. Arrays are
+    copied in the same cases as by `batch_norm_backward`. The bits of the result depend only on the
+    values and on the order of src's axes in memory.
+
+    mean and variance are computed in one pass about a pivot near the mean, so that they are right
+    however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
+    variance 0. An empty problem gives an empty dst and NaN for mean and variance, and leaves the
+    running statistics alone.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> dst, mean, variance = bn_ext.batch_norm_training(src, epsilon=0.0)
+    >>> mean
+    array([ 2., 30.])
+    >>> variance.round(6)
+    array([  0.666667, 466.666667])
+    >>> dst.round(6)
+    array([[-1.224745, -0.92582 ],
+           [ 0.      , -0.46291 ],
+           [ 1.224745,  1.38873 ]])
+
+    Running statistics, as PyTorch keeps them with ``momentum=0.1``:
+
+    >>> running_mean, running_variance = np.zeros(2), np.ones(2)
+    >>> _ = bn_ext.batch_norm_training(
+    ...     src, epsilon=1e-5, running_mean=running_mean, running_variance=running_variance,
+    ...     exponential_avg_factor=0.1, correction=1)
+    >>> running_mean, running_variance
+    (array([0.2, 3. ]), array([ 1. , 70.9]))
+    """
+
+@overload
+def batch_norm_training_apply(
+    src: NDArray[_S],
+    stats: Array,
+    count: SupportsIndex,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    running_mean: NDArray[Any] | None = None,
+    running_variance: NDArray[Any] | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsIndex | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    **refused: Never,
+) -> BatchNormTraining[NDArray[_S]]: ...
+@overload
+def batch_norm_training_apply(
+    src: Array,
+    stats: Array,
+    count: SupportsIndex,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    running_mean: NDArray[Any] | None = None,
+    running_variance: NDArray[Any] | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsIndex | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    **refused: Never,
+) -> BatchNormTraining[NDArray[Any]]:
+    """Second half of `batch_norm_training`: dst of a part, from the statistics of all.
+
+    Parameters
+    ----------
+    src, src_1
+        As for `batch_norm_training`; one part.
+    stats : array of float64, shape (2, C)
+        What `batch_norm_training_reduce` returned, merged over all parts.
+    count : int
+        Number of elements per channel over all parts; at least as many as this part has.
+    gamma, beta, epsilon, data_format, relu, out, num_threads
+        As for `batch_norm_training`.
+    running_mean, running_variance, exponential_avg_factor, correction
+        As for `batch_norm_training`; given for one of the parts alone, since each call takes a
+        step.
+
+    Returns
+    -------
+    BatchNormTraining
+        dst of this part; mean and variance of the whole, the same for every part.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
+
+    Examples
+    --------
+    A batch split into two parts:
+
+    >>> import numpy as np, bn_ext
+    >>> src = np.random.default_rng(0).standard_normal((8, 4))
+    >>> parts = [src[:5], src[5:]]
+    >>> stats = bn_ext.batch_norm_training_merge(
+    ...     [bn_ext.batch_norm_training_reduce(part) for part in parts], [5, 3])
+    >>> dst = np.concatenate([
+    ...     bn_ext.batch_norm_training_apply(part, stats, 8, epsilon=1e-5).dst for part in parts])
+    >>> np.allclose(dst, bn_ext.batch_norm_training(src, epsilon=1e-5).dst, rtol=1e-12)
+    True
+    """
+
+def batch_norm_training_reduce(
+    src: Array,
+    *,
+    data_format: DataFormat = "NXC",
+    num_threads: SupportsIndex | None = None,
+) -> NDArray[float64]:
+    """First half of `batch_norm_training`: the statistics of one part of the data.
+
+    Merge those of all parts by `batch_norm_training_merge` and pass them to
+    `batch_norm_training_apply` for each part.
+
+    Parameters
+    ----------
+    src, data_format, num_threads
+        As for `batch_norm_training`; src is one part.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, C)
+        The mean of each channel, and ``sum((src - mean)**2)``; zeros for a part without elements.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
+
+    Notes
+    -----
+    Over the same array, reduce and apply give the same bits as the single call.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> bn_ext.batch_norm_training_reduce(np.arange(6.0).reshape(3, 2))
+    array([[2., 3.],
+           [8., 8.]])
+    """
+
+@overload
+def batch_norm_inference(
+    src: NDArray[_S],
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: NDArray[Any] | None = None,
+    num_threads: SupportsIndex | None = None,
+) -> NDArray[_S]: ...
+@overload
+def batch_norm_inference(
+    src: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    src_1: Array | None = None,
+    relu: Flag = False,
+    out: NDArray[Any] | None = None,
+    num_threads: SupportsIndex | None = None,
+) -> NDArray[Any]:
+    """Batch normalization with given statistics.
+
+    For each channel::
+
+        dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta
+
+    then, where asked for, ``dst += src_1`` and ``dst = max(dst, 0)``.
+
+    Parameters
+    ----------
+    src, src_1, epsilon, data_format, relu, num_threads
+        As for `batch_norm_training`.
+    mean, variance : array, shape (C,)
+        The statistics: float64 with any data, float32 with any but float64 data, or the data's
+        own dtype.
+    gamma, beta : array, shape (C,), optional
+        The scale and the shift, in mean's dtype. None means ones, and zeros.
+    out : ndarray, optional
+        Array to write to, of src's shape and dtype; it may be exactly src or exactly src_1.
+
+    Returns
+    -------
+    ndarray
+        dst, in src's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
+
+    Notes
+    -----
+    src is read once. All else is as for `batch_norm_training`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [3.0, 30.0]])
+    >>> mean, variance = np.array([1.0, 0.0]), np.array([4.0, 100.0])
+    >>> bn_ext.batch_norm_inference(src, mean, variance, epsilon=0.0)
+    array([[0., 1.],
+           [1., 3.]])
+    """

@@ -1,0 +1,29 @@
+"""What calls return. Included by _core.pyx."""
+
+BatchNormGradients = namedtuple(
+    "BatchNormGradients", ("diff_src", "diff_gamma", "diff_beta"), module="bn_ext"
+)
+BatchNormGradients.__doc__ = """Result of `batch_norm_backward`.
+
+Attributes
+----------
+diff_src : ndarray
+    Gradient with respect to ``src``, in src's shape, dtype and memory order.
+diff_gamma, diff_beta : ndarray or None
+    Gradients with respect to the scale and the shift, shape (C,), in the dtype of
+    the statistics; None with ``param_grads=False``.
+"""
+
+BatchNormTraining = namedtuple(
+    "BatchNormTraining", ("dst", "mean", "variance"), module="bn_ext"
+)
+BatchNormTraining.__doc__ = """Result of `batch_norm_training`.
+
+Attributes
+----------
+dst : ndarray
+    The normalized src, in src's shape, dtype and memory order.
+mean, variance : ndarray
+    Statistics of each channel, shape (C,); the variance is the biased one, divided by the number
+    of elements, which is what `batch_norm_backward` takes.
+"""
