@@ -44,7 +44,7 @@ class Columns:
         if len(src):
             columns = src.shape[1]
             case = self.case(columns, {"src": src, "diff_dst": diff_dst})
-            found = expected(("sum", "backward"), case, rows)
+            found = expected(("sum", "gradients"), case, rows)
             self.planes[:, :columns] = found["sums"]
 
     def strands(self, *operands):
@@ -58,7 +58,7 @@ class Columns:
             case = Case(
                 self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
             )
-            self.planes = folded("backward", case, rows)["sums"]
+            self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):
         """Others to the first columns."""

@@ -45,7 +45,7 @@ def test_mixed_vectors(rng, data):
 def test_vectors_of_the_other_16_bit_type(rng):
     p = Problem(rng, (6, 5), "NXC", "float16", "float16")
     refused(
-        TypeError, "^mean: expected float32 or float16 with float16 data, got bfloat16", p,
+        TypeError, "^mean: expected float32, float64 or float16 with float16 data, got bfloat16", p,
         mean=p.mean.astype(dtype("bfloat16")),
     )  # fmt: skip
 

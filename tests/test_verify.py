@@ -175,7 +175,7 @@ def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
 @pytest.mark.quick
 def test_speeds():
     found = dict(speeds.speeds("float32", seconds=0.003))
-    assert {"sum backward", "write backward", "write backward, one channel"} <= found.keys()
+    assert {"sum gradients", "write backward", "write backward, one channel"} <= found.keys()
     for of_levels in found.values():
         assert list(of_levels) == list(bn_ext.available_isas())
         assert all(0 < speed < 1e5 for speed in of_levels.values())

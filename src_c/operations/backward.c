@@ -16,15 +16,25 @@
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
-enum { RSTD, RSTD_LOW, SLOPE, TO_CONVERT, VALUES };
+enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
+/* Is there a low part of the mean, which kernels are not given? */
+static bool has_low(const bn_channels *c) {
+    return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
+}
+
 static void prepare_sums(const bn_channels *c) {
-    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, c->value[TO_CONVERT]);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, c->value[TO_CONVERT]);
+    double *mean = c->value[TO_CONVERT], *low = c->value[MEAN_LOW];
+    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+    for (int64_t i = 0; has_low(c) && i < c->channels; i++) {
+        low[i] = mean[i] - (double)(float)mean[i];
+        low[i] = isfinite(low[i]) ? low[i] : 0;
+    }
 }
 
 static void prepare_results(const bn_channels *c) {
@@ -37,15 +47,23 @@ static void prepare_results(const bn_channels *c) {
     bn_set_coefs(c, COEF_SCALE, 0, n, scale);
 }
 
+/* About the mean itself, not its high part. */
+static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
+    const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
+    double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
+    const double *low = c->value[MEAN_LOW] + from;
+    (void)round;
+    for (int64_t i = 0; has_low(c) && i < n; i++)
+        sum_dy_xc[i] -= low[i] != 0 ? low[i] * sum_dy[i] : 0;
+    return false;
+}
+
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
     const double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
     const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
     double *slope = c->value[SLOPE] + from, *value = c->value[TO_CONVERT] + from;
-    for (int64_t i = 0; i < n; i++)
-        value[i] = sum_dy[i] / c->count;
-    bn_set_coefs(c, COEF_SHIFT, from, n, value);
     double *diff_gamma = value;
     if (in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
@@ -64,6 +82,13 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
     if (p->vector[BN_DIFF_GAMMA].data)
         vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
+    const double *low = c->value[MEAN_LOW] + from;
+    double *shift = value;
+    for (int64_t i = 0; i < n; i++)
+        shift[i] = sum_dy[i] / c->count;
+    for (int64_t i = 0; has_low(c) && i < n; i++)
+        shift[i] -= low[i] != 0 ? low[i] * slope[i] : 0;
+    bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
 
 /* ---- the operations, and the entries ----------------------------------- */
@@ -76,6 +101,7 @@ static const bn_operation training = {
     .vectors = BOTH_GRADIENTS,
     .values = VALUES,
     .prepare = {prepare_sums, prepare_results},
+    .settle = settle,
     .finish = finish,
 };
 
@@ -85,6 +111,7 @@ static const bn_operation frozen = {
     .vectors = BOTH_GRADIENTS,
     .values = VALUES,
     .prepare = {prepare_sums, prepare_results},
+    .settle = settle,
     .finish = finish,
 };
 
