@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._typing import Array
-from bn_ext.specs._sheet import as_array, require_dtype, rounded, shown
+from bn_ext.specs._sheet import as_array, require_dtype, require_shape, rounded, shown
 
 __all__ = [
     "WORDS",
@@ -104,8 +104,7 @@ def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list
     if len(pair) == 1:
         raise ValueError("running_mean, running_var: expected both or neither")
     for name, array in zip(("running_mean", "running_var"), pair, strict=False):
-        if array.shape != (channels,):
-            raise ValueError(f"{name}: expected shape ({channels},), got {array.shape}")
+        require_shape(name, array, (channels,))
         if not array.flags.writeable:
             raise ValueError(f"{name}: expected a writable array, got a read-only one")
     if pair and np.may_share_memory(pair[0], pair[1]):
@@ -135,8 +134,7 @@ def as_numbers(
     arrays = {name: as_array(vector, name) for name, vector in vectors.items()}
     for name, array in arrays.items():
         require_dtype(name, array, (number_of(data).name,))
-        if array.shape != shape:
-            raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
+        require_shape(name, array, shape)
     return [array.astype(np.float64) for array in arrays.values()]
 
 

@@ -19,7 +19,7 @@ from bn_ext.specs._pytorch import (
     number_of,
     widened_if_given,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed, rounded
+from bn_ext.specs._sheet import as_array, as_flag, renamed, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
 
@@ -33,6 +33,19 @@ class BatchNormBackwardReduce(NamedTuple):
     sum_dy_xmu: NDArray[Any] | Any
     grad_weight: NDArray[Any] | Any
     grad_bias: NDArray[Any] | Any
+
+
+def _weight_of(
+    data: NDArray[Any], weight: Array | None
+) -> tuple[np.dtype[Any], NDArray[Any] | None]:
+    """The dtype of its gradient, and the weight."""
+    if weight is None:
+        return number_of(data), None
+    dtype, vectors = as_vectors(data, weight=weight)
+    given = widened_if_given(vectors["weight"])
+    if given is not None:
+        require_shape("weight", given, data.shape[1:2])
+    return dtype, given
 
 
 @renamed(WORDS)
@@ -92,11 +105,10 @@ def batch_norm_backward_reduce(
     """
     flags = (("input_g", input_g), ("weight_g", weight_g), ("bias_g", bias_g))
     of_input, of_weight, of_bias = (as_flag(value, name) for name, value in flags)
-    data, dtype = as_data(input), None
+    data = as_data(input)
     number = number_of(data)
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
-    if weight is not None:
-        dtype, _ = as_vectors(data, weight=weight)
+    dtype, _ = _weight_of(data, weight)
     sums = _core.batch_norm_backward_reduce(
         data, as_array(grad_out, "grad_out"), rounded(center, number), data_format="NCX"
     )
@@ -105,8 +117,8 @@ def batch_norm_backward_reduce(
     return BatchNormBackwardReduce(
         rounded(sums[0], number) if of_input else None,
         rounded(sums[1], number) if of_input else None,
-        rounded(of_scale, dtype or number) if of_weight else None,
-        rounded(sums[0], dtype or number) if of_bias else None,
+        rounded(of_scale, dtype) if of_weight else None,
+        rounded(sums[0], dtype) if of_bias else None,
     )
 
 
@@ -185,7 +197,7 @@ def batch_norm_backward_elemt(
     center, inverse, of_dy, of_dy_xmu = as_numbers(
         data, data.shape[1:2], mean=mean, invstd=invstd, sum_dy=sum_dy, sum_dy_xmu=sum_dy_xmu
     )
-    given = widened_if_given(as_vectors(data, weight=weight)[1]["weight"])
+    given = _weight_of(data, weight)[1]
     # With a variance of 1, invstd**2 goes to the second sum and invstd to the scale: 1/invstd**2
     # may be no float32.
     with np.errstate(all="ignore"):

@@ -26,6 +26,7 @@ __all__ = [
     "count_of",
     "renamed",
     "require_dtype",
+    "require_shape",
     "rounded",
     "shown",
 ]
@@ -41,6 +42,12 @@ def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> Non
             f"{name}: expected native byte order, got {dtype.str}; "
             f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
+
+
+def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless array has this shape."""
+    if array.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
 
 
 def count_of(data: NDArray[Any], axis: int) -> int:

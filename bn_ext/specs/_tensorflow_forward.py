@@ -15,6 +15,7 @@ from bn_ext.specs._sheet import (
     as_number,
     count_of,
     renamed,
+    require_shape,
     shown,
 )
 from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
@@ -52,10 +53,11 @@ class FusedBatchNormEx(NamedTuple, Generic[_Data]):
 def _check_statistics(vectors: dict[str, NDArray[Any]], channels: int, ignored: bool) -> None:
     """Ignored ones may have any length, but one dimension."""
     for name in ("mean", "variance"):
-        shape = vectors[name].shape
-        if len(shape) != 1 or not (ignored or shape == (channels,)):
-            expected = "one dimension" if ignored else f"shape ({channels},)"
-            raise ValueError(f"{name}: expected {expected}, got shape {shape}")
+        array = vectors[name]
+        if not ignored:
+            require_shape(name, array, (channels,))
+        elif array.ndim != 1:
+            raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
 
 
 def _run(
