@@ -107,7 +107,7 @@ def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list
         require_shape(name, array, (channels,))
         if not array.flags.writeable:
             raise ValueError(f"{name}: expected a writable array, got a read-only one")
-    if pair and np.may_share_memory(pair[0], pair[1]):
+    if pair and np.shares_memory(pair[0], pair[1]):
         raise ValueError("running_var: shares memory with running_mean")
     return pair
 

@@ -208,7 +208,10 @@ def _gathered(
         # Nothing is left of a variance that is tiny next to eps but its rounding errors.
         variances = np.where(inverses == 0, 0, np.maximum(1 / (inverses * inverses) - value, 0))
         squares = variances * np.array(counts, np.float64)[:, None]
-    stats = _core.batch_norm_training_merge(np.stack([means, squares], axis=1), counts)
+    some = [part for part, n in enumerate(counts) if n]
+    stats = _core.batch_norm_training_merge(
+        np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
+    )
     update(pair, stats, total, factor)
     invstd = inverse_deviation(stats[1] / total, value)
     return BatchNormStats(rounded(stats[0], number_of(data)), rounded(invstd, number_of(data)))
