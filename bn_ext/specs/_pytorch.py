@@ -139,12 +139,11 @@ def as_numbers(
 
 
 def as_counts(counts: Array, name: str) -> list[int]:
-    """Whole numbers of elements, in an array of any real type."""
+    """Whole numbers of elements, in an array of any real type and any shape."""
     array = as_array(counts, name)
-    if array.dtype.kind not in "iuf" or array.ndim != 1:
-        raise TypeError(
-            f"{name}: expected numbers in one dimension, got {array.dtype} of shape {array.shape}"
-        )
-    if not all(n >= 0 and n == n // 1 for n in array.tolist()):
-        raise ValueError(f"{name}: expected whole numbers >= 0, got {shown(array.tolist())}")
-    return [int(n) for n in array.tolist()]
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
+    numbers = array.ravel().tolist()
+    if not all(n >= 0 and n == n // 1 for n in numbers):
+        raise ValueError(f"{name}: expected whole numbers >= 0, got {shown(numbers)}")
+    return [int(n) for n in numbers]

@@ -165,7 +165,7 @@ def batch_norm_backward_elemt(
         The scale: in input's dtype or, with 16-bit data, float32.
     sum_dy, sum_dy_xmu : array, shape (C,)
         What `batch_norm_backward_reduce` returned, added over all parts.
-    count : array, shape (parts,)
+    count : array, shape (parts,) or (parts, 1)
         Elements per channel of each part: whole numbers, in any real dtype.
 
     Returns

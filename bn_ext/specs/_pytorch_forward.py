@@ -295,7 +295,7 @@ def batch_norm_gather_stats_with_counts(
     ----------
     input, mean, invstd, running_mean, running_var, momentum, eps
         As for `batch_norm_gather_stats`.
-    counts : array, shape (parts,)
+    counts : array, shape (parts,) or (parts, 1)
         Elements per channel of each part: whole numbers, in any real dtype.
 
     Returns
