@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, DTYPES, FORMATS, Family, dtype
 
+import bn_ext
 from bn_ext.specs import pytorch
 from bn_ext.specs import tensorflow as ours
 
@@ -145,6 +146,41 @@ def test_torchs_backward(data, vector, train):
         some = p.diff_dst, p.src, p.gamma, p.mean, p.variance, p.mean, invstd, train, EPSILON
         for mask in ([True] * 3, [True, False, False], [False, True, True]):
             agree(*both("native_batch_norm_backward", (*some, mask)), data)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
+    """And the other way round, by way of the state."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, data)
+    module = torch.nn.BatchNorm2d(5, EPSILON, momentum, affine, dtype=kind)
+    layer = bn_ext.BatchNorm(
+        5, epsilon=EPSILON, exponential_avg_factor=momentum, data_format="NCX", affine=affine,
+        dtype=data,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for turn in range(4):
+        p = problem((3, 5, 7, 6), data=data)
+        p.src += p.src.dtype.type(turn)
+        if turn == 1:
+            for parameter in module.parameters():
+                parameter.data = tensor(rng.uniform(0.5, 2, 5).astype(data))
+            layer.load_state_dict(module.state_dict())
+        elif turn == 2:
+            module.load_state_dict({name: tensor(a) for name, a in layer.state_dict().items()})
+        module.train(turn < 3)
+        layer.train(turn < 3)
+        x = tensor(p.src.copy()).requires_grad_()
+        module.zero_grad()
+        y = module(x)
+        y.backward(tensor(p.diff_dst))
+        found = [layer.forward(p.src), layer.backward(p.diff_dst), *layer.gradients]
+        theirs = [y, x.grad, *([module.weight.grad, module.bias.grad] if affine else [])]
+        agree([*found, *layer.state_dict().values()],
+              [*map(array, theirs), *map(array, module.state_dict().values())], data)  # fmt: skip
+        assert list(layer.state_dict()) == list(module.state_dict())
 
 
 class Group:
