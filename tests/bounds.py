@@ -13,6 +13,13 @@ DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
 #: What products and coefficients lose by underflow, in smallest numbers.
 UNDERFLOW = 8
+#: Roundings between exact operands and dst: of scale * xc (its difference, the scale, the product,
+#: the addition) and of the shift; src_1 costs each of them one more.
+DST_PRODUCT, DST_SHIFT = 4, 2
+#: Of the batch's mean, in units of the farthest |xc|; and of its variance, in units of itself.
+MEAN, VARIANCE = 2, 4
+#: Between exact operands and the three results of the double backward, sums included.
+SECOND = 24
 
 
 class Error(NamedTuple):
@@ -73,6 +80,83 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
         "diff_src": Error(distance(grads.diff_src, want.diff_src), rounded, bound),
         **sum_errors(grads.diff_gamma, grads.diff_beta, want, data, vector, parts),
     }
+
+
+# ---- forward --------------------------------------------------------------------------
+
+
+def statistics_errors(mean, variance, want, data, vector=None):
+    """Of a batch's mean and variance, rounded to `vector` (None: doubles, as reduce gives them)."""
+    u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
+    bounds = {
+        "mean": MEAN * u * want.farthest + UNDERFLOW * least,
+        "variance": VARIANCE * u * want.variance + UNDERFLOW * least,
+    }
+    return {
+        name: Error(
+            distance(got, exact), half_ulp(exact, vector) if vector else 0 * bounds[name],
+            bounds[name],
+        )
+        for name, got, exact in (
+            ("mean", mean, want.mean), ("variance", variance, want.variance),
+        )
+    }  # fmt: skip
+
+
+def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
+    """Of a forward pass; `from_batch`: with statistics of its own; `added`: with src_1."""
+    u = np.longdouble(unit(arithmetic(data)))
+    product, shift = DST_PRODUCT + added, DST_SHIFT + added
+
+    def by_channel(vector):  # to be multiplied with dst
+        return np.moveaxis(vector.reshape(-1, *[1] * (dst.ndim - 1)), 0, axis)
+
+    bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
+    if from_batch:
+        bound = bound + MEAN * u * by_channel(want.scale * want.farthest)
+        bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
+    bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale))
+    rounded = half_ulp(want.dst, data) if dtype(data).itemsize == 2 else 0 * bound
+    return Error(distance(dst, want.dst), rounded, bound)
+
+
+def forward_errors(found, want, data, vector, axis, *, added=False):
+    """{output: Error} of a training step."""
+    return {
+        "dst": dst_error(found.dst, want, data, axis, added=added),
+        **statistics_errors(found.mean, found.variance, want, data, vector),
+    }
+
+
+def running_errors(found, old, new, factor, want, data, *, vector, count=None, correction=0):
+    """Of running statistics, (mean, variance): their own half ulp, and the batch's errors."""
+    errors = statistics_errors(want.mean, want.variance, want, data)
+    results = {}
+    for name, got, before, batch in zip(("mean", "variance"), found, old, new, strict=True):
+        corrected = correction if name == "variance" else 0
+        exact = reference.running(
+            before, batch, factor, count=count, correction=corrected, wide=np.longdouble
+        )
+        part = abs(factor) * errors[name].bound * (count / (count - 1) if corrected else 1)
+        sizes = abs((1 - factor) * np.asarray(before).astype(np.longdouble)) + abs(factor * batch)
+        bound = part + 4 * np.longdouble(2.0**-53) * sizes
+        results[name] = Error(distance(got, exact), half_ulp(exact, vector), bound)
+    return results
+
+
+# ---- backward, once more ----------------------------------------------------------------
+
+
+def second_errors(found, want, data, vector):
+    """{output: Error} of `batch_norm_double_backward`."""
+    u = SECOND * np.longdouble(unit(arithmetic(data)))
+    return {
+        name: Error(distance(got, exact), half_ulp(exact, kind), u * terms + smallest(data))
+        for name, got, exact, terms, kind in zip(
+            ("diff_src", "diff_diff_dst", "diff_gamma"), found, want[:3], want[3:],
+            (data, data, vector), strict=True,
+        )
+    }  # fmt: skip
 
 
 def reference_of(problem, is_training=True):

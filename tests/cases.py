@@ -103,6 +103,35 @@ class Problem:
         )
 
 
+class Family(Problem):
+    """The same with the arguments of the other members."""
+
+    def __init__(self, rng, shape, data_format, data="float32", vector=None, **options):
+        super().__init__(rng, shape, data_format, data, vector, **options)
+        kind, channels = self.mean.dtype, len(self.mean)
+        self.beta = rng.standard_normal(channels).astype(kind)
+        self.src_1 = rng.standard_normal(shape, np.float32).astype(self.src.dtype)
+        self.diff_diff_src = rng.standard_normal(shape, np.float32).astype(self.src.dtype)
+        self.diff_diff_gamma = rng.standard_normal(channels).astype(kind)
+        self.diff_diff_beta = rng.standard_normal(channels).astype(kind)
+        self.running_mean = rng.standard_normal(channels).astype(np.float32)
+        self.running_variance = rng.uniform(0.3, 2, channels).astype(np.float32)
+
+    @property
+    def count(self):
+        """Elements per channel."""
+        return self.src.size // max(1, len(self.mean))
+
+    def take(self, function, *names, **options):
+        """Call a member of the family, or its reference, with arguments of these names."""
+        return function(*(getattr(self, name) for name in names), epsilon=EPSILON, **options)
+
+
+def packed(gate, like):
+    """A gate as the workspace has it: a bit per element in like's memory order, low bits first."""
+    return np.packbits(gate.transpose(full_order(like)).ravel(), bitorder="little")
+
+
 # ---- where an array lies ------------------------------------------------------
 
 

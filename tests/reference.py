@@ -1,4 +1,6 @@
-"""Batch normalization's gradient in a wide float, all channels at once, and its error's sizes.
+"""Batch normalization in a wide float, all channels at once, and the sizes of its errors.
+
+Forward, backward, and backward once more; a gate of ReLU is given as the elements it lets pass.
 
 examples/plain_loop.py is the same as loops, element by element; test_formulas.py holds them
 together.
@@ -21,6 +23,32 @@ class Reference(NamedTuple):
     gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
     beta_terms: np.ndarray  # of diff_beta: dy
     gamma_tiny: np.ndarray  # M rstd: diff_gamma's losses by underflow, (C,)
+    diff_src_1: np.ndarray  # what passed the gate: the gradient with respect to what was added
+
+
+class Normalized(NamedTuple):
+    """A forward pass, and the sizes of the terms that its error bounds are made of."""
+
+    dst: np.ndarray
+    mean: np.ndarray  # (C,), as are all up to here, then as src
+    variance: np.ndarray  # biased: divided by M
+    deviation: np.ndarray  # sqrt(variance)
+    farthest: np.ndarray  # max|xc|
+    scale: np.ndarray  # |gamma rstd|
+    spread: np.ndarray  # variance / (variance + epsilon): the share of an error that scale takes
+    product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic has it
+    shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
+
+
+class Second(NamedTuple):
+    """What `batch_norm_double_backward` gives, and the sizes of the terms of each."""
+
+    diff_src: np.ndarray
+    diff_diff_dst: np.ndarray
+    diff_gamma: np.ndarray
+    diff_src_terms: np.ndarray
+    diff_diff_dst_terms: np.ndarray
+    diff_gamma_terms: np.ndarray
 
 
 def by_channel(array, axis):
@@ -31,6 +59,8 @@ def by_channel(array, axis):
 
 def accurate_sum(terms):
     """Sum over the last axis, kept: pairs of halves, with what each addition loses."""
+    if terms.shape[-1] == 0:
+        return np.zeros((*terms.shape[:-1], 1), terms.dtype)
     lost = np.zeros_like(terms)
     while terms.shape[-1] > 1:
         half = (terms.shape[-1] + 1) // 2
@@ -44,15 +74,112 @@ def accurate_sum(terms):
     return np.where(np.isfinite(lost), terms + lost, terms)
 
 
+def as_before(rows, like, axis):
+    """(C, M) in the shape of `like` again: the way back from by_channel."""
+    shape = np.moveaxis(like, axis, 0).shape
+    whole = np.broadcast_to(rows, (shape[0], int(np.prod(shape[1:]))))
+    return np.moveaxis(whole.reshape(shape), 0, axis)
+
+
+def column(vector, wide, absent):
+    """(C, 1), or the number that an absent vector stands for."""
+    return wide(absent) if vector is None else np.asarray(vector).astype(wide)[:, None]
+
+
+# ---- forward ------------------------------------------------------------------------
+
+
+def moments(x):
+    """Mean, and what is left of each element without it: exact at any mean/std, since the
+    channel's first element is taken off first and the mean of the rest is corrected.
+    """
+    pivot, m = x[:, :1] if x.shape[1] else np.full((len(x), 1), np.nan), x.shape[1]
+    rest = x - pivot
+    mean = accurate_sum(rest) / m
+    mean = mean + accurate_sum(rest - mean) / m
+    return pivot, mean, rest - mean
+
+
+def batch_norm_training(
+    src, gamma=None, beta=None, *, epsilon, axis=-1, src_1=None, relu=False, wide=np.float64
+):
+    """Normalize with the batch's own statistics; everything in `wide`."""
+    x = by_channel(src, axis).astype(wide)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pivot, offset, xc = moments(x)
+        variance = accurate_sum(xc * xc) / x.shape[1]
+        number = np.float64 if src.dtype == np.float64 else np.float32
+        near = (pivot + offset).astype(number).astype(wide)  # the mean, as it is subtracted
+        low = (pivot - near) + offset
+    return normalized(
+        src, x - near, pivot + offset, low, xc, variance, gamma, beta,
+        epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
+    )  # fmt: skip
+
+
+def batch_norm_inference(
+    src, mean, variance, gamma=None, beta=None, *, epsilon, axis=-1, src_1=None, relu=False,
+    wide=np.float64,
+):  # fmt: skip
+    """Normalize with the statistics that are given."""
+    x = by_channel(src, axis).astype(wide)
+    mean, variance = column(mean, wide, 0), column(variance, wide, 0)
+    xc = x - mean
+    return normalized(
+        src, xc, mean, 0 * mean, xc, variance, gamma, beta,
+        epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
+    )  # fmt: skip
+
+
+def normalized(
+    src, x_near, mean, low, xc, variance, gamma, beta, *, epsilon, axis, src_1, relu, wide
+):
+    """Scale, shift, add, clip."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = variance + wide(epsilon)
+        scale = column(gamma, wide, 1) / np.sqrt(spread)
+        shift = column(beta, wide, 0) - scale * low
+        y = scale * x_near + shift
+        share = np.where(spread > 0, variance / spread, 1)
+    sizes = abs(shift) + 0 * x_near
+    if src_1 is not None:
+        added = by_channel(src_1, axis).astype(wide)
+        y, sizes = y + added, sizes + abs(added)
+    if relu:
+        y = np.where(y <= 0, 0, y)  # a NaN stays
+    return Normalized(
+        as_before(y, src, axis), mean[:, 0], variance[:, 0], np.sqrt(variance[:, 0]),
+        abs(xc).max(axis=1, initial=0), np.broadcast_to(abs(scale), mean.shape)[:, 0], share[:, 0],
+        as_before(abs(scale * x_near), src, axis), as_before(sizes, src, axis),
+    )  # fmt: skip
+
+
+def running(old, new, factor, *, count=None, correction=0, wide=np.float64):
+    """Running statistics after a step: `factor` is the weight of the new ones."""
+    old, new = np.asarray(old).astype(wide), np.asarray(new).astype(wide)
+    if correction:
+        new = new * (wide(count) / wide(count - correction))
+    return (1 - wide(factor)) * old + wide(factor) * new
+
+
+def gate(dst):
+    """What passes the ReLU behind: all but what is at most zero, so a NaN does."""
+    return ~(dst <= 0)
+
+
+# ---- backward -----------------------------------------------------------------------
+
+
 def batch_norm_backward(
-    src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True,
+    src, diff_dst, mean, variance, gamma=None, *, epsilon, axis=-1, is_training=True, gate=None,
     wide=np.float64,
 ):  # fmt: skip
     """Compute everything in `wide`; the channels are on `axis`."""
     x, dy = (by_channel(a, axis).astype(wide) for a in (src, diff_dst))
+    if gate is not None:
+        dy = np.where(by_channel(gate, axis), dy, 0)
     m = x.shape[1]
-    mean, variance = (np.asarray(a).astype(wide)[:, None] for a in (mean, variance))
-    gamma = wide(1) if gamma is None else np.asarray(gamma).astype(wide)[:, None]
+    mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
 
     xc = x - mean  # explicit: folded into a constant, it would cost digits
     rstd = 1 / np.sqrt(variance + wide(epsilon))
@@ -73,11 +200,54 @@ def batch_norm_backward(
         sizes, through_sums, tiny = abs(dy), np.zeros_like(dy), 1 + abs(dy)
 
     def back(a):
-        shape = np.moveaxis(src, axis, 0).shape
-        return np.moveaxis(np.broadcast_to(a, x.shape).reshape(shape), 0, axis)
+        return as_before(a, src, axis)
 
     return Reference(
         back(diff_src), diff_gamma[:, 0], diff_beta[:, 0], back(scale * sizes),
         back(scale * through_sums / m), back(tiny), gamma_terms, dy,
-        np.broadcast_to(m * rstd[:, 0], len(x)),
+        np.broadcast_to(m * rstd[:, 0], len(x)), back(dy),
     )  # fmt: skip
+
+
+# ---- backward, once more --------------------------------------------------------------
+
+
+def batch_norm_double_backward(
+    src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
+    diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, wide=np.float64,
+):  # fmt: skip
+    """The derivative of sum(diff_diff_src diff_src) + the same of diff_gamma and diff_beta."""
+    x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
+    m = x.shape[1]
+    mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
+    ggg, ggb = column(diff_diff_gamma, wide, 0), column(diff_diff_beta, wide, 0)
+    r = 1 / np.sqrt(variance + wide(epsilon))
+    xhat = (x - mean) * r
+
+    def of(x, dy, ggx, ggg, ggb, gamma, sign, total):
+        """The formulas; with absolute values and sign 1, the sizes of their terms."""
+        if not is_training:
+            return ggg * r * dy, gamma * r * ggx + ggg * x + ggb, r * total(dy * ggx)
+        of_dy, of_dy_x, of_g, of_g_x = (total(terms) / m for terms in (dy, dy * x, ggx, ggx * x))
+        cross = total(dy * ggx) / m
+
+        def projected(u, of_u, of_u_x):  # what is left of u without its mean and its share of xhat
+            return u + sign * of_u + sign * x * of_u_x
+
+        bent = of_g * of_dy + sign * cross + 3 * of_dy_x * of_g_x
+        through = x * bent + of_g_x * (of_dy + sign * dy) + of_dy_x * (of_g + sign * ggx)
+        diff_src = gamma * r**2 * through + ggg * r * projected(dy, of_dy, of_dy_x)
+        diff_diff_dst = gamma * r * projected(ggx, of_g, of_g_x) + ggg * x + ggb
+        diff_gamma = m * r * (cross + sign * of_g * of_dy + sign * of_g_x * of_dy_x)
+        return diff_src, diff_diff_dst, diff_gamma
+
+    found = of(xhat, dy, ggx, ggg, ggb, gamma, -1, accurate_sum)
+    sizes = of(
+        *map(abs, (xhat, dy, ggx, ggg, ggb, gamma)), 1, lambda a: a.sum(axis=1, keepdims=True)
+    )
+
+    def back(diff_src, diff_diff_dst, diff_gamma):
+        yield from (as_before(a, src, axis) for a in (diff_src, diff_diff_dst))
+        yield np.broadcast_to(diff_gamma, mean.shape)[:, 0]
+
+    return Second(*back(*found), *back(*sizes))

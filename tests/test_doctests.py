@@ -8,11 +8,11 @@ import pytest
 from tree import ROOT
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (bn_ext, ngraph, onednn_graph, tensorflow)
+    for module in (bn_ext, ngraph, onednn_graph, pytorch, tensorflow)
     for name in module.__all__
     if callable(getattr(module, name))
 }

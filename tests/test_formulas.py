@@ -1,13 +1,15 @@
 """The formulas, against three nested loops: examples/plain_loop.py says what they compute.
 
 The loops are held against tests/reference.py too, which says the same of large arrays at
-once and adds what error bounds are made of.
+once and adds what error bounds are made of. Of the other members of the family, the reference is
+held against differences of itself, and against what follows from the definition.
 """
 
 import numpy as np
 import pytest
+import reference
 from bounds import distance, errors, reference_of
-from cases import DTYPES, FORMATS, OUTPUTS, Problem, shape
+from cases import DTYPES, EPSILON, FORMATS, OUTPUTS, Family, Problem, packed, placed, shape
 from tree import ROOT, load
 
 import bn_ext
@@ -82,3 +84,123 @@ def test_the_plain_loop_takes_any_rank(rng, is_training):
             ):
                 assert found.shape == wanted.shape
                 np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=1e-12, atol=1e-13)
+
+
+# ---- the reference's other members ------------------------------------------------------
+
+
+WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
+
+
+def slope(function, at, direction):
+    """A central difference, of the fourth order."""
+    step = np.longdouble(1e-3)
+    one, two = (
+        function(at + k * step * direction) - function(at - k * step * direction) for k in (1, 2)
+    )
+    return (8 * one - two) / (12 * step)
+
+
+def wide_problem(rng):
+    """Everything in long doubles."""
+    p = Family(rng, (5, 4, 3), "NCX", "float64")
+    for name, value in vars(p).items():
+        if isinstance(value, np.ndarray):
+            setattr(p, name, value.astype(np.longdouble))
+    return p
+
+
+@wide_enough
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
+    p = wide_problem(rng)
+
+    def forward(src, gamma, beta, src_1):
+        if is_training:
+            return reference.batch_norm_training(
+                src, gamma, beta, axis=1, src_1=src_1, relu=relu, **WIDE
+            )
+        return reference.batch_norm_inference(
+            src, p.mean, p.variance, gamma, beta, axis=1, src_1=src_1, relu=relu, **WIDE
+        )
+
+    at = {"src": p.src, "gamma": p.gamma, "beta": p.beta, "src_1": p.src_1}
+    there = forward(**at)
+    grads = reference.batch_norm_backward(
+        p.src, p.diff_dst, there.mean, there.variance, p.gamma, axis=1, is_training=is_training,
+        gate=reference.gate(there.dst) if relu else None, **WIDE,
+    )  # fmt: skip
+    found = {"src": grads.diff_src, "gamma": grads.diff_gamma, "beta": grads.diff_beta,
+             "src_1": grads.diff_src_1}  # fmt: skip
+    for name, grad in found.items():
+        direction = rng.standard_normal(grad.shape) / 100
+
+        def loss(value, name=name):
+            return (p.diff_dst * forward(**{**at, name: value}).dst).sum()
+
+        assert abs(slope(loss, at[name], direction) - (grad * direction).sum()) < 1e-12, name
+
+
+@wide_enough
+@pytest.mark.parametrize("is_training", [True, False])
+def test_double_backward_is_the_derivative_of_backward(rng, is_training):
+    p = wide_problem(rng)
+
+    def backward(src, diff_dst, gamma):
+        mean, variance = p.mean, p.variance
+        if is_training:
+            _, mean, variance, *_ = reference.batch_norm_training(src, axis=1, **WIDE)
+        return reference.batch_norm_backward(
+            src, diff_dst, mean, variance, gamma, axis=1, is_training=is_training, **WIDE
+        )
+
+    at = {"src": p.src, "diff_dst": p.diff_dst, "gamma": p.gamma}
+    mean, variance = p.mean, p.variance
+    if is_training:
+        _, mean, variance, *_ = reference.batch_norm_training(p.src, axis=1, **WIDE)
+    found = reference.batch_norm_double_backward(
+        p.src, p.diff_dst, mean, variance, p.gamma, p.diff_diff_src, p.diff_diff_gamma,
+        p.diff_diff_beta, axis=1, is_training=is_training, **WIDE,
+    )  # fmt: skip
+    incoming = (p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta)
+    for name, grad in zip(at, found, strict=False):
+        direction = rng.standard_normal(grad.shape) / 100
+
+        def loss(value, name=name):
+            grads = backward(**{**at, name: value})
+            return sum((a * b).sum() for a, b in zip(incoming, grads, strict=False))
+
+        assert abs(slope(loss, at[name], direction) - (grad * direction).sum()) < 1e-12, name
+    for exact, sizes in zip(found[:3], found[3:], strict=True):
+        assert (abs(exact) <= sizes * (1 + 1e-15)).all()
+
+
+@wide_enough
+@pytest.mark.parametrize("ratio", [0, 1e3, 1e7])
+def test_moments_at_any_mean(rng, ratio):
+    """Integers, so that the right answer is known."""
+    whole = rng.integers(-1000, 1000, (7, 3, 50))
+    src = whole + np.rint(ratio * 600)
+    found = reference.batch_norm_training(src, axis=1, **WIDE)
+    rows = reference.by_channel(whole, 1)
+    m, sums, squares = rows.shape[1], rows.sum(axis=1), (rows**2).sum(axis=1)
+    variance = (m * squares - sums**2) / np.longdouble(m * m)
+    np.testing.assert_allclose(found.variance, variance, rtol=1e-17)
+    mean = np.rint(ratio * 600) + sums / np.longdouble(m)
+    assert (abs(found.mean - mean) <= 1e-18 * abs(mean) + 1e-16).all()
+
+
+def test_running_statistics_both_ways():
+    old, new = np.array([1.0, 2.0]), np.array([3.0, 6.0])
+    assert reference.running(old, new, 0.25).tolist() == [1.5, 3]
+    assert reference.running(old, new, 0.25, count=4, correction=1).tolist() == [1.75, 3.5]
+    assert reference.running(old, new, 0).tolist() == old.tolist()
+
+
+def test_gates_and_their_bits():
+    dst = np.array([[-1, 0, 2], [np.nan, -0.0, np.inf]])
+    gate = reference.gate(dst)
+    assert gate.tolist() == [[False, False, True], [True, False, True]]
+    assert packed(gate, dst).tolist() == [0b101100]
+    assert packed(gate, placed(dst, order=[1, 0])).tolist() == [0b110010]

@@ -39,13 +39,27 @@ PUBLIC = {
         "batch_norm_backward_apply", "batch_norm_backward_reduce", "get_isa", "show_config",
         "specs",
     },
-    "bn_ext.specs": {"ngraph", "onednn_graph", "tensorflow"},
-    "bn_ext.specs.ngraph": {"BatchNormTrainingBackprop", "batch_norm_training_backprop"},
+    "bn_ext.specs": {"ngraph", "onednn_graph", "pytorch", "tensorflow"},
+    "bn_ext.specs.ngraph": {
+        "BatchNormTraining", "BatchNormTrainingBackprop", "batch_norm_inference",
+        "batch_norm_training", "batch_norm_training_backprop",
+    },
     "bn_ext.specs.onednn_graph": {
-        "BatchNormTrainingBackprop", "BatchNormTrainingBackward", "batch_norm_training_backprop",
+        "BatchNormForwardTraining", "BatchNormTrainingBackprop", "BatchNormTrainingBackward",
+        "batch_norm_forward_training", "batch_norm_inference", "batch_norm_training_backprop",
         "batch_norm_training_backward",
     },
-    "bn_ext.specs.tensorflow": {"FusedBatchNormGradV3", "fused_batch_norm_grad_v3"},
+    "bn_ext.specs.pytorch": {
+        "BatchNormBackwardReduce", "BatchNormStats", "BatchNormUpdateStats", "NativeBatchNorm",
+        "NativeBatchNormBackward", "batch_norm_backward_elemt", "batch_norm_backward_reduce",
+        "batch_norm_elemt", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts",
+        "batch_norm_stats", "batch_norm_update_stats", "native_batch_norm",
+        "native_batch_norm_backward",
+    },
+    "bn_ext.specs.tensorflow": {
+        "FusedBatchNormEx", "FusedBatchNormGradV3", "FusedBatchNormV3", "fused_batch_norm_ex",
+        "fused_batch_norm_grad_v3", "fused_batch_norm_v3",
+    },
 }  # fmt: skip
 
 

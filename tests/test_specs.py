@@ -6,28 +6,12 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Problem, all_bits
+from sheets import CARRIERS, Sheet, Untouchable, WithArray
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 pytestmark = pytest.mark.quick
-
-
-class Sheet:
-    """An operator, and what its arguments are called in the general function."""
-
-    def __init__(self, operator, data_format, **roles):
-        self.operator, self.data_format, self.roles = operator, data_format, roles
-
-    def problem(self, rng, data="float32", vector=None):
-        dims = (2, 3, 4, 5) if self.data_format == "NXC" else (2, 5, 3, 4)
-        return Problem(rng, dims, self.data_format, data, vector)
-
-    def arguments(self, p, carry=lambda array: array):
-        return {name: carry(getattr(p, role)) for name, role in self.roles.items()}
-
-    def __call__(self, p, carry=lambda array: array, **changed):
-        return self.operator(**{**self.arguments(p, carry), "epsilon": EPSILON, **changed})
 
 
 SHEETS = {
@@ -56,47 +40,6 @@ every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 # ---- whatever brings the array, the tables hold ---------------------------------------
 
 
-class WithArray:
-    def __init__(self, array):
-        self.array, self.asked = array, 0
-
-    def __array__(self, *_, **__):
-        self.asked += 1
-        return self.array
-
-
-class WithInterface:
-    def __init__(self, array):
-        self.array, self.__array_interface__ = array, array.__array_interface__
-
-
-class WithDLPack:
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-
-class Subclass(np.ndarray):
-    """Claims that it fits."""
-
-    dtype = property(lambda self: np.dtype(np.float32))
-    shape = property(lambda self: (2, 3, 4, 5))
-    ndim = 4
-
-
-CARRIERS = {
-    "array": lambda array: array,
-    "memoryview": memoryview,
-    "__array__": WithArray,
-    "__array_interface__": WithInterface,
-    "DLPack": WithDLPack,
-    "subclass": lambda array: array.view(Subclass),
-}
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
 
 
@@ -147,7 +90,7 @@ def test_lists_are_float64(rng, sheet):
 def test_an_object_is_asked_for_its_array_once(rng, sheet):
     p = sheet.problem(rng)
     arguments = sheet.arguments(p, WithArray)
-    sheet.operator(**arguments, epsilon=EPSILON)
+    sheet.operator(**arguments, **sheet.fixed)
     assert {name: argument.asked for name, argument in arguments.items()} == dict.fromkeys(
         sheet.roles, 1
     )
@@ -249,11 +192,6 @@ def test_epsilon_is_asked_for_its_value_once(rng, sheet):
     assert epsilon.asked == 1
 
 
-class Untouchable:
-    def __getattribute__(self, name):
-        raise AssertionError("looked at")
-
-
 IGNORED = {
     "untouchable": Untouchable,
     "string": lambda: "abc",
@@ -283,7 +221,7 @@ def test_errors_use_the_operators_words(rng, sheet):
     foreign = inspect.signature(bn_ext.batch_norm_backward).parameters.keys() - own
     if sheet is SHEETS["tensorflow"]:
         foreign |= {"NXC", "NCX"}
-    data = [name for name, role in sheet.roles.items() if role in ("src", "diff_dst")]
+    data = sheet.of("src", "diff_dst")
     vectors = [name for name in sheet.roles if name not in (*data, "reserve_space_3")]
     on_another_axis = np.ones(p.src.shape[1 if sheet.data_format == "NXC" else -1], np.float32)
     for changed in (

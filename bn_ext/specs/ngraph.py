@@ -1,19 +1,33 @@
-"""nGraph: ``BatchNormTrainingBackprop``."""
+"""nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
 
 from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._core import batch_norm_backward
+from bn_ext import _core
 from bn_ext._typing import Array
 from bn_ext.specs._sheet import as_array, as_epsilon, renamed, require_dtype
 
-__all__ = ["BatchNormTrainingBackprop", "batch_norm_training_backprop"]
+__all__ = [
+    "BatchNormTraining",
+    "BatchNormTrainingBackprop",
+    "batch_norm_inference",
+    "batch_norm_training",
+    "batch_norm_training_backprop",
+]
 
 _Data = TypeVar("_Data", bound=np.generic)
 
 _TYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class BatchNormTraining(NamedTuple, Generic[_Data]):
+    """Outputs of `batch_norm_training`, in the spec's order."""
+
+    normalized: NDArray[_Data]
+    batch_mean: NDArray[_Data]
+    batch_variance: NDArray[_Data]
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
@@ -22,6 +36,178 @@ class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
     input_delta: NDArray[_Data]
     gamma_delta: NDArray[_Data]
     beta_delta: NDArray[_Data]
+
+
+# There is no data_format here.
+_ON_AXIS_1 = "pass np.moveaxis(input, -1, 1)"
+_WORDS = {"src": "input", 'pass data_format="NXC"': f"{_ON_AXIS_1}, which copies nothing"}
+
+
+def _checked(input: Array, **vectors: Array) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
+    """The data and the vectors, all of one dtype."""
+    data = as_array(input, "input")
+    arrays = {name: as_array(vector, name) for name, vector in vectors.items()}
+    require_dtype("input", data, _TYPES)
+    for name, array in arrays.items():
+        require_dtype(name, array, (data.dtype.name,))
+    return data, arrays
+
+
+@overload
+def batch_norm_training(
+    input: NDArray[_Data], gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[_Data]: ...
+@overload
+def batch_norm_training(
+    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[Any]: ...
+def batch_norm_training(
+    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[Any]:
+    """Operator ``BatchNormTraining`` of nGraph.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        What is normalized: float32, float64, float16 or bfloat16, at least two
+        dimensions, channels first: on axis 1.
+    gamma, beta : array, shape (C,)
+        Scale and shift, in input's dtype.
+    epsilon : float
+        Added to the variance: finite, at least 0. It is used as a double.
+
+    Returns
+    -------
+    BatchNormTraining
+        normalized, batch_mean and batch_variance, which is biased, all in input's dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError
+        if the arrays do not all have the same dtype.
+
+    Notes
+    -----
+    What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
+    lists of Python floats are float64. Without elements, the statistics are NaN.
+
+    nGraph differs in one way: its reference kernel casts epsilon to float.
+
+    Definition: nGraph core operation "BatchNormTraining".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import ngraph
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> found = ngraph.batch_norm_training(x, np.ones(2), np.zeros(2), epsilon=0.0)
+    >>> found.normalized
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> found.batch_variance
+    array([1., 4.])
+    """
+    value = as_epsilon(epsilon)
+    data, vectors = _checked(input, gamma=gamma, beta=beta)
+    statistics = np.empty_like(vectors["gamma"]), np.empty_like(vectors["gamma"])
+    with renamed(_WORDS):
+        found = _core.batch_norm_training(
+            data,
+            vectors["gamma"],
+            vectors["beta"],
+            epsilon=value,
+            data_format="NCX",
+            out=(None, *statistics),
+        )
+    return BatchNormTraining(*found)
+
+
+@overload
+def batch_norm_inference(
+    input: NDArray[_Data],
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> NDArray[_Data]: ...
+@overload
+def batch_norm_inference(
+    input: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> NDArray[Any]: ...
+def batch_norm_inference(
+    input: Array,
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> NDArray[Any]:
+    """Operator ``BatchNormInference`` of nGraph.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        What is normalized: float32, float64, float16 or bfloat16, at least two
+        dimensions, channels first: on axis 1.
+    gamma, beta : array, shape (C,)
+        Scale and shift, in input's dtype.
+    mean, variance : array, shape (C,)
+        The statistics to normalize with, in input's dtype.
+    epsilon : float
+        Added to the variance: finite, at least 0. It is used as a double.
+
+    Returns
+    -------
+    ndarray
+        normalized, in input's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_inference`, with this operator's names; also TypeError
+        if the arrays do not all have the same dtype.
+
+    Notes
+    -----
+    What counts as an array, and what is copied, is as for `bn_ext.batch_norm_inference`;
+    lists of Python floats are float64.
+
+    nGraph differs in one way: its reference kernel casts epsilon to float.
+
+    Definition: nGraph core operation "BatchNormInference".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import ngraph
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> ones, zeros = np.ones(2), np.zeros(2)
+    >>> ngraph.batch_norm_inference(x, 2 * ones, ones, zeros, 3 * ones, epsilon=1.0)
+    array([[2., 3.],
+           [4., 7.]])
+    """
+    value = as_epsilon(epsilon)
+    data, vectors = _checked(input, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    with renamed(_WORDS):
+        return _core.batch_norm_inference(
+            data,
+            vectors["mean"],
+            vectors["variance"],
+            vectors["gamma"],
+            vectors["beta"],
+            epsilon=value,
+            data_format="NCX",
+        )
 
 
 @overload
@@ -103,18 +289,15 @@ def batch_norm_training_backprop(
     >>> grads.beta_delta
     array([2., 2.])
     """
-    data = as_array(input, "input")
-    vectors = {
-        "gamma": as_array(gamma, "gamma"),
-        "beta": as_array(beta, "beta"),
-        "mean": as_array(mean, "mean"),
-        "variance": as_array(variance, "variance"),
-    }
-    delta = as_array(normalized_delta, "normalized_delta")
+    data, vectors = _checked(
+        input,
+        gamma=gamma,
+        beta=beta,
+        mean=mean,
+        variance=variance,
+        normalized_delta=normalized_delta,
+    )
     value = as_epsilon(epsilon)
-    require_dtype("input", data, _TYPES)
-    for name, array in {**vectors, "normalized_delta": delta}.items():
-        require_dtype(name, array, (data.dtype.name,))
     # A gamma of the wrong length is left to the general function to refuse.
     if data.ndim > 1 and vectors["gamma"].shape == data.shape[1:2] != vectors["beta"].shape:
         raise ValueError(
@@ -123,14 +306,13 @@ def batch_norm_training_backprop(
     words = {
         "src": "input",
         "diff_dst": "normalized_delta",
-        # There is no such attribute.
-        'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), and normalized_delta likewise, "
+        'pass data_format="NXC"': f"{_ON_AXIS_1}, and normalized_delta likewise, "
         "which copies nothing",
     }
     with renamed(words):
-        grads = batch_norm_backward(
+        grads = _core.batch_norm_backward(
             data,
-            delta,
+            vectors["normalized_delta"],
             vectors["mean"],
             vectors["variance"],
             vectors["gamma"],

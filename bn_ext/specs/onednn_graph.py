@@ -1,7 +1,8 @@
-"""oneDNN Graph: ``BatchNormTrainingBackprop-1`` and ``BatchNormTrainingBackward``.
+"""oneDNN Graph: training and inference forward, and the gradient under two names.
 
-One operator under two names: that of the versioned operator in the oneDNN Graph
-specification and that of the library's Graph API.
+``BatchNormForwardTraining`` and ``BatchNormInference`` are in _onednn_forward.py. The gradient
+is ``BatchNormTrainingBackprop-1`` in the oneDNN Graph specification, a versioned operator, and
+``BatchNormTrainingBackward`` in the library's Graph API.
 """
 
 from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
@@ -11,24 +12,26 @@ from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed, require_dtype, shown
+from bn_ext.specs._onednn import as_positive, check_types
+from bn_ext.specs._onednn_forward import (
+    BatchNormForwardTraining,
+    batch_norm_forward_training,
+    batch_norm_inference,
+)
+from bn_ext.specs._sheet import as_array, as_flag, renamed
 
 __all__ = [
+    "BatchNormForwardTraining",
     "BatchNormTrainingBackprop",
     "BatchNormTrainingBackward",
+    "batch_norm_forward_training",
+    "batch_norm_inference",
     "batch_norm_training_backprop",
     "batch_norm_training_backward",
 ]
 
 _Data = TypeVar("_Data", bound=np.generic)
 _Vector = TypeVar("_Vector", bound=np.generic)
-
-# Type of the data -> types of mean, variance, gamma and their gradients.
-_TYPES = {
-    "float32": ("float32",),
-    "float16": ("float32",),
-    "bfloat16": ("float32", "bfloat16"),
-}
 
 
 class BatchNormTrainingBackprop(NamedTuple, Generic[_Data, _Vector]):
@@ -45,31 +48,6 @@ class BatchNormTrainingBackward(NamedTuple, Generic[_Data, _Vector]):
     diff_src: NDArray[_Data]
     diff_gamma: NDArray[_Vector] | Any
     diff_beta: NDArray[_Vector] | Any
-
-
-def _check(arrays: dict[str, NDArray[Any]]) -> None:
-    """Look the dtypes up in the table: the first two arrays are the data."""
-    names = list(arrays)
-    for name in names[:2]:
-        require_dtype(name, arrays[name], _TYPES)
-    for name in names[2:]:
-        require_dtype(name, arrays[name], _TYPES[arrays[names[0]].dtype.name])
-
-
-def _as_positive(epsilon: SupportsFloat) -> float:
-    """The double, if it is positive and finite as a float32."""
-    try:
-        value = as_epsilon(epsilon)
-    except ValueError:
-        value = np.nan
-    with np.errstate(over="ignore", under="ignore"):
-        as_float32 = np.float32(value)
-    if not (np.isfinite(as_float32) and as_float32 > 0):
-        raise ValueError(
-            f"epsilon: expected a number that is positive and finite as a float32, "
-            f"got {shown(epsilon)}"
-        )
-    return value
 
 
 @overload
@@ -181,8 +159,8 @@ def batch_norm_training_backprop(
     }
     if gamma is not None:
         arrays["gamma"] = as_array(gamma, "gamma")
-    value = _as_positive(epsilon)
-    _check(arrays)
+    value = as_positive(epsilon, "epsilon")
+    check_types(arrays, data=2)
     with renamed({"src": "input_forward", "diff_dst": "output_delta"}):
         grads = batch_norm_backward(
             *arrays.values(),
@@ -310,8 +288,8 @@ def batch_norm_training_backward(
     }
     if gamma is not None and param_grads:
         arrays["gamma"] = as_array(gamma, "gamma")
-    value = _as_positive(epsilon)
-    _check(arrays)
+    value = as_positive(epsilon, "epsilon")
+    check_types(arrays, data=2)
     grads = batch_norm_backward(
         *arrays.values(),
         epsilon=value,

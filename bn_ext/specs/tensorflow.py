@@ -1,37 +1,34 @@
-"""TensorFlow: ``FusedBatchNormGradV3``."""
+"""TensorFlow: ``FusedBatchNormV3``, ``_FusedBatchNormEx`` and ``FusedBatchNormGradV3``.
 
-from typing import (
-    Any,
-    Final,
-    Generic,
-    Literal,
-    NamedTuple,
-    SupportsFloat,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+The first two are in _tensorflow_forward.py.
+"""
+
+from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
-from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed, require_dtype, shown
+from bn_ext._typing import Array, Flag
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed
+from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
+from bn_ext.specs._tensorflow_forward import (
+    FusedBatchNormEx,
+    FusedBatchNormV3,
+    fused_batch_norm_ex,
+    fused_batch_norm_v3,
+)
 
-__all__ = ["FusedBatchNormGradV3", "fused_batch_norm_grad_v3"]
+__all__ = [
+    "FusedBatchNormEx",
+    "FusedBatchNormGradV3",
+    "FusedBatchNormV3",
+    "fused_batch_norm_ex",
+    "fused_batch_norm_grad_v3",
+    "fused_batch_norm_v3",
+]
 
 _Data = TypeVar("_Data", bound=np.generic)
-
-_TYPES = ("float16", "bfloat16", "float32")
-_Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"]
-# The rank says how many axes there are; the string, where C is.
-_FORMATS: Final[dict[_Format, DataFormat]] = {
-    "NHWC": "NXC",
-    "NDHWC": "NXC",
-    "NCHW": "NCX",
-    "NCDHW": "NCX",
-}
 
 
 class FusedBatchNormGradV3(NamedTuple, Generic[_Data]):
@@ -54,7 +51,7 @@ def fused_batch_norm_grad_v3(
     reserve_space_3: Array | None,
     *,
     epsilon: SupportsFloat = 0.0001,
-    data_format: _Format = "NHWC",
+    data_format: Format = "NHWC",
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[_Data]: ...
@@ -68,7 +65,7 @@ def fused_batch_norm_grad_v3(
     reserve_space_3: Array | None,
     *,
     epsilon: SupportsFloat = 0.0001,
-    data_format: _Format = "NHWC",
+    data_format: Format = "NHWC",
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Any]: ...
@@ -81,7 +78,7 @@ def fused_batch_norm_grad_v3(
     reserve_space_3: Array | None,
     *,
     epsilon: SupportsFloat = 0.0001,
-    data_format: _Format = "NHWC",
+    data_format: Format = "NHWC",
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Any]:
@@ -145,12 +142,7 @@ def fused_batch_norm_grad_v3(
     >>> grads.offset_backprop
     array([4., 4.], dtype=float32)
     """
-    try:
-        ours = _FORMATS[data_format]
-    except (KeyError, TypeError):  # the second: not hashable
-        raise ValueError(
-            f"data_format: expected one of {', '.join(_FORMATS)}, got {shown(data_format)}"
-        ) from None
+    ours = one_of("data_format", data_format, FORMATS)
     training = as_flag(is_training, "is_training")
     data = {"y_backprop": as_array(y_backprop, "y_backprop"), "x": as_array(x, "x")}
     vectors = {
@@ -162,21 +154,15 @@ def fused_batch_norm_grad_v3(
     unused = {}
     if reserve_space_3 is not None:
         unused["reserve_space_3"] = as_array(reserve_space_3, "reserve_space_3")
-    for argument, array in data.items():
-        require_dtype(argument, array, _TYPES)
-        if array.ndim not in (4, 5):
-            raise ValueError(f"{argument}: expected rank 4 or 5, got shape {array.shape}")
-    for argument, array in {**vectors, **unused}.items():
-        require_dtype(argument, array, ("float32",))
-    spatial = "HW" if data["x"].ndim == 4 else "DHW"
+    check_data(data)
+    check_vectors({**vectors, **unused})
     words = {
         "src": "x",
         "diff_dst": "y_backprop",
         "mean": "reserve_space_1",
         "variance": "reserve_space_2",
         "gamma": "scale",
-        "NXC": f"N{spatial}C",
-        "NCX": f"NC{spatial}",
+        **layouts(data["x"]),
     }
     with renamed(words):
         diff_src, diff_gamma, diff_beta = batch_norm_backward(

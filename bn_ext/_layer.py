@@ -1,0 +1,387 @@
+"""A layer for NumPy: parameters, running statistics, and what forward leaves for backward.
+
+    forward     src, src_1 -> dst                keeps src, the batch's statistics, the gate
+    backward    diff_dst -> diff_src, diff_src_1     and diff_gamma, diff_beta beside gamma, beta
+
+In training, every array that a step writes is the layer's own and is written again by the next
+step: the second one allocates nothing.
+"""
+
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bn_ext import _core
+from bn_ext._typing import Array, DataFormat, Flag
+
+__all__ = ["BatchNorm"]
+
+
+class _Saved(NamedTuple):
+    """What backward needs of the last forward pass."""
+
+    src: NDArray[Any]
+    mean: NDArray[Any]
+    variance: NDArray[Any]
+    from_batch: bool  # are these statistics those of src?
+    added: bool  # was there a src_1?
+    gate: dict[str, Any]  # what the gradient of the ReLU is found by
+
+
+class BatchNorm:
+    """Batch normalization as a layer, with an optional addition and ReLU behind it.
+
+    Parameters
+    ----------
+    channels : int
+        Number of channels, C.
+    epsilon : float, optional
+        Added to the variance.
+    exponential_avg_factor : float or None, optional
+        The weight of a batch's statistics in the running ones: 0.1 is what torch calls
+        ``momentum=0.1`` and Keras ``momentum=0.9``. None: all batches weigh the same.
+    correction : {1, 0}, optional
+        Whether the running variance is unbiased (torch, TensorFlow) or biased (oneDNN,
+        flax, Keras).
+    data_format : {"NXC", "NCX"}, optional
+        Where the channels are: last or on axis 1.
+    affine : bool, optional
+        Whether there are a scale and a shift, `gamma` and `beta`.
+    relu : bool, optional
+        Whether negative results become zeros.
+    dtype : {float32, float64}, optional
+        Of parameters and statistics: float64 for float64 data, float32 for all other.
+    num_threads : int or None, optional
+        As for `bn_ext.batch_norm_training`.
+
+    Attributes
+    ----------
+    gamma, beta : ndarray or None
+        Scale and shift, shape (C,): ones and zeros at first.
+    diff_gamma, diff_beta : ndarray or None
+        Their gradients, written by `backward`.
+    running_mean, running_variance : ndarray
+        What `eval` normalizes with, shape (C,): zeros and ones at first.
+    num_batches_tracked : int
+        How many batches the running statistics have seen.
+    training, frozen : bool
+        What `train`, `eval` and `freeze` set.
+
+    Notes
+    -----
+    What `forward` and `backward` return in training belongs to the layer: the next step
+    overwrites it. Copy what is to be kept. src and the result must stay as they are until
+    `backward`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> layer = bn_ext.BatchNorm(2, relu=True)
+    >>> src = np.array([[1, 2], [3, 6]], np.float32)
+    >>> layer.forward(src).round(3)
+    array([[0., 0.],
+           [1., 1.]], dtype=float32)
+    >>> layer.backward(np.ones_like(src)).shape
+    (2, 2)
+    >>> layer.diff_beta
+    array([1., 1.], dtype=float32)
+    >>> layer.running_mean
+    array([0.2, 0.4], dtype=float32)
+    >>> layer.eval().forward(src).shape
+    (2, 2)
+    """
+
+    __module__ = "bn_ext"  # where pickles look for it
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        epsilon: float = 1e-5,
+        exponential_avg_factor: float | None = 0.1,
+        correction: int = 1,
+        data_format: DataFormat = "NXC",
+        affine: Flag = True,
+        relu: Flag = False,
+        dtype: DTypeLike = np.float32,
+        num_threads: int | None = None,
+    ) -> None:
+        number = np.dtype(dtype)
+        if number not in (np.float32, np.float64):
+            raise TypeError(f"dtype: expected float32 or float64, got {number}")
+        self.channels = operator.index(channels)
+        if self.channels < 1:
+            raise ValueError(f"channels: expected at least 1, got {self.channels}")
+        self.epsilon = _core._as_epsilon(epsilon)
+        self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
+        self.data_format: DataFormat = data_format
+        self.affine = _core._as_flag(affine, "affine")
+        self.relu = _core._as_flag(relu, "relu")
+        self.num_threads = num_threads
+        ones, zeros = np.ones(self.channels, number), np.zeros(self.channels, number)
+        self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
+        self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
+        self.diff_gamma: NDArray[Any] | None = zeros.copy() if self.affine else None
+        self.diff_beta: NDArray[Any] | None = zeros.copy() if self.affine else None
+        self.running_mean, self.running_variance = zeros, ones
+        self.num_batches_tracked = 0
+        self.training, self.frozen = True, False
+        self._arrays: dict[str, tuple[object, NDArray[Any]]] = {}
+        self._saved: _Saved | None = None
+
+    # ---- modes ------------------------------------------------------------------------
+
+    def train(self, mode: Flag = True) -> "BatchNorm":
+        """Normalize with each batch's own statistics, unless frozen; returns the layer."""
+        self.training = _core._as_flag(mode, "mode")
+        return self
+
+    def eval(self) -> "BatchNorm":
+        """Normalize with the running statistics; returns the layer."""
+        return self.train(False)
+
+    def freeze(self, mode: Flag = True) -> "BatchNorm":
+        """Keep statistics and parameters as they are, in training too; returns the layer.
+
+        `backward` then gives the gradients of data alone, and `parameters` is empty.
+        """
+        self.frozen = _core._as_flag(mode, "mode")
+        return self
+
+    @property
+    def parameters(self) -> list[NDArray[Any]]:
+        """What an optimizer is to update in place: gamma and beta, if any, unless frozen."""
+        if self.gamma is None or self.beta is None or self.frozen:
+            return []
+        return [self.gamma, self.beta]
+
+    @property
+    def gradients(self) -> list[NDArray[Any]]:
+        """Of `parameters`, as the last `backward` left them."""
+        if self.diff_gamma is None or self.diff_beta is None or self.frozen:
+            return []
+        return [self.diff_gamma, self.diff_beta]
+
+    # ---- passes -----------------------------------------------------------------------
+
+    def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
+        """Normalize a batch.
+
+        Parameters
+        ----------
+        src : array, shape (N, ..., C) or (N, C, ...)
+            As for `bn_ext.batch_norm_training`.
+        src_1 : array, optional
+            What is added before the ReLU, with src's shape and dtype.
+
+        Returns
+        -------
+        ndarray
+            dst, in src's shape, dtype and memory order: the layer's own in training, new
+            otherwise.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
+            of the layer has changed then.
+        """
+        data = _core._as_array(src, "src")
+        added = None if src_1 is None else _core._as_array(src_1, "src_1")
+        # Not over what this step has to read, or backward.
+        dst = self._own("dst", data, *(a for a in (data, added) if a is not None))
+        options: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+            "src_1": added,
+            "relu": self.relu,
+            "num_threads": self.num_threads,
+        }
+        if self.training and not self.frozen:
+            return self._forward_training(data, dst, options)
+        statistics = self.running_mean, self.running_variance
+        dst = _core.batch_norm_inference(
+            data, *statistics, self.gamma, self.beta, out=dst, **options
+        )
+        gate: dict[str, Any] = {}
+        if self.relu:
+            beta = np.zeros_like(self.running_mean) if self.beta is None else self.beta
+            gate = {"beta": beta} if added is None else {"dst": dst}
+        self._saved = _Saved(data, *statistics, False, added is not None, gate)
+        return dst
+
+    def _forward_training(
+        self, data: NDArray[Any], dst: NDArray[Any] | None, options: dict[str, Any]
+    ) -> NDArray[Any]:
+        like = self.running_mean
+        mean, variance = self._vector("mean", like), self._vector("variance", like)
+        workspace = self._bits(data.size) if self.relu else None
+        factor = self.exponential_avg_factor
+        if factor is None:
+            factor = 1 / (self.num_batches_tracked + 1)
+        found = _core.batch_norm_training(
+            data,
+            self.gamma,
+            self.beta,
+            running_mean=self.running_mean,
+            running_variance=self.running_variance,
+            exponential_avg_factor=factor,
+            correction=self.correction,
+            workspace=workspace,
+            out=(dst, mean, variance),
+            **options,
+        )
+        self.num_batches_tracked += data.size > 0
+        gate = {} if workspace is None else {"workspace": workspace}
+        added = options["src_1"] is not None
+        self._saved = _Saved(data, mean, variance, True, added, gate)
+        return found.dst
+
+    def backward(self, diff_dst: Array) -> Any:
+        """Gradients of the last `forward`.
+
+        Parameters
+        ----------
+        diff_dst : array
+            The gradient with respect to what `forward` returned.
+
+        Returns
+        -------
+        ndarray or tuple of two
+            diff_src; and diff_src_1, if there was a src_1. `diff_gamma` and `diff_beta`
+            are written, unless frozen.
+
+        Raises
+        ------
+        RuntimeError
+            If there was no `forward`.
+        TypeError, ValueError, MemoryError
+            As for `bn_ext.batch_norm_backward`; nothing has been written then.
+        """
+        saved = self._saved
+        if saved is None:
+            raise RuntimeError("backward: expected a forward before it")
+        diff = _core._as_array(diff_dst, "diff_dst")
+        param_grads = self.affine and not self.frozen
+        out: list[Any] = [self._own("diff_src", saved.src, saved.src, diff), None, None]
+        if param_grads:
+            out[1:] = self.diff_gamma, self.diff_beta
+        options: dict[str, Any] = {}
+        gated = saved.added and self.relu
+        if gated:
+            out.append(self._own("diff_src_1", saved.src, saved.src, diff))
+            options = {"diff_src_1": True}
+        if self.relu:
+            options |= {"relu": True, **saved.gate}
+        found: Any = _core.batch_norm_backward(
+            saved.src,
+            diff,
+            saved.mean,
+            saved.variance,
+            self.gamma,
+            epsilon=self.epsilon,
+            data_format=self.data_format,
+            is_training=saved.from_batch,
+            param_grads=param_grads,
+            out=out,
+            num_threads=self.num_threads,
+            **options,
+        )
+        if not saved.added:
+            return found.diff_src
+        return found.diff_src, found[3] if gated else diff
+
+    # ---- arrays of its own --------------------------------------------------------------
+
+    def _own(self, name: str, like: NDArray[Any], *others: NDArray[Any]) -> NDArray[Any] | None:
+        """In training the array of this name, as another is, apart from these; else none."""
+        if not self.training:
+            return None
+        key = like.shape, like.strides, like.dtype
+        known = self._arrays.get(name)
+        if known is not None and known[0] == key:
+            array = known[1]
+            if not any(np.may_share_memory(array, other) for other in others):
+                return array
+        array = np.empty_like(like)
+        self._arrays[name] = key, array
+        return array
+
+    def _vector(self, name: str, like: NDArray[Any]) -> NDArray[Any]:
+        return self._arrays.setdefault(name, (None, np.empty_like(like)))[1]
+
+    def _bits(self, size: int) -> NDArray[np.uint8]:
+        """Room for a bit per element."""
+        known = self._arrays.get("workspace")
+        if known is None or known[0] != size:
+            known = self._arrays["workspace"] = size, np.empty(-(-size // 8), np.uint8)
+        return known[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what belongs to one step: a copy has arrays of its own."""
+        return {**vars(self), "_arrays": {}, "_saved": None}
+
+    # ---- state ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Copies of parameters and statistics, under torch's names.
+
+        weight and bias (if there are), running_mean, running_var, num_batches_tracked.
+        """
+        return {name: array.copy() for name, array in self._state().items()}
+
+    def _state(self) -> dict[str, NDArray[Any]]:
+        arrays = {
+            "weight": self.gamma,
+            "bias": self.beta,
+            "running_mean": self.running_mean,
+            "running_var": self.running_variance,
+            "num_batches_tracked": np.array(self.num_batches_tracked, np.int64),
+        }
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over parameters and statistics, from torch too.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The names of `state_dict`, all of them and no others; num_batches_tracked may
+            be missing. Arrays of any real floating-point dtype are converted.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a name, a shape or a dtype does not fit. Nothing has been written then.
+        """
+        own = self._state()
+        missing = own.keys() - state.keys() - {"num_batches_tracked"}
+        unexpected = state.keys() - own.keys()
+        if missing or unexpected:
+            raise ValueError(
+                f"state: expected {', '.join(own)}; missing: {', '.join(sorted(missing)) or '-'}; "
+                f"unexpected: {', '.join(sorted(map(str, unexpected))) or '-'}"
+            )
+        new = {}
+        for name, value in state.items():
+            tracked = name == "num_batches_tracked"
+            array = np.asarray(value) if tracked else _core._as_array(value, name)
+            if array.shape != own[name].shape:
+                raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
+            if tracked and array.dtype.kind not in "iu":
+                raise TypeError(f"{name}: expected an integer, got {array.dtype}")
+            if not tracked and array.dtype.name not in _core._TABLE:
+                raise TypeError(f"{name}: expected {' or '.join(_core._TABLE)}, got {array.dtype}")
+            with np.errstate(over="ignore", under="ignore"):
+                new[name] = array.astype(own[name].dtype)
+        self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))
+        for name, array in new.items():
+            own[name][...] = array
+
+    def __repr__(self) -> str:
+        options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
+        shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
+        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.running_mean.dtype}')"

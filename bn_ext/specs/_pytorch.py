@@ -1,0 +1,149 @@
+"""What torch's operators share: dtypes, running statistics and inverse deviations.
+
+Channels are on axis 1. Vectors have the data's dtype; with 16-bit data, they may all be
+float32. Vectors of 16 bits are widened, which is exact, and what comes of them is rounded.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext._typing import Array
+from bn_ext.specs._sheet import as_array, require_dtype, require_shape, rounded, shown
+
+__all__ = [
+    "WORDS",
+    "as_counts",
+    "as_data",
+    "as_numbers",
+    "as_vectors",
+    "inverse_deviation",
+    "number_of",
+    "refuse_lists",
+    "running_pair",
+    "update",
+    "widened",
+    "widened_if_given",
+]
+
+#: The general function's words, and torch's.
+WORDS = {
+    "src": "input",
+    "diff_dst": "grad_out",
+    "gamma": "weight",
+    "beta": "bias",
+    "running_variance": "running_var",
+    "epsilon": "eps",
+    'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), which copies nothing",
+}
+
+# Type of the data -> types of the vectors, the first the one that the data is computed in.
+_TYPES = {
+    "float32": ("float32",),
+    "float64": ("float64",),
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32", "bfloat16"),
+}
+
+
+def as_data(a: Array, name: str = "input") -> NDArray[Any]:
+    """Data with an axis for the channels."""
+    data = as_array(a, name)
+    require_dtype(name, data, _TYPES)
+    if data.ndim < 2:
+        raise ValueError(f"{name}: expected at least 2 dimensions, got shape {data.shape}")
+    return data
+
+
+def as_vectors(
+    data: NDArray[Any], **vectors: Array | None
+) -> tuple[np.dtype[Any], dict[str, NDArray[Any] | None]]:
+    """The dtype that all of them have, the data's if there are none; and the arrays."""
+    arrays = {n: None if v is None else as_array(v, n) for n, v in vectors.items()}
+    given = {n: a for n, a in arrays.items() if a is not None}
+    allowed, dtype = _TYPES[data.dtype.name], data.dtype
+    for name, array in given.items():
+        require_dtype(name, array, allowed)
+        allowed, dtype = (array.dtype.name,), array.dtype
+    return dtype, arrays
+
+
+def number_of(data: NDArray[Any]) -> np.dtype[Any]:
+    """The dtype that the data is computed in."""
+    return np.dtype(_TYPES[data.dtype.name][0])
+
+
+def widened(vector: NDArray[Any]) -> NDArray[Any]:
+    """With 16 bits, as float32."""
+    return vector.astype(np.float32) if vector.dtype.itemsize == 2 else vector
+
+
+def widened_if_given(vector: NDArray[Any] | None) -> NDArray[Any] | None:
+    return None if vector is None else widened(vector)
+
+
+def inverse_deviation(variance: NDArray[Any], eps: float) -> NDArray[np.float64]:
+    """1 / sqrt(variance + eps), but 0 where that is 1 / 0, as torch has it."""
+    spread = variance.astype(np.float64) + eps
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(spread == 0, 0, 1 / np.sqrt(spread))
+
+
+def refuse_lists(**arrays: Array | None) -> None:
+    """What is updated in place has memory of its own."""
+    for name, given in arrays.items():
+        if isinstance(given, (list, tuple)):
+            what = type(given).__name__
+            raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
+
+
+def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list[NDArray[Any]]:
+    """Both running statistics, if they can be updated; or none."""
+    pair = [a for a in (vectors["running_mean"], vectors["running_var"]) if a is not None]
+    if len(pair) == 1:
+        raise ValueError("running_mean, running_var: expected both or neither")
+    for name, array in zip(("running_mean", "running_var"), pair, strict=False):
+        require_shape(name, array, (channels,))
+        if not array.flags.writeable:
+            raise ValueError(f"{name}: expected a writable array, got a read-only one")
+    if pair and np.shares_memory(pair[0], pair[1]):
+        raise ValueError("running_var: shares memory with running_mean")
+    return pair
+
+
+def update(
+    pair: list[NDArray[Any]], stats: NDArray[np.float64], count: int, momentum: float
+) -> None:
+    """Running statistics after a step, from means and sums of squares.
+
+    momentum is the weight of the new ones; the variance is unbiased, NaN of one element.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        for old, new in zip(pair, (stats[0], stats[1] / np.float64(count - 1)), strict=False):
+            old[...] = rounded((1 - momentum) * old.astype(np.float64) + momentum * new, old.dtype)
+
+
+# ---- the halves ---------------------------------------------------------------------
+
+
+def as_numbers(
+    data: NDArray[Any], shape: tuple[int, ...], **vectors: Array
+) -> list[NDArray[np.float64]]:
+    """Statistics and sums, which have the type that the data is computed in; as doubles."""
+    arrays = {name: as_array(vector, name) for name, vector in vectors.items()}
+    for name, array in arrays.items():
+        require_dtype(name, array, (number_of(data).name,))
+        require_shape(name, array, shape)
+    return [array.astype(np.float64) for array in arrays.values()]
+
+
+def as_counts(counts: Array, name: str) -> list[int]:
+    """Whole numbers of elements, in an array of any real type and any shape."""
+    array = as_array(counts, name)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
+    numbers = array.ravel().tolist()
+    if not all(n >= 0 and n == n // 1 for n in numbers):
+        raise ValueError(f"{name}: expected whole numbers >= 0, got {shown(numbers)}")
+    return [int(n) for n in numbers]

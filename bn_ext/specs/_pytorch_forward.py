@@ -1,0 +1,332 @@
+"""torch's halves for data in parts, which its SyncBatchNorm calls: six operators.
+
+forward     stats of each part -> gather_stats of all -> elemt of each part
+backward    backward_reduce of each part -> sums added -> backward_elemt of each part
+"""
+
+import operator
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._typing import Array
+from bn_ext.specs._pytorch import (
+    WORDS,
+    as_counts,
+    as_data,
+    as_numbers,
+    as_vectors,
+    inverse_deviation,
+    number_of,
+    refuse_lists,
+    running_pair,
+    update,
+    widened_if_given,
+)
+from bn_ext.specs._sheet import (
+    as_array,
+    as_epsilon,
+    as_number,
+    count_of,
+    renamed,
+    rounded,
+    shown,
+)
+
+__all__ = [
+    "BatchNormStats",
+    "batch_norm_elemt",
+    "batch_norm_gather_stats",
+    "batch_norm_gather_stats_with_counts",
+    "batch_norm_stats",
+]
+
+_Data = TypeVar("_Data", bound=np.generic)
+
+
+class BatchNormStats(NamedTuple):
+    """Outputs of `batch_norm_stats` and of both ways to gather them."""
+
+    mean: NDArray[Any]
+    invstd: NDArray[Any]
+
+
+@renamed(WORDS)
+def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
+    """Operator ``aten::batch_norm_stats`` of torch: the statistics of one part.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        One part: float32, float64, float16 or bfloat16.
+    eps : float
+        Added to the variance: finite, at least 0.
+
+    Returns
+    -------
+    BatchNormStats
+        mean, and invstd = ``1 / sqrt(variance + eps)`` of the biased variance, 0 where
+        both are 0; shape (C,), float64 with float64 data, otherwise float32. NaN without
+        elements.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training_reduce`, with this operator's names.
+
+    Notes
+    -----
+    `bn_ext.batch_norm_training_reduce` gives doubles, which lose nothing on the way.
+
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> pytorch.batch_norm_stats(np.array([[1.0, 2.0], [3.0, 6.0]]), 0.0)
+    BatchNormStats(mean=array([2., 4.]), invstd=array([1. , 0.5]))
+    """
+    data, value = as_data(input), as_epsilon(eps)
+    dtype, count = number_of(data), count_of(data, 1)
+    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
+    if not count:
+        mean, squares = mean * np.nan, squares * np.nan
+    invstd = inverse_deviation(squares / max(count, 1), value)
+    return BatchNormStats(rounded(mean, dtype), rounded(invstd, dtype))
+
+
+@overload
+def batch_norm_elemt(
+    input: NDArray[_Data],
+    weight: Array | None,
+    bias: Array | None,
+    mean: Array,
+    invstd: Array,
+    eps: SupportsFloat,
+) -> NDArray[_Data]: ...
+@overload
+def batch_norm_elemt(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    mean: Array,
+    invstd: Array,
+    eps: SupportsFloat,
+) -> NDArray[Any]: ...
+@renamed(WORDS)
+def batch_norm_elemt(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    mean: Array,
+    invstd: Array,
+    eps: SupportsFloat,
+) -> NDArray[Any]:
+    """Operator ``aten::batch_norm_elemt`` of torch: normalize with given statistics.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        One part: float32, float64, float16 or bfloat16.
+    weight, bias : array, shape (C,), or None
+        Scale and shift: in input's dtype or, with 16-bit data, float32.
+    mean, invstd : array, shape (C,)
+        The statistics of all parts, in the type that input is computed in: float32, or
+        float64 with float64 data.
+    eps : float
+        Not used, since invstd has it: finite, at least 0.
+
+    Returns
+    -------
+    ndarray
+        ``(input - mean) * invstd * weight + bias``, in input's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training_apply`, with this operator's names.
+
+    Notes
+    -----
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> pytorch.batch_norm_elemt(x, None, None, np.zeros(2), np.array([1.0, 0.5]), 0.0)
+    array([[1., 1.],
+           [3., 3.]])
+    """
+    data = as_data(input)
+    as_epsilon(eps)
+    _, vectors = as_vectors(data, weight=weight, bias=bias)
+    center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
+    count = max(count_of(data, 1), 1)
+    with np.errstate(all="ignore"):
+        stats = np.stack([center, count / (inverse * inverse)])
+    return _core.batch_norm_training_apply(
+        data,
+        stats,
+        count,
+        widened_if_given(vectors["weight"]),
+        widened_if_given(vectors["bias"]),
+        epsilon=0.0,
+        data_format="NCX",
+    ).dst
+
+
+def _gathered(
+    input: Array,
+    mean: Array,
+    invstd: Array,
+    running: tuple[Array | None, Array | None],
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+    counts: list[int] | int,
+) -> BatchNormStats:
+    """Statistics of all parts; the running ones are updated."""
+    refuse_lists(running_mean=running[0], running_var=running[1])
+    data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
+    channels, rows = data.shape[1], as_array(mean, "mean")
+    parts = len(rows) if rows.ndim else 0
+    if isinstance(counts, int):
+        counts = [counts] * parts
+    if len(counts) != parts:
+        raise ValueError(f"counts: expected one for each of {parts} parts, got {len(counts)}")
+    means, inverses = as_numbers(data, (parts, channels), mean=rows, invstd=invstd)
+    _, vectors = as_vectors(data, running_mean=running[0], running_var=running[1])
+    pair = running_pair(vectors, channels)
+    total = sum(counts)
+    if not total:
+        raise ValueError("counts: expected at least one element")
+    with np.errstate(all="ignore"):
+        # Nothing is left of a variance that is tiny next to eps but its rounding errors.
+        variances = np.where(inverses == 0, 0, np.maximum(1 / (inverses * inverses) - value, 0))
+        squares = variances * np.array(counts, np.float64)[:, None]
+    some = [part for part, n in enumerate(counts) if n]
+    stats = _core.batch_norm_training_merge(
+        np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
+    )
+    update(pair, stats, total, factor)
+    invstd = inverse_deviation(stats[1] / total, value)
+    return BatchNormStats(rounded(stats[0], number_of(data)), rounded(invstd, number_of(data)))
+
+
+@renamed(WORDS)
+def batch_norm_gather_stats(
+    input: Array,
+    mean: Array,
+    invstd: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+    count: SupportsIndex,
+) -> BatchNormStats:
+    """Operator ``aten::batch_norm_gather_stats`` of torch: parts of one size become a whole.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        Any part: only its dtype and number of channels matter.
+    mean, invstd : array, shape (parts, C)
+        What `batch_norm_stats` returned for each part.
+    running_mean, running_var : array, shape (C,), or None
+        Running statistics, both or neither, updated in place; in input's dtype or, with
+        16-bit data, float32.
+    momentum : float
+        The weight of the new statistics in the running ones, the variance unbiased.
+    eps : float
+        What invstd was made with: finite, at least 0.
+    count : int
+        Elements per channel of each part.
+
+    Returns
+    -------
+    BatchNormStats
+        mean and invstd of all parts together, shape (C,), in mean's dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_gather_stats_with_counts`.
+
+    Notes
+    -----
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> x = np.zeros((4, 1))
+    >>> pytorch.batch_norm_gather_stats(
+    ...     x, np.array([[1.0], [3.0]]), np.ones((2, 1)), None, None, 0.1, 0.0, 4)
+    BatchNormStats(mean=array([2.]), invstd=array([0.70710678]))
+    """
+    try:
+        number = operator.index(count)
+    except TypeError:
+        raise TypeError(f"count: expected an integer, got {shown(count)}") from None
+    if number < 1:
+        raise ValueError(f"count: expected at least 1, got {shown(number)}")
+    return _gathered(input, mean, invstd, (running_mean, running_var), momentum, eps, number)
+
+
+@renamed(WORDS)
+def batch_norm_gather_stats_with_counts(
+    input: Array,
+    mean: Array,
+    invstd: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+    counts: Array,
+) -> BatchNormStats:
+    """Operator ``aten::batch_norm_gather_stats_with_counts`` of torch: parts become a whole.
+
+    Parameters
+    ----------
+    input, mean, invstd, running_mean, running_var, momentum, eps
+        As for `batch_norm_gather_stats`.
+    counts : array, shape (parts,) or (parts, 1)
+        Elements per channel of each part: whole numbers, in any real dtype.
+
+    Returns
+    -------
+    BatchNormStats
+        mean and invstd of all parts together, shape (C,), in mean's dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above, or the running statistics are not writable or not
+        of their own memory. Nothing has been written then.
+
+    Notes
+    -----
+    A part without elements changes nothing, whatever its statistics are. invstd loses
+    digits of a variance that is small next to eps; `bn_ext.batch_norm_training_merge`
+    takes doubles, which do not.
+
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> x = np.array([[1.0], [3.0], [8.0]])
+    >>> parts = [pytorch.batch_norm_stats(part, 0.0) for part in (x[:2], x[2:])]
+    >>> mean, invstd = (np.stack(some) for some in zip(*parts))
+    >>> pytorch.batch_norm_gather_stats_with_counts(
+    ...     x, mean, invstd, None, None, 0.1, 0.0, np.array([2, 1])).mean
+    array([4.])
+    """
+    numbers = as_counts(counts, "counts")
+    return _gathered(input, mean, invstd, (running_mean, running_var), momentum, eps, numbers)

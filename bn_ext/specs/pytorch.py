@@ -1,0 +1,415 @@
+"""torch: ``native_batch_norm`` and its gradient, running statistics, SyncBatchNorm's halves.
+
+The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for GPUs alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._typing import Array, Flag
+from bn_ext.specs._pytorch import (
+    WORDS,
+    as_data,
+    as_vectors,
+    inverse_deviation,
+    refuse_lists,
+    running_pair,
+    update,
+    widened,
+    widened_if_given,
+)
+from bn_ext.specs._pytorch_backward import (
+    BatchNormBackwardReduce,
+    batch_norm_backward_elemt,
+    batch_norm_backward_reduce,
+)
+from bn_ext.specs._pytorch_forward import (
+    BatchNormStats,
+    batch_norm_elemt,
+    batch_norm_gather_stats,
+    batch_norm_gather_stats_with_counts,
+    batch_norm_stats,
+)
+from bn_ext.specs._sheet import (
+    as_array,
+    as_epsilon,
+    as_flag,
+    as_number,
+    count_of,
+    renamed,
+    rounded,
+    shown,
+)
+
+__all__ = [
+    "BatchNormBackwardReduce",
+    "BatchNormStats",
+    "BatchNormUpdateStats",
+    "NativeBatchNorm",
+    "NativeBatchNormBackward",
+    "batch_norm_backward_elemt",
+    "batch_norm_backward_reduce",
+    "batch_norm_elemt",
+    "batch_norm_gather_stats",
+    "batch_norm_gather_stats_with_counts",
+    "batch_norm_stats",
+    "batch_norm_update_stats",
+    "native_batch_norm",
+    "native_batch_norm_backward",
+]
+
+_Data = TypeVar("_Data", bound=np.generic)
+
+
+class NativeBatchNorm(NamedTuple, Generic[_Data]):
+    """Outputs of `native_batch_norm`."""
+
+    output: NDArray[_Data]
+    save_mean: NDArray[Any]
+    save_invstd: NDArray[Any]
+
+
+class NativeBatchNormBackward(NamedTuple, Generic[_Data]):
+    """Outputs of `native_batch_norm_backward`: None where the mask says so."""
+
+    grad_input: NDArray[_Data] | Any
+    grad_weight: NDArray[Any] | Any
+    grad_bias: NDArray[Any] | Any
+
+
+class BatchNormUpdateStats(NamedTuple):
+    """Outputs of `batch_norm_update_stats`."""
+
+    mean: NDArray[Any]
+    var: NDArray[Any]
+
+
+def _require_elements(data: NDArray[Any]) -> None:
+    if data.size == 0:
+        raise ValueError(f"input: expected at least one element, got shape {data.shape}")
+
+
+@overload
+def native_batch_norm(
+    input: NDArray[_Data],
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    training: Flag,
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+) -> NativeBatchNorm[_Data]: ...
+@overload
+def native_batch_norm(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    training: Flag,
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+) -> NativeBatchNorm[Any]: ...
+@renamed(WORDS)
+def native_batch_norm(
+    input: Array,
+    weight: Array | None,
+    bias: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    training: Flag,
+    momentum: SupportsFloat,
+    eps: SupportsFloat,
+) -> NativeBatchNorm[Any]:
+    """Operator ``aten::native_batch_norm`` of torch.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        What is normalized: float32, float64, float16 or bfloat16, at least two
+        dimensions, channels on axis 1, in any memory order (channels last, too).
+    weight, bias : array, shape (C,), or None
+        Scale and shift. All vectors have input's dtype or, with 16-bit data, float32.
+    running_mean, running_var : array, shape (C,), or None
+        Running statistics, both or neither. With `training` they are updated in place;
+        without, they are what input is normalized with, and required.
+    training : bool
+        Whether to normalize with the batch's own statistics.
+    momentum : float
+        The weight of the batch's statistics in the new running ones:
+        ``running = (1 - momentum)*old + momentum*batch``, the variance unbiased.
+    eps : float
+        Added to the variance: finite, at least 0. It is used as a double.
+
+    Returns
+    -------
+    NativeBatchNorm
+        output, in input's shape, dtype and memory order; save_mean and save_invstd,
+        ``1 / sqrt(variance + eps)`` of the biased variance, in the vectors' dtype
+        (input's if there are none), shape (C,); shape (0,) without `training`.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`, with this operator's names; also ValueError
+        for an input without elements with `training`, and for running statistics that
+        are lacking, not writable or not of their own memory. Nothing has been written
+        then.
+
+    Notes
+    -----
+    As in torch, save_invstd is 0 and output is bias where variance and eps are 0 with
+    `training`, and running_var becomes NaN where a channel has one element.
+
+    torch 2.13 on a CPU differs: it does not check lengths, momentum or eps; values around
+    1e30 give an infinite variance.
+
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> running_mean, running_var = np.zeros(2), np.ones(2)
+    >>> pytorch.native_batch_norm(x, None, None, running_mean, running_var, True, 0.5, 0.0)
+    NativeBatchNorm(output=array([[-1., -1.],
+           [ 1.,  1.]]), save_mean=array([2., 4.]), save_invstd=array([1. , 0.5]))
+    >>> running_mean, running_var
+    (array([1., 2.]), array([1.5, 4.5]))
+    """
+    if from_batch := as_flag(training, "training"):
+        refuse_lists(running_mean=running_mean, running_var=running_var)
+    data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
+    dtype, vectors = as_vectors(
+        data, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
+    )
+    scale, shift = widened_if_given(vectors["weight"]), widened_if_given(vectors["bias"])
+    if not from_batch:
+        mean, variance = vectors["running_mean"], vectors["running_var"]
+        if mean is None or variance is None:
+            raise ValueError("running_mean, running_var: expected both with training=False")
+        with renamed({"mean": "running_mean", "variance": "running_var"}):
+            output = _core.batch_norm_inference(
+                data,
+                widened(mean),
+                widened(variance),
+                scale,
+                shift,
+                epsilon=value,
+                data_format="NCX",
+            )
+        return NativeBatchNorm(output, np.empty(0, dtype), np.empty(0, dtype))
+    _require_elements(data)
+    count, pair = count_of(data, 1), running_pair(vectors, data.shape[1])
+    running = [a.astype(np.float64) for a in pair]
+    options: dict[str, Any] = {}
+    if running:
+        options = dict(zip(("running_mean", "running_variance"), running, strict=True))
+        options |= {"exponential_avg_factor": factor, "correction": int(count > 1)}
+    output, mean, variance = _core.batch_norm_training(
+        data, scale, shift, epsilon=value, data_format="NCX", **options
+    )
+    if value == 0:
+        for channel in np.flatnonzero(variance == 0):
+            some = output[:, channel]
+            some[np.isnan(some)] = 0 if shift is None else shift[channel]
+    if running and count == 1:
+        running[1][:] = np.nan
+    for old, new in zip(pair, running, strict=True):
+        old[...] = rounded(new, old.dtype)
+    invstd = inverse_deviation(variance, value)
+    return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
+
+
+@overload
+def native_batch_norm_backward(
+    grad_out: Array,
+    input: NDArray[_Data],
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
+    train: Flag,
+    eps: SupportsFloat,
+    output_mask: Sequence[Any],
+) -> NativeBatchNormBackward[_Data]: ...
+@overload
+def native_batch_norm_backward(
+    grad_out: Array,
+    input: Array,
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
+    train: Flag,
+    eps: SupportsFloat,
+    output_mask: Sequence[Any],
+) -> NativeBatchNormBackward[Any]: ...
+@renamed(WORDS)
+def native_batch_norm_backward(
+    grad_out: Array,
+    input: Array,
+    weight: Array | None,
+    running_mean: Array | None,
+    running_var: Array | None,
+    save_mean: Array | None,
+    save_invstd: Array | None,
+    train: Flag,
+    eps: SupportsFloat,
+    output_mask: Sequence[Any],
+) -> NativeBatchNormBackward[Any]:
+    """Operator ``aten::native_batch_norm_backward`` of torch.
+
+    Parameters
+    ----------
+    grad_out : array
+        The gradient with respect to the output, with input's shape and dtype.
+    input : array, shape (N, C, ...)
+        What the forward pass normalized: float32, float64, float16 or bfloat16.
+    weight : array, shape (C,), or None
+        The scale. All vectors that are used have input's dtype or, with 16-bit data,
+        float32.
+    running_mean, running_var : array, shape (C,), or None
+        The statistics without `train`; not used, and not looked at, with it.
+    save_mean, save_invstd : array, shape (C,), or None
+        The statistics with `train`; not used, and not looked at, without it.
+    train : bool
+        Whether the statistics depend on input.
+    eps : float
+        Added to running_var: finite, at least 0.
+    output_mask : list of three bools
+        Which of the three gradients are wanted.
+
+    Returns
+    -------
+    NativeBatchNormBackward
+        grad_input (input's dtype), grad_weight and grad_bias (the vectors' dtype, shape
+        (C,)), or None for those that are not wanted.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also ValueError
+        if the statistics that are used are None.
+
+    Notes
+    -----
+    The variance is ``1 / save_invstd**2``, rounded to the type that is computed in: that
+    costs each gradient half a unit of the last place.
+
+    torch 2.13 on a CPU differs: the process ends if statistics are lacking or input has
+    no elements, and lengths are not checked.
+
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> _, mean, invstd = pytorch.native_batch_norm(x, None, None, None, None, True, 0.1, 0.0)
+    >>> grads = pytorch.native_batch_norm_backward(
+    ...     x, x, None, None, None, mean, invstd, True, 0.0, [False, True, True])
+    >>> grads.grad_input is None
+    True
+    >>> grads.grad_weight, grads.grad_bias
+    (array([2., 4.]), array([4., 8.]))
+    """
+    from_batch = as_flag(train, "train")
+    if not isinstance(output_mask, (list, tuple)) or len(output_mask) != 3:
+        raise TypeError(f"output_mask: expected three flags, got {shown(output_mask)}")
+    wanted = [as_flag(flag, "output_mask") for flag in output_mask]
+    diff, data, value = as_array(grad_out, "grad_out"), as_data(input), as_epsilon(eps)
+    names = ("save_mean", "save_invstd") if from_batch else ("running_mean", "running_var")
+    given = (save_mean, save_invstd) if from_batch else (running_mean, running_var)
+    dtype, vectors = as_vectors(data, weight=weight, **dict(zip(names, given, strict=True)))
+    mean, spread = vectors[names[0]], vectors[names[1]]
+    if mean is None or spread is None:
+        raise ValueError(f"{', '.join(names)}: expected both with train={from_batch}")
+    mean, spread = widened(mean), widened(spread)
+    if from_batch:
+        with np.errstate(all="ignore"):
+            inverse = spread.astype(np.float64)
+            spread, value = rounded(1 / (inverse * inverse), spread.dtype), 0.0
+    with renamed({"mean": names[0], "variance": names[1]}):
+        found = _core.batch_norm_backward(
+            data,
+            diff,
+            mean,
+            spread,
+            widened_if_given(vectors["weight"]),
+            epsilon=value,
+            data_format="NCX",
+            is_training=from_batch,
+            param_grads=wanted[1] or wanted[2],
+        )
+    return NativeBatchNormBackward(
+        found.diff_src if wanted[0] else None,
+        rounded(found.diff_gamma, dtype) if wanted[1] else None,
+        rounded(found.diff_beta, dtype) if wanted[2] else None,
+    )
+
+
+@renamed(WORDS)
+def batch_norm_update_stats(
+    input: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    momentum: SupportsFloat,
+) -> BatchNormUpdateStats:
+    """Operator ``aten::batch_norm_update_stats`` of torch.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        The batch: float32, float64, float16 or bfloat16, at least one element.
+    running_mean, running_var : array, shape (C,), or None
+        Running statistics, both or neither, updated in place; in input's dtype or, with
+        16-bit data, float32.
+    momentum : float
+        The weight of the batch's statistics in the new running ones, the variance
+        unbiased: NaN for one element.
+
+    Returns
+    -------
+    BatchNormUpdateStats
+        mean and var, which is biased, in the vectors' dtype (input's if there are none).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `native_batch_norm`.
+
+    Notes
+    -----
+    torch 2.13 accepts one of the running statistics alone.
+
+    Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import pytorch
+    >>> running_mean, running_var = np.zeros(2), np.ones(2)
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> pytorch.batch_norm_update_stats(x, running_mean, running_var, 0.5)
+    BatchNormUpdateStats(mean=array([2., 4.]), var=array([1., 4.]))
+    >>> running_var
+    array([1.5, 4.5])
+    """
+    refuse_lists(running_mean=running_mean, running_var=running_var)
+    data, factor = as_data(input), as_number(momentum, "momentum")
+    dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
+    _require_elements(data)
+    pair, count = running_pair(vectors, data.shape[1]), count_of(data, 1)
+    stats = _core.batch_norm_training_reduce(data, data_format="NCX")
+    update(pair, stats, count, factor)
+    return BatchNormUpdateStats(rounded(stats[0], dtype), rounded(stats[1] / count, dtype))

@@ -1,0 +1,80 @@
+"""The operators of bn_ext.specs as tests call them, and everything that may bring an array."""
+
+import numpy as np
+from cases import EPSILON, Family
+
+
+class Sheet:
+    """An operator, and what its arguments are called in the general function.
+
+    `fixed` are its other arguments. Arrays are copies: an operator may change what it is given.
+    """
+
+    def __init__(self, operator, data_format, fixed=None, epsilon="epsilon", **roles):
+        self.operator, self.data_format, self.roles = operator, data_format, roles
+        self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
+
+    def problem(self, rng, data="float32", vector=None):
+        dims = (2, 3, 4, 5) if self.data_format == "NXC" else (2, 5, 3, 4)
+        return Family(rng, dims, self.data_format, data, vector)
+
+    def arguments(self, p, carry=lambda array: array):
+        return {name: carry(np.array(getattr(p, role))) for name, role in self.roles.items()}
+
+    def __call__(self, p, carry=lambda array: array, **changed):
+        return self.operator(**{**self.arguments(p, carry), **self.fixed, **changed})
+
+    def of(self, *roles):
+        """What these are called here."""
+        return [name for name, role in self.roles.items() if role in roles]
+
+
+# ---- whatever brings the array ----------------------------------------------------------
+
+
+class WithArray:
+    def __init__(self, array):
+        self.array, self.asked = array, 0
+
+    def __array__(self, *_, **__):
+        self.asked += 1
+        return self.array
+
+
+class WithInterface:
+    def __init__(self, array):
+        self.array, self.__array_interface__ = array, array.__array_interface__
+
+
+class WithDLPack:
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Subclass(np.ndarray):
+    """Claims that it fits."""
+
+    dtype = property(lambda self: np.dtype(np.float32))
+    shape = property(lambda self: (2, 3, 4, 5))
+    ndim = 4
+
+
+CARRIERS = {
+    "array": lambda array: array,
+    "memoryview": memoryview,
+    "__array__": WithArray,
+    "__array_interface__": WithInterface,
+    "DLPack": WithDLPack,
+    "subclass": lambda array: array.view(Subclass),
+}
+
+
+class Untouchable:
+    def __getattribute__(self, name):
+        raise AssertionError("looked at")

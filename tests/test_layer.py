@@ -1,0 +1,405 @@
+"""The layer does what the general functions do, and keeps what they need in between."""
+
+import copy
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+import reference
+from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, Family, all_bits, arithmetic, bits, dtype
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
+#: relu, src_1
+BEHIND = {"plain": (False, False), "relu": (True, False), "add": (False, True),
+          "add and relu": (True, True)}  # fmt: skip
+whatever_is_behind = pytest.mark.parametrize(("relu", "added"), BEHIND.values(), ids=BEHIND)
+
+
+def problem(rng, data="float32", data_format="NXC"):
+    return Family(rng, SHAPES[data_format], data_format, data, ratio=2.0)
+
+
+def layer_of(p, data="float32", **options):
+    """A layer with p's parameters and running statistics."""
+    layer = bn_ext.BatchNorm(
+        5, epsilon=EPSILON, data_format=p.data_format, dtype=arithmetic(data), **options
+    )
+    if layer.gamma is not None:
+        layer.gamma[...], layer.beta[...] = p.gamma, p.beta
+    layer.running_mean[...], layer.running_variance[...] = p.mean, p.variance
+    return layer
+
+
+def step(layer, p, added=False):
+    """All that a step gives, as bits."""
+    dst = layer.forward(p.src, p.src_1 if added else None)
+    found = [bits(dst)]
+    diff = layer.backward(p.diff_dst)
+    found += map(bits, diff if added else [diff])
+    return found + [bits(a) for a in (*layer.gradients, layer.running_mean, layer.running_variance)]
+
+
+# ---- what it computes ---------------------------------------------------------------------
+
+
+@whatever_is_behind
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("mode", ["training", "eval", "frozen"])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_step_is_the_general_functions(rng, data, data_format, mode, affine, relu, added):
+    p = problem(rng, data, data_format)
+    layer = layer_of(p, data, affine=affine, relu=relu)
+    getattr(layer, {"training": "train", "eval": "eval", "frozen": "freeze"}[mode])()
+    found = step(layer, p, added)
+
+    options = {"epsilon": EPSILON, "data_format": data_format}
+    behind = {"src_1": p.src_1 if added else None, "relu": relu}
+    scale_and_shift = (p.gamma, p.beta) if affine else (None, None)
+    running = p.mean.copy(), p.variance.copy()
+    if mode == "training":
+        dst, mean, variance = bn_ext.batch_norm_training(
+            p.src, *scale_and_shift, **options, **behind, running_mean=running[0],
+            running_variance=running[1], exponential_avg_factor=0.1, correction=1,
+        )  # fmt: skip
+    else:
+        mean, variance = p.mean, p.variance
+        dst = bn_ext.batch_norm_inference(
+            p.src, mean, variance, *scale_and_shift, **options, **behind
+        )
+    diff = np.where(reference.gate(dst), p.diff_dst, dtype(data).type(0)) if relu else p.diff_dst
+    param_grads = affine and mode != "frozen"
+    grads = bn_ext.batch_norm_backward(
+        p.src, diff, mean, variance, scale_and_shift[0], **options,
+        is_training=mode == "training", param_grads=param_grads,
+    )  # fmt: skip
+    want = [dst, grads.diff_src, *[diff] * added, *grads[1:] * param_grads, *running]
+    assert found == [bits(a) for a in want]
+
+
+@whatever_is_behind
+@pytest.mark.parametrize("training", [True, False])
+def test_backward_is_the_derivative_of_forward(rng, training, relu, added):
+    p = problem(rng, "float64")
+    layer = layer_of(p, "float64", relu=relu).train(training)
+    layer.forward(p.src, p.src_1 if added else None)
+    diff = layer.backward(p.diff_dst)
+    diff_src, diff_src_1 = diff if added else (diff, None)
+    found = {"src": diff_src, "gamma": layer.diff_gamma, "beta": layer.diff_beta}
+    if added:
+        found["src_1"] = diff_src_1
+    at = {"src": p.src, "gamma": layer.gamma, "beta": layer.beta, "src_1": p.src_1}
+
+    def loss(name, value):
+        there = {**at, name: value}
+        other = layer_of(p, "float64", relu=relu).train(training)
+        other.gamma, other.beta = there["gamma"], there["beta"]
+        dst = other.forward(there["src"], there["src_1"] if added else None)
+        return (p.diff_dst * dst).sum()
+
+    for name, grad in found.items():
+        direction = rng.standard_normal(grad.shape)
+        above, below = (loss(name, at[name] + 1e-6 * k * direction) for k in (1, -1))
+        assert abs((above - below) / 2e-6 - (grad * direction).sum()) < 1e-6, name
+
+
+# ---- running statistics and modes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+@pytest.mark.parametrize("factor", [0.1, 0.75, None])
+def test_running_statistics(rng, factor, correction):
+    layer = bn_ext.BatchNorm(5, exponential_avg_factor=factor, correction=correction)
+    mean, variance = np.zeros(5), np.ones(5)
+    for i in range(4):
+        src = rng.standard_normal((7, 5)) + i
+        layer.forward(src.astype(np.float32))
+        weight = 1 / (i + 1) if factor is None else factor
+        mean += weight * (src.mean(axis=0) - mean)
+        variance += weight * (src.var(axis=0, ddof=correction) - variance)
+        np.testing.assert_allclose(layer.running_mean, mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(layer.running_variance, variance, rtol=1e-5)
+        assert layer.num_batches_tracked == i + 1
+    before = all_bits([layer.running_mean, layer.running_variance])
+    for other in (layer.eval, layer.freeze):
+        other().forward(src.astype(np.float32))
+        assert all_bits([layer.running_mean, layer.running_variance]) == before
+        assert layer.num_batches_tracked == 4
+        layer.train()
+
+
+def test_modes_return_the_layer_and_combine():
+    layer = bn_ext.BatchNorm(3)
+    assert layer.training
+    assert not layer.frozen
+    assert layer.eval() is layer
+    assert not layer.training
+    assert layer.train() is layer
+    assert layer.training
+    assert layer.freeze() is layer
+    assert layer.train().frozen
+    assert not layer.freeze(False).frozen
+    for call in (layer.train, layer.freeze):
+        with pytest.raises(TypeError, match="^mode: expected True or False"):
+            call("yes")
+
+
+def test_a_frozen_layer_has_nothing_to_update(rng):
+    p = problem(rng)
+    layer = layer_of(p)
+    assert [a is b for a, b in zip(layer.parameters, (layer.gamma, layer.beta), strict=True)]
+    step(layer, p)
+    grads = all_bits(layer.gradients)
+    layer.freeze()
+    assert layer.parameters == layer.gradients == []
+    step(layer, p)
+    assert all_bits(layer.freeze(False).gradients) == grads
+    assert bn_ext.BatchNorm(5, affine=False).parameters == []
+
+
+# ---- arrays of its own ------------------------------------------------------------------------
+
+
+def written(layer, p, added):
+    dst = layer.forward(p.src, p.src_1 if added else None)
+    diff = layer.backward(p.diff_dst)
+    return [dst, *(diff if added else [diff]), *layer.gradients]
+
+
+@whatever_is_behind
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_second_step_writes_the_same_arrays(rng, frozen, relu, added):
+    p = problem(rng)
+    layer = layer_of(p, relu=relu).freeze(frozen)
+    first = written(layer, p, added)
+    p.src = p.src + 1
+    second = written(layer, p, added)
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    apart = [a for a in first if a is not p.diff_dst]
+    for i, a in enumerate(apart):
+        others = (*apart[:i], p.src, p.src_1, p.diff_dst)
+        assert not any(np.shares_memory(a, b) for b in others)
+
+
+@whatever_is_behind
+def test_the_second_step_allocates_nothing(rng, relu, added):
+    p = Family(rng, (64, 20, 30, 8), "NXC")
+    layer = bn_ext.BatchNorm(8, relu=relu)
+    written(layer, p, added)
+    tracemalloc.start()
+    written(layer, p, added)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < p.src.nbytes / 32 / 4  # not even a quarter of the gate's bits
+
+
+def test_another_shape_or_order_gets_other_arrays(rng):
+    layer = bn_ext.BatchNorm(4)
+    src = rng.standard_normal((2, 4, 4, 4)).astype(np.float32)
+    seen = []
+    for x in (src, src[:1], src.astype(np.float16), src.transpose(0, 2, 1, 3), src):
+        dst = layer.forward(x)
+        assert (dst.shape, dst.dtype, dst.strides) == (x.shape, x.dtype, x.strides)
+        want = bn_ext.batch_norm_training(x, layer.gamma, layer.beta, epsilon=1e-5).dst
+        assert bits(dst) == bits(want)
+        assert not any(dst is a for a in seen)
+        seen.append(dst)
+
+
+def test_results_of_inference_are_new(rng):
+    p = problem(rng)
+    layer = layer_of(p)
+    in_training = layer.forward(p.src)
+    before = bits(in_training)
+    layer.eval()
+    one, other = layer.forward(p.src), layer.forward(p.src)
+    assert one is not other
+    assert bits(in_training) == before
+    assert layer.backward(p.diff_dst) is not layer.backward(p.diff_dst)
+
+
+def test_its_own_result_may_come_back_in(rng):
+    """What it returned is overwritten only where nobody reads it any more."""
+    p = problem(rng)
+    layer, other = layer_of(p), layer_of(p)
+    for _ in range(3):
+        kept = other.forward(p.src).copy()
+        own = layer.forward(p.src)
+        assert bits(layer.forward(own)) == bits(other.forward(kept))
+        diff = layer.backward(p.diff_dst)
+        kept = other.backward(p.diff_dst).copy()
+        assert bits(diff) == bits(kept)
+        assert bits(layer.backward(diff)) == bits(other.backward(kept))
+
+
+def test_a_failed_call_changes_nothing(rng):
+    p = problem(rng)
+    layer = layer_of(p)
+    want = step(layer_of(p), p)
+    layer.forward(p.src)
+    before = layer.state_dict()
+    for wrong in ([p.src[..., 1:]], [p.src.astype(float)], [p.src, p.src[1:]], ["abc"]):
+        with pytest.raises((TypeError, ValueError)):
+            layer.forward(*wrong)
+        with pytest.raises((TypeError, ValueError)):
+            layer.backward(p.diff_dst[1:])
+        assert all_bits(layer.state_dict().values()) == all_bits(before.values())
+    assert bits(layer.backward(p.diff_dst)) == want[1]
+
+
+def test_backward_needs_a_forward():
+    with pytest.raises(RuntimeError, match="^backward: expected a forward before it$"):
+        bn_ext.BatchNorm(3).backward(np.ones((2, 3), np.float32))
+
+
+def test_one_element_has_no_unbiased_variance(rng):
+    layer = bn_ext.BatchNorm(3)
+    with pytest.raises(ValueError, match="^correction: "):
+        layer.forward(np.ones((1, 3), np.float32))
+    assert layer.num_batches_tracked == 0
+    bn_ext.BatchNorm(3, correction=0).forward(np.ones((1, 3), np.float32))
+
+
+def test_an_empty_batch_is_not_tracked():
+    layer = bn_ext.BatchNorm(3)
+    before = all_bits(layer.state_dict().values())
+    assert layer.forward(np.ones((0, 3), np.float32)).shape == (0, 3)
+    assert layer.backward(np.ones((0, 3), np.float32)).shape == (0, 3)
+    assert all_bits(layer.state_dict().values()) == before
+
+
+# ---- state ------------------------------------------------------------------------------------
+
+
+def test_state_under_torchs_names(rng):
+    p = problem(rng)
+    layer = layer_of(p)
+    layer.forward(p.src)
+    state = layer.state_dict()
+    assert list(state) == ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    own = layer.gamma, layer.beta, layer.running_mean, layer.running_variance
+    for a, b in zip(state.values(), own, strict=False):
+        assert bits(a) == bits(b)
+        assert not np.shares_memory(a, b)
+    assert state["num_batches_tracked"].shape == ()
+    assert state["num_batches_tracked"] == 1
+    assert [*bn_ext.BatchNorm(3, affine=False).state_dict()] == [*state][2:]
+
+
+def test_state_makes_the_round_trip(rng, tmp_path):
+    p = problem(rng)
+    layer = layer_of(p)
+    step(layer, p)
+    np.savez(tmp_path / "state.npz", **layer.state_dict())
+    other = bn_ext.BatchNorm(5, epsilon=EPSILON)
+    into = other.gamma, other.beta, other.running_mean, other.running_variance
+    with np.load(tmp_path / "state.npz") as state:
+        other.load_state_dict(state)
+    assert all(a is b for a, b in zip(
+        into, (other.gamma, other.beta, other.running_mean, other.running_variance), strict=True
+    ))  # fmt: skip
+    assert other.num_batches_tracked == 1
+    assert step(other, p) == step(layer, p)
+
+
+@pytest.mark.parametrize("data", [*SHORT, "float64"])
+def test_state_of_another_dtype_is_converted(rng, data):
+    layer = bn_ext.BatchNorm(5)
+    state = {name: a.astype(dtype(data)) for name, a in layer.state_dict().items()}
+    state["bias"] += 3
+    del state["num_batches_tracked"]
+    layer.num_batches_tracked = 7
+    layer.load_state_dict(state)
+    assert layer.beta.dtype == np.float32
+    assert (layer.beta == 3).all()
+    assert layer.num_batches_tracked == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"weight": None}, TypeError, "weight: expected an array, got None"),
+        ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
+        ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32 or .*int64"),
+        ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
+        ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
+        ({"gamma": np.ones(5)}, ValueError, "state: expected .*; missing: -; unexpected: gamma"),
+        ({"bias": ...}, ValueError, "state: expected .*; missing: bias; unexpected: -"),
+    ],
+)
+def test_state_that_does_not_fit(change, kind, message):
+    layer = bn_ext.BatchNorm(5)
+    state = {name: a + 1 for name, a in layer.state_dict().items()} | change
+    state = {name: value for name, value in state.items() if value is not ...}
+    before = all_bits(layer.state_dict().values())
+    with pytest.raises(kind, match=f"^{message}"):
+        layer.load_state_dict(state)
+    assert all_bits(layer.state_dict().values()) == before
+
+
+COPIES = {
+    "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+}
+
+
+@whatever_is_behind
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_copies(rng, make, relu, added):
+    """They go on as the original does, on arrays of their own for each step."""
+    p = problem(rng)
+    layer = layer_of(p, relu=relu, exponential_avg_factor=0.3)
+    written(layer, p, added)
+    other = make(layer)
+    assert vars(other).keys() == vars(layer).keys()
+    assert repr(other) == repr(layer)
+    mine = layer.forward(p.src, p.src_1 if added else None)
+    before = bits(mine)
+    if make is copy.copy:  # which shares parameters and statistics
+        assert other.gamma is layer.gamma
+        other.freeze().forward(p.src)
+    else:
+        assert not np.shares_memory(other.gamma, layer.gamma)
+        assert not np.shares_memory(other.running_mean, layer.running_mean)
+        assert bits(other.forward(p.src, p.src_1 if added else None)) == before
+    assert bits(mine) == before
+    with pytest.raises(RuntimeError):
+        make(layer).backward(p.diff_dst)
+
+
+def test_a_pickle_holds_no_batch(rng):
+    src = np.ones((1000, 100, 3), np.float32)
+    layer = bn_ext.BatchNorm(3, relu=True)
+    layer.forward(src)
+    layer.backward(src)
+    assert len(pickle.dumps(layer)) < 3000
+
+
+# ---- how it is made -------------------------------------------------------------------------
+
+
+def test_arguments_are_checked():
+    for arguments, options, kind, message in (
+        ((0,), {}, ValueError, "channels: expected at least 1, got 0"),
+        ((2.5,), {}, TypeError, ".*integer"),
+        ((3,), {"epsilon": -1}, ValueError, "epsilon: expected a finite number >= 0, got -1"),
+        ((3,), {"affine": None}, TypeError, "affine: expected True or False, got None"),
+        ((3,), {"relu": 2}, TypeError, "relu: expected True or False, got 2"),
+        ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float32 or float64, got float16"),
+        ((3,), {"momentum": 0.1}, TypeError, ".*momentum"),
+    ):
+        with pytest.raises(kind, match=f"^{message}"):
+            bn_ext.BatchNorm(*arguments, **options)
+
+
+def test_repr():
+    assert repr(bn_ext.BatchNorm(3, relu=True)) == (
+        "BatchNorm(3, epsilon=1e-05, exponential_avg_factor=0.1, correction=1, data_format='NXC', "
+        "affine=True, relu=True, dtype='float32')"
+    )
