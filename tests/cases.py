@@ -6,8 +6,14 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 
-#: (data dtype, vector dtype): the package's own table.
-DTYPES = [(data, vector) for data, vectors in _core._TABLE.items() for vector in vectors]
+#: (data dtype, vector dtype), as published operators pair them; the general functions take float64
+#: vectors with data of any dtype.
+DTYPES = [
+    (data, vector)
+    for data, vectors in _core._TABLE.items()
+    for vector in vectors
+    if vector != "float64" or data == "float64"
+]
 DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}

@@ -4,7 +4,7 @@ import array
 
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, Problem, all_bits
+from cases import EPSILON, INPUTS, VECTORS, Problem, all_bits
 from refusals import refused
 
 import bn_ext
@@ -88,12 +88,19 @@ def test_sequences_are_what_numpy_makes_of_them(rng, p):
 
 
 def test_sequences_as_vectors_only_in_the_exact_dtype(rng, p):
+    """Lists of Python's floats are float64."""
+    refused(TypeError, "^variance: expected float64, like mean", p, mean=p.mean.tolist())
     refused(
-        TypeError, "^mean: expected float32 with float32 data, got float64", p, mean=p.mean.tolist()
-    )
-    refused(
-        TypeError, "^gamma: expected float32 with float32 data, got int", p, gamma=[1, 2, 3, 4, 5]
-    )
+        TypeError, "^gamma: expected float32 or float64 with float32 data, got int", p,
+        gamma=[1, 2, 3, 4, 5],
+    )  # fmt: skip
+    lists = [getattr(p, name).tolist() for name in VECTORS]
+    grads = p.run(bn_ext.batch_norm_backward)
+    for name, values in zip(VECTORS, lists, strict=True):
+        setattr(p, name, values)
+    found = p.run(bn_ext.batch_norm_backward)
+    assert found.diff_src.tobytes() == grads.diff_src.tobytes()
+    assert found.diff_gamma.dtype == np.float64
     refused(TypeError, "^gamma: ", p, gamma=[[1.0], [2.0, 3.0]])
     double = Problem(rng, (6, 4, 5), "NXC", "float64")
     grads = double.run(bn_ext.batch_norm_backward)
@@ -114,8 +121,8 @@ def test_flags_by_other_names(p, flag):
 
 
 def test_a_list_can_be_converted_as_its_message_says(p):
-    message = r"^mean: .*, got float64; pass np.asarray\(mean, np.float32\)$"
-    mean = p.mean.tolist()
+    message = r"^mean: .*, got int64; pass np.asarray\(mean, np.float32\)$"
+    mean = [1, 2, 3, 4, 5]
     refused(TypeError, message, p, mean=mean)
     p.mean = np.asarray(mean, np.float32)
     p.run(bn_ext.batch_norm_backward)
