@@ -44,6 +44,7 @@ from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.string cimport memset
 
 __all__ = [
     "BatchNormGradients",

@@ -58,6 +58,41 @@ def _last_call():
     return threads, tasks
 
 
+def _outline(dtype, dims, int channel_axis, int threads):
+    """What a call would do with so many threads: the plan and the schedule of arrays without gaps.
+
+    There need be no such arrays.
+    """
+    cdef ptrdiff_t shape[BN_MAX_AXES]
+    cdef ptrdiff_t strides[BN_MAX_AXES]
+    cdef bn_view views[BN_OPERANDS]
+    cdef bn_order order
+    cdef bn_problem p
+    cdef bn_plan plan
+    cdef bn_schedule s
+    cdef int64_t ahead = 0
+    cdef int axis, role, code = DTYPE_NAMES.index(dtype)
+    cdef ptrdiff_t step = bn_dtype_table[code].element_bytes
+    memset(&p, 0, sizeof(bn_problem))
+    for axis in reversed(range(len(dims))):
+        shape[axis], strides[axis] = dims[axis], step
+        step *= dims[axis]
+    for role in range(BN_OPERANDS):
+        views[role].data = NULL
+        views[role].itemsize = bn_dtype_table[code].element_bytes
+        views[role].ndim, views[role].shape, views[role].strides = len(dims), shape, strides
+    p.dtype, p.training = <bn_dtype>code, True
+    bn_order_of(&views[BN_SRC], channel_axis, &order)
+    bn_set_axes(&p, views, &order, channel_axis)
+    bn_backward_outline(&p, threads, &plan, &s)
+    order_of_work = bn_schedule_order(&s, threads, &ahead)
+    return {
+        "plan": plan, "schedule": s, "ahead": ahead,
+        "form": {CHANNELS_LAST: "channels last", SHORT_RUNS: "short runs", LONG_RUNS: "long runs"}[plan.form],
+        "order": {SOLO: "solo", PHASES: "phases", LIST: "list"}[order_of_work],
+    }
+
+
 def _as_array(a, name):
     return as_array(a, name)
 

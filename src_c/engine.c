@@ -3,7 +3,7 @@
  * them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
- *                                    last task of a tile: chunks in order -> finish
+ *                                    behind a tile's last task, in parts: chunks in order -> finish
  *                                  [ task: coefficients by columns -> walk ]
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
@@ -67,10 +67,11 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
+        const int64_t columns = pass == WRITE ? plan->columns_written : plan->columns;
         const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
         s->from[pass] = -1;
         s->expanded[pass] =
-            lay_out(memory, &used, COEFS * at_least(plan->columns, ring), plan->number_bytes);
+            lay_out(memory, &used, COEFS * at_least(columns, ring), plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
@@ -98,6 +99,16 @@ static bn_sums partial_of(const engine *e, int64_t chunk) {
 /* Where a sum is Inf or NaN, what it lost has no meaning. */
 static double rounded(double sum, double lost) {
     return isnan(sum + lost) ? sum : sum + lost;
+}
+
+/* So many channels from one on. */
+typedef struct {
+    int64_t from, n;
+} channel_range;
+
+static channel_range tile_of(const bn_plan *plan, int64_t tile) {
+    const int64_t from = tile * plan->channels_per_tile;
+    return (channel_range){from, at_most(plan->channels_per_tile, plan->channels - from)};
 }
 
 /* The n channels from `from` on: chunks in order. */
@@ -138,7 +149,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
     if (columns == n && !ring)
         return (bn_coefs){channel, plan->channels, columns, BY_COLUMNS};
-    const int64_t stride = ring ? plan->ring : plan->columns;
+    const int64_t stride = ring ? plan->ring : columns;
     char *to = s->expanded[pass];
     if (ring)
         to += ring_shift(plan, e->kernels->paired) * plan->number_bytes;
@@ -168,7 +179,7 @@ static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f
     return s->coefs[pass];
 }
 
-static bn_chunk_walk *const walks[] = {
+static bn_task_walk *const walks[] = {
     [CHANNELS_LAST] = bn_walk_channels_last,
     [SHORT_RUNS] = bn_walk_short_runs,
     [LONG_RUNS] = bn_walk_long_runs,
@@ -176,12 +187,10 @@ static bn_chunk_walk *const walks[] = {
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-static void walk_chunk(const engine *e, bn_scratch *scratch, bool sums, bool writes,
-                       const formula formulas[PASSES], int64_t tile, int64_t chunk) {
+/* Walk a chunk, or a task of joint writes, of these channels. */
+static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool writes,
+                          const formula formulas[PASSES], channel_range c, int64_t index) {
     const bn_plan *plan = &e->plan;
-    const int64_t from = tile * plan->channels_per_tile;
-    const int64_t n = at_most(plan->channels_per_tile, plan->channels - from);
-    const bn_sums partial = partial_of(e, chunk);
     bn_walk walk = {
         .plan = plan,
         .scratch = scratch,
@@ -189,43 +198,58 @@ static void walk_chunk(const engine *e, bn_scratch *scratch, bool sums, bool wri
         .formulas = {formulas[SUM], formulas[WRITE]},
         .sums = sums,
         .writes = writes,
-        .kept = sums_from(&partial, from),
     };
-    if (sums)
-        walk.coefs[SUM] = coefs_of(e, scratch, SUM, formulas[SUM], from, n);
+    if (sums) {
+        const bn_sums chunk = partial_of(e, index);
+        walk.kept = sums_from(&chunk, c.from);
+        walk.coefs[SUM] = coefs_of(e, scratch, SUM, formulas[SUM], c.from, c.n);
+    }
     if (writes)
-        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], from, n);
-    walks[plan->form](&walk, from, n, chunk);
+        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], c.from, c.n);
+    walks[plan->form](&walk, c.from, c.n, index);
 }
 
-static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t chunk) {
+static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
     const engine *e = engine_;
-    walk_chunk(e, scratch, pass == SUM, pass == WRITE || e->plan.fused, e->operation->formulas,
-               tile, chunk);
+    const bn_plan *plan = &e->plan;
+    const bool joint = pass == WRITE && plan->joint;
+    const channel_range c = joint ? (channel_range){0, plan->channels} : tile_of(plan, tile);
+    walk_channels(e, scratch, pass == SUM, pass == WRITE || plan->fused, e->operation->formulas, c,
+                  index);
 }
 
-/* Data for which a tile has to be summed again is rare, so one thread does that. */
-static void sum_again(const engine *e, bn_scratch *scratch, int64_t tile) {
+/* Data that has to be summed again is rare, so whoever finishes the channels does that. */
+static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     const formula formulas[PASSES] = {e->operation->again, NOTHING};
-    scratch->from[SUM] = -1;
+    scratch->from[SUM] = -1; /* what is kept there is of other channels, or of before */
     for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++)
-        walk_chunk(e, scratch, true, false, formulas, tile, chunk);
+        walk_channels(e, scratch, true, false, formulas, c, chunk);
     scratch->from[SUM] = -1;
 }
 
-static void finish_tile(void *engine_, void *scratch, int64_t tile) {
+/* A tile is finished in parts, which threads share: of about so many sums each, whole lines of
+ * coefficients. */
+enum { SUMS_PER_PART = 4096, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
+
+static int64_t channels_per_part(const bn_plan *plan) {
+    return round_up(ceil_div(SUMS_PER_PART, plan->chunks), CHANNELS_OF_LINE);
+}
+
+static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
     const engine *e = engine_;
     const bn_operation *operation = e->operation;
-    const int64_t from = tile * e->plan.channels_per_tile;
-    const int64_t n = at_most(e->plan.channels_per_tile, e->plan.channels - from);
-    add_chunks(e, from, n);
-    for (int round = 0; operation->settle && operation->settle(&e->channels, from, n, round);
-         round++) {
-        sum_again(e, scratch, tile);
-        add_chunks(e, from, n);
+    const channel_range all = tile_of(&e->plan, tile);
+    const int64_t each = channels_per_part(&e->plan), first = part * each;
+    const channel_range c = {all.from + first, at_most(each, all.n - first)};
+    if (c.n <= 0)
+        return; /* the last tile may be narrower */
+    add_chunks(e, c.from, c.n);
+    for (int round = 0; operation->settle(&e->channels, c.from, c.n, round); round++) {
+        sum_again(e, scratch, c);
+        add_chunks(e, c.from, c.n);
     }
     if (e->plan.writes)
-        operation->finish(&e->channels, from, n);
+        operation->finish(&e->channels, c.from, c.n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
@@ -286,24 +310,51 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
     return BN_OK;
 }
 
-/* The call, on so many threads at most. */
-static bn_status execute_on(engine *e, const bn_call *call, int threads) {
+/* All that is known of it before anything is allocated. */
+static engine engine_of(const bn_call *call) {
+    const bn_problem *p = call->problem;
+    const bn_operation *operation = call->operation;
+    engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
+    bn_plan *plan = &e.plan;
+    bn_plan_shape(plan, p, operation->formulas);
+    const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
+    plan->sums = !call->sums_in && (call->sums_out || needed);
+    plan->writes = call->writes;
+    plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
+    const double own = (double)plan->positions * (double)plan->run_length;
+    e.channels = (bn_channels){
+        .problem = p,
+        .channels = plan->channels,
+        .count = call->sums_in ? call->count : own,
+        .summed = plan->sums,
+    };
+    return e;
+}
+
+/* For so many threads at most. */
+static bn_schedule schedule_of(engine *e, int threads) {
     bn_make_plan(&e->plan, threads, e->kernels->paired);
     const bn_plan *plan = &e->plan;
     bn_scratch counted;
-    const bn_schedule s = {
+    return (bn_schedule){
         .tiles = plan->tiles,
         .tasks = plan->chunks,
+        .joint = plan->joint ? ceil_div(plan->rows, plan->rows_per_write) : 0,
+        .parts = ceil_div(plan->channels_per_tile, channels_per_part(plan)),
         .tile_bytes =
             plan->channels_per_tile * plan->positions * plan->run_length * bn_bytes_read(plan),
         .first = plan->sums,
         .second = plan->writes && !plan->fused,
         .task = task,
-        .finish = finish_tile,
+        .finish = finish_part,
         .start = start_thread,
         .work = e,
         .scratch_bytes = lay_out_scratch(plan, &counted, NULL),
     };
+}
+
+static bn_status execute_on(engine *e, const bn_call *call, int threads) {
+    const bn_schedule s = schedule_of(e, threads);
     /* One allocation: of two large ones the C library may give the pages back at every call. */
     const size_t own = lay_out_channels(e, NULL);
     size_t all = own;
@@ -323,34 +374,25 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
 }
 
 bn_status bn_execute(const bn_call *call) {
-    const bn_problem *p = call->problem;
-    const bn_operation *operation = call->operation;
-    engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
-    bn_plan *plan = &e.plan;
-    bn_plan_shape(plan, p, operation->formulas);
-    const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
-    plan->sums = !call->sums_in && (call->sums_out || needed);
-    plan->writes = call->writes;
-    plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
-    const double own = (double)plan->positions * (double)plan->run_length;
-    e.channels = (bn_channels){
-        .problem = p,
-        .channels = plan->channels,
-        .count = call->sums_in ? call->count : own,
-        .summed = plan->sums,
-    };
-
-    const int64_t elements = plan->positions * plan->channels * plan->run_length;
     const uint64_t mode = fp_mode_enter();
+    engine e = engine_of(call);
+    const bn_plan *plan = &e.plan;
+    const int64_t elements = plan->positions * plan->channels * plan->run_length;
     bn_status status;
     if (elements == 0) {
-        plan->sums = false;
+        e.plan.sums = false;
         status = execute_empty(&e, call);
     } else {
-        const int threads = bn_enter(p->num_threads, elements);
+        const int threads = bn_enter(call->problem->num_threads, elements);
         status = execute_on(&e, call, threads);
         bn_leave(threads);
     }
     fp_mode_leave(mode);
     return status;
+}
+
+void bn_outline(const bn_call *call, int threads, bn_plan *plan, bn_schedule *schedule) {
+    engine e = engine_of(call);
+    *schedule = schedule_of(&e, threads);
+    *plan = e.plan;
 }

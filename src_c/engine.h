@@ -4,6 +4,8 @@
 
 #include "bn.h"
 #include "operations/operation.h"
+#include "plan.h"
+#include "schedule.h"
 
 typedef struct {
     const bn_problem *problem;
@@ -15,5 +17,9 @@ typedef struct {
 } bn_call;
 
 bn_status bn_execute(const bn_call *call);
+
+/* What it would do with so many threads, for those who want to look. */
+void bn_outline(const bn_call *call, int threads, bn_plan *plan, bn_schedule *schedule);
+void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule);
 
 #endif

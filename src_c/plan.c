@@ -23,7 +23,8 @@
  * and of less chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass
+ *   task       a chunk of a tile, in one pass; where rows are written that all tiles share, a
+ *              joint one: as many of them as suits the threads
  *
  * There are three forms:
  *
@@ -182,39 +183,90 @@ static bool is_dense(const bn_plan *plan) {
 
 /* ---- tiles ------------------------------------------------------------- */
 
-/* Channels per tile. What is read of a tile should stay in a core's share of cache from sum
- * to write, and its columns in the first-level cache. But of channels that share rows only
+/* Channels per tile, for one thread. What is read of a tile should stay in a core's share of cache
+ * from sum to write, and its columns in the first-level cache. But of channels that share rows only
  * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that
- * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). With
- * CHANNELS_LAST a tile is narrower than working space allows only to give every thread
- * tasks. */
-static int64_t tile_channels(const bn_plan *plan, int threads) {
+ * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). */
+static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
         TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice that: a part of the second-level cache */
-        NARROWEST = 64,       /* channels, two cache lines of 16-bit elements */
-        TASKS_PER_THREAD = 4, /* so that none waits long for the last ones */
     };
     if (plan->positions_per_row > 1)
         return plan->channels;
-    const bool interleaved = plan->form == CHANNELS_LAST;
     /* Per channel of the tile; none for long runs, whose channels are read one by one. */
     const int64_t columns = plan->form < LONG_RUNS ? plan->adjacent_columns : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
-    if (interleaved || width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
+    if (plan->form == CHANNELS_LAST ||
+        width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
         width = WIDEST / columns;
     else if (columns)
         width = at_most(width, TILE_COLUMNS / columns);
-    width = at_least(at_most(width, plan->channels), 1);
-    if (threads > 1) {
-        const int64_t tasks = interleaved ? threads : TASKS_PER_THREAD * threads;
-        const int64_t tiles = ceil_div(tasks, plan->chunks);
-        const int64_t narrowest = interleaved ? NARROWEST : 1;
-        width = at_most(width, at_least(ceil_div(plan->channels, tiles), narrowest));
+    return at_least(at_most(width, plan->channels), 1);
+}
+
+/* ---- threads ------------------------------------------------------------ */
+
+enum { TASKS_PER_THREAD = 4 }; /* so that none waits long for the last ones */
+
+/* The share of their time in which so many threads work, if all that is to be done is cut into so
+ * many tasks, of which the largest are such a part of all. */
+static double busy(int threads, int64_t tasks, double largest) {
+    return 1 / (largest * (double)ceil_div(tasks, threads) * threads);
+}
+
+static const double busy_enough = 0.95;
+
+/* Of a channel. */
+static double largest_chunk(const bn_plan *plan) {
+    const double run = (double)plan->run_length, positions = (double)plan->positions;
+    if (plan->form == LONG_RUNS)
+        return (double)plan->positions_per_chunk / positions *
+               (double)at_most(plan->elements_per_chunk, plan->run_length) / run;
+    return (double)at_most(plan->rows_per_chunk, plan->rows) / (double)plan->rows;
+}
+
+/* Channels per tile: fewer, where there would be too few tasks for so many threads, or so many that
+ * the last ones leave most of them idle. Rows of interleaved channels are cut only for that, since
+ * narrow ones cost, and more where they are written as well. */
+static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
+    enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
+    const bool interleaved = plan->form == CHANNELS_LAST;
+    const bool narrow_writes = interleaved && plan->fused;
+    const double worth = 1.1, of_rows = narrow_writes ? 0.6 : 0.875;
+    const double enough = interleaved ? of_rows : busy_enough;
+    const int64_t unit = interleaved ? LINE : 1;
+    if (threads == 1 || (plan->joint && !plan->sums) ||
+        (narrow_writes && plan->positions_per_row > 1))
+        return widest;
+    int64_t tiles = ceil_div(plan->channels, widest), found = widest;
+    if (!interleaved)
+        tiles = at_least(tiles, ceil_div(TASKS_PER_THREAD * threads, plan->chunks));
+    for (double most = 0; most < enough; tiles++) {
+        const int64_t even = round_up(ceil_div(plan->channels, tiles), unit);
+        const int64_t width = at_most(even, widest);
+        const double part = (double)width / (double)plan->channels;
+        const double here = busy(threads, plan->chunks * ceil_div(plan->channels, width),
+                                 largest_chunk(plan) * part);
+        if (here > worth * most || here >= enough) {
+            found = width;
+            most = here;
+        }
+        if (even <= unit)
+            break;
     }
-    return width;
+    return found;
+}
+
+/* Of a joint task that writes: those of a chunk, which are still in the cache of the thread that
+ * summed them, or where chunks leave too many threads idle, a part of a thread's share. */
+static int64_t rows_to_write(const bn_plan *plan, int threads) {
+    if (busy(threads, plan->chunks, largest_chunk(plan)) >= busy_enough)
+        return plan->rows_per_chunk;
+    const int64_t tasks = at_least(plan->chunks, TASKS_PER_THREAD * threads);
+    return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
 static int64_t all_bytes(const bn_plan *plan) {
@@ -248,12 +300,19 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
         plan_long_runs(plan);
     plan->nontemporal = plan->writes && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    plan->channels_per_tile = tile_channels(plan, threads);
+    const int64_t widest = tile_channels(plan);
+    plan->joint =
+        plan->form == CHANNELS_LAST && widest == plan->channels && plan->writes && !plan->fused;
+    plan->channels_per_tile = channels_for(plan, widest, threads);
     plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
     plan->columns = columns_of(plan, plan->channels_per_tile);
-    plan->dense = plan->tiles == 1 && is_dense(plan);
+    plan->columns_written = plan->joint ? columns_of(plan, plan->channels) : plan->columns;
+    if (plan->joint)
+        plan->rows_per_write = rows_to_write(plan, threads);
+    plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
     plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
     if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
-        plan->ring = round_up((plan->columns << (plan->columns & 1)) + BN_RING_PAD, 32);
+        plan->ring =
+            round_up((plan->columns_written << (plan->columns_written & 1)) + BN_RING_PAD, 32);
 }

@@ -37,9 +37,11 @@ typedef struct {
     bool gathers;              /* are rows gathered before they are summed? */
     int64_t positions_per_row; /* more than 1 with CHANNELS_LAST alone */
     int64_t adjacent_columns;  /* neighbours in a row that belong to one channel */
-    int64_t columns;           /* of a row, in the widest tile */
+    int64_t columns;           /* of a row, in the widest tile ... */
+    int64_t columns_written;   /* ... or where all tiles are written together */
     int64_t channels_per_tile, tiles;
     int64_t chunks; /* of a tile */
+    bool joint;     /* are tasks that write of all tiles together? */
 
     /* CHANNELS_LAST, SHORT_RUNS */
     bool row_is_segment;
@@ -48,6 +50,7 @@ typedef struct {
     bool writes_by_runs; /* each channel's with its own coefficients, ONE_FOR_ALL */
     int64_t rows;        /* of which the last may have fewer positions */
     int64_t rows_per_chunk;
+    int64_t rows_per_write; /* of a task that writes, where it is joint */
 
     /* LONG_RUNS */
     int64_t stretch; /* elements */

@@ -3,14 +3,15 @@
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a
  * chunk each): first tasks in the first pass, second ones in the second. There is one parallel
- * region, and in it no barrier: the thread that ends the last of a tile's first tasks finishes
- * the tile, which makes its coefficients, and releases it; the tile's second tasks wait for
- * that. There are three orders of work.
+ * region, and in it no barrier. When the last of a tile's first tasks has ended, the tile is
+ * finished, which makes its coefficients: in parts, taken by the thread that ended that task and by
+ * all who wait. The tile's second tasks wait for that. Or second tasks are joint, of all tiles, and
+ * as many as suits the threads: what is written has no order. There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.
- *   PHASES   one tile, or all of them in cache: all first tasks, then all second ones,
- *            those backwards, since what was summed last is still in cache.
+ *   PHASES   one tile, or all of them in cache, or joint second tasks: all first tasks, then all
+ *            second ones, those backwards, since what was summed last is still in cache.
  *   LIST     few large tiles:
  *               sum 0 | sum 1 | write 0, sum 2 | write 1, sum 3 | ...
  *            taken in order by all threads. The distance between a tile's sum and its
@@ -19,8 +20,8 @@
  * What a thread takes at a time is an item: with SOLO a tile, else a task. With SOLO and PHASES
  * each thread has a share of the items, the same at every call and in both passes for the sake
  * of its cache; when that is done, it takes from the others' shares. A task waits only for tasks
- * that threads have already taken, so every wait ends, whatever number of threads the runtime
- * delivers, one included.
+ * and parts that threads have already taken, so every wait ends, whatever number of threads the
+ * runtime delivers, one included.
  */
 #include "schedule.h"
 
@@ -44,38 +45,70 @@ void bn_last_call(int *threads, int64_t *tasks) {
 
 enum { SOLO_TILES = 4 }; /* per thread, so that none waits long for the last ones */
 
-typedef enum { SOLO, PHASES, LIST } order;
-
 /* The next item of one thread's share; a cache line each. */
 typedef struct {
     _Alignas(LINE_BYTES) atomic_llong next;
 } cursor;
 
+/* Of a tile. */
+typedef struct {
+    atomic_llong left;       /* first tasks still running or to come */
+    atomic_llong next_part;  /* that nobody has taken */
+    atomic_llong unfinished; /* parts */
+} progress;
+
 typedef struct {
     const bn_schedule *s;
-    order order;
-    int64_t ahead; /* LIST: tiles summed before the first one is written */
-    int threads;   /* as asked for: if fewer come, they take the shares of the missing */
+    bn_order_of_work order;
+    int64_t ahead;
+    int threads; /* as asked for: if fewer come, they take the shares of the missing */
     atomic_int entered;
-    atomic_llong *left; /* per tile: first tasks still running or to come; -1: finished */
-    cursor *cursors;    /* (BOTH_PASSES, threads) */
-    char *scratch;      /* each thread's */
+    progress *tile;
+    cursor *cursors; /* (BOTH_PASSES, threads) */
+    char *scratch;   /* each thread's */
 } bn_team;
+
+/* Take what parts are left: the thread that ends a tile's last first task, and all who wait. */
+static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
+    const bn_schedule *s = team->s;
+    progress *p = &team->tile[tile];
+    while (atomic_load_explicit(&p->next_part, memory_order_relaxed) < s->parts) {
+        const int64_t part = atomic_fetch_add_explicit(&p->next_part, 1, memory_order_relaxed);
+        if (part < s->parts) {
+            s->finish(s->work, scratch, tile, part);
+            atomic_fetch_sub_explicit(&p->unfinished, 1, memory_order_release);
+        }
+    }
+}
 
 static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
     s->task(s->work, scratch, FIRST_PASS, tile, task);
-    if (atomic_fetch_sub_explicit(&team->left[tile], 1, memory_order_acq_rel) == 1) {
-        s->finish(s->work, scratch, tile);
-        atomic_store_explicit(&team->left[tile], -1, memory_order_release);
-    }
+    if (atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
+        finish_parts(team, scratch, tile);
+}
+
+static void wait_for_tile(bn_team *team, void *scratch, int64_t tile) {
+    progress *p = &team->tile[tile];
+    int tries = 0;
+    while (atomic_load_explicit(&p->left, memory_order_acquire))
+        relax(&tries);
+    finish_parts(team, scratch, tile);
+    while (atomic_load_explicit(&p->unfinished, memory_order_acquire))
+        relax(&tries);
+}
+
+static void wait_for_all_tiles(bn_team *team, void *scratch) {
+    for (int64_t tile = 0; tile < team->s->tiles; tile++)
+        wait_for_tile(team, scratch, tile);
 }
 
 static void second_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    int tries = 0;
-    while (s->first && atomic_load_explicit(&team->left[tile], memory_order_acquire) >= 0)
-        relax(&tries);
+    if (s->first && s->joint)
+        wait_for_all_tiles(team, scratch);
+    else if (s->first)
+        wait_for_tile(team, scratch, tile);
     s->task(s->work, scratch, SECOND_PASS, tile, task);
 }
 
@@ -106,13 +139,17 @@ static void whole_tile(bn_team *team, void *scratch, int64_t tile) {
         second_task(team, scratch, tile, task);
 }
 
+static int64_t tasks_of(const bn_schedule *s, int pass) {
+    return pass == SECOND_PASS && s->joint ? s->joint : s->tiles * s->tasks;
+}
+
 static int64_t items_of(const bn_team *team, int pass) {
     const bn_schedule *s = team->s;
     if (team->order == SOLO)
         return pass == FIRST_PASS ? s->tiles : 0;
     if (team->order == LIST)
         return pass == FIRST_PASS ? 2 * s->tiles * s->tasks : 0;
-    return (pass == FIRST_PASS ? s->first : s->second) ? s->tiles * s->tasks : 0;
+    return (pass == FIRST_PASS ? s->first : s->second) ? tasks_of(s, pass) : 0;
 }
 
 static void one_item(bn_team *team, void *scratch, int pass, int64_t item) {
@@ -121,6 +158,10 @@ static void one_item(bn_team *team, void *scratch, int pass, int64_t item) {
         whole_tile(team, scratch, item);
     else if (team->order == LIST)
         listed_item(team, scratch, item);
+    else if (team->s->joint && pass == FIRST_PASS)
+        first_task(team, scratch, item % team->s->tiles, item / team->s->tiles);
+    else if (team->s->joint)
+        second_task(team, scratch, 0, item);
     else if (pass == FIRST_PASS)
         first_task(team, scratch, item / n, item % n);
     else
@@ -153,30 +194,40 @@ static void work_through(void *team_, int me) {
     team->s->start(team->s->work, scratch);
     take_items(team, scratch, FIRST_PASS, me);
     take_items(team, scratch, SECOND_PASS, me);
+    if (!team->s->second && team->s->parts > 1)
+        wait_for_all_tiles(team, scratch);
     fp_mode_leave(mode);
 }
 
-static int team_size(const bn_schedule *s, int threads) {
-    return (int)at_most(threads, s->tiles * s->tasks);
+/* Of the pass with more of them. */
+static int64_t most_tasks(const bn_schedule *s) {
+    const int64_t first = s->first ? tasks_of(s, FIRST_PASS) : 0;
+    return s->second ? at_least(first, tasks_of(s, SECOND_PASS)) : first;
 }
 
-/* The counters, the cursors, then each thread's scratch, from a cache line on. */
-static size_t counters_size(const bn_schedule *s) {
-    return (size_t)round_up(s->tiles * (int64_t)sizeof(atomic_llong), LINE_BYTES);
+static int team_size(const bn_schedule *s, int threads) {
+    return (int)at_most(threads, most_tasks(s));
+}
+
+/* The tiles' progress, the cursors, then each thread's scratch, from a cache line on. */
+static size_t progress_size(const bn_schedule *s) {
+    const int64_t each = sizeof(progress), most = PTRDIFF_MAX / each - LINE_BYTES;
+    return (size_t)round_up(at_most(s->tiles, most) * each, LINE_BYTES);
 }
 
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads) {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)team_size(s, threads),
                                s->scratch_bytes + BOTH_PASSES * sizeof(cursor), &bytes) ||
-        __builtin_add_overflow(bytes, counters_size(s), &bytes) || bytes > PTRDIFF_MAX)
+        __builtin_add_overflow(bytes, progress_size(s), &bytes) || bytes > PTRDIFF_MAX)
         return PTRDIFF_MAX;
     return (int64_t)bytes;
 }
 
-static order choose_order(const bn_schedule *s, int threads) {
+bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *ahead) {
     const int64_t cache = bn_last_level_bytes() / 2;
-    if (!s->first || !s->second || s->tiles == 1)
+    *ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
+    if (!s->first || !s->second || s->tiles == 1 || s->joint)
         return PHASES;
     if (s->tiles >= SOLO_TILES * threads && threads * s->tile_bytes <= cache)
         return SOLO;
@@ -185,20 +236,21 @@ static order choose_order(const bn_schedule *s, int threads) {
 
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
-    bn_team team = {.s = s, .order = choose_order(s, threads), .threads = threads};
-    if (threads > 1)
-        team.ahead = at_most(ceil_div(threads, s->tasks), s->tiles);
-
-    team.left = memory;
-    team.cursors = (cursor *)((char *)memory + counters_size(s));
+    bn_team team = {.s = s, .threads = threads};
+    team.order = bn_schedule_order(s, threads, &team.ahead);
+    team.tile = memory;
+    team.cursors = (cursor *)((char *)memory + progress_size(s));
     team.scratch = (char *)(team.cursors + BOTH_PASSES * threads);
-    for (int64_t t = 0; t < s->tiles; t++)
-        atomic_init(&team.left[t], s->tasks);
+    for (int64_t t = 0; t < s->tiles; t++) {
+        atomic_init(&team.tile[t].left, s->tasks);
+        atomic_init(&team.tile[t].next_part, 0);
+        atomic_init(&team.tile[t].unfinished, s->parts);
+    }
     for (int i = 0; i < BOTH_PASSES * threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
     bn_run_team(threads, work_through, &team);
 
     last_threads = atomic_load(&team.entered);
-    last_tasks = s->tiles * s->tasks;
+    last_tasks = most_tasks(s);
 }

@@ -12,11 +12,13 @@ enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
 typedef struct {
     int64_t tiles;
     int64_t tile_bytes; /* that a tile's tasks read */
-    int64_t tasks;      /* per tile and pass */
+    int64_t tasks;      /* per tile and pass ... */
+    int64_t joint;      /* ... or, of the second pass, so many in all, each of all tiles; or 0 */
+    int64_t parts;      /* in which a tile is finished */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    /* Once all of a tile's first tasks have ended. */
-    void (*finish)(void *work, void *scratch, int64_t tile);
+    /* Once its first tasks have ended. */
+    void (*finish)(void *work, void *scratch, int64_t tile, int64_t part);
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;
     size_t scratch_bytes; /* per thread */
@@ -27,7 +29,13 @@ typedef struct {
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* Of this thread's last call: how many threads took tasks, and how many tasks each pass had. */
+/* The order in which so many threads would work, see schedule.c, and how many tiles ahead in a LIST
+ * they sum. */
+typedef enum { SOLO, PHASES, LIST } bn_order_of_work;
+bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *ahead);
+
+/* Of this thread's last call: how many threads took tasks, and how many tasks the pass
+ * with more of them had. */
 void bn_last_call(int *threads, int64_t *tasks);
 
 #endif

@@ -31,9 +31,9 @@ typedef struct {
     bn_sums kept; /* where sums by channel go */
 } bn_walk;
 
-/* A chunk of the n channels from `from` on. */
-typedef void bn_chunk_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk);
-bn_chunk_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
+/* A task of the n channels from `from` on. */
+typedef void bn_task_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t task);
+bn_task_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
 
 /* ---- where things are -------------------------------------------------- */
 

@@ -32,7 +32,7 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     enum { SMALL_RING = 24 << 10 }; /* bytes: half of a first-level cache of 48 kB */
     const bn_plan *plan = walk->plan;
-    const int64_t columns = plan->columns, row = columns * plan->element_bytes;
+    const int64_t columns = plan->columns_written, row = columns * plan->element_bytes;
     const int64_t lines = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);
     int64_t strand = n / BN_STRANDS / lines * lines;
     if (strand > lines && strand * row % PAGE_BYTES == 0)
@@ -74,7 +74,7 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
         for (int o = 0; o < BN_OPERANDS; o++)
             offset[o] += s->offset[o];
         bn_span span = span_at(plan, offset, s->cols, s->column);
-        if (plan->dense && s->cols == plan->columns)
+        if (plan->dense && s->cols == plan->columns_written)
             write_dense(walk, &span, together);
         else
             bn_write_repeats(walk, &span, &walk->coefs[WRITE], apart, together, true);
@@ -165,10 +165,11 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
         walk_blocks(walk, s, length, row + last, (int)strands.n - 1, length - last);
 }
 
-/* n rows of so many positions each, by segments. */
+/* n rows of so many positions each, by segments: a tile's channels at one position, or whole rows
+ * where those have no gaps. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
                            int64_t n, int64_t positions) {
-    const bool contiguous = walk->plan->row_is_segment;
+    const bool contiguous = walk->plan->row_is_segment && channels == walk->plan->channels;
     s->cols = contiguous ? channels * positions : channels;
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
@@ -177,8 +178,8 @@ static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, in
     }
 }
 
-static int64_t rows_end(const bn_plan *plan, int64_t row) {
-    return at_most(row + plan->rows_per_chunk, plan->rows);
+static int64_t rows_end(const bn_plan *plan, int64_t row, int64_t n) {
+    return at_most(row + n, plan->rows);
 }
 
 /* In a row of several positions a channel's columns are n apart: the upper half of the positions
@@ -204,9 +205,10 @@ static void keep_columns(const bn_walk *walk, int64_t n) {
     }
 }
 
-void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
+void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t task) {
     const bn_plan *plan = walk->plan;
-    const int64_t row = chunk * plan->rows_per_chunk, end = rows_end(plan, row);
+    const int64_t rows = plan->joint && !walk->sums ? plan->rows_per_write : plan->rows_per_chunk;
+    const int64_t row = task * rows, end = rows_end(plan, row, rows);
     const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
     segment s = {.from = from};
     add_offset(&plan->problem->channel, 1, from, s.offset);
@@ -222,7 +224,8 @@ void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t
 void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
-    const int64_t row = chunk * plan->rows_per_chunk, rows = rows_end(plan, row) - row;
+    const int64_t row = chunk * plan->rows_per_chunk,
+                  rows = rows_end(plan, row, plan->rows_per_chunk) - row;
     const int64_t length =
         plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
     const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import DTYPES, TENSORS, Problem, all_bits, dtype, shape
+from cases import DTYPES, TENSORS, Problem, all_bits, dtype, placed, shape
 
 import bn_ext
 from bn_ext import _core
@@ -43,6 +43,7 @@ def test_src_may_be_diff_dst(rng):
 #: Of many channels, so that there are many tiles: data_format, N, C, X.
 MANY_CHANNELS = [
     ("NXC", 300, 400, 1),
+    ("NXC", 1201, 96, 1),
     ("NCX", 40, 300, 9),
     ("NCX", 2, 100, 700),
     ("NCX", 5, 60, 900),
@@ -58,12 +59,17 @@ def test_tiles_decide_no_bit(rng, data_format, outer, channels, inner, is_traini
         found = set()
         for l2, last_level in ((1, 1), (1 << 18, 1), (1 << 40, 1 << 40)):
             _core._set_cache_sizes(l2, last_level)
-            for threads in (1, 2, 16):
+            for threads in (1, 2, 16, 64):
                 grads = p.run(
                     bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training,
                     num_threads=threads,
                 )  # fmt: skip
                 found.add(tuple(all_bits(grads)))
+        gaps = p.run(
+            bn_ext.batch_norm_backward, src=placed(p.src, "gaps"), data_format=data_format,
+            is_training=is_training, num_threads=16,
+        )  # fmt: skip
+        assert {*found, tuple(all_bits(gaps))} == found
         assert len(found) == 1
 
 

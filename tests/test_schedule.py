@@ -1,14 +1,17 @@
 """The schedule: how many threads a call takes, and who does the work of those that do not come."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
+from model_of_threads import efficiency
 from needs import needs_cpus, needs_linux, needs_openmp
 from processes import CALL, in_new_process, with_libgomp
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._bench.problems import LAYOUTS, SETS, dims
 
 #: Problems whose work is shared out in each of the three orders; more shares than threads come.
 FEWER = """
@@ -106,3 +109,24 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
         assert other.submit(threads_used, q, num_threads=3).result() == 1
         assert (mine[0], _core._last_call()) == (3, mine[1])
         assert other.submit(_core._last_call).result() == (1, 1)
+
+
+#: Bytes of a core's second-level cache, and of the last level: of small servers and large ones.
+SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("caches", SERVERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("threads", "bound"), [(16, 0.9), (64, 0.8)])
+def test_many_threads_are_at_work(threads, bound, dtype, caches):
+    """Of tensors that are worth so many, by a model of threads that carry out the C's plan."""
+    _core._set_cache_sizes(*caches)
+    found = {
+        (shape, layout): efficiency(dtype, dims(shape, layout), layout, threads)
+        for shape in SETS["resnet"] + SETS["mlp"]
+        for layout in LAYOUTS
+        if dims(shape, layout) and math.prod(shape) >= threads * 65536
+    }
+    assert len(found) >= 14
+    assert {problem: share for problem, share in found.items() if share < bound} == {}

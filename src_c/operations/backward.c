@@ -131,3 +131,7 @@ bn_status bn_backward_apply(const bn_problem *p, const double *sums, double coun
     return bn_execute(
         &(bn_call){p, operation_of(p), .writes = true, .sums_in = sums, .count = count});
 }
+
+void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {
+    bn_outline(&(bn_call){p, operation_of(p), .writes = true}, threads, plan, schedule);
+}
