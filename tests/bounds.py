@@ -16,8 +16,11 @@ UNDERFLOW = 8
 #: Roundings between exact operands and dst: of scale * xc (its difference, the scale, the product,
 #: the addition) and of the shift; src_1 costs each of them one more.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Of the batch's mean, in units of the farthest |xc|; and of its variance, in units of itself.
-MEAN, VARIANCE = 2, 4
+#: Of the batch's mean, in standard deviations; and of its variance, in units of itself. About a
+#: pivot that is two deviations off, sum(|x - p|) and sum((x - p)^2) are at most sqrt(5) and 5 times
+#: what they are about the mean; a term has one rounding and three, and a sum nine more.
+MEAN = 10 * 5**0.5 + 1
+VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
 #: Between exact operands and the three results of the double backward, sums included.
 SECOND = 24
 
@@ -89,7 +92,7 @@ def statistics_errors(mean, variance, want, data, vector=None):
     """Of a batch's mean and variance, rounded to `vector` (None: doubles, as reduce gives them)."""
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     bounds = {
-        "mean": MEAN * u * want.farthest + UNDERFLOW * least,
+        "mean": MEAN * u * want.deviation + UNDERFLOW * least,
         "variance": VARIANCE * u * want.variance + UNDERFLOW * least,
     }
     return {
@@ -113,7 +116,9 @@ def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
 
     bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
     if from_batch:
-        bound = bound + MEAN * u * by_channel(want.scale * want.farthest)
+        bound = bound + MEAN * u * by_channel(want.scale * want.deviation)
+        if arithmetic(data) == "float64":  # the mean is one double
+            bound = bound + u * by_channel(want.scale * abs(want.mean))
         bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
     bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale))
     rounded = half_ulp(want.dst, data) if dtype(data).itemsize == 2 else 0 * bound

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
+from bn_ext._merge import batch_norm_training_merge
 from bn_ext._typing import Array
 from bn_ext.specs._pytorch import (
     WORDS,
@@ -209,7 +210,7 @@ def _gathered(
         variances = np.where(inverses == 0, 0, np.maximum(1 / (inverses * inverses) - value, 0))
         squares = variances * np.array(counts, np.float64)[:, None]
     some = [part for part, n in enumerate(counts) if n]
-    stats = _core.batch_norm_training_merge(
+    stats = batch_norm_training_merge(
         np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
     )
     update(pair, stats, total, factor)

@@ -76,7 +76,7 @@ static void prepare_sums(const bn_channels *c) {
     const bn_problem *p = c->problem;
     if (!c->summed)
         return;
-    const int64_t n = c->channels, size = bn_dtype_table[p->dtype].element_bytes;
+    const int64_t n = c->channels;
     const int64_t positions = length_of(p->outer, p->n_outer),
                   run = length_of(p->inner, p->n_inner);
     const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
@@ -85,12 +85,11 @@ static void prepare_sums(const bn_channels *c) {
     for (int64_t i = 0; i < places; i++) {
         const int64_t position = positions * (2 * i + 1) / (2 * places);
         const int64_t x = run * (2 * i + 1) / (2 * places);
-        const int64_t inner = p->n_inner ? p->inner[p->n_inner - 1].size : 1;
-        const int64_t neighbours = at_most(inner - x % inner, SAMPLED_NEIGHBOURS);
-        bn_vector at = {p->data[BN_SRC] + place_of(p->outer, p->n_outer, position) +
-                            place_of(p->inner, p->n_inner, x),
-                        p->channel.stride[BN_SRC], p->dtype};
-        for (int64_t k = 0; k < neighbours; k++, count++, at.data += size) {
+        /* Each by itself: whether they are neighbours in memory must not matter. */
+        for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBOURS; k++, count++) {
+            const int64_t place =
+                place_of(p->outer, p->n_outer, position) + place_of(p->inner, p->n_inner, k);
+            const bn_vector at = {p->data[BN_SRC] + place, p->channel.stride[BN_SRC], p->dtype};
             vector_read(&at, 0, n, count ? c->value[TO_CONVERT] : first);
             if (count)
                 add_sample(c, c->value[TO_CONVERT]);

@@ -1,0 +1,435 @@
+"""The forward pass: statistics, what is normalized with them, and what is fused to it."""
+
+import itertools
+
+import numpy as np
+import pytest
+import reference
+from bounds import dst_error, forward_errors, running_errors, statistics_errors
+from cases import (
+    DATA_DTYPES,
+    DTYPES,
+    EPSILON,
+    FORMATS,
+    Family,
+    all_bits,
+    arithmetic,
+    dtype,
+    placed,
+    shape,
+    unit,
+    vector_dtype,
+)
+
+import bn_ext
+from bn_ext import _core
+
+pytestmark = pytest.mark.quick
+AFFINE = ("gamma", "beta")
+#: In each form of src_c/plan.c, cut in several ways.
+SHAPES = [
+    ((1, 8), "NXC"), ((3, 5), "NXC"), ((700, 7), "NXC"), ((300, 130), "NXC"), ((2, 3, 5), "NCX"),
+    ((37, 6, 7, 7), "NCX"), ((2, 3, 1500), "NCX"), ((70, 2, 256), "NCX"), ((1, 2, 20_001), "NCX"),
+]  # fmt: skip
+
+
+def training(p, *names, **options):
+    return p.take(bn_ext.batch_norm_training, "src", *names, data_format=p.data_format, **options)
+
+
+def inference(p, **options):
+    names = "src", "mean", "variance", *AFFINE
+    return p.take(bn_ext.batch_norm_inference, *names, data_format=p.data_format, **options)
+
+
+def wanted(p, *names, **options):
+    return p.take(
+        reference.batch_norm_training, "src", *names, axis=p.axis, wide=np.longdouble, **options
+    )
+
+
+# ---- values ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ratio", [0, 1, 1e3])
+@pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_training(rng, data, vector, dims, data_format, ratio):
+    p = Family(rng, dims, data_format, data, vector, ratio=ratio)
+    found = training(p, *AFFINE)
+    assert [a.dtype for a in found] == [dtype(data), dtype(vector), dtype(vector)]
+    for name, error in forward_errors(found, wanted(p, *AFFINE), data, vector, p.axis).items():
+        assert error.holds(), name
+
+
+@pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format):
+    """Less than 4 u off in all that can be off, where the bound allows for far more."""
+    p = Family(rng, dims, data_format, data)
+    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
+    errors = statistics_errors(mean, squares / p.count, wanted(p), data)
+    u = unit(arithmetic(data))
+    assert (errors["mean"].found <= 4 * u * wanted(p).deviation + u * abs(mean)).all()
+    assert (errors["variance"].found <= 4 * u * wanted(p).variance).all()
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_inference(rng, data, vector, data_format, added, relu):
+    for dims in (shape(6, 5, 7, data_format), shape(3, 2, 900, data_format)):
+        p = Family(rng, dims, data_format, data, vector)
+        src_1 = p.src_1 if added else None
+        found = inference(p, src_1=src_1, relu=relu)
+        want = p.take(
+            reference.batch_norm_inference, "src", "mean", "variance", *AFFINE, axis=p.axis,
+            src_1=src_1, relu=relu, wide=np.longdouble,
+        )  # fmt: skip
+        assert found.dtype == dtype(data)
+        assert dst_error(found, want, data, p.axis, from_batch=False, added=added).holds()
+        assert not relu or (found >= 0).all()
+
+
+@pytest.mark.parametrize("names", [(), ("gamma",), ("beta",)], ids=str)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_absent_vectors_are_ones_and_zeros(rng, data, names):
+    p = Family(rng, (6, 5, 7), "NXC", data)
+    found = training(p, **{name: getattr(p, name) for name in names})
+    whole = {"gamma": np.ones_like(p.gamma), "beta": np.zeros_like(p.beta)}
+    given = training(p, **{name: getattr(p, name) if name in names else a
+                           for name, a in whole.items()})  # fmt: skip
+    assert (found.dst == given.dst).all()
+    assert all_bits(found[1:]) == all_bits(given[1:])
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+@pytest.mark.parametrize("ratio", [0, 1, 1e4])
+@pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
+def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale):
+    p = Family(rng, dims, data_format)
+    p.src = ((rng.standard_normal(dims) + ratio) * scale).astype(np.float32)
+    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
+    for error in statistics_errors(mean, squares / p.count, wanted(p), "float32").values():
+        assert (error.found <= error.bound).all()
+    found = bn_ext.batch_norm_training(p.src, epsilon=0.0, data_format=data_format)
+    assert p.count == 1 or (abs(found.dst) < 1000).all()
+
+
+@pytest.mark.parametrize("data", ["float64", "bfloat16"])
+@pytest.mark.parametrize("scale", [2.0**100, 2.0**-100])
+def test_the_same_of_other_dtypes(rng, data, scale):
+    """Times a power of two all is the same, but for its exponent."""
+    p = Family(rng, (300, 7), "NXC", data)
+    plain = bn_ext.batch_norm_training_reduce(p.src)
+    power = scale**5 if data == "float64" else scale
+    big = (p.src.astype(np.float64) * power).astype(p.src.dtype)
+    mean, squares = bn_ext.batch_norm_training_reduce(big)
+    assert np.allclose(mean / power, plain[0], rtol=1e-6)
+    assert np.allclose(squares / power / power, plain[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.1, -1e30, 1e-42])
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_constant_channel_has_no_variance(data, value):
+    for dims, data_format in SHAPES:
+        with np.errstate(over="ignore"):
+            src = np.full(dims, value, np.float32).astype(dtype(data))
+        mean, squares = bn_ext.batch_norm_training_reduce(src, data_format=data_format)
+        constant = src.flat[0].astype(np.float64)
+        if np.isfinite(constant):
+            assert (mean == constant).all()
+            assert (squares == 0).all()
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_a_pivot_that_is_far_off(rng, data, data_format):
+    """One element in a hundred far from all others, wherever it is: the pivot may be of such."""
+    m = 600
+    far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
+    some = far[:: 3 if data_format == "NXC" else 1]
+    src = np.ascontiguousarray(some.T if data_format == "NXC" else some[None]).astype(dtype(data))
+    mean, squares = bn_ext.batch_norm_training_reduce(src, data_format=data_format)
+    want = reference.batch_norm_training(
+        src, epsilon=EPSILON, axis=FORMATS[data_format], wide=np.longdouble
+    )
+    for error in statistics_errors(mean, squares / m, want, data).values():
+        assert (error.found <= error.bound).all()
+    assert (abs(squares / m - want.variance) <= 8 * unit(arithmetic(data)) * want.variance).all()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_its_channel(rng, data, value):
+    for dims, data_format in SHAPES[2:]:
+        p = Family(rng, dims, data_format, data)
+        plain = training(p, *AFFINE)
+        channel = np.moveaxis(p.src, p.axis, 0)[1]
+        channel[(-1,) * channel.ndim] = value
+        found = training(p, *AFFINE)
+        others = np.arange(len(p.mean)) != 1
+        for before, after in zip(plain, found, strict=True):
+            kept = [np.moveaxis(a, p.axis if a.ndim > 1 else 0, 0)[others] for a in (before, after)]
+            assert kept[0].tobytes() == kept[1].tobytes()
+        assert np.isnan(found.variance[1])
+        assert np.array_equal(found.mean[1], np.float64(value), equal_nan=True)
+        assert np.isnan(np.moveaxis(found.dst, p.axis, 0)[1].astype(np.float32)).all()
+
+
+def test_gates_of_what_is_no_number(rng):
+    src = np.array([[np.nan], [-1.0], [-0.0], [2.0], [np.inf], [-np.inf]])
+    ones, zeros = np.ones(1), np.zeros(1)
+    found = bn_ext.batch_norm_inference(src, zeros, ones, epsilon=0.0, relu=True).ravel()
+    assert np.array_equal(found, [np.nan, 0, 0, 2, np.inf, 0], equal_nan=True)
+    assert not np.signbit(found).any()
+
+
+# ---- running statistics ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+@pytest.mark.parametrize("factor", [0, 0.25, 1, 2])
+@pytest.mark.parametrize("running", ["float32", "float64"])
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_running_statistics(rng, data, vector, running, factor, correction):
+    p = Family(rng, (6, 5, 7), "NXC", data, vector)
+    old = [a.astype(running) for a in (p.running_mean, p.running_variance)]
+    new = [a.copy() for a in old]
+    plain = training(p)
+    found = training(
+        p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=factor,
+        correction=correction,
+    )  # fmt: skip
+    assert all_bits(found) == all_bits(plain)
+    want = wanted(p)
+    errors = running_errors(
+        new, old, (want.mean, want.variance), factor, want, data, vector=running, count=p.count,
+        correction=correction,
+    )  # fmt: skip
+    for name, error in errors.items():
+        assert error.holds(), name
+    if factor == 0:
+        assert all_bits(new) == all_bits(old)
+
+
+def test_a_factor_of_one_does_not_read_what_was_there(rng, fam):
+    old = [np.full(5, np.nan, np.float32) for _ in range(2)]
+    training(
+        fam, running_mean=old[0], running_variance=old[1], exponential_avg_factor=1.0, correction=0
+    )
+    assert np.isfinite(old).all()
+
+
+# ---- halves ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def fam(rng):
+    return Family(rng, (24, 5), "NXC")
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_halves_are_the_whole(rng, data, vector, data_format):
+    p = Family(rng, shape(20, 5, 70, data_format), data_format, data, vector)
+    running = [[p.running_mean.copy(), p.running_variance.copy()] for _ in range(2)]
+    more = {"src_1": p.src_1, "relu": True, "exponential_avg_factor": 0.3, "correction": 1}
+    whole = training(p, *AFFINE, running_mean=running[0][0], running_variance=running[0][1], **more)
+    stats = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
+    halves = bn_ext.batch_norm_training_apply(
+        p.src, stats, p.count, p.gamma, p.beta, epsilon=EPSILON, data_format=data_format,
+        running_mean=running[1][0], running_variance=running[1][1], **more,
+    )  # fmt: skip
+    assert all_bits(halves) == all_bits(whole)
+    assert all_bits(running[0]) == all_bits(running[1])
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_parts_have_the_statistics_of_the_whole(rng, data):
+    p = Family(rng, (200, 7), "NXC", data)
+    cuts = [0, 10, 10, 77, 200]
+    parts = [p.src[a:b] for a, b in itertools.pairwise(cuts)]
+    stats = bn_ext.batch_norm_training_merge(
+        [bn_ext.batch_norm_training_reduce(part) for part in parts], np.diff(cuts)
+    )
+    found = [
+        bn_ext.batch_norm_training_apply(part, stats, 200, p.gamma, p.beta, epsilon=EPSILON)
+        for part in parts
+    ]
+    dst = np.concatenate([part.dst for part in found])
+    assert len({bits for part in found for bits in [part.mean.tobytes()]}) == 1
+    want = wanted(p, *AFFINE)
+    vector = vector_dtype(data)
+    for error in forward_errors(found[0]._replace(dst=dst), want, data, vector, p.axis).values():
+        assert error.holds()
+
+
+def test_training_is_inference_with_its_statistics_in_float64(rng):
+    for dims, data_format in SHAPES:
+        p = Family(rng, dims, data_format, vector="float64", ratio=100)
+        whole = training(p, *AFFINE)
+        assert whole.mean.dtype == np.float64
+        p.mean, p.variance = whole.mean, whole.variance
+        assert inference(p).tobytes() == whole.dst.tobytes()
+
+
+# ---- the same bits --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dims", "data_format"), [*SHAPES, ((9, 64, 40, 40), "NCX"),
+                                                   ((5000, 64), "NXC")], ids=str)  # fmt: skip
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_same_bits(rng, data, dims, data_format):
+    """Levels, threads, places, gaps, in place, given outputs."""
+    p = Family(rng, dims, data_format, data, ratio=10)
+    more = {"src_1": p.src_1, "relu": True}
+    want = all_bits([*training(p, *AFFINE, **more), inference(p, **more)])
+    before, src, src_1 = bn_ext.get_isa(), p.src, p.src_1
+    try:
+        for isa, threads, how, offset in zip(
+            itertools.cycle(bn_ext.available_isas()), (1, 2, 3, 7, 16, 64),
+            itertools.cycle(["contiguous", "gaps", "spread"]), (0, 16, 4, 8, 48, 32), strict=False,
+        ):  # fmt: skip
+            _core._use_isa(isa)
+            outs = []
+            for call in (lambda **o: training(p, *AFFINE, **o), lambda **o: inference(p, **o)):
+                p.src, p.src_1 = placed(src, how, offset), placed(src_1, "gaps", 8)
+                more = {"src_1": p.src_1, "relu": True, "num_threads": threads}
+                target = p.src_1 if threads % 2 else p.src if how == "contiguous" else None
+                one = call is not None and target
+                found = call(**more, **({} if target is None else {"out": one}
+                                        if len(outs) else {"out": (one, None, None)}))  # fmt: skip
+                outs += list(found) if isinstance(found, tuple) else [found]
+                assert target is None or outs[-1 if len(outs) > 3 else 0] is target
+            assert all_bits(outs) == want, (isa, threads, how, offset)
+    finally:
+        _core._use_isa(before)
+
+
+# ---- edges, and what is refused ---------------------------------------------------
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_empty(rng, data, data_format):
+    p = Family(rng, shape(0, 5, 7, data_format), data_format, data)
+    running = [p.running_mean.copy(), p.running_variance.copy()]
+    found = training(
+        p, running_mean=running[0], running_variance=running[1], exponential_avg_factor=1.0,
+        correction=1,
+    )  # fmt: skip
+    assert found.dst.shape == p.src.shape
+    assert np.isnan(found.mean).all()
+    assert np.isnan(found.variance).all()
+    assert all_bits(running) == all_bits([p.running_mean, p.running_variance])
+    assert not bn_ext.batch_norm_training_reduce(p.src, data_format=data_format).any()
+    assert inference(p).shape == p.src.shape
+    none = np.empty((4, 0), dtype(data))
+    assert bn_ext.batch_norm_training(none, epsilon=1.0).mean.shape == (0,)
+
+
+def test_one_element_a_channel(fam):
+    found = bn_ext.batch_norm_training(fam.src[:1], epsilon=EPSILON)
+    assert (found.variance == 0).all()
+    assert (found.dst == 0).all()
+    assert found.mean.tobytes() == fam.src[0].tobytes()
+
+
+FOUR = ("running_mean", "running_variance", "exponential_avg_factor", "correction")
+
+
+def four(**changed):
+    return {
+        "running_mean": np.zeros(5, np.float32), "running_variance": np.ones(5, np.float32),
+        "exponential_avg_factor": 0.1, "correction": 1, **changed,
+    }  # fmt: skip
+
+
+REFUSED = [
+    (TypeError, r"^momentum: .*\(PyTorch\).*\(oneDNN, Flax, Keras\)", {"momentum": 0.1}),
+    (TypeError, "^unexpected keyword argument 'eps'$", {"eps": 0.1}),
+    *((ValueError, f"expected all four or none, got no {name}$", four(**{name: None}))
+      for name in FOUR),
+    (ValueError, "^correction: expected 0 or 1, got 2$", four(correction=2)),
+    (TypeError, "^correction: expected 0 or 1, got 0.5$", four(correction=0.5)),
+    (ValueError, "^exponential_avg_factor: expected a finite number, got inf$",
+     four(exponential_avg_factor=np.inf)),
+    (TypeError, "^exponential_avg_factor: expected a real number, got 'a'$",
+     four(exponential_avg_factor="a")),
+    (TypeError, "^running_mean: expected float32 or float64, got float16$",
+     four(running_mean=np.zeros(5, np.float16))),
+    (TypeError, "^running_mean: expected a numpy.ndarray, got list$", four(running_mean=[0] * 5)),
+    (ValueError, r"^running_variance: expected shape \(5,\), .*, got \(4,\)",
+     four(running_variance=np.ones(4))),
+    (TypeError, "^relu: expected True or False, got 2$", {"relu": 2}),
+    (ValueError, "^epsilon: expected a finite number >= 0, got -1$", {"epsilon": -1}),
+    (TypeError, "^src_1: expected float32, like src, got float64$", {"src_1": np.zeros((24, 5))}),
+    (ValueError, r"^src_1: expected shape \(24, 5\), like src, got \(5, 24\)$",
+     {"src_1": np.zeros((5, 24), np.float32)}),
+    (TypeError, "^beta: expected float32, like gamma, got float64$", {"beta": np.zeros(5)}),
+    (TypeError, r"^out: expected \(dst, mean, variance\), each an array .*, got numpy.ndarray$",
+     {"out": np.zeros((24, 5))}),
+    (ValueError, "^out: expected .*, got 2 entries$", {"out": (None, None)}),
+    (ValueError, "^out: mean: expected dtype float32, got float64$",
+     {"out": (None, np.zeros(5), None)}),
+    (ValueError, r"^out: variance: expected shape \(5,\), got \(6,\)$",
+     {"out": (None, None, np.zeros(6, np.float32))}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "message", "changed"), REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(fam, kind, message, changed):
+    arguments = {
+        "src": fam.src, "gamma": fam.gamma, "beta": fam.beta, "epsilon": EPSILON,
+        "out": (np.full_like(fam.src, 7), None, None), **changed,
+    }  # fmt: skip
+    arrays = [a for a in arguments.values() if isinstance(a, np.ndarray)]
+    before = all_bits(arrays)
+    with pytest.raises(kind, match=message):
+        bn_ext.batch_norm_training(**arguments)
+    with pytest.raises(kind, match=message):
+        bn_ext.batch_norm_training_apply(**arguments, stats=np.ones((2, 5)), count=24)
+    if not changed.keys() & {"out", "momentum", "eps", *FOUR}:
+        more = {"mean": fam.mean, "variance": fam.variance, "out": arguments["out"][0]}
+        inferred = message.replace("like gamma", "like mean")
+        with pytest.raises(kind, match=inferred):
+            bn_ext.batch_norm_inference(**{**arguments, **more})
+    assert all_bits(arrays) == before
+    assert ((arguments["out"] is not None) and "out" in changed) or (arguments["out"][0] == 7).all()
+
+
+def test_shared_memory_is_refused(fam):
+    both = np.zeros(5, np.float32)
+    for message, changed in (
+        ("^out: dst: shares memory with src_1",
+         {"src_1": fam.src_1, "out": (fam.src_1[::-1], None, None)}),
+        (r"it may be exactly src\)$", {"out": (fam.src[::-1], None, None)}),
+        ("^out: mean: shares memory with gamma$", {"out": (None, fam.gamma, None)}),
+        ("^running_mean: shares memory with running_variance$",
+         four(running_mean=both, running_variance=both)),
+        ("^out: mean: shares memory with running_mean$",
+         four(running_mean=both) | {"out": (None, both, None)}),
+    ):  # fmt: skip
+        before = all_bits([fam.src, fam.gamma, both])
+        with pytest.raises(ValueError, match=message):
+            training(fam, *AFFINE, **changed)
+        assert all_bits([fam.src, fam.gamma, both]) == before
+
+
+def test_a_correction_of_one_element_is_refused(fam):
+    message = "^correction: expected 0, since each channel has one element alone, got 1$"
+    row = fam.src[:1]
+    with pytest.raises(ValueError, match=message):
+        bn_ext.batch_norm_training(row, epsilon=EPSILON, **four())
+    with pytest.raises(ValueError, match=message):
+        bn_ext.batch_norm_training_apply(row, np.ones((2, 5)), 1, epsilon=EPSILON, **four())
+    bn_ext.batch_norm_training_apply(row, np.ones((2, 5)), 2, epsilon=EPSILON, **four())
+
+
+def test_read_only_running_statistics_are_refused(fam):
+    fixed = np.zeros(5, np.float32)
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="^running_mean: expected a writable array"):
+        training(fam, **four(running_mean=fixed))
