@@ -1,7 +1,8 @@
 """Batch normalization and its gradient for NumPy arrays, on the CPU, with the same bits everywhere.
 
-`batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take the arrays you have; `bn_ext.specs` has the published
-operators (oneDNN Graph, nGraph, TensorFlow), argument for argument.
+`batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take the arrays you have;
+`bn_ext.specs` has the published operators (oneDNN Graph, nGraph, TensorFlow, PyTorch), argument for
+argument.
 """
 
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.

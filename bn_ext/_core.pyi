@@ -477,8 +477,8 @@ class BatchNormTraining(NamedTuple, Generic[_Data]):
     dst : ndarray
         The normalized src, in src's shape, dtype and memory order.
     mean, variance : ndarray
-        Statistics of each channel, shape (C,); the variance is the biased one, divided by the number
-        of elements, which is what `batch_norm_backward` takes.
+        Statistics of each channel, shape (C,); the variance is the biased one, divided by the
+        number of elements, which is what `batch_norm_backward` takes.
     """
 
     dst: _Data
@@ -562,6 +562,8 @@ def batch_norm_training(
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
     num_threads : int, optional
         As for `batch_norm_backward`.
+    **refused
+        Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
     Returns
     -------
@@ -668,6 +670,8 @@ def batch_norm_training_apply(
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
         step.
+    **refused
+        Nothing, as for `batch_norm_training`.
 
     Returns
     -------

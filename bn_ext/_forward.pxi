@@ -45,6 +45,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
     num_threads : int, optional
         As for `batch_norm_backward`.
+    **refused
+        Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
     Returns
     -------
@@ -167,6 +169,8 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
         step.
+    **refused
+        Nothing, as for `batch_norm_training`.
 
     Returns
     -------

@@ -24,6 +24,6 @@ Attributes
 dst : ndarray
     The normalized src, in src's shape, dtype and memory order.
 mean, variance : ndarray
-    Statistics of each channel, shape (C,); the variance is the biased one, divided by the number
-    of elements, which is what `batch_norm_backward` takes.
+    Statistics of each channel, shape (C,); the variance is the biased one, divided by the
+    number of elements, which is what `batch_norm_backward` takes.
 """

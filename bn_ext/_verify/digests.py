@@ -1,12 +1,11 @@
 """Whole calls against known digests: the same bits at every level, on every machine."""
 
 import hashlib
-from typing import Any
 
 import bn_ext
 from bn_ext import _core
 from bn_ext._bench.problems import dtype_of
-from bn_ext._verify.dtypes import DTYPES, Dtype
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype
 from bn_ext._verify.problems import (
     Problem,
     large_problems,
@@ -21,31 +20,46 @@ __all__ = ["DIGESTS", "digests"]
 DIGESTS: dict[str, str] = {
     "float32 training": "7222834f54cf67de",
     "float32 frozen": "6534f30ba57fe86c",
+    "float32 forward": "105dd281f4fbcceb",
     "float32 large": "5b6aed1b5b6764a3",
+    "float32 large forward": "ee0d597900aab60f",
     "float32 seams": "0cf2eef92746733c",
+    "float32 seams forward": "e4da104c334bddfd",
     "float64 training": "81c2408faa302a82",
     "float64 frozen": "4b9555bcb597e518",
+    "float64 forward": "b0dcd4f2ac959966",
     "float64 large": "1fff436f53e07322",
+    "float64 large forward": "231948cfadaa9b6f",
     "float64 seams": "879852d4619f5dec",
+    "float64 seams forward": "f88a6d6da09c2a79",
     "float16 training": "f1c80cf55e37ed7e",
     "float16 frozen": "cdb57cebcc7913bd",
+    "float16 forward": "717823de3ee487c5",
     "float16 large": "2bed0fb8c2e6ba0c",
+    "float16 large forward": "51ac8a542e72c971",
     "float16 seams": "f901569588e23e8e",
+    "float16 seams forward": "c829572788e8111d",
     "bfloat16 training": "dde276e799796375",
     "bfloat16 frozen": "fb1acabf00e9df6d",
+    "bfloat16 forward": "7e46a4fda57971aa",
     "bfloat16 large": "a486a63061e72a3b",
+    "bfloat16 large forward": "3460e0cda024ca07",
     "bfloat16 seams": "56e83643ef96e8b5",
+    "bfloat16 seams forward": "93b30afa4de00689",
 }
 
 
-def _call(digest: Any, dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> None:
-    """Add what one call gives to a digest."""
-    src, diff_dst, layout = problem
-    channels = src.shape[-1 if layout == "NXC" else 1]
-    mean, variance, gamma = (
+def _vectors(dtype: Dtype, channels: int) -> list[Array]:
+    """Four for so many channels, of any numbers."""
+    return [
         numbers(dtype.computed, channels, k << 50, exponents).view(dtype.number)
-        for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)))
-    )
+        for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)), (4, (-4, 8)))
+    ]
+
+
+def _backward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
+    src, diff_dst, layout = problem
+    mean, variance, gamma, _ = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
     # The sums as they are, before anything is rounded to a shorter type.
     results = [
         bn_ext.batch_norm_backward_reduce(
@@ -57,14 +71,31 @@ def _call(digest: Any, dtype: Dtype, problem: Problem, mode: str, num_threads: i
             src, diff_dst, mean, abs(variance), gamma, epsilon=1e-3, data_format=layout,
             is_training=mode == "training", num_threads=num_threads,
         )  # fmt: skip
-    for array in results:
-        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    return results
+
+
+def _forward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
+    src, src_1, layout = problem
+    mean, variance, gamma, beta = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
+    results = [bn_ext.batch_norm_training_reduce(src, data_format=layout, num_threads=num_threads)]
+    if mode == "forward":
+        results += bn_ext.batch_norm_training(
+            src, gamma, beta, epsilon=1e-3, data_format=layout, num_threads=num_threads
+        )
+        results.append(
+            bn_ext.batch_norm_inference(
+                src, mean, abs(variance), gamma, beta, epsilon=1e-3, data_format=layout,
+                src_1=src_1, relu=True, num_threads=num_threads,
+            )
+        )  # fmt: skip
+    return results
 
 
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level; without bfloat16 if it is unknown.
 
-    The modes are "training" and "frozen", and "large" and "seams", which are sums alone.
+    The modes are "training" and "frozen" of the backward pass, and "large" and "seams", which are
+    sums alone; and of the forward pass "forward", "large forward" and "seams forward".
     """
     found: dict[str, str] = {}
     before = bn_ext.get_isa()
@@ -75,16 +106,18 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
                 storage = dtype_of(dtype.name)
             except ImportError:
                 continue
-            sets = {
-                ("training", "frozen"): moderate_problems,
-                ("large",): large_problems,
-                ("seams",): seam_problems,
-            }
-            for modes, problems in sets.items():
+            sets = (
+                (moderate_problems, {"training": _backward, "frozen": _backward,
+                                     "forward": _forward}),
+                (large_problems, {"large": _backward, "large forward": _forward}),
+                (seam_problems, {"seams": _backward, "seams forward": _forward}),
+            )  # fmt: skip
+            for problems, modes in sets:
                 made = {mode: hashlib.sha256() for mode in modes}
                 for problem in problems(dtype, storage):
                     for mode, digest in made.items():
-                        _call(digest, dtype, problem, mode, num_threads)
+                        for array in modes[mode](dtype, problem, mode, num_threads):
+                            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
                 found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
     finally:
         _core._use_isa(before)
