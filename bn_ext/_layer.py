@@ -19,6 +19,8 @@ from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
 
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+
 
 class _Saved(NamedTuple):
     """What backward needs of the last forward pass."""
@@ -52,8 +54,9 @@ class BatchNorm:
         Whether there are a scale and a shift, `gamma` and `beta`.
     relu : bool, optional
         Whether negative results become zeros.
-    dtype : {float32, float64}, optional
-        Of parameters and statistics: float64 for float64 data, float32 for all other.
+    dtype : {float64, float32}, optional
+        Of parameters and statistics. float64 goes with data of any dtype, and keeps gradients
+        right however far a mean lies from 0; float32 goes with all data but float64.
     num_threads : int or None, optional
         As for `bn_ext.batch_norm_training`.
 
@@ -87,9 +90,9 @@ class BatchNorm:
     >>> layer.backward(np.ones_like(src)).shape
     (2, 2)
     >>> layer.diff_beta
-    array([1., 1.], dtype=float32)
+    array([1., 1.])
     >>> layer.running_mean
-    array([0.2, 0.4], dtype=float32)
+    array([0.2, 0.4])
     >>> layer.eval().forward(src).shape
     (2, 2)
     """
@@ -106,12 +109,12 @@ class BatchNorm:
         data_format: DataFormat = "NXC",
         affine: Flag = True,
         relu: Flag = False,
-        dtype: DTypeLike = np.float32,
+        dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
     ) -> None:
         number = np.dtype(dtype)
         if number not in (np.float32, np.float64):
-            raise TypeError(f"dtype: expected float32 or float64, got {number}")
+            raise TypeError(f"dtype: expected float64 or float32, got {number}")
         self.channels = operator.index(channels)
         if self.channels < 1:
             raise ValueError(f"channels: expected at least 1, got {self.channels}")
@@ -206,10 +209,7 @@ class BatchNorm:
         dst = _core.batch_norm_inference(
             data, *statistics, self.gamma, self.beta, out=dst, **options
         )
-        gate: dict[str, Any] = {}
-        if self.relu:
-            beta = np.zeros_like(self.running_mean) if self.beta is None else self.beta
-            gate = {"beta": beta} if added is None else {"dst": dst}
+        gate = {"dst": dst} if added is not None else self._recomputed()
         self._saved = _Saved(data, *statistics, False, added is not None, gate)
         return dst
 
@@ -218,7 +218,10 @@ class BatchNorm:
     ) -> NDArray[Any]:
         like = self.running_mean
         mean, variance = self._vector("mean", like), self._vector("variance", like)
-        workspace = self._bits(data.size) if self.relu else None
+        added = options["src_1"] is not None
+        # Of float32 statistics, backward would not find quite the result that forward had.
+        kept = self.relu and (added or like.dtype != np.float64)
+        workspace = self._bits(data.size) if kept else None
         factor = self.exponential_avg_factor
         if factor is None:
             factor = 1 / (self.num_batches_tracked + 1)
@@ -235,10 +238,13 @@ class BatchNorm:
             **options,
         )
         self.num_batches_tracked += data.size > 0
-        gate = {} if workspace is None else {"workspace": workspace}
-        added = options["src_1"] is not None
+        gate = self._recomputed() if workspace is None else {"workspace": workspace}
         self._saved = _Saved(data, mean, variance, True, added, gate)
         return found.dst
+
+    def _recomputed(self) -> dict[str, Any]:
+        """The gate, if backward is to find it from src."""
+        return {"beta": np.zeros_like(self.running_mean) if self.beta is None else self.beta}
 
     def backward(self, diff_dst: Array) -> Any:
         """Gradients of the last `forward`.
@@ -373,8 +379,8 @@ class BatchNorm:
                 raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
             if tracked and array.dtype.kind not in "iu":
                 raise TypeError(f"{name}: expected an integer, got {array.dtype}")
-            if not tracked and array.dtype.name not in _core._TABLE:
-                raise TypeError(f"{name}: expected {' or '.join(_core._TABLE)}, got {array.dtype}")
+            if not tracked and array.dtype.name not in _FLOATS:
+                raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
             with np.errstate(over="ignore", under="ignore"):
                 new[name] = array.astype(own[name].dtype)
         self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))

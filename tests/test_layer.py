@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import reference
-from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, Family, all_bits, arithmetic, bits, dtype
+from cases import DATA_DTYPES, EPSILON, FORMATS, SHORT, Family, all_bits, bits, dtype
 
 import bn_ext
 
@@ -17,6 +17,10 @@ SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
 #: relu, src_1
 BEHIND = {"plain": (False, False), "relu": (True, False), "add": (False, True),
           "add and relu": (True, True)}  # fmt: skip
+#: Data, and parameters and statistics.
+NUMBERS = [(data, "float64") for data in DATA_DTYPES] + [
+    (data, "float32") for data in DATA_DTYPES if data != "float64"
+]
 whatever_is_behind = pytest.mark.parametrize(("relu", "added"), BEHIND.values(), ids=BEHIND)
 
 
@@ -24,11 +28,9 @@ def problem(rng, data="float32", data_format="NXC"):
     return Family(rng, SHAPES[data_format], data_format, data, ratio=2.0)
 
 
-def layer_of(p, data="float32", **options):
+def layer_of(p, **options):
     """A layer with p's parameters and running statistics."""
-    layer = bn_ext.BatchNorm(
-        5, epsilon=EPSILON, data_format=p.data_format, dtype=arithmetic(data), **options
-    )
+    layer = bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format, **options)
     if layer.gamma is not None:
         layer.gamma[...], layer.beta[...] = p.gamma, p.beta
     layer.running_mean[...], layer.running_variance[...] = p.mean, p.variance
@@ -51,24 +53,27 @@ def step(layer, p, added=False):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("mode", ["training", "eval", "frozen"])
 @pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_a_step_is_the_general_functions(rng, data, data_format, mode, affine, relu, added):
+@pytest.mark.parametrize(("data", "number"), NUMBERS)
+def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, affine, relu, added):
     p = problem(rng, data, data_format)
-    layer = layer_of(p, data, affine=affine, relu=relu)
+    layer = layer_of(p, affine=affine, relu=relu, dtype=number)
     getattr(layer, {"training": "train", "eval": "eval", "frozen": "freeze"}[mode])()
     found = step(layer, p, added)
 
     options = {"epsilon": EPSILON, "data_format": data_format}
     behind = {"src_1": p.src_1 if added else None, "relu": relu}
-    scale_and_shift = (p.gamma, p.beta) if affine else (None, None)
-    running = p.mean.copy(), p.variance.copy()
+    gamma, beta, mean, variance = (
+        getattr(p, name).astype(number) for name in ("gamma", "beta", "mean", "variance")
+    )
+    scale_and_shift = (gamma, beta) if affine else (None, None)
+    running = mean.copy(), variance.copy()
     if mode == "training":
         dst, mean, variance = bn_ext.batch_norm_training(
             p.src, *scale_and_shift, **options, **behind, running_mean=running[0],
             running_variance=running[1], exponential_avg_factor=0.1, correction=1,
+            out=(None, np.empty_like(mean), np.empty_like(variance)),
         )  # fmt: skip
     else:
-        mean, variance = p.mean, p.variance
         dst = bn_ext.batch_norm_inference(
             p.src, mean, variance, *scale_and_shift, **options, **behind
         )
@@ -82,11 +87,39 @@ def test_a_step_is_the_general_functions(rng, data, data_format, mode, affine, r
     assert found == [bits(a) for a in want]
 
 
+@pytest.mark.parametrize("number", ["float64", "float32"])
+def test_the_gate_is_that_of_the_result(rng, number):
+    """Also where it is within rounding of 0: every element that passes shows in diff_beta."""
+    src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
+    layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
+    layer.beta[...] = 0
+    for _ in range(20):
+        src[rng.integers(0, 4000, 2000)] = np.rint(src.mean(axis=0) * 2048) / 2048
+        dst = layer.forward(src)
+        layer.backward(np.ones_like(src))
+        assert layer.diff_beta.tolist() == (dst > 0).sum(axis=0).tolist()
+
+
+def test_gradients_far_from_0(rng):
+    """With float64 statistics, which are the default."""
+    src, diff = rng.standard_normal((2, 3000, 5)).astype(np.float32)
+    src = np.rint(src * 64 + 1e5).astype(np.float32)  # what float32 holds
+    layer = bn_ext.BatchNorm(5, epsilon=EPSILON)
+    layer.forward(src)
+    diff_src = layer.backward(diff)
+    wide = src.astype(float)
+    want = reference.batch_norm_backward(
+        wide, diff, wide.mean(axis=0), wide.var(axis=0), epsilon=EPSILON
+    )
+    assert abs(diff_src - want.diff_src).max() < 2e-7 * abs(want.diff_src).max()
+    assert abs(layer.diff_gamma - want.diff_gamma).max() < 1e-6 * abs(want.diff_gamma).max()
+
+
 @whatever_is_behind
 @pytest.mark.parametrize("training", [True, False])
 def test_backward_is_the_derivative_of_forward(rng, training, relu, added):
     p = problem(rng, "float64")
-    layer = layer_of(p, "float64", relu=relu).train(training)
+    layer = layer_of(p, relu=relu).train(training)
     layer.forward(p.src, p.src_1 if added else None)
     diff = layer.backward(p.diff_dst)
     diff_src, diff_src_1 = diff if added else (diff, None)
@@ -97,7 +130,7 @@ def test_backward_is_the_derivative_of_forward(rng, training, relu, added):
 
     def loss(name, value):
         there = {**at, name: value}
-        other = layer_of(p, "float64", relu=relu).train(training)
+        other = layer_of(p, relu=relu).train(training)
         other.gamma, other.beta = there["gamma"], there["beta"]
         dst = other.forward(there["src"], there["src_1"] if added else None)
         return (p.diff_dst * dst).sum()
@@ -195,7 +228,7 @@ def test_the_second_step_allocates_nothing(rng, relu, added):
     written(layer, p, added)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < p.src.nbytes / 32 / 4  # not even a quarter of the gate's bits
+    assert most < p.src.nbytes / 32 / 4  # not even a quarter of a gate's bits
 
 
 def test_another_shape_or_order_gets_other_arrays(rng):
@@ -243,7 +276,7 @@ def test_a_failed_call_changes_nothing(rng):
     want = step(layer_of(p), p)
     layer.forward(p.src)
     before = layer.state_dict()
-    for wrong in ([p.src[..., 1:]], [p.src.astype(float)], [p.src, p.src[1:]], ["abc"]):
+    for wrong in ([p.src[..., 1:]], [p.src.astype(int)], [p.src, p.src[1:]], ["abc"]):
         with pytest.raises((TypeError, ValueError)):
             layer.forward(*wrong)
         with pytest.raises((TypeError, ValueError)):
@@ -307,7 +340,7 @@ def test_state_makes_the_round_trip(rng, tmp_path):
     assert step(other, p) == step(layer, p)
 
 
-@pytest.mark.parametrize("data", [*SHORT, "float64"])
+@pytest.mark.parametrize("data", [*SHORT, "float32"])
 def test_state_of_another_dtype_is_converted(rng, data):
     layer = bn_ext.BatchNorm(5)
     state = {name: a.astype(dtype(data)) for name, a in layer.state_dict().items()}
@@ -315,7 +348,7 @@ def test_state_of_another_dtype_is_converted(rng, data):
     del state["num_batches_tracked"]
     layer.num_batches_tracked = 7
     layer.load_state_dict(state)
-    assert layer.beta.dtype == np.float32
+    assert layer.beta.dtype == np.float64
     assert (layer.beta == 3).all()
     assert layer.num_batches_tracked == 7
 
@@ -391,7 +424,7 @@ def test_arguments_are_checked():
         ((3,), {"epsilon": -1}, ValueError, "epsilon: expected a finite number >= 0, got -1"),
         ((3,), {"affine": None}, TypeError, "affine: expected True or False, got None"),
         ((3,), {"relu": 2}, TypeError, "relu: expected True or False, got 2"),
-        ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float32 or float64, got float16"),
+        ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float64 or float32, got float16"),
         ((3,), {"momentum": 0.1}, TypeError, ".*momentum"),
     ):
         with pytest.raises(kind, match=f"^{message}"):
@@ -401,5 +434,5 @@ def test_arguments_are_checked():
 def test_repr():
     assert repr(bn_ext.BatchNorm(3, relu=True)) == (
         "BatchNorm(3, epsilon=1e-05, exponential_avg_factor=0.1, correction=1, data_format='NXC', "
-        "affine=True, relu=True, dtype='float32')"
+        "affine=True, relu=True, dtype='float64')"
     )

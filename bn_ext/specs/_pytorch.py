@@ -1,7 +1,7 @@
 """What torch's operators share: dtypes, running statistics and inverse deviations.
 
 Channels are on axis 1. Vectors have the data's dtype; with 16-bit data, they may all be
-float32. Vectors of 16 bits are widened, which is exact, and what comes of them is rounded.
+float32. They go on as doubles, and what comes of them is rounded once.
 """
 
 from typing import Any
@@ -18,13 +18,13 @@ __all__ = [
     "as_data",
     "as_numbers",
     "as_vectors",
+    "doubles",
     "inverse_deviation",
     "number_of",
     "refuse_lists",
     "running_pair",
     "update",
-    "widened",
-    "widened_if_given",
+    "variance_of",
 ]
 
 #: The general function's words, and torch's.
@@ -74,18 +74,20 @@ def number_of(data: NDArray[Any]) -> np.dtype[Any]:
     return np.dtype(_TYPES[data.dtype.name][0])
 
 
-def widened(vector: NDArray[Any]) -> NDArray[Any]:
-    """With 16 bits, as float32."""
-    return vector.astype(np.float32) if vector.dtype.itemsize == 2 else vector
+def doubles(vector: NDArray[Any] | None) -> NDArray[np.float64] | None:
+    """The same numbers, if there are any."""
+    return None if vector is None else vector.astype(np.float64)
 
 
-def widened_if_given(vector: NDArray[Any] | None) -> NDArray[Any] | None:
-    return None if vector is None else widened(vector)
+def variance_of(invstd: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What eps is part of: infinite where invstd is 0, so that nothing is left there."""
+    with np.errstate(divide="ignore", over="ignore", under="ignore"):
+        return 1 / (invstd * invstd)
 
 
-def inverse_deviation(variance: NDArray[Any], eps: float) -> NDArray[np.float64]:
+def inverse_deviation(variance: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
     """1 / sqrt(variance + eps), but 0 where that is 1 / 0, as torch has it."""
-    spread = variance.astype(np.float64) + eps
+    spread = variance + eps
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(spread == 0, 0, 1 / np.sqrt(spread))
 
@@ -113,14 +115,19 @@ def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list
 
 
 def update(
-    pair: list[NDArray[Any]], stats: NDArray[np.float64], count: int, momentum: float
+    pair: list[NDArray[Any]],
+    mean: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    count: int,
+    momentum: float,
 ) -> None:
-    """Running statistics after a step, from means and sums of squares.
+    """Running statistics after a step: momentum is the weight of the new ones.
 
-    momentum is the weight of the new ones; the variance is unbiased, NaN of one element.
+    The variance becomes unbiased, NaN of one element.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        for old, new in zip(pair, (stats[0], stats[1] / np.float64(count - 1)), strict=False):
+        unbiased = variance * count / np.float64(count - 1)
+        for old, new in zip(pair, (mean, unbiased), strict=False):
             old[...] = rounded((1 - momentum) * old.astype(np.float64) + momentum * new, old.dtype)
 
 

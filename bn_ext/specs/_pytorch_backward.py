@@ -16,8 +16,9 @@ from bn_ext.specs._pytorch import (
     as_data,
     as_numbers,
     as_vectors,
+    doubles,
     number_of,
-    widened_if_given,
+    variance_of,
 )
 from bn_ext.specs._sheet import as_array, as_flag, renamed, require_shape, rounded
 
@@ -37,12 +38,12 @@ class BatchNormBackwardReduce(NamedTuple):
 
 def _weight_of(
     data: NDArray[Any], weight: Array | None
-) -> tuple[np.dtype[Any], NDArray[Any] | None]:
+) -> tuple[np.dtype[Any], NDArray[np.float64] | None]:
     """The dtype of its gradient, and the weight."""
     if weight is None:
         return number_of(data), None
     dtype, vectors = as_vectors(data, weight=weight)
-    given = widened_if_given(vectors["weight"])
+    given = doubles(vectors["weight"])
     if given is not None:
         require_shape("weight", given, data.shape[1:2])
     return dtype, given
@@ -110,7 +111,7 @@ def batch_norm_backward_reduce(
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
     dtype, _ = _weight_of(data, weight)
     sums = _core.batch_norm_backward_reduce(
-        data, as_array(grad_out, "grad_out"), rounded(center, number), data_format="NCX"
+        data, as_array(grad_out, "grad_out"), center, data_format="NCX"
     )
     with np.errstate(all="ignore"):
         of_scale = sums[1] * inverse
@@ -193,23 +194,17 @@ def batch_norm_backward_elemt(
            [ 1.]])
     """
     data = as_data(input)
-    number = number_of(data)
     center, inverse, of_dy, of_dy_xmu = as_numbers(
         data, data.shape[1:2], mean=mean, invstd=invstd, sum_dy=sum_dy, sum_dy_xmu=sum_dy_xmu
     )
     given = _weight_of(data, weight)[1]
-    # With a variance of 1, invstd**2 goes to the second sum and invstd to the scale: 1/invstd**2
-    # may be no float32.
-    with np.errstate(all="ignore"):
-        scale = inverse if given is None else inverse * given
-        sums = np.stack([of_dy, of_dy_xmu * inverse * inverse])
     grad_input: NDArray[Any] = _core.batch_norm_backward_apply(
         data,
         as_array(grad_out, "grad_out"),
-        rounded(center, number),
-        np.ones_like(center, number),
-        rounded(scale, number),
-        sums,
+        center,
+        variance_of(inverse),
+        given,
+        np.stack([of_dy, of_dy_xmu]),
         sum(as_counts(count, "count")),
         epsilon=0.0,
         data_format="NCX",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overl
 import numpy as np
 from numpy.typing import NDArray
 
+import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array
 from bn_ext.specs._pytorch import (
@@ -18,12 +19,13 @@ from bn_ext.specs._pytorch import (
     as_data,
     as_numbers,
     as_vectors,
+    doubles,
     inverse_deviation,
     number_of,
     refuse_lists,
     running_pair,
     update,
-    widened_if_given,
+    variance_of,
 )
 from bn_ext.specs._sheet import (
     as_array,
@@ -147,7 +149,7 @@ def batch_norm_elemt(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_training_apply`, with this operator's names.
+        As for `bn_ext.batch_norm_inference`, with this operator's names.
 
     Notes
     -----
@@ -166,18 +168,15 @@ def batch_norm_elemt(
     as_epsilon(eps)
     _, vectors = as_vectors(data, weight=weight, bias=bias)
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
-    count = max(count_of(data, 1), 1)
-    with np.errstate(all="ignore"):
-        stats = np.stack([center, count / (inverse * inverse)])
-    return _core.batch_norm_training_apply(
+    return _core.batch_norm_inference(
         data,
-        stats,
-        count,
-        widened_if_given(vectors["weight"]),
-        widened_if_given(vectors["bias"]),
+        center,
+        variance_of(inverse),
+        doubles(vectors["weight"]),
+        doubles(vectors["bias"]),
         epsilon=0.0,
         data_format="NCX",
-    ).dst
+    )
 
 
 def _gathered(
@@ -204,17 +203,16 @@ def _gathered(
     total = sum(counts)
     if not total:
         raise ValueError("counts: expected at least one element")
-    with np.errstate(all="ignore"):
-        # Nothing is left of a variance that is tiny next to eps but its rounding errors.
-        variances = np.where(inverses == 0, 0, np.maximum(1 / (inverses * inverses) - value, 0))
-        squares = variances * np.array(counts, np.float64)[:, None]
+    # Nothing is left of a variance that is tiny next to eps but its rounding errors.
+    variances = np.where(inverses == 0, 0, np.maximum(variance_of(inverses) - value, 0))
+    squares = variances * np.array(counts, np.float64)[:, None]
     some = [part for part, n in enumerate(counts) if n]
-    stats = _core.batch_norm_training_merge(
+    center, squares = bn_ext.batch_norm_training_merge(
         np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
     )
-    update(pair, stats, total, factor)
-    invstd = inverse_deviation(stats[1] / total, value)
-    return BatchNormStats(rounded(stats[0], number_of(data)), rounded(invstd, number_of(data)))
+    update(pair, center, squares / total, total, factor)
+    inverse, number = inverse_deviation(squares / total, value), number_of(data)
+    return BatchNormStats(rounded(center, number), rounded(inverse, number))
 
 
 @renamed(WORDS)

@@ -15,12 +15,12 @@ from bn_ext.specs._pytorch import (
     WORDS,
     as_data,
     as_vectors,
+    doubles,
     inverse_deviation,
     refuse_lists,
     running_pair,
     update,
-    widened,
-    widened_if_given,
+    variance_of,
 )
 from bn_ext.specs._pytorch_backward import (
     BatchNormBackwardReduce,
@@ -189,40 +189,27 @@ def native_batch_norm(
     dtype, vectors = as_vectors(
         data, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
     )
-    scale, shift = widened_if_given(vectors["weight"]), widened_if_given(vectors["bias"])
+    scale, shift = doubles(vectors["weight"]), doubles(vectors["bias"])
+    channels = data.shape[1]
     if not from_batch:
-        mean, variance = vectors["running_mean"], vectors["running_var"]
-        if mean is None or variance is None:
+        given = doubles(vectors["running_mean"]), doubles(vectors["running_var"])
+        if given[0] is None or given[1] is None:
             raise ValueError("running_mean, running_var: expected both with training=False")
         with renamed({"mean": "running_mean", "variance": "running_var"}):
             output = _core.batch_norm_inference(
-                data,
-                widened(mean),
-                widened(variance),
-                scale,
-                shift,
-                epsilon=value,
-                data_format="NCX",
+                data, given[0], given[1], scale, shift, epsilon=value, data_format="NCX"
             )
         return NativeBatchNorm(output, np.empty(0, dtype), np.empty(0, dtype))
     _require_elements(data)
-    count, pair = count_of(data, 1), running_pair(vectors, data.shape[1])
-    running = [a.astype(np.float64) for a in pair]
-    options: dict[str, Any] = {}
-    if running:
-        options = dict(zip(("running_mean", "running_variance"), running, strict=True))
-        options |= {"exponential_avg_factor": factor, "correction": int(count > 1)}
-    output, mean, variance = _core.batch_norm_training(
-        data, scale, shift, epsilon=value, data_format="NCX", **options
-    )
+    count, pair = count_of(data, 1), running_pair(vectors, channels)
+    mean, variance = np.empty(channels), np.empty(channels)
+    output = _core.batch_norm_training(
+        data, scale, shift, epsilon=value, data_format="NCX", out=(None, mean, variance)
+    ).dst
     if value == 0:
         for channel in np.flatnonzero(variance == 0):
-            some = output[:, channel]
-            some[np.isnan(some)] = 0 if shift is None else shift[channel]
-    if running and count == 1:
-        running[1][:] = np.nan
-    for old, new in zip(pair, running, strict=True):
-        old[...] = rounded(new, old.dtype)
+            output[:, channel] = 0 if shift is None else shift[channel]
+    update(pair, mean, variance, count, factor)
     invstd = inverse_deviation(variance, value)
     return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
 
@@ -302,9 +289,6 @@ def native_batch_norm_backward(
 
     Notes
     -----
-    The variance is ``1 / save_invstd**2``, rounded to the type that is computed in: that
-    costs each gradient half a unit of the last place.
-
     torch 2.13 on a CPU differs: the process ends if statistics are lacking or input has
     no elements, and lengths are not checked.
 
@@ -331,21 +315,18 @@ def native_batch_norm_backward(
     names = ("save_mean", "save_invstd") if from_batch else ("running_mean", "running_var")
     given = (save_mean, save_invstd) if from_batch else (running_mean, running_var)
     dtype, vectors = as_vectors(data, weight=weight, **dict(zip(names, given, strict=True)))
-    mean, spread = vectors[names[0]], vectors[names[1]]
+    mean, spread = doubles(vectors[names[0]]), doubles(vectors[names[1]])
     if mean is None or spread is None:
         raise ValueError(f"{', '.join(names)}: expected both with train={from_batch}")
-    mean, spread = widened(mean), widened(spread)
     if from_batch:
-        with np.errstate(all="ignore"):
-            inverse = spread.astype(np.float64)
-            spread, value = rounded(1 / (inverse * inverse), spread.dtype), 0.0
+        spread, value = variance_of(spread), 0.0
     with renamed({"mean": names[0], "variance": names[1]}):
         found = _core.batch_norm_backward(
             data,
             diff,
             mean,
             spread,
-            widened_if_given(vectors["weight"]),
+            doubles(vectors["weight"]),
             epsilon=value,
             data_format="NCX",
             is_training=from_batch,
@@ -410,6 +391,6 @@ def batch_norm_update_stats(
     dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1]), count_of(data, 1)
-    stats = _core.batch_norm_training_reduce(data, data_format="NCX")
-    update(pair, stats, count, factor)
-    return BatchNormUpdateStats(rounded(stats[0], dtype), rounded(stats[1] / count, dtype))
+    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
+    update(pair, mean, squares / count, count, factor)
+    return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))
