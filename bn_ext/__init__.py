@@ -18,10 +18,12 @@ from bn_ext._core import (
     batch_norm_training_apply,
     batch_norm_training_reduce,
 )
+from bn_ext._layer import BatchNorm
 from bn_ext._merge import batch_norm_training_merge
 from bn_ext._version import __version__
 
 __all__ = [
+    "BatchNorm",
     "BatchNormGradients",
     "BatchNormTraining",
     "__version__",

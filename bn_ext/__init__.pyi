@@ -26,6 +26,7 @@ from bn_ext._core import (
 from bn_ext._core import (
     batch_norm_training_reduce as batch_norm_training_reduce,
 )
+from bn_ext._layer import BatchNorm as BatchNorm
 from bn_ext._merge import (
     batch_norm_training_merge as batch_norm_training_merge,
 )
@@ -34,6 +35,7 @@ from bn_ext._runtime import get_isa as get_isa
 from bn_ext._runtime import show_config as show_config
 
 __all__ = [
+    "BatchNorm",
     "BatchNormGradients",
     "BatchNormTraining",
     "__version__",

@@ -67,8 +67,10 @@ INLINE void store_bytes_by_copy(char *p, u32v v, int64_t n) {
 
 /* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
  * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
- * spacing of f16's subnormals. */
-INLINE f32v widen_f16_by_bits(u16h half) {
+ * spacing of f16's subnormals. Called, not inlined: a third of the lowest level's code would be
+ * copies of them. */
+#define CALLED static __attribute__((noinline, unused))
+CALLED f32v widen_f16_by_bits(u16h half) {
     const u32v bits = __builtin_convertvector(half, u32v);
     const u32v magnitude = (bits & 0x7fffu) << 13;
     const f32v value = (f32v)magnitude * 0x1p112f;
@@ -76,7 +78,7 @@ INLINE f32v widen_f16_by_bits(u16h half) {
     return (f32v)((u32v)value | infinite | (bits & 0x8000u) << 16);
 }
 
-INLINE u16h narrow_f16_by_bits(f32v v) {
+CALLED u16h narrow_f16_by_bits(f32v v) {
     const u32v bits = (u32v)v, magnitude = bits & 0x7fffffffu;
     const u32v normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     const u32v subnormal = (u32v)((f32v)magnitude + 0.5f) - 0x3f000000u;
