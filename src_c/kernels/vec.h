@@ -13,7 +13,9 @@
  *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
  *     widen_low, widen_high        half a register of f32 to f64
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
+ *     join_halves                  two halves to a register of f16
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
+ *     in_hand                      a register, not to be loaded again for each use
  *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
  * From them, for each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
@@ -139,10 +141,7 @@ INLINE u16h f16_half(u32v bytes, int h) {
     return half[h];
 }
 INLINE u32v f16_both(const f32v *v) {
-    const u16h half[2] = {narrow_f16(v[0]), narrow_f16(v[1])};
-    u32v bytes;
-    memcpy(&bytes, half, sizeof bytes);
-    return bytes;
+    return join_halves(narrow_f16(v[0]), narrow_f16(v[1]));
 }
 INLINE f32v f16_load(const char *p, int h) {
     return widen_f16(*(const u16h_any *)(p + h * (VEC_BYTES / 2)));
@@ -180,7 +179,7 @@ INLINE u32v bf16_pack(const f32v *v) {
     return bf16_round(v[0]) >> 16 | (bf16_round(v[1]) & 0xffff0000u);
 }
 INLINE f32v bf16_load(const char *p, int h) {
-    return bf16_unpack(*(const u32v_any *)p, h);
+    return bf16_unpack(in_hand(*(const u32v_any *)p), h);
 }
 INLINE f32v bf16_load_edge(const char *p, int64_t n, int h) {
     return bf16_unpack(load_bytes(p, 2 * n), h);

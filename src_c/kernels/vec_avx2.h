@@ -47,8 +47,15 @@ INLINE f32v widen_f16(u16h half) {
 INLINE u16h narrow_f16(f32v v) {
     return (u16h)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+INLINE u32v join_halves(u16h low, u16h high) {
+    return (u32v)_mm256_set_m128i((__m128i)high, (__m128i)low);
+}
 INLINE u32v bf16_round(f32v v) {
     return bf16_round_by_bits(v);
+}
+/* With 16 registers sums are faster without, and results slower. */
+INLINE u32v in_hand(u32v v) {
+    return v;
 }
 
 INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {

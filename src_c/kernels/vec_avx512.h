@@ -49,6 +49,9 @@ INLINE f32v widen_f16(u16h half) {
 INLINE u16h narrow_f16(f32v v) {
     return (u16h)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+INLINE u32v join_halves(u16h low, u16h high) {
+    return (u32v)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);
+}
 
 /* bf16_round_by_bits, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
  * ~((bits >> 16 & 1) | 0x7ffe). */
@@ -56,6 +59,13 @@ INLINE u32v bf16_round(f32v v) {
     const u32v bits = (u32v)v;
     const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);
     return bits - (u32v)_mm512_ternarylogic_epi32((__m512i)(bits >> 16), one, most, 0x15);
+}
+
+/* gcc prefers instructions that read memory, one for the even and one for the odd elements; a load
+ * that straddles cache lines counts twice. */
+INLINE u32v in_hand(u32v v) {
+    __asm__("" : "+v"(v));
+    return v;
 }
 
 INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {

@@ -48,8 +48,14 @@ INLINE f32v widen_f16(u16h half) {
 INLINE u16h narrow_f16(f32v v) {
     return narrow_f16_by_bits(v);
 }
+INLINE u32v join_halves(u16h low, u16h high) {
+    return join_halves_by_copy(low, high);
+}
 INLINE u32v bf16_round(f32v v) {
     return bf16_round_by_bits(v);
+}
+INLINE u32v in_hand(u32v v) {
+    return v;
 }
 
 INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {

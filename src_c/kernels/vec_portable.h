@@ -88,6 +88,13 @@ CALLED u16h narrow_f16_by_bits(f32v v) {
     return __builtin_convertvector(half | (bits >> 16 & 0x8000u), u16h);
 }
 
+INLINE u32v join_halves_by_copy(u16h low, u16h high) {
+    const u16h half[2] = {low, high};
+    u32v both;
+    memcpy(&both, half, sizeof both);
+    return both;
+}
+
 /* Adds 0x7fff and the last kept bit: the kept bits are then rounded to nearest even. */
 INLINE u32v bf16_round_by_bits(f32v v) {
     const u32v bits = (u32v)v;
