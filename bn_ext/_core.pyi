@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from bn_ext._typing import Array, DataFormat, Flag, Out
 
 __all__ = [
+    "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_double_backward",
     "batch_norm_inference",
     "batch_norm_training",
     "batch_norm_training_apply",
@@ -34,6 +36,13 @@ _S = TypeVar("_S", bound=generic)
 _V = TypeVar("_V", bound=generic)
 _Data = TypeVar("_Data", bound=NDArray[Any], covariant=True)
 _Vector = TypeVar("_Vector", bound=NDArray[Any] | None, covariant=True)
+
+class BatchNormDoubleBackward(NamedTuple, Generic[_Data, _Vector]):
+    """TODO"""
+
+    diff_src: _Data
+    diff_diff_dst: _Data
+    diff_gamma: _Vector
 
 class BatchNormGradients(NamedTuple, Generic[_Data, _Vector]):
     """Result of `batch_norm_backward`.
@@ -385,6 +394,42 @@ def batch_norm_backward_apply(
     >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)
     True
     """
+
+@overload
+def batch_norm_double_backward(
+    src: NDArray[_S],
+    diff_dst: Array,
+    mean: NDArray[_V],
+    variance: Array,
+    gamma: Array | None,
+    diff_diff_src: Array,
+    diff_diff_gamma: Array | None = None,
+    diff_diff_beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+) -> BatchNormDoubleBackward[NDArray[_S], NDArray[_V]]: ...
+@overload
+def batch_norm_double_backward(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None,
+    diff_diff_src: Array,
+    diff_diff_gamma: Array | None = None,
+    diff_diff_beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+) -> BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
+    """TODO"""
 
 def _available_isas() -> tuple[str, ...]: ...
 def _get_isa() -> str: ...

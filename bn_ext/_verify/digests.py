@@ -6,7 +6,7 @@ from typing import Any
 import bn_ext
 from bn_ext import _core
 from bn_ext._bench.problems import dtype_of
-from bn_ext._verify.dtypes import DTYPES, Dtype
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype
 from bn_ext._verify.problems import (
     Problem,
     large_problems,
@@ -46,16 +46,20 @@ def _call(digest: Any, dtype: Dtype, problem: Problem, mode: str, num_threads: i
         numbers(dtype.computed, channels, k << 50, exponents).view(dtype.number)
         for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)))
     )
-    # The sums as they are, before anything is rounded to a shorter type.
-    results = [
-        bn_ext.batch_norm_backward_reduce(
-            src, diff_dst, mean, data_format=layout, num_threads=num_threads
-        )
-    ]
+    given = src, diff_dst, mean, abs(variance), gamma
+    options: Any = {"data_format": layout, "num_threads": num_threads}
+    results: list[Array] = []
+    if not mode.startswith("double"):
+        # The sums as they are, before anything is rounded to a shorter type.
+        results.append(bn_ext.batch_norm_backward_reduce(*given[:3], **options))
     if mode in ("training", "frozen"):
         results += bn_ext.batch_norm_backward(
-            src, diff_dst, mean, abs(variance), gamma, epsilon=1e-3, data_format=layout,
-            is_training=mode == "training", num_threads=num_threads,
+            *given, epsilon=1e-3, is_training=mode == "training", **options
+        )
+    elif mode in ("double training", "double frozen"):
+        results += bn_ext.batch_norm_double_backward(
+            *given, diff_dst[::-1], variance, mean, epsilon=1e-3,
+            is_training=mode == "double training", **options,
         )  # fmt: skip
     for array in results:
         digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
@@ -64,7 +68,8 @@ def _call(digest: Any, dtype: Dtype, problem: Problem, mode: str, num_threads: i
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level; without bfloat16 if it is unknown.
 
-    The modes are "training" and "frozen", and "large" and "seams", which are sums alone.
+    The modes are "training" and "frozen", of either also "double", which is the double backward,
+    and "large" and "seams", which are sums alone.
     """
     found: dict[str, str] = {}
     before = bn_ext.get_isa()
@@ -76,7 +81,7 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
             except ImportError:
                 continue
             sets = {
-                ("training", "frozen"): moderate_problems,
+                ("training", "frozen", "double training", "double frozen"): moderate_problems,
                 ("large",): large_problems,
                 ("seams",): seam_problems,
             }
