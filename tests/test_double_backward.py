@@ -200,7 +200,7 @@ def test_a_nan_stays_in_its_channel(rng, name):
         # diff_dst is not in what is the derivative with respect to it.
         assert np.isnan(got[..., 1]).all() == ((name, result) != ("diff_dst", "diff_diff_dst"))
         assert bits(got[..., others]) == bits(before[..., others])
-        assert set(got[np.isnan(got)].view(np.uint32)) == {0x7FC00000}
+        assert set(got[np.isnan(got)].view(np.uint32)) <= {0x7FC00000}
 
 
 @pytest.mark.parametrize(("name", "result"), [("diff_dst", 0), ("src", 1), ("diff_diff_src", 1)])
