@@ -8,11 +8,13 @@ argument.
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
+    BatchNormDoubleBackward,
     BatchNormGradients,
     BatchNormTraining,
     batch_norm_backward,
     batch_norm_backward_apply,
     batch_norm_backward_reduce,
+    batch_norm_double_backward,
     batch_norm_inference,
     batch_norm_training,
     batch_norm_training_apply,
@@ -24,6 +26,7 @@ from bn_ext._version import __version__
 
 __all__ = [
     "BatchNorm",
+    "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
     "__version__",
@@ -31,6 +34,7 @@ __all__ = [
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_double_backward",
     "batch_norm_inference",
     "batch_norm_training",
     "batch_norm_training_apply",

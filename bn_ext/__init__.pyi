@@ -1,5 +1,8 @@
 from bn_ext import specs as specs
 from bn_ext._core import (
+    BatchNormDoubleBackward as BatchNormDoubleBackward,
+)
+from bn_ext._core import (
     BatchNormGradients as BatchNormGradients,
 )
 from bn_ext._core import (
@@ -13,6 +16,9 @@ from bn_ext._core import (
 )
 from bn_ext._core import (
     batch_norm_backward_reduce as batch_norm_backward_reduce,
+)
+from bn_ext._core import (
+    batch_norm_double_backward as batch_norm_double_backward,
 )
 from bn_ext._core import (
     batch_norm_inference as batch_norm_inference,
@@ -36,6 +42,7 @@ from bn_ext._runtime import show_config as show_config
 
 __all__ = [
     "BatchNorm",
+    "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
     "__version__",
@@ -43,6 +50,7 @@ __all__ = [
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_double_backward",
     "batch_norm_inference",
     "batch_norm_training",
     "batch_norm_training_apply",

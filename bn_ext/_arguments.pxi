@@ -287,6 +287,13 @@ cdef int convert_statistics(Call *c, object variance, object gamma, object epsil
     return convert_if_given(c, GAMMA, gamma)
 
 
+cdef int convert_second(Call *c, object src, object gamma, object beta) except -1:
+    """What comes in for the results of a backward pass."""
+    convert(c, DIFF_DIFF_SRC, src)
+    convert_if_given(c, DIFF_DIFF_GAMMA, gamma)
+    return convert_if_given(c, DIFF_DIFF_BETA, beta)
+
+
 cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
                         object relu) except -1:
     """What turns statistics into dst."""

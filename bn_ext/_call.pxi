@@ -18,13 +18,17 @@ cdef enum:
     SRC = BN_SRC
     DIFF_DST = BN_DIFF_DST
     SRC_1 = BN_SRC_1
+    DIFF_DIFF_SRC = BN_DIFF_DIFF_SRC
     DST = BN_DST
     DIFF_SRC = BN_DIFF_SRC
+    DIFF_DIFF_DST = BN_DIFF_DIFF_DST
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
     GAMMA = VECTORS + BN_GAMMA
     BETA = VECTORS + BN_BETA
+    DIFF_DIFF_GAMMA = VECTORS + BN_DIFF_DIFF_GAMMA
+    DIFF_DIFF_BETA = VECTORS + BN_DIFF_DIFF_BETA
     DIFF_GAMMA = VECTORS + BN_DIFF_GAMMA
     DIFF_BETA = VECTORS + BN_DIFF_BETA
     RUNNING_MEAN = VECTORS + BN_RUNNING_MEAN
@@ -37,12 +41,16 @@ _NAMES = {
     SRC: "src",
     DIFF_DST: "diff_dst",
     SRC_1: "src_1",
+    DIFF_DIFF_SRC: "diff_diff_src",
     DST: "dst",
     DIFF_SRC: "diff_src",
+    DIFF_DIFF_DST: "diff_diff_dst",
     MEAN: "mean",
     VARIANCE: "variance",
     GAMMA: "gamma",
     BETA: "beta",
+    DIFF_DIFF_GAMMA: "diff_diff_gamma",
+    DIFF_DIFF_BETA: "diff_diff_beta",
     DIFF_GAMMA: "diff_gamma",
     DIFF_BETA: "diff_beta",
     RUNNING_MEAN: "running_mean",
@@ -63,6 +71,7 @@ cdef enum:
     TRAINING_REDUCE
     TRAINING_APPLY
     INFERENCE
+    DOUBLE_BACKWARD
     ENTRIES
 
 cdef enum:
@@ -83,6 +92,7 @@ cdef tuple list_outputs():
         TRAINING_WHOLE: (BatchNormTraining, DST, MEAN, VARIANCE),
         TRAINING_APPLY: (BatchNormTraining, DST, MEAN, VARIANCE),
         INFERENCE: (None, DST),
+        DOUBLE_BACKWARD: (BatchNormDoubleBackward, DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA),
     }
     cdef int entry, i, role
     results = []
@@ -252,7 +262,7 @@ cdef inline int expected_dtype(const Call *c, int role) noexcept:
 cdef object expected_shape(const Call *c, int role):
     if is_vector(role):
         return (c.channels,)
-    return (MOST_SUMS, c.channels) if role == SUMS else shape_of(&c.view[SRC])
+    return (BN_SUMS, c.channels) if role == SUMS else shape_of(&c.view[SRC])
 
 
 cdef bint fits(const Call *c, int role) noexcept:
@@ -261,7 +271,7 @@ cdef bint fits(const Call *c, int role) noexcept:
     if is_vector(role):
         return view.ndim == 1 and view.shape[0] == c.channels
     if role == SUMS:
-        return view.ndim == 2 and view.shape[0] == MOST_SUMS and view.shape[1] == c.channels
+        return view.ndim == 2 and view.shape[0] == BN_SUMS and view.shape[1] == c.channels
     return bn_same_shape(view, &c.view[SRC])
 
 
@@ -386,9 +396,11 @@ cdef bn_status compute(const Call *c, const bn_view *walked) noexcept nogil:
         status = bn_training_reduce(p, sums)
     elif c.entry == TRAINING_APPLY:
         status = bn_training_apply(p, sums, c.count)
-    else:
+    elif c.entry == INFERENCE:
         status = bn_inference(p)
-    for o in range(DST, DIFF_SRC + 1):
+    else:
+        status = bn_double_backward(p)
+    for o in range(DST, BN_OPERANDS):
         if status == BN_OK and has(c, COPIES + o):
             bn_copy_elements(&walked[o], &c.view[o], &c.order)
     return status

@@ -21,19 +21,24 @@ cdef extern from "bn.h" nogil:
         BN_SRC
         BN_DIFF_DST
         BN_SRC_1
+        BN_DIFF_DIFF_SRC
         BN_DST
         BN_DIFF_SRC
+        BN_DIFF_DIFF_DST
         BN_OPERANDS
         BN_MEAN
         BN_VARIANCE
         BN_GAMMA
         BN_BETA
+        BN_DIFF_DIFF_GAMMA
+        BN_DIFF_DIFF_BETA
         BN_DIFF_GAMMA
         BN_DIFF_BETA
         BN_RUNNING_MEAN
         BN_RUNNING_VARIANCE
         BN_VECTORS
         BN_MAX_AXES
+        BN_SUMS
 
     ctypedef struct bn_axis:
         int64_t size
@@ -67,6 +72,7 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training_reduce(const bn_problem *p, double *stats)
     bn_status bn_training_apply(const bn_problem *p, const double *stats, double count)
     bn_status bn_inference(const bn_problem *p)
+    bn_status bn_double_backward(const bn_problem *p)
 
 
 cdef extern from "machine.h" nogil:
@@ -157,12 +163,14 @@ cdef extern from "axes.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS
-        MOST_SUMS
         COEFS
         COEF_MEAN
         COEF_SHIFT
         COEF_SLOPE
         COEF_SCALE
+        COEF_CROSS
+        COEF_BEND
+        COEF_OFFSET
         BN_ROWS
         BN_GROUP
         BN_STRANDS
@@ -221,6 +229,7 @@ cdef extern from "kernels/kernels.h" nogil:
         double *plane
         int64_t stride
         void *group
+        int count
 
     ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
     ctypedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs,

@@ -13,7 +13,7 @@
     bn_problem: outer axes | channel | inner axes, merged where all operands allow
         |
         v   without the GIL, unless the problem is small
-    bn_backward, bn_training, bn_inference, and the halves of those that have some
+    bn_backward, bn_training, bn_inference, bn_double_backward, and halves of those that have some
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
@@ -47,11 +47,13 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 __all__ = [
+    "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_double_backward",
     "batch_norm_inference",
     "batch_norm_training",
     "batch_norm_training_apply",
@@ -72,6 +74,7 @@ include "_outputs.pxi"
 include "_raw_kernels.pxi"
 include "_process.pxi"
 include "_forward.pxi"
+include "_double_backward.pxi"
 
 
 def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,

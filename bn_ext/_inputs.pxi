@@ -41,10 +41,10 @@ cdef int check_data(Call *c) except -1:
 
 
 cdef int check_vectors(Call *c) except -1:
-    """mean, then variance, gamma and beta where they are given; and what dtype those that are
+    """mean, then the other vectors that are read and given; and what dtype those that are
     written will have."""
     cdef int role, code
-    for role in range(MEAN, BETA + 1):
+    for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if has(c, role) and not (c.out_given and is_output(c, role)):
             check_vector(c, role)
     for role in range(MEAN, VARIANCE + 1):  # of those in `out`, the first decides

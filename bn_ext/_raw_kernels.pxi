@@ -15,18 +15,23 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: (reads, writes, takes)}.
+    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}.
     """
     operands = {
-        BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1", BN_DST: "dst",
-        BN_DIFF_SRC: "diff_src",
+        BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1",
+        BN_DIFF_DIFF_SRC: "diff_diff_src", BN_DST: "dst", BN_DIFF_SRC: "diff_src",
+        BN_DIFF_DIFF_DST: "diff_diff_dst",
     }
-    coefs = {COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale"}
+    coefs = {
+        COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale",
+        COEF_CROSS: "cross", COEF_BEND: "bend", COEF_OFFSET: "offset",
+    }
     cdef formula_needs needs
     cdef int f
-    formulas = {}
+    formulas, sums = {}, {}
     for f, name in enumerate(_formulas()):
         needs = formula_table[f]
+        sums[name] = needs.sums
         formulas[name] = tuple([
             tuple([names[role] for role in sorted(names) if bits >> role & 1])
             for names, bits in ((operands, needs.reads), (operands, needs.writes),
@@ -36,7 +41,7 @@ def _kernel_interface():
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
-        "sums": MOST_SUMS, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
+        "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
         "paired": tuple([name for name in DTYPE_NAMES
@@ -50,6 +55,7 @@ cdef bn_sums sums_of(double[:, ::1] planes, double[:, ::1] group) except *:
     sums.plane = &planes[0, 0]
     sums.stride = planes.shape[1]
     sums.group = &group[0, 0] if group is not None else NULL
+    sums.count = planes.shape[0] // 2
     return sums
 
 

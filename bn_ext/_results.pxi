@@ -27,3 +27,16 @@ mean, variance : ndarray
     Statistics of each channel, shape (C,); the variance is the biased one, divided by the
     number of elements, which is what `batch_norm_backward` takes.
 """
+
+BatchNormDoubleBackward = namedtuple(
+    "BatchNormDoubleBackward", ("diff_src", "diff_diff_dst", "diff_gamma"), module="bn_ext"
+)
+BatchNormDoubleBackward.__doc__ = """Result of `batch_norm_double_backward`.
+
+Attributes
+----------
+diff_src, diff_diff_dst : ndarray
+    Gradients with respect to ``src`` and ``diff_dst``, in src's shape, dtype and memory order.
+diff_gamma : ndarray
+    Gradient with respect to ``gamma``, shape (C,), in the dtype of the statistics.
+"""

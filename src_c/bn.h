@@ -14,6 +14,8 @@
  *     training   diff_src = gamma*rstd * (dy - (diff_beta/M + xc * rstd*diff_gamma/M))
  *     frozen     diff_src = gamma*rstd * dy
  *
+ * and the gradient of these with respect to src, diff_dst and gamma: operations/double_backward.c.
+ *
  * The caller has checked everything: this side trusts shapes, strides and
  * pointers. What is written must be one of the operands read, or share no byte with any.
  */
@@ -47,12 +49,23 @@ typedef enum { BN_OK, BN_NO_MEMORY } bn_status;
 /* ---- the problem ------------------------------------------------------- */
 
 /* The tensors and the (C,) vectors of a problem, by role. */
-enum { BN_SRC, BN_DIFF_DST, BN_SRC_1, BN_DST, BN_DIFF_SRC, BN_OPERANDS };
+enum {
+    BN_SRC,
+    BN_DIFF_DST,
+    BN_SRC_1,
+    BN_DIFF_DIFF_SRC,
+    BN_DST, /* from here on, what is written */
+    BN_DIFF_SRC,
+    BN_DIFF_DIFF_DST,
+    BN_OPERANDS
+};
 enum {
     BN_MEAN,
     BN_VARIANCE,
     BN_GAMMA,
     BN_BETA,
+    BN_DIFF_DIFF_GAMMA,
+    BN_DIFF_DIFF_BETA,
     BN_DIFF_GAMMA,
     BN_DIFF_BETA,
     BN_RUNNING_MEAN,
@@ -84,9 +97,10 @@ typedef struct {
     int n_outer, n_inner;
     bn_axis outer[BN_MAX_AXES], channel, inner[BN_MAX_AXES];
 
-    bn_vector vector[BN_VECTORS]; /* gamma absent: ones; beta: zeros; a result: not wanted */
+    bn_vector vector[BN_VECTORS]; /* gamma absent: ones; beta and diff_diff_*: zeros; a
+                                      result: not wanted */
     double epsilon;
-    bool training; /* of backward */
+    bool training; /* of backward and double backward */
     bool relu;     /* of forward */
     /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
      * degrees of freedom. */
@@ -98,15 +112,18 @@ typedef struct {
 /* Nothing is written unless BN_OK is returned. A single call gives the same bits as its two halves,
  * reduce and apply, over the same arrays.
  *
- * sums is (2, channels): sum(dy), then sum(dy * xc). */
+ * sums is (BN_SUMS, channels): sum(dy), then sum(dy * xc). */
+enum { BN_SUMS = 2 };
 bn_status bn_backward(const bn_problem *p);
 bn_status bn_backward_reduce(const bn_problem *p, double *sums);
 bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count);
 
-/* stats is (2, channels): mean, then sum(xc * xc). src_1 is added where it has data. */
+/* stats is (BN_SUMS, channels): mean, then sum(xc * xc). src_1 is added where it has data. */
 bn_status bn_training(const bn_problem *p);
 bn_status bn_training_reduce(const bn_problem *p, double *stats);
 bn_status bn_training_apply(const bn_problem *p, const double *stats, double count);
 bn_status bn_inference(const bn_problem *p);
+
+bn_status bn_double_backward(const bn_problem *p);
 
 #endif

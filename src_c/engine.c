@@ -54,8 +54,9 @@ static size_t lay_out_channels(engine *e, char *memory) {
     size_t used = 0;
     const int64_t n = e->plan.channels;
     bn_channels *c = &e->channels;
-    c->coefs = lay_out(memory, &used, COEFS * n, e->plan.number_bytes);
-    c->sums = (bn_sums){lay_out(memory, &used, BN_PLANES * n, sizeof(double)), n, NULL};
+    c->coefs = lay_out(memory, &used, e->plan.coef_planes * n, e->plan.number_bytes);
+    c->sums = (bn_sums){lay_out(memory, &used, e->plan.planes * n, sizeof(double)), n, NULL,
+                        e->plan.sums_count};
     for (int i = 0; i < e->operation->values; i++)
         c->value[i] = lay_out(memory, &used, n, sizeof(double));
     e->partial = lay_out(memory, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0,
@@ -71,12 +72,13 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
         const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
         s->from[pass] = -1;
         s->expanded[pass] =
-            lay_out(memory, &used, COEFS * at_least(columns, ring), plan->number_bytes);
+            lay_out(memory, &used, plan->coef_planes * at_least(columns, ring), plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, &used, MOST_SUMS * columns, plan->number_bytes);
+    s->sums.group = lay_out(memory, &used, plan->sums_count * columns, plan->number_bytes);
+    s->sums.count = plan->sums_count;
     const unsigned gathered = plan->sums && plan->gathers ? plan->needs[SUM]->reads : 0;
     for (int o = 0; o < BN_OPERANDS; o++)
         s->gathered[o] =
@@ -93,7 +95,7 @@ static void start_thread(void *engine_, void *scratch) {
 
 static bn_sums partial_of(const engine *e, int64_t chunk) {
     const int64_t n = e->plan.channels;
-    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL};
+    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL, e->plan.sums_count};
 }
 
 /* Where a sum is Inf or NaN, what it lost has no meaning. */
@@ -121,9 +123,9 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
-    for (int i = 0; plan->planes == BN_PLANES && i < MOST_SUMS; i++) {
+    for (int i = 0; plan->planes > plan->sums_count && i < plan->sums_count; i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *lost = sum + MOST_SUMS * sums.stride;
+        const double *lost = sum + plan->sums_count * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = rounded(sum[c], lost[c]);
     }
@@ -153,7 +155,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
     char *to = s->expanded[pass];
     if (ring)
         to += ring_shift(plan, e->kernels->paired) * plan->number_bytes;
-    for (int i = 0; i < COEFS; i++) {
+    for (int i = 0; takes >> i; i++) {
         const char *plane = channel + i * plan->channels * plan->number_bytes;
         char *at = to + i * stride * plan->number_bytes;
         if (!(takes >> i & 1))
@@ -261,13 +263,13 @@ static void prepare(const engine *e) {
 }
 
 static size_t bytes_of_sums(const engine *e) {
-    return (size_t)(MOST_SUMS * e->plan.channels) * sizeof(double);
+    return (size_t)(e->plan.sums_count * e->plan.channels) * sizeof(double);
 }
 
 /* The sums themselves are a result, so in them too every NaN is the canonical one. */
 static void copy_out(const engine *e, double *sums_out) {
     const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
-    vector_write(&to, 0, MOST_SUMS * e->plan.channels, e->channels.sums.plane);
+    vector_write(&to, 0, e->plan.sums_count * e->plan.channels, e->channels.sums.plane);
 }
 
 static void finish_with(const engine *e, const double *sums_in) {
@@ -317,6 +319,7 @@ static engine engine_of(const bn_call *call) {
     engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
     bn_plan *plan = &e.plan;
     bn_plan_shape(plan, p, operation->formulas);
+    plan->coef_planes = (int)at_least(plan->coef_planes, bn_coef_planes(operation->again));
     const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
     plan->sums = !call->sums_in && (call->sums_out || needed);
     plan->writes = call->writes;

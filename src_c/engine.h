@@ -11,7 +11,7 @@ typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;
     bool writes;           /* are results wanted, or sums alone? */
-    const double *sums_in; /* (MOST_SUMS, channels), of all parts; NULL: they are to be summed */
+    const double *sums_in; /* (sums, channels), of all parts; NULL: they are to be summed */
     double *sums_out;      /* NULL: not wanted */
     double count;          /* elements per channel over all parts, with sums_in */
 } bn_call;

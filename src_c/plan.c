@@ -89,11 +89,16 @@ static int64_t count_of(const bn_axis *axes, int n) {
 void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]) {
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];
     plan->problem = p;
-    for (int pass = 0; pass < PASSES; pass++)
+    plan->coef_planes = 0;
+    for (int pass = 0; pass < PASSES; pass++) {
         plan->needs[pass] = &formula_table[formulas[pass]];
+        const int64_t planes = bn_coef_planes(formulas[pass]);
+        plan->coef_planes = (int)at_least(plan->coef_planes, planes);
+    }
     plan->element_bytes = dtype->element_bytes;
     plan->number_bytes = dtype->number_bytes;
-    plan->planes = dtype->loses ? BN_PLANES : MOST_SUMS;
+    plan->sums_count = plan->needs[SUM]->sums;
+    plan->planes = plan->sums_count * (dtype->loses ? 2 : 1);
     plan->channels = p->channel.size;
     plan->positions = count_of(p->outer, p->n_outer);
     plan->run_length = count_of(p->inner, p->n_inner);

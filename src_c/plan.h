@@ -27,7 +27,9 @@ typedef struct {
     bool far;         /* what is touched exceeds the second-level cache */
 
     int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
+    int sums_count;                      /* of the formula */
     int planes;                          /* of sums: with or without what was lost */
+    int coef_planes;                     /* that the operation's formulas take */
     int64_t channels, positions;
     int64_t run_length; /* elements */
 

@@ -78,7 +78,7 @@ static inline int64_t whole_groups(int64_t n, int64_t each) {
 }
 
 static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
-    return (bn_sums){sums->plane + column, sums->stride, sums->group};
+    return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->count};
 }
 
 /* From the column, or the channel, of this number on. */

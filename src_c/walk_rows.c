@@ -41,7 +41,8 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
      * it only where coefficients fill it anyway, and need not be read for every row. */
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool far = plan->far && !walk->sums; /* what was just summed is near */
-    if (!far || strand == 0 || (meet && COEFS * plan->ring * plan->number_bytes <= SMALL_RING)) {
+    if (!far || strand == 0 ||
+        (meet && plan->coef_planes * plan->ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
         bn_write(walk, span, &walk->coefs[WRITE]);
         return;

@@ -33,14 +33,14 @@ MUTANTS = [
     ("loops.inc", "e.k = 3;", "e.k = 2;", "a row off by one"),
     (
         "loops.inc",
-        "t = NAMED(plus)(t, right);",
-        "t = NAMED(plus)(right, right);",
+        "t = NAMED(plus)(f, t, right);",
+        "t = NAMED(plus)(f, right, right);",
         "half of the tree counted twice",
     ),
     (
         "loops.inc",
-        "            right = NAMED(plus)(right, NAMED(terms_of)(f, e));\n",
-        "        {\n            t = NAMED(plus)(t, right);\n"
+        "            right = NAMED(plus)(f, right, NAMED(terms_of)(f, e));\n",
+        "        {\n            t = NAMED(plus)(f, t, right);\n"
         "            right = NAMED(terms_of)(f, e);\n        }\n",
         "rows summed one after the other, not as a tree",
     ),
@@ -63,6 +63,22 @@ MUTANTS = [
         "gamma dropped",
     ),
     ("formulas.inc", "SCALE * DY", "DY", "gamma dropped, frozen"),
+    ("formulas.inc", "dy * xc, g, g * xc", "dy * xc, g, dy * xc", "a sum of the double backward"),
+    ("formulas.inc", "SLOPE * dy + CROSS * g", "SLOPE * dy - CROSS * g", "a factor's sign"),
+    ("double_backward.c", "3 * both - rest", "2 * both - rest", "a term twice, not three times"),
+    (
+        "double_backward.c",
+        "dy, low[i]);\n        const double g_xc",
+        "0, low[i]);\n        const double g_xc",
+        "the mean's low part not in a sum",
+    ),
+    ("sums.inc", "for (; s < sums->count; s++)", "for (; s < 0; s++)", "an odd sum left out"),
+    (
+        "spans.inc",
+        "strand.data[o] += strand.pitch[o];",
+        "strand.data[o] += 0;",
+        "one strand of two results written four times",
+    ),
     (
         "spans.inc",
         "(-at % VEC_BYTES) / STORED(BYTES);",

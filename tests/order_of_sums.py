@@ -6,10 +6,13 @@ order depends on nothing else. What becomes of one block is bn_ext/_verify/arith
 
 import numpy as np
 
+from bn_ext._verify import formulas
 from bn_ext._verify.arithmetic import expected, folded, stretch_of, sums_expected
-from bn_ext._verify.formulas import COEFS, SUMS
-from bn_ext._verify.values import PLANES, Case
+from bn_ext._verify.formulas import COEFS
+from bn_ext._verify.values import Case
 
+SUMS = formulas.SUMS["gradients"]
+PLANES = 2 * SUMS  # and what each of them lost
 ROWS = 4  # of a block, and strands of a chunk
 SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 33, 129, 128 << 10
 TASKS = 64

@@ -39,7 +39,8 @@ def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
 def _add(case: Case, planes: Array, s: int, term: Array) -> None:
     """A term joins sum `s`; what rounding takes from it, the plane behind the sums."""
     if case.dtype.loses:
-        planes[s], planes[SUMS + s] = two_sum(planes[s], planes[SUMS + s], term)
+        lost = len(planes) // 2 + s
+        planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)
     else:
         planes[s] += term
 
@@ -125,8 +126,8 @@ def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
 
 
 def sums_of_runs(formula: str, parts: list[tuple[Case, int]]) -> Array:
-    """(PLANES,) sums of a channel, given each part of it and its rows."""
-    planes = np.zeros((2 * SUMS, stretch_of(parts[0][0].dtype)))
+    """Sums of a channel, and what each lost, given each part of it and its rows."""
+    planes = np.zeros((2 * SUMS[formula], stretch_of(parts[0][0].dtype)))
     for case, rows in parts:
         planes = folded(formula, replace(case, planes=planes), rows)["sums"]
     found: Array = sums_expected("sum_columns", replace(case, planes=planes), planes)["sums"][:, 0]
@@ -137,15 +138,16 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]]) -> Array:
 
 
 def _add_sums(case: Case, planes: Array, other: Array) -> None:
-    for s in range(SUMS):
+    sums = len(planes) // 2
+    for s in range(sums):
         _add(case, planes, s, other[s])
         if case.dtype.loses:
-            planes[SUMS + s] += other[SUMS + s]
+            planes[sums + s] += other[sums + s]
 
 
 def _sum_columns(case: Case, planes: Array, other: Array) -> None:
     """Into column 0."""
-    columns = planes.shape[1]
+    sums, columns = len(planes) // 2, planes.shape[1]
     padded = np.pad(planes, ((0, 0), (0, -columns % SUBSUMS)))
     subsums = np.zeros((len(planes), SUBSUMS))
     for at in range(0, columns, SUBSUMS):
@@ -153,10 +155,10 @@ def _sum_columns(case: Case, planes: Array, other: Array) -> None:
     while subsums.shape[1] > 1:
         subsums, other_half = np.hsplit(subsums, 2)
         # What was lost before counts first.
-        subsums[SUMS:] += other_half[SUMS:]
-        for s in range(SUMS):
+        subsums[sums:] += other_half[sums:]
+        for s in range(sums):
             _add(case, subsums, s, other_half[s])
-    kept = len(planes) if case.dtype.loses else SUMS
+    kept = len(planes) if case.dtype.loses else sums
     planes[:kept, 0] = subsums[:kept, 0]
 
 

@@ -21,6 +21,8 @@ DIGESTS: dict[str, str] = {
     "float32 training": "7222834f54cf67de",
     "float32 frozen": "6534f30ba57fe86c",
     "float32 forward": "105dd281f4fbcceb",
+    "float32 double training": "91de4ae683d2f3c7",
+    "float32 double frozen": "3e6a9935c5a47d83",
     "float32 large": "5b6aed1b5b6764a3",
     "float32 large forward": "ee0d597900aab60f",
     "float32 seams": "0cf2eef92746733c",
@@ -28,6 +30,8 @@ DIGESTS: dict[str, str] = {
     "float64 training": "81c2408faa302a82",
     "float64 frozen": "4b9555bcb597e518",
     "float64 forward": "b0dcd4f2ac959966",
+    "float64 double training": "6db6619afe019313",
+    "float64 double frozen": "dd7e45a8b7f8886c",
     "float64 large": "1fff436f53e07322",
     "float64 large forward": "231948cfadaa9b6f",
     "float64 seams": "879852d4619f5dec",
@@ -35,6 +39,8 @@ DIGESTS: dict[str, str] = {
     "float16 training": "f1c80cf55e37ed7e",
     "float16 frozen": "cdb57cebcc7913bd",
     "float16 forward": "717823de3ee487c5",
+    "float16 double training": "53e8dd3fd4d7222d",
+    "float16 double frozen": "d56d7fe8579eb498",
     "float16 large": "2bed0fb8c2e6ba0c",
     "float16 large forward": "51ac8a542e72c971",
     "float16 seams": "f901569588e23e8e",
@@ -42,6 +48,8 @@ DIGESTS: dict[str, str] = {
     "bfloat16 training": "dde276e799796375",
     "bfloat16 frozen": "fb1acabf00e9df6d",
     "bfloat16 forward": "7e46a4fda57971aa",
+    "bfloat16 double training": "7f0b100cf97b5ec0",
+    "bfloat16 double frozen": "0a2bf674bdb6b790",
     "bfloat16 large": "a486a63061e72a3b",
     "bfloat16 large forward": "3460e0cda024ca07",
     "bfloat16 seams": "56e83643ef96e8b5",
@@ -60,16 +68,20 @@ def _vectors(dtype: Dtype, channels: int) -> list[Array]:
 def _backward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
     src, diff_dst, layout = problem
     mean, variance, gamma, _ = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
-    # The sums as they are, before anything is rounded to a shorter type.
-    results = [
-        bn_ext.batch_norm_backward_reduce(
-            src, diff_dst, mean, data_format=layout, num_threads=num_threads
-        )
-    ]
+    given = src, diff_dst, mean, abs(variance), gamma
+    options: Any = {"data_format": layout, "num_threads": num_threads}
+    results: list[Array] = []
+    if not mode.startswith("double"):
+        # The sums as they are, before anything is rounded to a shorter type.
+        results.append(bn_ext.batch_norm_backward_reduce(*given[:3], **options))
     if mode in ("training", "frozen"):
         results += bn_ext.batch_norm_backward(
-            src, diff_dst, mean, abs(variance), gamma, epsilon=1e-3, data_format=layout,
-            is_training=mode == "training", num_threads=num_threads,
+            *given, epsilon=1e-3, is_training=mode == "training", **options
+        )
+    elif mode in ("double training", "double frozen"):
+        results += bn_ext.batch_norm_double_backward(
+            *given, diff_dst[::-1], variance, mean, epsilon=1e-3,
+            is_training=mode == "double training", **options,
         )  # fmt: skip
     return results
 
@@ -94,8 +106,9 @@ def _forward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None)
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
     """{"dtype mode": digest} at one level; without bfloat16 if it is unknown.
 
-    The modes are "training" and "frozen" of the backward pass, and "large" and "seams", which are
-    sums alone; and of the forward pass "forward", "large forward" and "seams forward".
+    The modes are "training" and "frozen" of the backward pass, of either also "double", which is
+    the double backward, and "large" and "seams", which are sums alone; and of the forward pass
+    "forward", "large forward" and "seams forward".
     """
     found: dict[str, str] = {}
     before = bn_ext.get_isa()
@@ -108,7 +121,8 @@ def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
                 continue
             sets = (
                 (moderate_problems, {"training": _backward, "frozen": _backward,
-                                     "forward": _forward}),
+                                     "forward": _forward, "double training": _backward,
+                                     "double frozen": _backward}),
                 (large_problems, {"large": _backward, "large forward": _forward}),
                 (seam_problems, {"seams": _backward, "seams forward": _forward}),
             )  # fmt: skip

@@ -19,10 +19,11 @@ __all__ = ["COEFS", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS",
 Kernel = tuple[str, str]
 
 _INTERFACE = _core._kernel_interface()
-#: Names of roles, in the order of the C side; sums that a formula may have.
+#: Names of roles, in the order of the C side.
 OPERANDS: tuple[str, ...] = _INTERFACE["operands"]
 COEFS: tuple[str, ...] = _INTERFACE["coefs"]
-SUMS: int = _INTERFACE["sums"]
+#: How many sums each formula has.
+SUMS: dict[str, int] = _INTERFACE["sums"]
 
 
 def where_positive(gate: Array, values: Array) -> Array:
@@ -46,6 +47,13 @@ TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
     "gradients": lambda x, c: (x.diff_dst, x.diff_dst * (x.src - c.mean)),
     "moments": lambda x, c: moments(x.src - c.mean),
     "scaled moments": lambda x, c: moments(x.src * c.scale - c.mean),
+    "double gradients": lambda x, c: (
+        x.diff_dst,
+        x.diff_dst * (x.src - c.mean),
+        x.diff_diff_src,
+        x.diff_diff_src * (x.src - c.mean),
+        x.diff_dst * x.diff_diff_src,
+    ),
 }
 
 #: What is written, by operand.
@@ -59,6 +67,15 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
     "normalize, add, relu": lambda x, c: {
         "dst": where_positive(normalized(x, c) + x.src_1, normalized(x, c) + x.src_1)
+    },
+    "double backward": lambda x, c: {
+        "diff_src": (c.slope * x.diff_dst + c.cross * x.diff_diff_src)
+        + (c.bend * (x.src - c.mean) + c.offset),
+        "diff_diff_dst": c.scale * x.diff_diff_src + (c.slope * (x.src - c.mean) + c.shift),
+    },
+    "double frozen": lambda x, c: {
+        "diff_src": c.slope * x.diff_dst,
+        "diff_diff_dst": c.scale * x.diff_diff_src + (c.slope * (x.src - c.mean) + c.shift),
     },
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import KERNELS, needs
+from bn_ext._verify.formulas import KERNELS, SUMS, needs
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
@@ -75,7 +75,7 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
     for rows, repeats in shapes:
-        case = case_of(dtype, rows * repeats, most, rng)
+        case = case_of(dtype, rows * repeats, most, rng, SUMS[formula])
         wanted = arithmetic.expected(("sum", formula), case, rows)
         for columns, offset in lengths:
             here = case.with_columns(columns)
@@ -102,7 +102,7 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     shapes = [(1, 1), (1, GROUP), (2, 2), (3, GROUP + 1), (ROWS, 1), (ROWS, 2 * GROUP + 1)]
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
     for rows, repeats in shapes:
-        case = case_of(dtype, rows * repeats, most, rng)
+        case = case_of(dtype, rows * repeats, most, rng, SUMS[formula])
         for turn, (columns, offset) in enumerate(lengths):
             operands = memory.views(case, columns, offset, rows * repeats)
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
@@ -124,7 +124,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     shapes: list[running.Parts] = [((ROWS, 2),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
     for parts in shapes:
         each = sum(rows * repeats for rows, repeats in parts)
-        case = case_of(dtype, channels * each, most, rng)
+        case = case_of(dtype, channels * each, most, rng, SUMS[formula])
         memory = Memory(dtype, channels * each, most)
         for columns, offset in lengths:
             operands = memory.views(case, columns, offset, channels * each)
@@ -188,10 +188,11 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
 
 def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check all lengths; return the number of runs."""
-    lengths = range(1, 4 * REGISTER // 8 + 1)
-    for columns in lengths:
-        case = case_of(dtype, 1, columns, rng)
-        other = some_sums(columns, rng)
+    sizes = [(sums, columns) for sums in sorted({*SUMS.values()} - {0})
+             for columns in range(1, 4 * REGISTER // 8 + 1)]  # fmt: skip
+    for sums, columns in sizes:
+        case = case_of(dtype, 1, columns, rng, sums)
+        other = some_sums(sums, columns, rng)
         wanted = arithmetic.sums_expected(kernel, case, other)
         # Room behind, as scratch has it; it must stay as it was.
         here = case.with_columns(columns)
@@ -200,7 +201,7 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
         if kernel == "sum_columns":
             here = replace(here, planes=into)
         _demand_sums(here, wanted, columns, f"{isa} {kernel}_{dtype.name}: {columns} columns")
-    return len(lengths)
+    return len(sizes)
 
 
 def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:

@@ -10,18 +10,19 @@ from bn_ext._bench.timing import shortest
 from bn_ext._verify import running
 from bn_ext._verify.arithmetic import GROUP, ROWS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, Kernel, needs
-from bn_ext._verify.values import PLANES, Case, padded
+from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, SUMS, Kernel, needs
+from bn_ext._verify.values import Case, padded
 
 __all__ = ["TIMED", "speed", "speeds"]
 
+_MANY = 4
 #: (kernel, uniform) that are worth timing by themselves: where coefficients that differ from
 #: column to column are most of what is read beside the operands, both ways.
 TIMED = [
     (kernel, uniform)
     for kernel in KERNELS
     for uniform in (False, True)
-    if not uniform or (kernel[0] == "write" and set(needs(kernel)[2]) == set(COEFS))
+    if not uniform or (kernel[0] == "write" and len(needs(kernel)[2]) >= _MANY)
 ]
 _COLUMNS = 128
 #: Calls from one reading of the clock to the next.
@@ -53,7 +54,7 @@ def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float 
         dtype,
         operands,
         np.full((len(COEFS), _COLUMNS), 0.1, dtype.number),
-        padded(np.zeros((PLANES, _COLUMNS))),
+        padded(np.zeros((2 * SUMS[formula], _COLUMNS))),
     )
     span = running.Span("one for all" if uniform else "as a ring", _COLUMNS, 0)
 

@@ -6,14 +6,12 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, INPUTS, SUMS
+from bn_ext._verify.formulas import COEFS, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "some_sums", "values"]
 
 #: Columns behind the last one to which a kernel may add zeros.
 PAD: int = _core._kernel_interface()["pad"]
-#: Each sum, and what rounding took from each.
-PLANES = 2 * SUMS
 
 
 def padded(columns: Array) -> Array:
@@ -25,7 +23,8 @@ def padded(columns: Array) -> Array:
 class Case:
     """What kernels read: (rows, columns) bits by operand, coefficients, sums so far.
 
-    coefs is (COEFS, columns) in the arithmetic type, planes (PLANES, columns) doubles.
+    coefs is (COEFS, columns) in the arithmetic type, planes (2 x sums, columns) doubles: each sum,
+    then what rounding took from each.
     """
 
     dtype: Dtype
@@ -67,18 +66,18 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
     return found
 
 
-def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Case:
-    """Values of every kind for every operand that any formula reads."""
+def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:
+    """Values of every kind for every operand that any formula reads, and so many sums so far."""
     return Case(
         dtype,
         {name: values(dtype, rows, columns, rng) for name in INPUTS},
         values(dtype.computed, len(COEFS), columns, rng).view(dtype.number),
-        rng.standard_normal((PLANES, columns)),
+        rng.standard_normal((2 * sums, columns)),
     )
 
 
-def some_sums(columns: int, rng: np.random.Generator) -> Array:
-    """(PLANES, columns) doubles of many magnitudes."""
-    shape = PLANES, columns
+def some_sums(sums: int, columns: int, rng: np.random.Generator) -> Array:
+    """(2 x sums, columns) doubles of many magnitudes."""
+    shape = 2 * sums, columns
     found: Array = rng.standard_normal(shape) * np.exp2(rng.integers(-30, 31, shape))
     return found

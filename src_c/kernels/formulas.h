@@ -14,14 +14,17 @@
 #define SUM_FORMULAS(F, x)                                                                         \
     F(x, GRADIENTS)                                                                                \
     F(x, MOMENTS)                                                                                  \
-    F(x, SCALED_MOMENTS)
+    F(x, SCALED_MOMENTS)                                                                           \
+    F(x, DOUBLE_GRADIENTS)
 #define WRITE_FORMULAS(F, x)                                                                       \
     F(x, BACKWARD)                                                                                 \
     F(x, FROZEN)                                                                                   \
     F(x, NORMALIZE)                                                                                \
     F(x, NORMALIZE_RELU)                                                                           \
     F(x, NORMALIZE_ADD)                                                                            \
-    F(x, NORMALIZE_ADD_RELU)
+    F(x, NORMALIZE_ADD_RELU)                                                                       \
+    F(x, DOUBLE_BACKWARD)                                                                          \
+    F(x, DOUBLE_FROZEN)
 
 #define ENUMERATED(x, formula) formula,
 typedef enum {
@@ -33,10 +36,10 @@ typedef enum {
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
 /* Coefficients: of each, every channel has one number, of the arithmetic type. */
-enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEFS };
+enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS };
 
 /* Sums of a formula, at most. */
-enum { MOST_SUMS = 2 };
+enum { MOST_SUMS = 5 };
 
 #define OPERAND(role) (1u << BN_##role)
 #define COEF(role)    (1u << COEF_##role)
@@ -62,7 +65,26 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NORMALIZE_ADD] = NORMALIZES("normalize, add", OPERAND(SRC_1)),
     [NORMALIZE_ADD_RELU] = NORMALIZES("normalize, add, relu", OPERAND(SRC_1)),
 #undef NORMALIZES
+#define GIVEN_TWICE (OPERAND(SRC) | OPERAND(DIFF_DST) | OPERAND(DIFF_DIFF_SRC))
+#define BOTH_SECOND (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
+    [DOUBLE_GRADIENTS] = {"double gradients", GIVEN_TWICE, 0, COEF(MEAN), 5},
+    [DOUBLE_BACKWARD] = {"double backward", GIVEN_TWICE, BOTH_SECOND,
+                         COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE) | COEF(CROSS) |
+                             COEF(BEND) | COEF(OFFSET),
+                         0},
+    [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND,
+                       COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE), 0},
+#undef GIVEN_TWICE
+#undef BOTH_SECOND
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
+
+/* Planes that hold the coefficients a formula takes: up to the last of them. */
+static inline int bn_coef_planes(formula f) {
+    int planes = 0;
+    while (formula_table[f].takes >> planes)
+        planes++;
+    return planes;
+}
 
 #endif

@@ -54,7 +54,7 @@ typedef struct {
 /* Numbers of a ring behind its period: those of a step, four units of 32. */
 enum { BN_RING_PAD = 128 };
 
-/* Coefficients: COEFS planes of `stride` numbers each, in the arithmetic type (double for BN_F64,
+/* Coefficients: planes of `stride` numbers each, in the arithmetic type (double for BN_F64,
  * float for the others). What sums takes them by columns. What writes takes any layout, but not by
  * columns where the dtype is paired. */
 typedef enum {
@@ -69,18 +69,19 @@ typedef struct {
     bn_layout layout;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles each: MOST_SUMS planes of sums and, behind them,
- * as many of what rounding took from those (BN_F64 alone: the other types sum floats in doubles
- * and lose nothing that matters). `group` is a kernel's own: as many planes of sums in numbers,
- * `stride` apart, with room for two units more than the columns. BN_PAD: columns behind the last
- * that kernels may add zeros to: more than those of a unit, 32 at most (a register of 64 bytes,
- * elements of two). */
-enum { BN_PLANES = 2 * MOST_SUMS, BN_PAD = 64 };
+/* Sums by columns, in planes of `stride` doubles each: `count` planes of sums, which are those of
+ * the formula, and, behind them, as many of what rounding took from those (BN_F64 alone: the other
+ * types sum floats in doubles and lose nothing that matters). `group` is a kernel's own: as many
+ * planes of sums in numbers, `stride` apart, with room for two units more than the columns. BN_PAD:
+ * columns behind the last that kernels may add zeros to: more than those of a unit, 32 at most (a
+ * register of 64 bytes, elements of two). */
+enum { BN_PAD = 64 };
 
 typedef struct {
     double *plane;
     int64_t stride;
     void *group;
+    int count;
 } bn_sums;
 
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);

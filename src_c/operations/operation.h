@@ -13,7 +13,7 @@ typedef struct {
     int64_t channels;
     double count;               /* elements per channel, over all parts */
     bool summed;                /* by this call */
-    char *coefs;                /* COEFS planes of numbers of the arithmetic type */
+    char *coefs;                /* planes of numbers of the arithmetic type */
     bn_sums sums;               /* a column per channel */
     double *value[MOST_VALUES]; /* the operation's own, (channels,) each */
 } bn_channels;
@@ -25,7 +25,7 @@ typedef struct {
     bool writes_need_sums;
     unsigned vectors;  /* that it writes, as bits */
     double of_nothing; /* what these hold of a problem without elements */
-    int values;        /* that it keeps per channel */
+    int values;        /* that it keeps per channel; one at least */
 
     /* Set the coefficients that need no sums: those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);

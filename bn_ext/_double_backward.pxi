@@ -1,0 +1,101 @@
+"""The gradient of the backward pass. Included by _core.pyx."""
+
+
+def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src,
+                               diff_diff_gamma=None, diff_diff_beta=None, *, epsilon,
+                               data_format="NXC", is_training=True, out=None, num_threads=None):
+    """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
+
+    With ``loss`` a function of the three results of `batch_norm_backward`, of which
+    ``diff_diff_src``, ``diff_diff_gamma`` and ``diff_diff_beta`` are its derivatives with respect
+    to each, this gives the derivatives of ``loss`` with respect to src, diff_dst and gamma. For
+    each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
+    ``rstd = 1 / sqrt(variance + epsilon)``, ``xhat = (src - mean) * rstd`` and ``avg(...)`` the
+    mean over the M elements::
+
+        # training
+        away(u)       = u - avg(u) - xhat * avg(u*xhat)
+        bent          = avg(g)*avg(dy) - avg(g*dy) + 3*avg(dy*xhat)*avg(g*xhat)
+        diff_src      = gamma*rstd**2 * (xhat*bent + avg(g*xhat) * (avg(dy) - dy)
+                                         + avg(dy*xhat) * (avg(g) - g))
+                        + diff_diff_gamma*rstd * away(dy)
+        diff_diff_dst = gamma*rstd * away(g) + diff_diff_gamma*xhat + diff_diff_beta
+        diff_gamma    = rstd * sum(g * away(dy))
+
+        # frozen
+        diff_src      = diff_diff_gamma*rstd * dy
+        diff_diff_dst = gamma*rstd * g + diff_diff_gamma*xhat + diff_diff_beta
+        diff_gamma    = rstd * sum(g * dy)
+
+    Parameters
+    ----------
+    src, diff_dst, mean, variance
+        As for `batch_norm_backward`; of training, mean and variance are those of src itself, and
+        what they do to the result is in it.
+    gamma : array, shape (C,), or None
+        The scale, in mean's dtype. None means ones.
+    diff_diff_src : array
+        Gradient with respect to diff_src, with src's shape and dtype.
+    diff_diff_gamma, diff_diff_beta : array, shape (C,), optional
+        Gradients with respect to diff_gamma and diff_beta, in mean's dtype. None means zeros.
+    epsilon, data_format, is_training, num_threads
+        As for `batch_norm_backward`.
+    out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
+        Arrays to write to; any of them may be None. ``diff_src`` may be exactly src, diff_dst or
+        diff_diff_src, and so may ``diff_diff_dst``, but not the same one; no other shared memory
+        is accepted.
+
+    Returns
+    -------
+    BatchNormDoubleBackward
+        Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
+        diff_gamma (shape (C,), mean's dtype). Arrays passed in `out` are themselves returned.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`.
+
+    Notes
+    -----
+    If an error is raised, nothing has been written.
+
+    src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
+    which are written together; with frozen statistics they are read once in all. Arrays are copied
+    in the same cases as by `batch_norm_backward`, and bits depend on no more.
+
+    A vector that is absent gives the bits of zeros: where src or diff_dst is infinite, what it is
+    multiplied by is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
+
+    Examples
+    --------
+    The penalty ``sum(diff_src**2)`` of a gradient, and where it leads:
+
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> diff_dst = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]])
+    >>> mean, variance, gamma = src.mean(axis=0), src.var(axis=0), np.ones(2)
+    >>> grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1.0)
+    >>> second = bn_ext.batch_norm_double_backward(
+    ...     src, diff_dst, mean, variance, gamma, 2 * grads.diff_src, epsilon=1.0)
+    >>> second.diff_gamma.round(6)
+    array([0.416   , 0.000917])
+
+    The penalty is quadratic in diff_dst and in gamma, so each leads to twice the penalty:
+
+    >>> penalty = (grads.diff_src**2).sum(axis=0)
+    >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)
+    True
+    >>> np.allclose(gamma * second.diff_gamma, 2 * penalty)
+    True
+    """
+    cdef Call c
+    begin(&c, DOUBLE_BACKWARD)
+    try:
+        c.problem.training = as_flag(is_training, "is_training")
+        convert_data(&c, src, diff_dst, mean, data_format, num_threads)
+        convert_statistics(&c, variance, gamma, epsilon)
+        convert_second(&c, diff_diff_src, diff_diff_gamma, diff_diff_beta)
+        return call(&c, convert_out(&c, out))
+    finally:
+        end(&c)

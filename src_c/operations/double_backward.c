@@ -1,0 +1,150 @@
+/* double_backward.c: the gradient of batch normalization backward, once per channel. With dy =
+ * diff_dst, g = diff_diff_src, xhat = xc * rstd, and means over the M elements in brackets,
+ *
+ *     training  bent          = [g][dy] - [g dy] + 3 [dy xhat] [g xhat]
+ *               diff_src      = gamma*rstd^2 * (xhat*bent + [g xhat] * ([dy] - dy)
+ *                                                         + [dy xhat] * ([g] - g))
+ *                             + diff_diff_gamma*rstd * (dy - [dy] - xhat*[dy xhat])
+ *               diff_diff_dst = gamma*rstd * (g - [g] - xhat*[g xhat])
+ *                             + diff_diff_gamma*xhat + diff_diff_beta
+ *               diff_gamma    = M*rstd * ([g dy] - [g][dy] - [g xhat] [dy xhat])
+ *
+ *     frozen    diff_src      = diff_diff_gamma*rstd * dy
+ *               diff_diff_dst = gamma*rstd * g + diff_diff_gamma*xhat + diff_diff_beta
+ *               diff_gamma    = M*rstd * [g dy]
+ *
+ * which are linear in dy, g and xc: kernels take the factors of each. What xc is in diff_diff_dst,
+ * dy is in diff_src, since both are the mixed derivative of one function: so they share a factor.
+ *
+ *     diff_src      = slope*dy + cross*g + bend*xc + offset
+ *     diff_diff_dst = scale*g + slope*xc + shift
+ *
+ * Factors are computed in doubles, of double data too: what they lose is little next to what sums
+ * of products have lost before (docs/numerics.md).
+ */
+#include <string.h>
+
+#include "engine.h"
+#include "operations/coefs.h"
+
+/* Values that are kept per channel. MEAN_LOW: what the mean has beyond the arithmetic type. */
+enum { RSTD, RSTD_LOW, MEAN_LOW, SCALE, DIFF_DIFF_GAMMA, TO_CONVERT, VALUES };
+_Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
+
+/* Sums, in the order of formulas.inc; then the coefficients that they become. */
+enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
+static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEND, COEF_OFFSET};
+enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };
+
+static double *plane_of(const bn_channels *c, int sum, int64_t from) {
+    return c->sums.plane + sum * c->sums.stride + from;
+}
+
+/* Zeros where the vector is absent. */
+static void read_or_zeros(const bn_channels *c, int vector, int64_t from, int64_t n, double *to) {
+    const bn_vector *v = &c->problem->vector[vector];
+    if (v->data)
+        vector_read(v, from, n, to);
+    else
+        memset(to, 0, (size_t)n * sizeof *to);
+}
+
+static void prepare_sums(const bn_channels *c) {
+    double *mean = c->value[TO_CONVERT], *low = c->value[MEAN_LOW];
+    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+    for (int64_t i = 0; i < c->channels; i++) {
+        const double rest = in_doubles(c) ? 0 : mean[i] - (double)(float)mean[i];
+        low[i] = isfinite(rest) ? rest : 0;
+    }
+}
+
+static void prepare_results(const bn_channels *c) {
+    const bn_problem *p = c->problem;
+    const int64_t n = c->channels;
+    vector_read(&p->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
+    vector_read(&p->vector[BN_GAMMA], 0, n, c->value[SCALE]);
+    bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], c->value[SCALE]);
+    bn_set_coefs(c, COEF_SCALE, 0, n, c->value[SCALE]);
+    read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
+}
+
+/* A coefficient times xc is one about the mean's high part, and this much. */
+static double about_low(double coef, double low) {
+    return low == 0 ? 0 : -coef * low;
+}
+
+static void prepare_frozen(const bn_channels *c) {
+    prepare_results(c);
+    const double *rstd = c->value[RSTD], *low = c->value[MEAN_LOW];
+    double *slope = c->value[DIFF_DIFF_GAMMA], *shift = c->value[TO_CONVERT];
+    read_or_zeros(c, BN_DIFF_DIFF_BETA, 0, c->channels, shift);
+    for (int64_t i = 0; i < c->channels; i++) {
+        slope[i] *= rstd[i];
+        shift[i] += about_low(slope[i], low[i]);
+    }
+    bn_set_coefs(c, COEF_SLOPE, 0, c->channels, slope);
+    bn_set_coefs(c, COEF_SHIFT, 0, c->channels, shift);
+}
+
+static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
+    const double *rstd = c->value[RSTD] + from, *sum = plane_of(c, SUM_DY_G, from);
+    double *diff_gamma = c->value[TO_CONVERT] + from;
+    for (int64_t i = 0; i < n; i++)
+        diff_gamma[i] = rstd[i] * sum[i];
+    vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
+}
+
+static void finish(const bn_channels *c, int64_t from, int64_t n) {
+    const double m = c->count;
+    const double *rstd = c->value[RSTD] + from, *scale = c->value[SCALE] + from;
+    const double *low = c->value[MEAN_LOW] + from, *dd_gamma = c->value[DIFF_DIFF_GAMMA] + from;
+    double *value = c->value[TO_CONVERT] + from;
+    double *plane[COEFS_FROM_SUMS];
+    for (int s = 0; s < COEFS_FROM_SUMS; s++)
+        plane[s] = plane_of(c, s, from);
+    read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, value);
+    for (int64_t i = 0; i < n; i++) {
+        const double r = rstd[i], dy = plane[SUM_DY][i] / m, g = plane[SUM_G][i] / m;
+        const double dy_xc = plane[SUM_DY_XC][i] / m + about_low(dy, low[i]);
+        const double g_xc = plane[SUM_G_XC][i] / m + about_low(g, low[i]);
+        const double dy_xhat = r * dy_xc, g_xhat = r * g_xc;
+        const double rest = plane[SUM_DY_G][i] / m - g * dy, both = dy_xhat * g_xhat;
+        const double slope = r * (dd_gamma[i] - scale[i] * g_xhat);
+        const double cross = r * (-scale[i] * dy_xhat);
+        const double bend = r * (r * (scale[i] * (3 * both - rest) - dd_gamma[i] * dy_xhat));
+        plane[0][i] = value[i] - scale[i] * g + about_low(slope, low[i]);
+        plane[1][i] = slope;
+        plane[2][i] = cross;
+        plane[3][i] = bend;
+        plane[4][i] = about_low(bend, low[i]) - (slope * dy + cross * g);
+        value[i] = m * (r * (rest - both));
+    }
+    for (int s = 0; s < COEFS_FROM_SUMS; s++)
+        bn_set_coefs(c, coef_of_plane[s], from, n, plane[s]);
+    vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, value);
+}
+
+/* ---- the operations, and the entry -------------------------------------- */
+
+static const bn_operation training = {
+    .formulas = {DOUBLE_GRADIENTS, DOUBLE_BACKWARD},
+    .writes_need_sums = true,
+    .vectors = 1u << BN_DIFF_GAMMA,
+    .values = VALUES,
+    .prepare = {prepare_sums, prepare_results},
+    .finish = finish,
+};
+
+static const bn_operation frozen = {
+    .formulas = {DOUBLE_GRADIENTS, DOUBLE_FROZEN},
+    .writes_need_sums = false,
+    .vectors = 1u << BN_DIFF_GAMMA,
+    .values = VALUES,
+    .prepare = {prepare_sums, prepare_frozen},
+    .finish = finish_frozen,
+};
+
+bn_status bn_double_backward(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, p->training ? &training : &frozen, .writes = true});
+}

@@ -1,0 +1,422 @@
+"""The double backward: the gradient of the gradient, near the exact one and with the same bits.
+
+The reference is held against differences of itself in test_formulas.py, and the package against
+differences of its own backward pass here.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import reference
+from bounds import Error, distance, smallest
+from cases import (
+    DTYPES,
+    EPSILON,
+    FORMATS,
+    INPUTS,
+    Problem,
+    all_bits,
+    arithmetic,
+    bits,
+    dtype,
+    half_ulp,
+    memory_order,
+    placed,
+    shape,
+    unit,
+)
+
+import bn_ext
+from bn_ext import _core
+
+pytestmark = pytest.mark.quick
+
+NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+READ = ["src", "diff_dst", "diff_diff_src"]
+RESULTS = list(bn_ext.BatchNormDoubleBackward._fields)
+#: Roundings between exact operands and any result: docs/numerics.md counts them.
+SECOND = {"float32": 30, "float64": 48}
+#: data_format, N, C, X: each form, with remainders; several chunks, tiles and groups.
+SHAPES = [
+    ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),
+    ("NCX", 1, 3, 50), ("NCX", 37, 6, 9), ("NCX", 9, 3, 144), ("NCX", 2, 3, 1500),
+    ("NCX", 1, 2, 20000),
+]  # fmt: skip
+
+
+def problem(rng, dims, data_format, data="float32", vector=None, **options):
+    """Arguments of the function, by name."""
+    p = Problem(rng, dims, data_format, data, vector, **options)
+    channels = len(p.mean)
+    p.diff_diff_src = rng.standard_normal(dims, np.float32).astype(p.src.dtype)
+    p.diff_diff_gamma = rng.standard_normal(channels).astype(p.mean.dtype)
+    p.diff_diff_beta = rng.standard_normal(channels).astype(p.mean.dtype)
+    return p
+
+
+def run(p, **changed):
+    given = {name: getattr(p, name) for name in NAMES}
+    options = {"epsilon": EPSILON, "data_format": p.data_format}
+    return bn_ext.batch_norm_double_backward(**{**given, **options, **changed})
+
+
+def exact(p, is_training=True, **changed):
+    given = {name: getattr(p, name) for name in NAMES}
+    return reference.batch_norm_double_backward(
+        **{**given, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
+        wide=np.longdouble,
+    )  # fmt: skip
+
+
+def second_errors(found, want, data, vector):
+    """{result: Error}, as bounds.errors has them of the gradient."""
+    computed = arithmetic(data)
+    u, least = np.longdouble(unit(computed)), smallest(data)
+    kinds = [data if dtype(data).itemsize == 2 else None] * 2 + [vector]
+    return {
+        name: Error(
+            distance(getattr(found, name), true),
+            half_ulp(true, kind) if kind else 0 * terms,
+            SECOND[computed] * (u * terms + least),
+        )
+        for name, true, terms, kind in zip(RESULTS, want[:3], want[3:], kinds, strict=True)
+    }
+
+
+def assert_within_bounds(found, want, data, vector):
+    for name, error in second_errors(found, want, data, vector).items():
+        assert error.holds(), (name, float(np.max(error.share())))
+
+
+# ---- values -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize("dims", SHAPES, ids=str)
+def test_near_the_exact_one(rng, dims, data, vector, is_training):
+    data_format, *sizes = dims
+    for ratio, statistics in ((0, "batch"), (3, "given")):
+        p = problem(
+            rng, shape(*sizes, data_format), data_format, data, vector, ratio=ratio,
+            statistics=statistics,
+        )  # fmt: skip
+        found, want = run(p, is_training=is_training), exact(p, is_training)
+        assert [a.dtype for a in found] == [p.src.dtype, p.src.dtype, p.mean.dtype]
+        assert [a.shape for a in found] == [p.src.shape, p.src.shape, p.mean.shape]
+        assert_within_bounds(found, want, data, vector)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_every_residue(rng, data_format, is_training):
+    """Remainder loops: every C and every X modulo 64."""
+    for residue in range(1, 65):
+        data, vector = DTYPES[residue % len(DTYPES)]
+        for c, x in ((residue, 5), (3, residue)):
+            p = problem(rng, shape(9, c, x, data_format), data_format, data, vector)
+            found, want = run(p, is_training=is_training), exact(p, is_training)
+            assert_within_bounds(found, want, data, vector)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("absent", ["gamma", "diff_diff_gamma", "diff_diff_beta"])
+def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
+    p = problem(rng, (50, 3, 9), "NXC")
+    value = 1 if absent == "gamma" else 0
+    instead = {absent: np.full_like(p.mean, value)}
+    got = run(p, is_training=is_training, **{absent: None})
+    assert all_bits(got) == all_bits(run(p, is_training=is_training, **instead))
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_it_is_the_derivative_of_the_backward_pass(rng, data_format, is_training):
+    """Differences of the fourth order, in float64; training recomputes the statistics of src."""
+    p = problem(rng, shape(5, 4, 6, data_format), data_format, "float64", statistics="batch")
+    axes = tuple(axis for axis in range(3) if axis != p.axis % 3)
+    incoming = p.diff_diff_src, p.diff_diff_gamma, p.diff_diff_beta
+
+    def loss(src=p.src, diff_dst=p.diff_dst, gamma=p.gamma):
+        mean, variance = p.mean, p.variance
+        if is_training:
+            mean, variance = src.mean(axis=axes), src.var(axis=axes)
+        grads = bn_ext.batch_norm_backward(
+            src, diff_dst, mean, variance, gamma, epsilon=EPSILON, data_format=data_format,
+            is_training=is_training,
+        )  # fmt: skip
+        return sum((a * b).sum() for a, b in zip(incoming, grads, strict=True))
+
+    found = run(p, is_training=is_training)
+    step = 2.0**-10
+    for name, grad in zip(("src", "diff_dst", "gamma"), found, strict=True):
+        at, direction = getattr(p, name), rng.standard_normal(grad.shape)
+        one, two = (
+            loss(**{name: at + k * step * direction}) - loss(**{name: at - k * step * direction})
+            for k in (1, 2)
+        )
+        slope = (8 * one - two) / (12 * step)
+        assert abs(slope - (grad * direction).sum()) < 1e-8, name
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_mean_of_more_digits_than_the_data(rng, is_training):
+    """What a float64 mean has beyond float32 counts: here a hundredth of the deviation."""
+    p = problem(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
+    assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
+    found, want = run(p, is_training=is_training), exact(p, is_training)
+    assert_within_bounds(found, want, "float32", "float64")
+
+
+# ---- edges --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_one_element_in_each_channel(rng, is_training):
+    for data, vector in DTYPES:
+        p = problem(rng, (1, 7), "NXC", data, vector)
+        assert_within_bounds(run(p, is_training=is_training), exact(p, is_training), data, vector)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("dims", [(0, 3, 4), (4, 0, 3), (4, 3, 0)])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_empty(rng, data_format, dims, is_training):
+    p = problem(rng, dims, data_format)
+    found = run(p, is_training=is_training)
+    assert found.diff_src.shape == found.diff_diff_dst.shape == dims
+    assert found.diff_gamma.tobytes() == bytes(4 * dims[p.axis])
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_nan_stays_in_its_channel(rng, name):
+    p = problem(rng, (9, 5, 4), "NXC")
+    want = run(p)
+    getattr(p, name)[2, 3, 1] = np.nan
+    found = run(p)
+    others = [0, 2, 3]
+    for result, got, before in zip(RESULTS, found, want, strict=True):
+        # diff_dst is not in what is the derivative with respect to it.
+        assert np.isnan(got[..., 1]).all() == ((name, result) != ("diff_dst", "diff_diff_dst"))
+        assert bits(got[..., others]) == bits(before[..., others])
+        assert set(got[np.isnan(got)].view(np.uint32)) <= {0x7FC00000}
+
+
+@pytest.mark.parametrize(("name", "result"), [("diff_dst", 0), ("src", 1), ("diff_diff_src", 1)])
+def test_frozen_keeps_a_nan_in_its_element(rng, name, result):
+    """And in diff_gamma, unless it is src's."""
+    p = problem(rng, (9, 5, 4), "NXC")
+    want = run(p, is_training=False)
+    getattr(p, name)[2, 3, 1] = np.nan
+    found = run(p, is_training=False)
+    for k, (got, before) in enumerate(zip(found, want, strict=True)):
+        wrong = np.isnan(got)
+        assert bits(got[~wrong]) == bits(before[~wrong])
+        if k == result:
+            assert wrong.sum() == 1
+            assert wrong[2, 3, 1]
+        else:
+            assert wrong.sum() == (k == 2 and name != "src")
+
+
+def test_variances_without_a_root(rng):
+    """IEEE arithmetic, no error: as the backward pass."""
+    p = problem(rng, (6, 4), "NXC")
+    p.variance[:] = [-1, np.inf, np.nan, 1]
+    found = run(p)
+    for got in found:
+        assert np.isnan(got[..., [0, 2]]).all()
+        assert np.isfinite(got[..., 3]).all()
+    assert not found.diff_src[:, 1].any()
+    assert not found.diff_gamma[1]
+
+
+# ---- bits ---------------------------------------------------------------------------
+
+
+FORMS = [("NXC", 300, 40, 1), ("NXC", 50, 3, 9), ("NCX", 40, 6, 9), ("NCX", 9, 3, 900),
+         ("NCX", 2, 3, 9000)]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("dims", FORMS, ids=str)
+def test_levels_threads_and_caches_decide_no_bit(rng, dims, is_training):
+    data_format, *sizes = dims
+    for types in DTYPES:
+        p = problem(rng, shape(*sizes, data_format), data_format, *types)
+        found = set()
+        for isa, threads, caches in (
+            *itertools.product(bn_ext.available_isas(), (1, 2, 16), [(1, 1), (1 << 40, 1 << 40)]),
+            (bn_ext.get_isa(), 3, (1 << 18, 1)),
+        ):
+            _core._use_isa(isa)
+            _core._set_cache_sizes(*caches)
+            found.add(tuple(all_bits(run(p, is_training=is_training, num_threads=threads))))
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_places_decide_no_bit(rng, data_format, channels_last, is_training):
+    """Gaps, strides of either sign, copies of what lies in another order, outputs anywhere."""
+    for data, vector in DTYPES:
+        p = problem(rng, shape(11, 6, 70, data_format), data_format, data, vector)
+        order = memory_order(3, p.axis, channels_last)
+        other = memory_order(3, p.axis, not channels_last)
+        lain = {name: placed(getattr(p, name), order=order) for name in READ}
+        want = all_bits(run(p, is_training=is_training, **lain))
+        for k, how in enumerate(["gaps", "backwards", "spread"]):
+            moved = {
+                "src": placed(p.src, how, k, order),
+                "diff_dst": placed(p.diff_dst, "contiguous", 4, [order, other][k % 2]),
+                "diff_diff_src": placed(p.diff_diff_src, ["spread", "gaps"][k % 2], 1, order),
+            }
+            outs = (
+                placed(p.src, "gaps", 2, order),
+                placed(p.src, "contiguous", 6, [other, order][k % 2]),
+                np.empty_like(p.mean),
+            )
+            found = run(p, is_training=is_training, **moved, out=outs)
+            assert all(got is out for got, out in zip(found, outs, strict=True))
+            assert all_bits(found) == want
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("over", [*itertools.permutations(READ, 2), *((r, None) for r in READ)])
+@pytest.mark.parametrize("dims", FORMS, ids=str)
+def test_in_place(rng, dims, over, is_training):
+    """Each result over another operand."""
+    data_format, *sizes = dims
+    for data in ("float32", "bfloat16"):
+        p = problem(rng, shape(*sizes, data_format), data_format, data)
+        want = all_bits(run(p, is_training=is_training))
+        outs = tuple(getattr(p, name) if name else None for name in over)
+        found = run(p, is_training=is_training, out=(*outs, None))
+        assert all(got is out for got, out in zip(found, outs, strict=False) if out is not None)
+        assert all_bits(found) == want
+
+
+def test_operands_may_be_one_array(rng):
+    p = problem(rng, (30, 6), "NXC")
+    want = all_bits(run(p, diff_dst=p.src.copy(), diff_diff_src=p.src.copy()))
+    assert all_bits(run(p, diff_dst=p.src, diff_diff_src=p.src)) == want
+    together = p.src.copy()
+    out = (None, together, None)
+    found = run(p, src=together, diff_dst=together, diff_diff_src=together, out=out)
+    assert all_bits(found) == want
+
+
+# ---- what is refused ------------------------------------------------------------------
+
+
+def refused(kind, message, p, **changed):
+    """It raises this, and writes nothing."""
+    outs = [np.full_like(p.src, 7), np.full_like(p.src, 7), np.full_like(p.mean, 7)]
+    given = {"out": tuple(outs), **changed}
+    written = [a for a in (*outs, *(getattr(p, name) for name in NAMES))]
+    before = [bits(a) for a in written]
+    with pytest.raises(kind, match=message):
+        run(p, **given)
+    assert [bits(a) for a in written] == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_shape(rng, name):
+    p = problem(rng, (6, 4, 5), "NXC")
+    if name != "src":
+        refused(ValueError, f"^{name}: expected shape", p, **{name: getattr(p, name)[:-1]})
+    refused(ValueError, "expected", p, **{name: np.float32([1])})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_dtype(rng, name):
+    p = problem(rng, (6, 4, 5), "NXC")
+    wrong = getattr(p, name).astype(np.int32)
+    refused(TypeError, f"^{name}: expected ", p, **{name: wrong})
+    if name in READ[1:]:
+        wrong = getattr(p, name).astype(np.float64)
+        refused(TypeError, f"^{name}: expected float32, like src, got float64", p, **{name: wrong})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("mean", *READ)])
+def test_vectors_of_two_dtypes(rng, name):
+    p = problem(rng, (6, 5), "NXC", "float16", "float32")
+    wrong = getattr(p, name).astype(np.float16)
+    refused(TypeError, f"^{name}: expected float32, like mean, got float16", p, **{name: wrong})
+
+
+@pytest.mark.parametrize("thing", [None, 1.0, "abc", object()])
+@pytest.mark.parametrize("name", READ)
+def test_no_array(rng, name, thing):
+    p = problem(rng, (6, 5), "NXC")
+    refused(TypeError, f"^{name}: expected an array, got", p, **{name: thing})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"epsilon": -1}, "^epsilon: expected a finite number >= 0"),
+        ({"epsilon": np.nan}, "^epsilon: expected a finite number >= 0"),
+        ({"data_format": "NHWC"}, "^data_format: expected 'NXC' or 'NCX'"),
+        ({"num_threads": 0}, "^num_threads: expected at least 1"),
+        ({"out": (None, None)}, r"^out: expected \(diff_src, diff_diff_dst, diff_gamma\)"),
+    ],
+)
+def test_options(rng, changed, message):
+    refused(ValueError, message, problem(rng, (6, 5), "NXC"), **changed)
+
+
+def test_flags(rng):
+    p = problem(rng, (6, 5), "NXC")
+    refused(TypeError, "^is_training: expected True or False", p, is_training="yes")
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_outputs_that_do_not_fit(rng, which):
+    p = problem(rng, (6, 4, 5), "NXC")
+    good = [np.empty_like(p.src), np.empty_like(p.src), np.empty_like(p.mean)]
+    read_only = good[which].copy()
+    read_only.flags.writeable = False
+    for wrong, what in (
+        (good[which].astype(np.float64), "expected dtype float32, got float64"),
+        (good[which][:-1], "expected shape"),
+        (read_only, "expected a writable array"),
+    ):
+        out = (*good[:which], wrong, *good[which + 1 :])
+        refused(ValueError, f"^out: {RESULTS[which]}: {what}", p, out=out)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_two_results_are_not_one_array(rng, name):
+    p = problem(rng, (6, 4, 5), "NXC")
+    both = getattr(p, name)
+    message = "^out: diff_src: shares memory with out: diff_diff_dst"
+    refused(ValueError, message, p, out=(both, both, None))
+    memory = np.zeros(2 * p.src.size, np.float32)
+    first, second = (memory[k : k + p.src.size].reshape(p.src.shape) for k in (0, 1))
+    refused(ValueError, message, p, out=(first, second, None))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_results_that_share_part_of_an_operand(rng, which):
+    p = problem(rng, (6, 4, 5), "NXC")
+    message = (
+        f"^out: {RESULTS[which]}: shares memory with {{}} "
+        r"\(it may be exactly src, exactly diff_dst or exactly diff_diff_src\)"
+    )
+    memory = np.zeros(p.src.size + 1, np.float32)
+    operand, out = (memory[k : k + p.src.size].reshape(p.src.shape) for k in (0, 1))
+    for name in READ:
+        operand[...] = getattr(p, name)
+        outs = [None, None, None]
+        outs[which] = out
+        refused(ValueError, message.format(name), p, **{name: operand, "out": tuple(outs)})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in READ])
+def test_diff_gamma_that_is_an_input(rng, name):
+    p = problem(rng, (6, 4, 5), "NXC")
+    message = f"^out: diff_gamma: shares memory with {name}"
+    refused(ValueError, message, p, out=(None, None, getattr(p, name)))
