@@ -265,7 +265,8 @@ static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
     {                                                                                              \
         .formulas = {NOTHING, writes},                                                             \
         .values = VALUES,                                                                          \
-        .prepare = {nothing, prepare_inference},                                                   \ .finish = nothing_to_finish,                                                               \
+        .prepare = {nothing, prepare_inference},                                                   \
+        .finish = nothing_to_finish,                                                               \
     }
 static const bn_operation inference[2][2] = EACH_NORMALIZE(INFERENCE);
 
