@@ -8,6 +8,7 @@ argument.
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
+    BatchNormAddGradients,
     BatchNormDoubleBackward,
     BatchNormGradients,
     BatchNormTraining,
@@ -26,6 +27,7 @@ from bn_ext._version import __version__
 
 __all__ = [
     "BatchNorm",
+    "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",

@@ -1,5 +1,8 @@
 from bn_ext import specs as specs
 from bn_ext._core import (
+    BatchNormAddGradients as BatchNormAddGradients,
+)
+from bn_ext._core import (
     BatchNormDoubleBackward as BatchNormDoubleBackward,
 )
 from bn_ext._core import (
@@ -42,6 +45,7 @@ from bn_ext._runtime import show_config as show_config
 
 __all__ = [
     "BatchNorm",
+    "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",

@@ -222,7 +222,7 @@ cdef tuple as_out(const Call *c, object out):
             f"out: expected {entries_text(c)}, each an array or None, got {type_name(out)}"
         )
     out = tuple(out)
-    if len(out) != N_OUTPUTS[c.entry]:
+    if len(out) != N_OUTPUTS[c.outputs]:
         raise ValueError(
             f"out: expected {entries_text(c)}, each an array or None, got {len(out)} entries"
         )
@@ -233,8 +233,8 @@ cdef tuple as_out(const Call *c, object out):
 
 cdef str entries_text(const Call *c):
     names = []
-    for i in range(N_OUTPUTS[c.entry]):
-        names.append(NAME_OF_ROLE[OUTPUTS[c.entry][i]])
+    for i in range(N_OUTPUTS[c.outputs]):
+        names.append(NAME_OF_ROLE[OUTPUTS[c.outputs][i]])
     return "(" + ", ".join(names) + ")"
 
 
@@ -294,10 +294,55 @@ cdef int convert_second(Call *c, object src, object gamma, object beta) except -
     return convert_if_given(c, DIFF_DIFF_BETA, beta)
 
 
+cdef int convert_gate(Call *c, object relu, object beta, object dst, object workspace,
+                      object diff_src_1) except -1:
+    """What says which elements a ReLU let pass, where there was one: one of three."""
+    if (beta is None and dst is None and workspace is None and relu is False
+            and diff_src_1 is False):
+        return 0
+    c.problem.relu = as_flag(relu, "relu")
+    cdef bint wanted = as_flag(diff_src_1, "diff_src_1")
+    gates = {"beta": beta, "dst": dst, "workspace": workspace}
+    given = [name for name, gate in gates.items() if gate is not None]
+    if not c.problem.relu and given:
+        raise ValueError(f"relu: expected True with {given[0]}, got False")
+    if c.problem.relu and len(given) != 1:
+        raise ValueError(
+            "beta, dst and workspace: expected exactly one of them with relu=True, got "
+            + (" and ".join(given) or "none")
+        )
+    if wanted and (beta is not None or not given):
+        raise ValueError(
+            "diff_src_1: expected dst or workspace with it, and relu=True, got "
+            + ("beta, which knows nothing of a src_1" if given else "relu=False")
+        )
+    if wanted:
+        c.outputs = WITH_DIFF_SRC_1
+    convert_if_given(c, BETA, beta)
+    convert_if_given(c, DST, dst)
+    return convert_if_given(c, WORKSPACE, workspace)
+
+
+cdef int convert_gate_statistics(Call *c, object variance, object gamma, object epsilon) except -1:
+    """What a first half must be given besides if the gate is computed again."""
+    if has(c, BETA) and (variance is None or epsilon is None):
+        raise ValueError(
+            f"{'variance' if variance is None else 'epsilon'}: expected with beta, got None"
+        )
+    if epsilon is not None:
+        c.problem.epsilon = as_epsilon(epsilon)
+    convert_if_given(c, VARIANCE, variance)
+    return convert_if_given(c, GAMMA, gamma)
+
+
 cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
-                        object relu) except -1:
+                        object relu, object workspace) except -1:
     """What turns statistics into dst."""
     c.problem.relu = as_flag(relu, "relu")
+    if workspace is not None:
+        if not c.problem.relu:
+            raise ValueError("relu: expected True with workspace, got False")
+        keep(c, WORKSPACE, as_output(workspace, "workspace"))
     c.problem.epsilon = as_epsilon(epsilon)
     convert_if_given(c, GAMMA, gamma)
     convert_if_given(c, BETA, beta)
@@ -345,10 +390,10 @@ cdef tuple convert_out(Call *c, object out):
     if out is None:
         return NONE_GIVEN
     cdef int i, role
-    given = (out,) if N_OUTPUTS[c.entry] == 1 else as_out(c, out)
+    given = (out,) if N_OUTPUTS[c.outputs] == 1 else as_out(c, out)
     c.out_given = True
-    for i in range(N_OUTPUTS[c.entry]):
-        role = OUTPUTS[c.entry][i]
+    for i in range(N_OUTPUTS[c.outputs]):
+        role = OUTPUTS[c.outputs][i]
         if given[i] is not None:
             keep(c, role, as_output(given[i], NAME_OF_OUTPUT[role]))
     return given

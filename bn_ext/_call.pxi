@@ -13,8 +13,8 @@ be cleared for every call if it were an extension type.
 """
 
 cdef enum:
-    # An array's role: an operand, a vector, or sums (or statistics) of parts; then what operands
-    # are copied to that cannot be walked.
+    # An array's role: an operand, a vector, sums (or statistics) of parts, bits; then what operands
+    # are copied to that cannot be walked. (The gate is an operand that no array stands for.)
     SRC = BN_SRC
     DIFF_DST = BN_DIFF_DST
     SRC_1 = BN_SRC_1
@@ -22,6 +22,7 @@ cdef enum:
     DST = BN_DST
     DIFF_SRC = BN_DIFF_SRC
     DIFF_DIFF_DST = BN_DIFF_DIFF_DST
+    DIFF_SRC_1 = BN_DIFF_SRC_1
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
@@ -34,7 +35,8 @@ cdef enum:
     RUNNING_MEAN = VECTORS + BN_RUNNING_MEAN
     RUNNING_VARIANCE = VECTORS + BN_RUNNING_VARIANCE
     SUMS = VECTORS + BN_VECTORS
-    COPIES = SUMS + 1
+    WORKSPACE = SUMS + 1
+    COPIES = WORKSPACE + 1
     ROLES = COPIES + BN_OPERANDS
 
 _NAMES = {
@@ -45,6 +47,7 @@ _NAMES = {
     DST: "dst",
     DIFF_SRC: "diff_src",
     DIFF_DIFF_DST: "diff_diff_dst",
+    DIFF_SRC_1: "diff_src_1",
     MEAN: "mean",
     VARIANCE: "variance",
     GAMMA: "gamma",
@@ -56,6 +59,7 @@ _NAMES = {
     RUNNING_MEAN: "running_mean",
     RUNNING_VARIANCE: "running_variance",
     SUMS: "sums",
+    WORKSPACE: "workspace",
 }
 cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
 del _NAMES
@@ -75,11 +79,14 @@ cdef enum:
     ENTRIES
 
 cdef enum:
-    MOST_OUTPUTS = 3
+    # What is written: by each of these what it has in this table, but where diff_src_1 is wanted.
+    WITH_DIFF_SRC_1 = ENTRIES
+    LISTS
+    MOST_OUTPUTS = 4
 
-# What each writes, as `out` and the result have it; then how many that are.
-cdef int OUTPUTS[ENTRIES][MOST_OUTPUTS]
-cdef int N_OUTPUTS[ENTRIES]
+# As `out` and the result have it; then how many that are.
+cdef int OUTPUTS[LISTS][MOST_OUTPUTS]
+cdef int N_OUTPUTS[LISTS]
 # What the result is: a named tuple, or the one array.
 cdef tuple RESULTS
 
@@ -93,24 +100,26 @@ cdef tuple list_outputs():
         TRAINING_APPLY: (BatchNormTraining, DST, MEAN, VARIANCE),
         INFERENCE: (None, DST),
         DOUBLE_BACKWARD: (BatchNormDoubleBackward, DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA),
+        WITH_DIFF_SRC_1: (BatchNormAddGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1),
     }
-    cdef int entry, i, role
+    cdef int index, i, role
     results = []
-    for entry in range(ENTRIES):
-        result, *roles = listed.get(entry, (None,))
+    for index in range(LISTS):
+        result, *roles = listed.get(index, (None,))
         results.append(result)
-        N_OUTPUTS[entry] = len(roles)
+        N_OUTPUTS[index] = len(roles)
         for i, role in enumerate(roles):
-            OUTPUTS[entry][i] = role
+            OUTPUTS[index][i] = role
     return tuple(results)
 
 
 RESULTS = list_outputs()
-cdef tuple NONE_GIVEN = (None, None, None)
+cdef tuple NONE_GIVEN = (None,) * MOST_OUTPUTS
 
 
 cdef struct Call:
     int entry
+    int outputs                 # its list of them
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # of those that are pinned ...
@@ -133,7 +142,7 @@ cdef struct Call:
 
 cdef void begin(Call *c, int entry) noexcept:
     cdef int role
-    c.entry = entry
+    c.entry = c.outputs = entry
     for role in range(ROLES):
         c.array[role] = NULL
         c.pinned[role] = False
@@ -240,10 +249,14 @@ cdef inline bint is_running(int role) noexcept:
 
 cdef bint is_output(const Call *c, int role) noexcept nogil:
     cdef int i
-    for i in range(N_OUTPUTS[c.entry]):
-        if OUTPUTS[c.entry][i] == role:
+    for i in range(N_OUTPUTS[c.outputs]):
+        if OUTPUTS[c.outputs][i] == role:
             return True
     return False
+
+
+cdef inline bint is_read(const Call *c, int operand) noexcept nogil:
+    return has(c, operand) and not is_output(c, operand)
 
 
 cdef str name_of(const Call *c, int role):
@@ -332,6 +345,8 @@ cdef object prepare(Call *c, tuple given):
     if c.parts_count != NULL:
         check_sums(c)
     check_running(c)
+    if has(c, WORKSPACE):
+        check_workspace(c)
     if c.out_given:
         check_outputs(c)
     check_sharing(c)
@@ -379,11 +394,29 @@ cdef int execute(Call *c) except -1:
     return 0
 
 
-cdef bn_status compute(const Call *c, const bn_view *walked) noexcept nogil:
+cdef bn_status compute(Call *c, const bn_view *walked) noexcept nogil:
+    cdef bn_status status
+    cdef int o
+    cdef bint gated = c.entry <= BACKWARD_APPLY and (has(c, DST) or has(c, WORKSPACE))
+    if gated:
+        status = bn_open_gate(&c.problem, c.view[WORKSPACE].data if has(c, WORKSPACE) else NULL)
+        if status != BN_OK:
+            return status
+    status = enter(c)
+    if gated:
+        bn_close_gate(&c.problem)
+    elif status == BN_OK and has(c, WORKSPACE):
+        bn_write_bits(&c.problem, c.view[WORKSPACE].data)
+    for o in range(DST, BN_OPERANDS):
+        if status == BN_OK and has(c, COPIES + o) and is_output(c, o):
+            bn_copy_elements(&walked[o], &c.view[o], &c.order)
+    return status
+
+
+cdef bn_status enter(const Call *c) noexcept nogil:
     cdef double *sums = <double *>c.view[SUMS].data
     cdef const bn_problem *p = &c.problem
     cdef bn_status status
-    cdef int o
     if c.entry == BACKWARD_WHOLE:
         status = bn_backward(p)
     elif c.entry == BACKWARD_REDUCE:
@@ -400,9 +433,6 @@ cdef bn_status compute(const Call *c, const bn_view *walked) noexcept nogil:
         status = bn_inference(p)
     else:
         status = bn_double_backward(p)
-    for o in range(DST, BN_OPERANDS):
-        if status == BN_OK and has(c, COPIES + o):
-            bn_copy_elements(&walked[o], &c.view[o], &c.order)
     return status
 
 
@@ -415,7 +445,7 @@ cdef int walkable(Call *c, int operand) except -1:
     if c.is_empty or bn_follows(&c.view[operand], &c.order):
         return operand
     pin_new(c, copy, new_like_src(c))
-    if operand < DST:
+    if not is_output(c, operand):
         with nogil:
             bn_copy_elements(&c.view[operand], &c.view[copy], &c.order)
     return copy

@@ -22,9 +22,11 @@ cdef extern from "bn.h" nogil:
         BN_DIFF_DST
         BN_SRC_1
         BN_DIFF_DIFF_SRC
+        BN_GATE
         BN_DST
         BN_DIFF_SRC
         BN_DIFF_DIFF_DST
+        BN_DIFF_SRC_1
         BN_OPERANDS
         BN_MEAN
         BN_VARIANCE
@@ -73,6 +75,13 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training_apply(const bn_problem *p, const double *stats, double count)
     bn_status bn_inference(const bn_problem *p)
     bn_status bn_double_backward(const bn_problem *p)
+
+
+cdef extern from "gates.h" nogil:
+    int64_t bn_bytes_of_bits(int64_t elements)
+    void bn_write_bits(const bn_problem *p, char *bits)
+    bn_status bn_open_gate(bn_problem *p, const char *bits)
+    void bn_close_gate(bn_problem *p)
 
 
 cdef extern from "machine.h" nogil:
@@ -241,6 +250,7 @@ cdef extern from "kernels/kernels.h" nogil:
         bn_sum_kernel *fold[FORMULAS]
         bn_sum_runs_kernel *sum_runs[FORMULAS]
         bn_write_kernel *write[FORMULAS]
+        void (*passed)(const char *source, int64_t n, uint64_t *to)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
         void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n,

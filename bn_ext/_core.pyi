@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bn_ext._typing import Array, DataFormat, Flag, Out
 
 __all__ = [
+    "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
@@ -68,6 +69,23 @@ class BatchNormGradients(NamedTuple, Generic[_Data, _Vector]):
     diff_gamma: _Vector
     diff_beta: _Vector
 
+class BatchNormAddGradients(NamedTuple, Generic[_Data, _Vector]):
+    """Result of `batch_norm_backward` with ``diff_src_1=True``.
+
+    Attributes
+    ----------
+    diff_src, diff_gamma, diff_beta
+        As in `BatchNormGradients`.
+    diff_src_1 : ndarray
+        Gradient with respect to what the forward pass added, ``src_1``, in src's shape, dtype and
+        memory order: diff_dst where ReLU let the element pass, 0 elsewhere.
+    """
+
+    diff_src: _Data
+    diff_gamma: _Vector
+    diff_beta: _Vector
+    diff_src_1: _Data
+
 @overload
 def batch_norm_backward(
     src: NDArray[_S],
@@ -82,6 +100,11 @@ def batch_norm_backward(
     param_grads: Literal[True] = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V]]: ...
 @overload
 def batch_norm_backward(
@@ -97,6 +120,11 @@ def batch_norm_backward(
     param_grads: Literal[False],
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], None]: ...
 @overload
 def batch_norm_backward(
@@ -112,7 +140,32 @@ def batch_norm_backward(
     param_grads: Flag,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V] | None]: ...
+@overload
+def batch_norm_backward(
+    src: NDArray[_S],
+    diff_dst: Array,
+    mean: NDArray[_V],
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    param_grads: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[True],
+) -> BatchNormAddGradients[NDArray[_S], Any]: ...
 @overload
 def batch_norm_backward(
     src: Array,
@@ -127,6 +180,31 @@ def batch_norm_backward(
     param_grads: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[True],
+) -> BatchNormAddGradients[NDArray[Any], Any]: ...
+@overload
+def batch_norm_backward(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    param_grads: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[Any], Any]:
     """Gradient of batch normalization.
 
@@ -167,22 +245,39 @@ def batch_norm_backward(
         if they are constants (population statistics).
     param_grads : bool, optional
         If False, diff_gamma and diff_beta are None; diff_src is the same.
-    out : tuple (diff_src, diff_gamma, diff_beta), optional
+    out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
-        exactly diff_dst; no other shared memory is accepted.
+        exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
+        shared memory is accepted.
     num_threads : int, optional
         Number of threads: at most one per task is used, and no more than the system
         can start. None means as many as OpenMP and the affinity of the calling thread
         allow at the time of the call and the container allowed when bn_ext was
         imported; fewer while several calls run at once; one for a small problem. With
         OpenMP, a forked child uses one.
+    relu : bool, optional
+        True if the forward pass ended in a ReLU. Then ``dy = diff_dst`` where that let the
+        element pass, and 0 elsewhere; it lets all pass that is not 0 or less, so a NaN too. Which
+        elements those are is said by exactly one of the next three.
+    beta : array, shape (C,), optional
+        The shift of the forward pass, in mean's dtype: its result is computed again, from src.
+        See Notes.
+    dst : array, optional
+        The result of the forward pass, with src's shape and dtype.
+    workspace : array of uint8, optional
+        What the forward pass wrote to its ``workspace``, for a src whose axes have the same order
+        in memory.
+    diff_src_1 : bool, optional
+        If True, there is a fourth result: the gradient with respect to what the forward pass added
+        before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
 
     Returns
     -------
     BatchNormGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
         and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
-        themselves returned.
+        themselves returned. With ``diff_src_1=True`` a `BatchNormAddGradients`, which has
+        diff_src_1 (as diff_src) too.
 
     Raises
     ------
@@ -193,7 +288,8 @@ def batch_norm_backward(
         type.
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an option is out of
-        range, or an array in `out` has the wrong shape or dtype, is read-only, or
+        range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of those
+        without it, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
         If there is not enough memory for outputs or partial sums.
@@ -204,9 +300,17 @@ def batch_norm_backward(
 
     The memory layout is read from src's strides: memory that is channels-last is
     handled as such, however its axes are named, and nothing is copied. Only these are
-    copied: src, if its last axis in memory is not contiguous; diff_dst or
-    ``out[0]``, if theirs is not, or if their axes are in a different memory order from
+    copied: src, if its last axis in memory is not contiguous; diff_dst, dst or
+    what is written, if theirs is not, or if their axes are in a different memory order from
     src's.
+
+    With beta nothing more is read than without ReLU, and the result of the forward pass comes
+    out bit for bit as `batch_norm_inference` gives it for the same mean, variance, gamma and beta.
+    `batch_norm_training` computes with float64 statistics: if mean and variance are kept in
+    float64, which goes with any data (``out=`` of the forward pass; gamma and beta are float64
+    then too), the same elements pass. Rounded to float32, they may let others pass where the
+    result is within rounding of 0. With dst or workspace working memory of one bit for each
+    element is taken, and dst is read once.
 
     The bits of the result depend only on the values and on the order of src's axes in
     memory: not on the CPU, the number of threads, alignment, `out`, or the
@@ -247,6 +351,13 @@ def batch_norm_backward_reduce(
     *,
     data_format: DataFormat = "NXC",
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    variance: Array | None = None,
+    gamma: Array | None = None,
+    epsilon: SupportsFloat | None = None,
 ) -> NDArray[float64]:
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
@@ -257,11 +368,17 @@ def batch_norm_backward_reduce(
     ----------
     src, diff_dst, mean, data_format, num_threads
         As for `batch_norm_backward`; src and diff_dst are one part.
+    relu, beta, dst, workspace
+        As for `batch_norm_backward`, of this part.
+    variance, gamma, epsilon
+        As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
+        used without it.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
-        ``sum(diff_dst)`` and ``sum(diff_dst * (src - mean))`` of each channel.
+        ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
+        came through the ReLU of it.
 
     Raises
     ------
@@ -302,6 +419,11 @@ def batch_norm_backward_apply(
     param_grads: Literal[True] = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V]]: ...
 @overload
 def batch_norm_backward_apply(
@@ -319,6 +441,11 @@ def batch_norm_backward_apply(
     param_grads: Literal[False],
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], None]: ...
 @overload
 def batch_norm_backward_apply(
@@ -336,7 +463,34 @@ def batch_norm_backward_apply(
     param_grads: Flag,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V] | None]: ...
+@overload
+def batch_norm_backward_apply(
+    src: NDArray[_S],
+    diff_dst: Array,
+    mean: NDArray[_V],
+    variance: Array,
+    gamma: Array | None,
+    sums: Array | Literal[0],
+    count: SupportsIndex,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    param_grads: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[True],
+) -> BatchNormAddGradients[NDArray[_S], Any]: ...
 @overload
 def batch_norm_backward_apply(
     src: Array,
@@ -353,6 +507,33 @@ def batch_norm_backward_apply(
     param_grads: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[True],
+) -> BatchNormAddGradients[NDArray[Any], Any]: ...
+@overload
+def batch_norm_backward_apply(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None,
+    sums: Array | Literal[0],
+    count: SupportsIndex,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    is_training: Flag = True,
+    param_grads: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    diff_src_1: Literal[False] = False,
 ) -> BatchNormGradients[NDArray[Any], Any]:
     """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
 
@@ -367,12 +548,14 @@ def batch_norm_backward_apply(
         has.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
+    relu, beta, dst, workspace, diff_src_1
+        As for `batch_norm_backward`, of this part; the same gate as for its sums.
 
     Returns
     -------
     BatchNormGradients
-        diff_src of this part; diff_gamma and diff_beta of the whole, the same for every
-        part, even one without elements.
+        diff_src of this part, and diff_src_1 if it is asked for; diff_gamma and diff_beta
+        of the whole, the same for every part, even one without elements.
 
     Raises
     ------
@@ -595,6 +778,9 @@ def _run_sums_kernel(
     n: int,
     other: NDArray[np.float64],
 ) -> None: ...
+def _run_passed(
+    isa: str, dtype: str, elements: NDArray[Any], n: int, to: NDArray[np.uint64]
+) -> None: ...
 def _run_expand(
     isa: str,
     dtype: str,
@@ -636,6 +822,7 @@ def batch_norm_training(
     correction: SupportsIndex | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     **refused: Never,
@@ -654,6 +841,7 @@ def batch_norm_training(
     correction: SupportsIndex | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     **refused: Never,
@@ -694,6 +882,10 @@ def batch_norm_training(
         Added to the result, before ReLU: src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
+    workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
+        Where to keep, for `batch_norm_backward`, which elements ReLU let pass; with ``relu=True``.
+        One bit each, in the order of src's axes in memory, the first in the lowest bit of the first
+        byte.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
@@ -719,9 +911,10 @@ def batch_norm_training(
     -----
     If an error is raised, nothing has been written.
 
-    src is read twice, and while a channel's data fits the cache, only once from memory. Arrays are
-    copied in the same cases as by `batch_norm_backward`. The bits of the result depend only on the
-    values and on the order of src's axes in memory.
+    src is read twice, and while a channel's data fits the cache, only once from memory; with
+    workspace, dst is read once more. Arrays are copied in the same cases as by
+    `batch_norm_backward`. The bits of the result depend only on the values and on the order of
+    src's axes in memory.
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
@@ -768,6 +961,7 @@ def batch_norm_training_apply(
     correction: SupportsIndex | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     **refused: Never,
@@ -788,6 +982,7 @@ def batch_norm_training_apply(
     correction: SupportsIndex | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     **refused: Never,
@@ -802,7 +997,7 @@ def batch_norm_training_apply(
         What `batch_norm_training_reduce` returned, merged over all parts.
     count : int
         Number of elements per channel over all parts; at least as many as this part has.
-    gamma, beta, epsilon, data_format, relu, out, num_threads
+    gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
@@ -885,6 +1080,7 @@ def batch_norm_inference(
     data_format: DataFormat = "NXC",
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: NDArray[Any] | None = None,
     num_threads: SupportsIndex | None = None,
 ) -> NDArray[_S]: ...
@@ -900,6 +1096,7 @@ def batch_norm_inference(
     data_format: DataFormat = "NXC",
     src_1: Array | None = None,
     relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
     out: NDArray[Any] | None = None,
     num_threads: SupportsIndex | None = None,
 ) -> NDArray[Any]:
@@ -913,7 +1110,7 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    src, src_1, epsilon, data_format, relu, num_threads
+    src, src_1, epsilon, data_format, relu, workspace, num_threads
         As for `batch_norm_training`.
     mean, variance : array, shape (C,)
         The statistics: float64 with any data, float32 with any but float64 data, or the data's

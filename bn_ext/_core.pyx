@@ -47,6 +47,7 @@ from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 __all__ = [
+    "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
@@ -79,7 +80,8 @@ include "_double_backward.pxi"
 
 def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
                         data_format="NXC", is_training=True, param_grads=True,
-                        out=None, num_threads=None):
+                        out=None, num_threads=None, relu=False, beta=None, dst=None,
+                        workspace=None, diff_src_1=False):
     """Gradient of batch normalization.
 
     For each channel, with the sums over its M elements, ``dy = diff_dst``,
@@ -119,22 +121,39 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         if they are constants (population statistics).
     param_grads : bool, optional
         If False, diff_gamma and diff_beta are None; diff_src is the same.
-    out : tuple (diff_src, diff_gamma, diff_beta), optional
+    out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
-        exactly diff_dst; no other shared memory is accepted.
+        exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
+        shared memory is accepted.
     num_threads : int, optional
         Number of threads: at most one per task is used, and no more than the system
         can start. None means as many as OpenMP and the affinity of the calling thread
         allow at the time of the call and the container allowed when bn_ext was
         imported; fewer while several calls run at once; one for a small problem. With
         OpenMP, a forked child uses one.
+    relu : bool, optional
+        True if the forward pass ended in a ReLU. Then ``dy = diff_dst`` where that let the
+        element pass, and 0 elsewhere; it lets all pass that is not 0 or less, so a NaN too. Which
+        elements those are is said by exactly one of the next three.
+    beta : array, shape (C,), optional
+        The shift of the forward pass, in mean's dtype: its result is computed again, from src.
+        See Notes.
+    dst : array, optional
+        The result of the forward pass, with src's shape and dtype.
+    workspace : array of uint8, optional
+        What the forward pass wrote to its ``workspace``, for a src whose axes have the same order
+        in memory.
+    diff_src_1 : bool, optional
+        If True, there is a fourth result: the gradient with respect to what the forward pass added
+        before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
 
     Returns
     -------
     BatchNormGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
         and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
-        themselves returned.
+        themselves returned. With ``diff_src_1=True`` a `BatchNormAddGradients`, which has
+        diff_src_1 (as diff_src) too.
 
     Raises
     ------
@@ -145,7 +164,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         type.
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an option is out of
-        range, or an array in `out` has the wrong shape or dtype, is read-only, or
+        range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of those
+        without it, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
         If there is not enough memory for outputs or partial sums.
@@ -156,9 +176,17 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 
     The memory layout is read from src's strides: memory that is channels-last is
     handled as such, however its axes are named, and nothing is copied. Only these are
-    copied: src, if its last axis in memory is not contiguous; diff_dst or
-    ``out[0]``, if theirs is not, or if their axes are in a different memory order from
+    copied: src, if its last axis in memory is not contiguous; diff_dst, dst or
+    what is written, if theirs is not, or if their axes are in a different memory order from
     src's.
+
+    With beta nothing more is read than without ReLU, and the result of the forward pass comes
+    out bit for bit as `batch_norm_inference` gives it for the same mean, variance, gamma and beta.
+    `batch_norm_training` computes with float64 statistics: if mean and variance are kept in
+    float64, which goes with any data (``out=`` of the forward pass; gamma and beta are float64
+    then too), the same elements pass. Rounded to float32, they may let others pass where the
+    result is within rounding of 0. With dst or workspace working memory of one bit for each
+    element is taken, and dst is read once.
 
     The bits of the result depend only on the values and on the order of src's axes in
     memory: not on the CPU, the number of threads, alignment, `out`, or the
@@ -195,6 +223,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     begin(&c, BACKWARD_WHOLE)
     try:
         convert_flags(&c, is_training, param_grads)
+        convert_gate(&c, relu, beta, dst, workspace, diff_src_1)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
         convert_statistics(&c, variance, gamma, epsilon)
         return call(&c, convert_out(&c, out))
@@ -202,7 +231,9 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         end(&c)
 
 
-def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None):
+def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None,
+                               relu=False, beta=None, dst=None, workspace=None, variance=None,
+                               gamma=None, epsilon=None):
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
     Add the sums of all parts (slices of an array larger than memory, or shards on
@@ -212,11 +243,17 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     ----------
     src, diff_dst, mean, data_format, num_threads
         As for `batch_norm_backward`; src and diff_dst are one part.
+    relu, beta, dst, workspace
+        As for `batch_norm_backward`, of this part.
+    variance, gamma, epsilon
+        As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
+        used without it.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
-        ``sum(diff_dst)`` and ``sum(diff_dst * (src - mean))`` of each channel.
+        ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
+        came through the ReLU of it.
 
     Raises
     ------
@@ -243,7 +280,9 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     cdef Call c
     begin(&c, BACKWARD_REDUCE)
     try:
+        convert_gate(&c, relu, beta, dst, workspace, False)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
+        convert_gate_statistics(&c, variance, gamma, epsilon)
         return call(&c, NONE_GIVEN)
     finally:
         end(&c)
@@ -251,7 +290,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
 
 def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count, *, epsilon,
                               data_format="NXC", is_training=True, param_grads=True,
-                              out=None, num_threads=None):
+                              out=None, num_threads=None, relu=False, beta=None, dst=None,
+                              workspace=None, diff_src_1=False):
     """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
 
     Parameters
@@ -265,12 +305,14 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
         has.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
+    relu, beta, dst, workspace, diff_src_1
+        As for `batch_norm_backward`, of this part; the same gate as for its sums.
 
     Returns
     -------
     BatchNormGradients
-        diff_src of this part; diff_gamma and diff_beta of the whole, the same for every
-        part, even one without elements.
+        diff_src of this part, and diff_src_1 if it is asked for; diff_gamma and diff_beta
+        of the whole, the same for every part, even one without elements.
 
     Raises
     ------
@@ -304,6 +346,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     begin(&c, BACKWARD_APPLY)
     try:
         convert_flags(&c, is_training, param_grads)
+        convert_gate(&c, relu, beta, dst, workspace, diff_src_1)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
         convert_statistics(&c, variance, gamma, epsilon)
         convert_sums(&c, sums, count)

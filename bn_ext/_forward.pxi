@@ -2,8 +2,8 @@
 
 def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC",
                         running_mean=None, running_variance=None, exponential_avg_factor=None,
-                        correction=None, src_1=None, relu=False, out=None, num_threads=None,
-                        **refused):
+                        correction=None, src_1=None, relu=False, workspace=None, out=None,
+                        num_threads=None, **refused):
     """Batch normalization with the statistics of the batch itself.
 
     For each channel, over its M elements::
@@ -40,6 +40,10 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         Added to the result, before ReLU: src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
+    workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
+        Where to keep, for `batch_norm_backward`, which elements ReLU let pass; with ``relu=True``.
+        One bit each, in the order of src's axes in memory, the first in the lowest bit of the first
+        byte.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
@@ -65,9 +69,10 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     -----
     If an error is raised, nothing has been written.
 
-    src is read twice, and while a channel's data fits the cache, only once from memory. Arrays are
-    copied in the same cases as by `batch_norm_backward`. The bits of the result depend only on the
-    values and on the order of src's axes in memory.
+    src is read twice, and while a channel's data fits the cache, only once from memory; with
+    workspace, dst is read once more. Arrays are copied in the same cases as by
+    `batch_norm_backward`. The bits of the result depend only on the values and on the order of
+    src's axes in memory.
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
@@ -101,7 +106,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     begin(&c, TRAINING_WHOLE)
     try:
         convert_src(&c, src, data_format, num_threads)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu)
+        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
         convert_running(&c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
         return call(&c, convert_out(&c, out))
@@ -153,7 +158,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None):
 def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsilon,
                               data_format="NXC", running_mean=None, running_variance=None,
                               exponential_avg_factor=None, correction=None, src_1=None,
-                              relu=False, out=None, num_threads=None, **refused):
+                              relu=False, workspace=None, out=None, num_threads=None, **refused):
     """Second half of `batch_norm_training`: dst of a part, from the statistics of all.
 
     Parameters
@@ -164,7 +169,7 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
         What `batch_norm_training_reduce` returned, merged over all parts.
     count : int
         Number of elements per channel over all parts; at least as many as this part has.
-    gamma, beta, epsilon, data_format, relu, out, num_threads
+    gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
@@ -200,7 +205,7 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     begin(&c, TRAINING_APPLY)
     try:
         convert_src(&c, src, data_format, num_threads)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu)
+        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
         convert_sums(&c, stats, count)
         convert_running(&c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
@@ -210,7 +215,8 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
 
 
 def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
-                         data_format="NXC", src_1=None, relu=False, out=None, num_threads=None):
+                         data_format="NXC", src_1=None, relu=False, workspace=None, out=None,
+                         num_threads=None):
     """Batch normalization with given statistics.
 
     For each channel::
@@ -221,7 +227,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
 
     Parameters
     ----------
-    src, src_1, epsilon, data_format, relu, num_threads
+    src, src_1, epsilon, data_format, relu, workspace, num_threads
         As for `batch_norm_training`.
     mean, variance : array, shape (C,)
         The statistics: float64 with any data, float32 with any but float64 data, or the data's
@@ -260,7 +266,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
         convert_src(&c, src, data_format, num_threads)
         convert(&c, MEAN, mean)
         convert(&c, VARIANCE, variance)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu)
+        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
         return call(&c, convert_out(&c, out))
     finally:
         end(&c)

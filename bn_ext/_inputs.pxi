@@ -17,15 +17,15 @@ cdef int check_data(Call *c) except -1:
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(_TABLE))
-    for role in range(SRC + 1, DST):
-        if has(c, role):
+    for role in range(SRC + 1, DST + 1):
+        if is_read(c, role):
             pin(c, role)
             if dtype_of(c, role) != c.dtype:
                 raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like src")
     if src.ndim < 2:
         raise ValueError(f"src: expected at least 2 dimensions, got shape {shape_of(src)}")
-    for role in range(SRC + 1, DST):
-        if has(c, role) and not bn_same_shape(&c.view[role], src):
+    for role in range(SRC + 1, DST + 1):
+        if is_read(c, role) and not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{NAME_OF_ROLE[role]}: expected shape {shape_of(src)}, like src, "
                 f"got {shape_of(&c.view[role])}"
@@ -141,7 +141,29 @@ cdef object wrong_vector(const Call *c, int role):
     ]))
 
 
-# ---- sums ---------------------------------------------------------------------
+# ---- bits and sums --------------------------------------------------------------
+
+cdef object UINT8 = np.dtype(np.uint8)
+
+
+cdef int check_workspace(Call *c) except -1:
+    """One bit for each element, read by the backward pass, else written."""
+    cdef const bn_view *view = &c.view[WORKSPACE]
+    cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels)
+    pin(c, WORKSPACE)
+    if dtype_of_array(array_of(c, WORKSPACE)) != UINT8 or view.itemsize != 1:
+        raise wrong_input(c, WORKSPACE, "uint8")
+    if view.ndim != 1 or view.shape[0] != size:
+        raise ValueError(
+            f"workspace: expected shape ({size},), a bit for each element of src, "
+            f"got {shape_of(view)}"
+        )
+    if size > 1 and view.strides[0] != 1:
+        raise ValueError(
+            f"workspace: expected a contiguous array, got one with strides ({view.strides[0]},)"
+        )
+    return 0 if c.entry <= BACKWARD_APPLY else check_writable(c, WORKSPACE)
+
 
 cdef int check_sums(Call *c) except -1:
     """sums and count, which stand for all parts."""

@@ -7,9 +7,9 @@ here. Included by _core.pyx.
 cdef int check_outputs(Call *c) except -1:
     """Each must have the right dtype and shape, and be writable."""
     cdef int i
-    for i in range(N_OUTPUTS[c.entry]):
-        if has(c, OUTPUTS[c.entry][i]):
-            check_output(c, OUTPUTS[c.entry][i])
+    for i in range(N_OUTPUTS[c.outputs]):
+        if has(c, OUTPUTS[c.outputs][i]):
+            check_output(c, OUTPUTS[c.outputs][i])
     return 0
 
 
@@ -39,9 +39,11 @@ cdef int check_sharing(Call *c) except -1:
     """Refuse what is written and shares memory with itself or with any other array; an operand may
     be exactly one that is read."""
     cdef int i
-    for i in range(N_OUTPUTS[c.entry] if c.out_given else 0):
-        if has(c, OUTPUTS[c.entry][i]):
-            check_alone(c, OUTPUTS[c.entry][i])
+    for i in range(N_OUTPUTS[c.outputs] if c.out_given else 0):
+        if has(c, OUTPUTS[c.outputs][i]):
+            check_alone(c, OUTPUTS[c.outputs][i])
+    if has(c, WORKSPACE) and c.entry > BACKWARD_APPLY:
+        check_alone(c, WORKSPACE)
     if has(c, RUNNING_MEAN):
         check_alone(c, RUNNING_MEAN)
         check_alone(c, RUNNING_VARIANCE)
@@ -63,7 +65,8 @@ cdef int check_alone(Call *c, int role) except -1:
 
 
 cdef bint is_in_place(const Call *c, int role, int other) noexcept:
-    return role < VECTORS and other < DST and bn_same_place(&c.view[role], &c.view[other])
+    return (role < VECTORS and other < VECTORS and is_read(c, other)
+            and bn_same_place(&c.view[role], &c.view[other]))
 
 
 cdef str in_place_text(const Call *c, int role):
@@ -72,8 +75,8 @@ cdef str in_place_text(const Call *c, int role):
     if role >= VECTORS:
         return ""
     names = []
-    for other in range(DST):
-        if has(c, other):
+    for other in range(VECTORS):
+        if is_read(c, other):
             names.append(f"exactly {NAME_OF_ROLE[other]}")
     return f" (it may be {_or(names)})"
 
@@ -118,9 +121,9 @@ cdef object new_results(Call *c, tuple given):
     They are made before anything is written, so that nothing fails later for lack of memory.
     """
     cdef int role, i
-    cdef int n = N_OUTPUTS[c.entry]
+    cdef int n = N_OUTPUTS[c.outputs]
     for i in range(n):
-        role = OUTPUTS[c.entry][i]
+        role = OUTPUTS[c.outputs][i]
         if has(c, role):
             continue
         if role < VECTORS:
@@ -128,11 +131,11 @@ cdef object new_results(Call *c, tuple given):
         elif c.vectors_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
     if n == 1:
-        return given_or_new(c, OUTPUTS[c.entry][0], given[0])
+        return given_or_new(c, OUTPUTS[c.outputs][0], given[0])
     result = PyTuple_New(n)
     for i in range(n):
-        put(result, i, given_or_new(c, OUTPUTS[c.entry][i], given[i]))
-    return new_tuple(RESULTS[c.entry], result)
+        put(result, i, given_or_new(c, OUTPUTS[c.outputs][i], given[i]))
+    return new_tuple(RESULTS[c.outputs], result)
 
 
 cdef object given_or_new(const Call *c, int role, object given):

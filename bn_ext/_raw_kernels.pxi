@@ -19,8 +19,8 @@ def _kernel_interface():
     """
     operands = {
         BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1",
-        BN_DIFF_DIFF_SRC: "diff_diff_src", BN_DST: "dst", BN_DIFF_SRC: "diff_src",
-        BN_DIFF_DIFF_DST: "diff_diff_dst",
+        BN_DIFF_DIFF_SRC: "diff_diff_src", BN_GATE: "gate", BN_DST: "dst", BN_DIFF_SRC: "diff_src",
+        BN_DIFF_DIFF_DST: "diff_diff_dst", BN_DIFF_SRC_1: "diff_src_1",
     }
     coefs = {
         COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale",
@@ -164,6 +164,11 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, int64_t n, double[
     else:
         kernels.sum_columns(&sums, n, &others)
     fp_mode_leave(mode)
+
+
+def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
+    """The bits of n elements."""
+    kernels_of(isa, dtype).passed(<const char *>&elements[0], n, &to[0])
 
 
 def _run_expand(isa, dtype, bint ring, const unsigned char[::1] channel, int64_t channels,

@@ -14,6 +14,20 @@ diff_gamma, diff_beta : ndarray or None
     the statistics; None with ``param_grads=False``.
 """
 
+BatchNormAddGradients = namedtuple(
+    "BatchNormAddGradients", (*BatchNormGradients._fields, "diff_src_1"), module="bn_ext"
+)
+BatchNormAddGradients.__doc__ = """Result of `batch_norm_backward` with ``diff_src_1=True``.
+
+Attributes
+----------
+diff_src, diff_gamma, diff_beta
+    As in `BatchNormGradients`.
+diff_src_1 : ndarray
+    Gradient with respect to what the forward pass added, ``src_1``, in src's shape, dtype and
+    memory order: diff_dst where ReLU let the element pass, 0 elsewhere.
+"""
+
 BatchNormTraining = namedtuple(
     "BatchNormTraining", ("dst", "mean", "variance"), module="bn_ext"
 )

@@ -32,4 +32,7 @@ else:  # Python 3.11 has no subscripts for the first two
 Array: TypeAlias = SupportsArray | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
 DataFormat: TypeAlias = Literal["NXC", "NCX"]
 Flag: TypeAlias = bool | np.bool_ | Literal[0, 1]
-Out: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None] | list[Any]
+_Result: TypeAlias = NDArray[Any] | None
+Out: TypeAlias = (
+    tuple[_Result, _Result, _Result] | tuple[_Result, _Result, _Result, _Result] | list[Any]
+)

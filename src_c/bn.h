@@ -16,6 +16,9 @@
  *
  * and the gradient of these with respect to src, diff_dst and gamma: operations/double_backward.c.
  *
+ * Where ReLU followed the forward pass, dy is diff_dst where that let its element pass, and 0
+ * elsewhere; and diff_src_1 = dy.
+ *
  * The caller has checked everything: this side trusts shapes, strides and
  * pointers. What is written must be one of the operands read, or share no byte with any.
  */
@@ -48,15 +51,18 @@ typedef enum { BN_OK, BN_NO_MEMORY } bn_status;
 
 /* ---- the problem ------------------------------------------------------- */
 
-/* The tensors and the (C,) vectors of a problem, by role. */
+/* The tensors and the (C,) vectors of a problem, by role. The gate says which elements ReLU let
+ * pass, by one bit each: gates.h. */
 enum {
     BN_SRC,
     BN_DIFF_DST,
     BN_SRC_1,
     BN_DIFF_DIFF_SRC,
-    BN_DST, /* from here on, what is written */
+    BN_GATE,
+    BN_DST, /* from here on, what is written; a backward pass may read dst */
     BN_DIFF_SRC,
     BN_DIFF_DIFF_DST,
+    BN_DIFF_SRC_1,
     BN_OPERANDS
 };
 enum {
@@ -101,7 +107,7 @@ typedef struct {
                                       result: not wanted */
     double epsilon;
     bool training; /* of backward and double backward */
-    bool relu;     /* of forward */
+    bool relu;     /* of backward: the gate, or where that has no data, recomputed from src */
     /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
      * degrees of freedom. */
     double exponential_avg_factor;
@@ -112,7 +118,8 @@ typedef struct {
 /* Nothing is written unless BN_OK is returned. A single call gives the same bits as its two halves,
  * reduce and apply, over the same arrays.
  *
- * sums is (BN_SUMS, channels): sum(dy), then sum(dy * xc). */
+ * sums is (BN_SUMS, channels): sum(dy), then sum(dy * xc). diff_src_1 is written where it and the
+ * gate have data. */
 enum { BN_SUMS = 2 };
 bn_status bn_backward(const bn_problem *p);
 bn_status bn_backward_reduce(const bn_problem *p, double *sums);

@@ -57,12 +57,16 @@ static size_t lay_out_channels(engine *e, char *memory) {
     c->coefs = lay_out(memory, &used, e->plan.coef_planes * n, e->plan.number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, e->plan.planes * n, sizeof(double)), n, NULL,
                         e->plan.sums_count};
+    const int64_t row = round_up(n, LINE_BYTES / sizeof(double));
+    double *values = lay_out(memory, &used, e->operation->values * row, sizeof(double));
     for (int i = 0; i < e->operation->values; i++)
-        c->value[i] = lay_out(memory, &used, n, sizeof(double));
+        c->value[i] = values ? values + i * row : NULL;
     e->partial = lay_out(memory, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0,
                          sizeof(double));
     return used;
 }
+
+enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; a few behind are read */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
@@ -79,10 +83,14 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
     s->sums.group = lay_out(memory, &used, plan->sums_count * columns, plan->number_bytes);
     s->sums.count = plan->sums_count;
-    const unsigned gathered = plan->sums && plan->gathers ? plan->needs[SUM]->reads : 0;
+    if (!plan->sums || !plan->gathers)
+        return used;
+    const unsigned gathered = plan->needs[SUM]->reads;
     for (int o = 0; o < BN_OPERANDS; o++)
-        s->gathered[o] =
-            lay_out(memory, &used, gathered >> o & 1 ? PIECE_ELEMENTS : 0, plan->element_bytes);
+        s->gathered[o] = lay_out(memory, &used, ELEMENTS(gathered) >> o & 1 ? PIECE_ELEMENTS : 0,
+                                 plan->element_bytes);
+    char *bits = lay_out(memory, &used, gathered & OPERAND(GATE) ? 1 : 0, GATHERED_BITS);
+    s->gathered[BN_GATE] = (char *)((uintptr_t)bits * 8 * (uintptr_t)plan->element_bytes);
     return used;
 }
 

@@ -105,7 +105,7 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
 }
 
 static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
-    return __builtin_popcount(operands) * plan->element_bytes;
+    return __builtin_popcount(ELEMENTS(operands)) * plan->element_bytes;
 }
 
 int64_t bn_bytes_read(const bn_plan *plan) {

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "gates.h"
+
 /* The segment at element x of a run: its offset, and how many of n elements it has. */
 int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                       int64_t offset[BN_OPERANDS]) {
@@ -35,8 +37,14 @@ bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes) {
     const unsigned summed = walk->plan->needs[SUM]->reads;
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (summed >> o & 1)
+        if (ELEMENTS(summed) >> o & 1)
             memcpy(walk->scratch->gathered[o] + at, from[o], (size_t)bytes);
+    if (summed & OPERAND(GATE)) {
+        const uintptr_t size = (uintptr_t)walk->plan->element_bytes;
+        bn_copy_bits((uintptr_t)from[BN_GATE] / size,
+                     (uintptr_t)address(walk->scratch->gathered[BN_GATE], at) / size,
+                     bytes / walk->plan->element_bytes);
+    }
 }
 
 /* Do all strands of what is written begin at one place of their cache lines? */

@@ -30,7 +30,7 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
 /* n rows without a gap between them, as one span; what comes from afar as four strands that begin
  * at one place of their cache lines, and then the rows that are left. */
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
-    enum { SMALL_RING = 24 << 10 }; /* bytes: half of a first-level cache of 48 kB */
+    enum { SMALL_RING = 6 << 10 }; /* bytes of a plane: of four, half of a cache of 48 kB */
     const bn_plan *plan = walk->plan;
     const int64_t columns = plan->columns_written, row = columns * plan->element_bytes;
     const int64_t lines = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);

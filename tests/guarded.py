@@ -18,7 +18,7 @@ import bn_ext
 from bn_ext import _core
 
 PAGE = mmap.PAGESIZE
-TENSORS = 3  # src, diff_dst, diff_src
+TENSORS = 4  # src, diff_dst, diff_src, diff_src_1
 
 
 class Region:
@@ -73,7 +73,8 @@ def gaps_of(shape, layout):
 
 def run():
     """All of them; the number of calls."""
-    regions = [Region(80) for _ in (*INPUTS, *OUTPUTS)]
+    regions = [Region(80) for _ in (*INPUTS, *OUTPUTS, "diff_src_1")]
+    bits = Region(10)
     rng = np.random.default_rng(0)
     calls = 0
     for shape, layout in shapes():
@@ -84,7 +85,7 @@ def run():
             tensors = [r.array(shape, dtype(data), gaps, at_end) for r in regions[:TENSORS]]
             number = dtype(vector_dtype(data))
             vectors = [r.array((channels,), number, (0,), at_end) for r in regions[TENSORS:]]
-            src, diff_dst, diff_src = tensors
+            src, diff_dst, diff_src, diff_src_1 = tensors
             for tensor in (src, diff_dst):
                 tensor[:] = rng.standard_normal(shape).astype(tensor.dtype)
             for vector in vectors:
@@ -101,6 +102,20 @@ def run():
                     is_training=training, out=(out, *written),
                 )  # fmt: skip
                 calls += 1
+            workspace = bits.array((-(-src.size // 8),), np.dtype(np.uint8), (0,), at_end)
+            gamma = read[2]
+            for training in (True, False):
+                options = {"epsilon": 1e-3, "data_format": layout, "relu": True}
+                bn_ext.batch_norm_inference(
+                    src, *read, gamma, out=diff_src, workspace=workspace, **options
+                )
+                for gate in ({"beta": gamma}, {"dst": diff_dst}, {"workspace": workspace}):
+                    add = "beta" not in gate
+                    bn_ext.batch_norm_backward(
+                        src, diff_dst, *read, **gate, **options, is_training=training,
+                        diff_src_1=add, out=(diff_src, *written, diff_src_1)[: 3 + add],
+                    )  # fmt: skip
+                    calls += 1
     return calls
 
 

@@ -100,6 +100,12 @@ def calls(shape, layout, data):
     for x, dy in ((src, diff_dst), (src, spread), turned):
         yield functools.partial(bn_ext.batch_norm_backward_reduce, x, dy, vectors[0], **options), ()
         for function, more in (backward, apply):
+            yield (
+                functools.partial(
+                    function, x, dy, *more, epsilon=1e-3, relu=True, dst=dy, out=memory, **options
+                ),
+                [a.reshape(-1) for a in memory],
+            )
             for is_training in (True, False):
                 for out, touched in (
                     (None, ()),

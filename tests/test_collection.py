@@ -18,6 +18,7 @@ ELSEWHERE = {
     "test_formulas.py": ["examples/plain_loop.py"],
     "test_kernels.py": [
         "src_c/kernels/loops.inc",
+        "src_c/kernels/passed.inc",
         "src_c/kernels/runs.inc",
         "src_c/kernels/spans.inc",
         "src_c/kernels/sums.inc",

@@ -35,11 +35,11 @@ def test_version():
 #: What users may rely on: a name that goes, or one that slips in, is a decision.
 PUBLIC = {
     "bn_ext": {
-        "BatchNorm", "BatchNormGradients", "BatchNormTraining", "__version__", "available_isas",
-        "batch_norm_backward", "batch_norm_backward_apply", "batch_norm_backward_reduce",
-        "batch_norm_inference", "batch_norm_training", "batch_norm_training_apply",
-        "batch_norm_training_merge", "batch_norm_training_reduce", "get_isa", "show_config",
-        "specs",
+        "BatchNorm", "BatchNormAddGradients", "BatchNormGradients", "BatchNormTraining",
+        "__version__", "available_isas", "batch_norm_backward", "batch_norm_backward_apply",
+        "batch_norm_backward_reduce", "batch_norm_inference", "batch_norm_training",
+        "batch_norm_training_apply", "batch_norm_training_merge", "batch_norm_training_reduce",
+        "get_isa", "show_config", "specs",
     },
     "bn_ext.specs": {"ngraph", "onednn_graph", "pytorch", "tensorflow"},
     "bn_ext.specs.ngraph": {

@@ -130,7 +130,7 @@ def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
     case = case_of(STORED[data], 4, columns, rng)
     coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)
     coefs[:] = case.coefs
-    memory = running.Memory(STORED[data], 4, columns)
+    memory = running.Memory(STORED[data], 4, columns, ("write", "backward"))
     for first in range(columns):
         operands = memory.views(case, columns - first, 0, 4)
         span = running.Span("by columns", columns, first, strands=first % 2 == 1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, RESULTS, SUMS, TERMS, Kernel, needs
+from bn_ext._verify.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
 from bn_ext._verify.values import Case
 
 __all__ = [
@@ -73,8 +73,15 @@ def _given(kernel: Kernel, case: Case) -> tuple[SimpleNamespace, SimpleNamespace
     """Operands and coefficients by role; none that the C table does not name for this kernel."""
     reads, _, takes = needs(kernel)
     coefs = dict(zip(COEFS, case.coefs, strict=True))
-    x = {name: case.dtype.widen(case.operands[name]) for name in reads}
-    return SimpleNamespace(**x), SimpleNamespace(**{name: coefs[name] for name in takes})
+    x = {name: case.dtype.widen(case.operands[name]) for name in reads if name != GATE}
+    if GATE in reads:
+        x[GATE] = case.operands[GATE] != 0
+
+    def stored(y: Array) -> Array:
+        return case.dtype.widen(case.dtype.narrow(y))
+
+    taken = {name: coefs[name] for name in takes}
+    return SimpleNamespace(**x, stored=stored), SimpleNamespace(**taken)
 
 
 def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:

@@ -2,7 +2,8 @@
 
 To add one, add its entry to TERMS or to RESULTS. Its expression is given operands (x.src, ...) and
 coefficients (c.mean, ...) of the arithmetic type by role, and only those that its line in
-formulas.h says it reads and takes: one that uses more raises AttributeError.
+formulas.h says it reads and takes: one that uses more raises AttributeError. x.gate is a truth
+value for each element; x.stored(y) are numbers as they are when they come out of memory again.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import numpy as np
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array
 
-__all__ = ["COEFS", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs"]
+__all__ = [
+    "COEFS", "GATE", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs",
+]  # fmt: skip
 
 #: A pass ("sum" or "write"), and one of its formulas.
 Kernel = tuple[str, str]
@@ -37,6 +40,29 @@ def normalized(x: Any, c: Any) -> Array:
     return result
 
 
+def gradients(dy: Array, x: Any, c: Any) -> tuple[Array, ...]:
+    """The terms of diff_beta and of diff_gamma."""
+    return dy, dy * (x.src - c.mean)
+
+
+def behind_relu(x: Any, c: Any) -> Array:
+    """What of diff_dst comes through a ReLU whose gate is computed again, and stored again."""
+    y = c.scale * (x.src - c.mean) + c.offset
+    return where_positive(x.stored(y), x.diff_dst)
+
+
+def behind_gate(x: Any) -> Array:
+    """What of it comes through a gate of bits."""
+    found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
+    return found
+
+
+def backward(dy: Array, x: Any, c: Any) -> Array:
+    """diff_src, of statistics of the batch."""
+    found: Array = c.scale * (dy - (c.shift + (x.src - c.mean) * c.slope))
+    return found
+
+
 def moments(xc: Array) -> tuple[Array, ...]:
     """The terms of the first two moments."""
     return xc, xc * xc
@@ -44,7 +70,9 @@ def moments(xc: Array) -> tuple[Array, ...]:
 
 #: The terms of each sum.
 TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
-    "gradients": lambda x, c: (x.diff_dst, x.diff_dst * (x.src - c.mean)),
+    "gradients": lambda x, c: gradients(x.diff_dst, x, c),
+    "gradients, relu": lambda x, c: gradients(behind_relu(x, c), x, c),
+    "gradients, gated": lambda x, c: gradients(behind_gate(x), x, c),
     "moments": lambda x, c: moments(x.src - c.mean),
     "scaled moments": lambda x, c: moments(x.src * c.scale - c.mean),
     "double gradients": lambda x, c: (
@@ -58,10 +86,20 @@ TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
 
 #: What is written, by operand.
 RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
-    "backward": lambda x, c: {
-        "diff_src": c.scale * (x.diff_dst - (c.shift + (x.src - c.mean) * c.slope))
-    },
+    "backward": lambda x, c: {"diff_src": backward(x.diff_dst, x, c)},
     "frozen": lambda x, c: {"diff_src": c.scale * x.diff_dst},
+    "backward, relu": lambda x, c: {"diff_src": backward(behind_relu(x, c), x, c)},
+    "frozen, relu": lambda x, c: {"diff_src": c.scale * behind_relu(x, c)},
+    "backward, gated": lambda x, c: {"diff_src": backward(behind_gate(x), x, c)},
+    "frozen, gated": lambda x, c: {"diff_src": c.scale * behind_gate(x)},
+    "backward, gated, add": lambda x, c: {
+        "diff_src": backward(behind_gate(x), x, c),
+        "diff_src_1": behind_gate(x),
+    },
+    "frozen, gated, add": lambda x, c: {
+        "diff_src": c.scale * behind_gate(x),
+        "diff_src_1": behind_gate(x),
+    },
     "normalize": lambda x, c: {"dst": normalized(x, c)},
     "normalize, relu": lambda x, c: {"dst": where_positive(normalized(x, c), normalized(x, c))},
     "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
@@ -88,5 +126,7 @@ def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, 
     return reads, writes, takes
 
 
+#: The operand that is bits.
+GATE = "gate"
 #: Operands that any of them reads.
 INPUTS = tuple(name for name in OPERANDS if any(name in needs(kernel)[0] for kernel in KERNELS))

@@ -73,7 +73,7 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
     lengths = [*_lengths(dtype, 4), *_wide_lengths(dtype)]
     most = max(columns for columns, _ in lengths)
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
-    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
+    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most, ("sum", formula))
     for rows, repeats in shapes:
         case = case_of(dtype, rows * repeats, most, rng, SUMS[formula])
         wanted = arithmetic.expected(("sum", formula), case, rows)
@@ -100,7 +100,7 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     lengths = list(_run_lengths(dtype))
     most, stretch = max(columns for columns, _ in lengths), arithmetic.stretch_of(dtype)
     shapes = [(1, 1), (1, GROUP), (2, 2), (3, GROUP + 1), (ROWS, 1), (ROWS, 2 * GROUP + 1)]
-    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most)
+    memory = Memory(dtype, ROWS * (2 * GROUP + 1), most, ("sum", formula))
     for rows, repeats in shapes:
         case = case_of(dtype, rows * repeats, most, rng, SUMS[formula])
         for turn, (columns, offset) in enumerate(lengths):
@@ -125,7 +125,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     for parts in shapes:
         each = sum(rows * repeats for rows, repeats in parts)
         case = case_of(dtype, channels * each, most, rng, SUMS[formula])
-        memory = Memory(dtype, channels * each, most)
+        memory = Memory(dtype, channels * each, most, ("sum", formula))
         for columns, offset in lengths:
             operands = memory.views(case, columns, offset, channels * each)
             found = np.full((len(case.planes), channels), np.nan)
@@ -165,7 +165,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     most = max(columns for columns, _ in lengths)
     rows = 2 * STRANDS
     case = case_of(dtype, rows, most, rng)
-    memory = Memory(dtype, rows, most)
+    memory = Memory(dtype, rows, most, kernel)
     runs = 0
     for turn, (columns, offset) in enumerate(lengths):
         for span, ahead in product(_spans(dtype, columns, most, turn), (False, True)):
@@ -204,6 +204,19 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
     return len(sizes)
 
 
+def check_passed(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Check all lengths up to a word's and around several; return the number of runs."""
+    lengths = [*range(1, 66), 127, 128, 300]
+    for n in lengths:
+        elements = np.ascontiguousarray(values(dtype, n, 12, rng).T.reshape(-1))
+        with np.errstate(invalid="ignore"):
+            passes = ~(dtype.widen(elements) <= 0)
+        bits = np.packbits(np.pad(passes, (0, -len(passes) % 64)), bitorder="little")
+        found = running.run_passed(isa, dtype, elements)
+        _demand(found, bits.view("<u8"), f"{isa} {kernel}_{dtype.name}: {len(elements)} elements")
+    return len(lengths)
+
+
 def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check few and many channels, columns and rounds; return the number of runs."""
     sizes = list(product((1, 2, 3, 7, 16, 33), (1, 2, 3, 7, 16, 33), (2, 30, 100, 516)))
@@ -234,6 +247,7 @@ def check_level(isa: str, seed: int) -> int:
         checks += [(formula, check) for check in of_pass[pass_]]
     checks += [(name, check_sums_kernel) for name in SUMS_KERNELS]
     checks += [(name, check_expand) for name in ("expand", "ring")]
+    checks += [("passed", check_passed)]
     runs = 0
     for dtype in DTYPES.values():
         for name, check in checks:

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify import arithmetic
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import OPERANDS
+from bn_ext._verify.formulas import GATE, OPERANDS, Kernel, needs
 from bn_ext._verify.values import Case
 
 __all__ = [
-    "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Memory", "Span",
-    "run_expand", "run_runs", "run_sum", "run_sums", "run_write",
+    "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",
+    "run_expand", "run_passed", "run_runs", "run_sum", "run_sums", "run_write",
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
@@ -34,36 +35,79 @@ UNTOUCHED = 0xA5
 _PAGE = 4096
 #: Where operands lie in their pages: by default results well apart from what is read; and a little
 #: ahead of it, where spans are carried through backwards.
-_APART = {"diff_dst": 1536, "diff_src": 3072}
-_AHEAD = {"diff_dst": 0, "diff_src": REGISTER}
+_APART = {"diff_dst": 1536, "diff_src": 3072, "diff_src_1": 2048}
+_AHEAD = {"diff_dst": 0, "diff_src": REGISTER, "diff_src_1": 2048}
+
+
+class Bits:
+    """A gate as kernels see it: bits that lie as elements of a dtype would.
+
+    Addresses are numbers of bits times an element's bytes.
+    """
+
+    def __init__(self, memory: Array, size: int, start: int, strides: tuple[int, int]):
+        self.memory, self.size, self.start, self.strides = memory, size, start, strides
+
+    @property
+    def address(self) -> int:
+        """Of the first element."""
+        return int(self.memory.ctypes.data) * 8 * self.size + self.start
+
+    def __getitem__(self, rows: slice) -> "Bits":
+        start = self.start + (rows.start or 0) * self.strides[0]
+        return Bits(self.memory, self.size, start, self.strides)
+
+    def fill(self, values: Array) -> None:
+        """Let elements of rows be these zeros and ones, and all others ones."""
+        bits = np.ones(8 * len(self.memory), np.uint8)
+        first, pitch = self.start // self.size, self.strides[0] // self.size
+        np.ndarray(values.shape, np.uint8, bits.data, first, (pitch, 1))[:] = values
+        self.memory[:] = np.packbits(bits, bitorder="little")
+
+
+def address_of(view: Array | Bits) -> int:
+    """As kernels are given it."""
+    return view.address if isinstance(view, Bits) else int(view.ctypes.data)
 
 
 class Memory:
-    """Every operand, in rows of any length at any alignment, with room around them."""
+    """Every operand, in rows of any length at any alignment, with room around them.
 
-    def __init__(self, dtype: Dtype, rows: int, most: int):
+    Those that a kernel does not touch hold anything, to save time.
+    """
+
+    def __init__(self, dtype: Dtype, rows: int, most: int, kernel: Kernel):
         self.dtype = dtype
+        reads, writes, _ = needs(kernel)
+        self.touched = {*reads, *writes}
         self.pitch = (most * dtype.bits.itemsize // REGISTER + 3) * REGISTER
         size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * _PAGE
         self.bytes = {name: np.zeros(size, np.uint8) for name in OPERANDS}
+        self.bytes[GATE] = np.zeros(size // (8 * dtype.bits.itemsize) + REGISTER, np.uint8)
 
     def views(
         self, case: Case, columns: int, offset: int, rows: int, ahead: bool = False
-    ) -> dict[str, Array]:
+    ) -> dict[str, Any]:
         """(rows, columns) views, `offset` bytes past a register boundary, inputs filled.
 
         With an odd number of columns rows differ in alignment.
         """
         size = self.dtype.bits.itemsize
         pitch = self.pitch + columns % 2 * size
-        found = {}
+        found: dict[str, Any] = {}
         for k, (name, memory) in enumerate(self.bytes.items()):
-            memory[:] = UNTOUCHED
+            if name in self.touched:
+                memory[:] = UNTOUCHED
             place = (_AHEAD if ahead else _APART).get(name, 0)
             start = -memory.ctypes.data % _PAGE + place + REGISTER + offset
             strides = pitch + k * REGISTER, size  # no operand's rows lie like another's
+            if name == GATE:
+                found[name] = Bits(memory, size, (REGISTER + offset) // size * size, strides)
+                if name in self.touched:
+                    found[name].fill(case.operands[name][:rows, :columns])
+                continue
             view = np.ndarray((rows, columns), self.dtype.bits, memory.data, start, strides)
-            if name in case.operands:
+            if name in self.touched and name in case.operands:
                 view[:] = case.operands[name][:rows, :columns]
             found[name] = view
         return found
@@ -74,12 +118,12 @@ class Memory:
         return bool((self.bytes[name] == UNTOUCHED).all())
 
 
-def _block(operands: Mapping[str, Array], rows: int, first: int = 0, repeats: int = 0) -> Block:
+def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
     """So many repeats of so many rows of (rows, columns) views, from a row on; or all."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (
-        [a.ctypes.data for a in views],
+        [address_of(a) for a in views],
         [a.strides[0] for a in views],
         [rows * a.strides[0] for a in views],
         repeats or all_rows // rows, rows, columns,
@@ -90,7 +134,7 @@ def run_sum(
     isa: str,
     formula: str,
     case: Case,
-    operands: Mapping[str, Array],
+    operands: Mapping[str, Any],
     rows: int,
     calls: int = 1,
     folds: bool = False,
@@ -105,7 +149,7 @@ def run_sum(
 
 
 def run_runs(
-    isa: str, formula: str, case: Case, operands: Mapping[str, Array], parts: Parts, planes: Array
+    isa: str, formula: str, case: Case, operands: Mapping[str, Any], parts: Parts, planes: Array
 ) -> None:
     """Sum long runs of (channels x rows, columns) views; parts: rows and repeats of each."""
     channels = planes.shape[1]
@@ -158,7 +202,7 @@ def run_write(
     isa: str,
     formula: str,
     case: Case,
-    operands: Mapping[str, Array],
+    operands: Mapping[str, Any],
     span: Span,
     calls: int = 1,
 ) -> None:
@@ -170,7 +214,7 @@ def run_write(
     _core._run_write_kernel(
         isa, case.dtype.name, formula,
         (
-            [a.ctypes.data for a in views],
+            [address_of(a) for a in views],
             [span.channels * a.strides[0] for a in views],
             [a.strides[0] for a in views],
             [each * a.strides[0] for a in views],
@@ -194,3 +238,10 @@ def run_expand(
         isa, dtype.name, kernel == "ring", channel.view(np.uint8), len(channel), each, n,
         column.view(np.uint8),
     )  # fmt: skip
+
+
+def run_passed(isa: str, dtype: Dtype, elements: Array) -> Array:
+    """Which of the elements, bits of a dtype, a ReLU lets pass: whole words of 64 bits."""
+    found = np.zeros(-(-len(elements) // 64), np.uint64)
+    _core._run_passed(isa, dtype.name, elements.view(np.uint8), len(elements), found)
+    return found

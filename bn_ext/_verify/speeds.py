@@ -1,6 +1,7 @@
 """The speed of each kernel by itself, in the first-level cache: for who tunes one loop."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -9,8 +10,8 @@ from bn_ext._bench.problems import aligned
 from bn_ext._bench.timing import shortest
 from bn_ext._verify import running
 from bn_ext._verify.arithmetic import GROUP, ROWS
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import COEFS, KERNELS, OPERANDS, SUMS, Kernel, needs
+from bn_ext._verify.dtypes import DTYPES, Dtype
+from bn_ext._verify.formulas import COEFS, GATE, KERNELS, OPERANDS, SUMS, Kernel, needs
 from bn_ext._verify.values import Case, padded
 
 __all__ = ["TIMED", "speed", "speeds"]
@@ -29,16 +30,20 @@ _COLUMNS = 128
 _CALLS = 2000
 
 
-def _operands(dtype: Dtype, rows: int) -> dict[str, Array]:
+def _operands(dtype: Dtype, rows: int) -> dict[str, Any]:
     """Each at the same place of its pages: elsewhere loads may wait for stores 4096 bytes apart.
 
     Rows are a line further apart than they are long: no two of them in one cache set.
     """
     room = _COLUMNS + running.REGISTER // dtype.bits.itemsize
-    found = {name: aligned((rows, room), dtype.bits)[:, :_COLUMNS] for name in OPERANDS}
+    found: dict[str, Any] = {
+        name: aligned((rows, room), dtype.bits)[:, :_COLUMNS] for name in OPERANDS if name != GATE
+    }
     some = np.linspace(-1, 1, rows * _COLUMNS).astype(dtype.number).reshape(rows, _COLUMNS)
     for operand in found.values():
         operand[:] = dtype.narrow(some)
+    some_bits, strides = np.full(rows * room, 0x69, np.uint8), found["src"].strides
+    found[GATE] = running.Bits(some_bits, dtype.bits.itemsize, 0, strides)
     return found
 
 
@@ -66,7 +71,7 @@ def speed(isa: str, dtype: Dtype, kernel: Kernel, uniform: bool, seconds: float 
 
     best = shortest(calls, seconds)
     reads, writes, _ = needs(kernel)
-    touched = sum(operands[name].nbytes for name in {*reads, *writes})
+    touched: int = sum(operands[name].nbytes for name in {*reads, *writes} - {GATE})
     return 1e-9 * touched * _CALLS / best
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, INPUTS
+from bn_ext._verify.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "some_sums", "values"]
 
@@ -67,10 +67,15 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
 
 
 def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:
-    """Values of every kind for every operand that any formula reads, and so many sums so far."""
+    """Values of every kind for every operand that any formula reads, and so many sums so far.
+
+    Those of a gate are zeros and ones.
+    """
+    operands = {name: values(dtype, rows, columns, rng) for name in INPUTS if name != GATE}
+    operands[GATE] = rng.integers(0, 2, (rows, columns), dtype.bits)
     return Case(
         dtype,
-        {name: values(dtype, rows, columns, rng) for name in INPUTS},
+        operands,
         values(dtype.computed, len(COEFS), columns, rng).view(dtype.number),
         rng.standard_normal((2 * sums, columns)),
     )

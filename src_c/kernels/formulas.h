@@ -13,12 +13,20 @@
 /* F(x, a formula). x is handed through, for whoever uses the list. */
 #define SUM_FORMULAS(F, x)                                                                         \
     F(x, GRADIENTS)                                                                                \
+    F(x, GRADIENTS_RELU)                                                                           \
+    F(x, GRADIENTS_GATED)                                                                          \
     F(x, MOMENTS)                                                                                  \
     F(x, SCALED_MOMENTS)                                                                           \
     F(x, DOUBLE_GRADIENTS)
 #define WRITE_FORMULAS(F, x)                                                                       \
     F(x, BACKWARD)                                                                                 \
     F(x, FROZEN)                                                                                   \
+    F(x, BACKWARD_RELU)                                                                            \
+    F(x, FROZEN_RELU)                                                                              \
+    F(x, BACKWARD_GATED)                                                                           \
+    F(x, FROZEN_GATED)                                                                             \
+    F(x, BACKWARD_GATED_ADD)                                                                       \
+    F(x, FROZEN_GATED_ADD)                                                                         \
     F(x, NORMALIZE)                                                                                \
     F(x, NORMALIZE_RELU)                                                                           \
     F(x, NORMALIZE_ADD)                                                                            \
@@ -35,7 +43,8 @@ typedef enum {
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
-/* Coefficients: of each, every channel has one number, of the arithmetic type. */
+/* Coefficients: of each, every channel has one number, of the arithmetic type. OFFSET is what is
+ * added last; behind a ReLU, the forward pass's shift. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS };
 
 /* Sums of a formula, at most. */
@@ -43,6 +52,9 @@ enum { MOST_SUMS = 5 };
 
 #define OPERAND(role) (1u << BN_##role)
 #define COEF(role)    (1u << COEF_##role)
+
+/* Of these operands, those that are elements in memory, not bits. */
+#define ELEMENTS(operands) ((operands) & ~OPERAND(GATE))
 
 /* Operands and coefficients as bits. */
 typedef struct {
@@ -52,12 +64,33 @@ typedef struct {
 } formula_needs;
 
 static const formula_needs formula_table[FORMULAS + 1] = {
-    [GRADIENTS] = {"gradients", OPERAND(SRC) | OPERAND(DIFF_DST), 0, COEF(MEAN), 2},
+#define SUMS_GRADIENTS(name, also_reads, also_takes)                                               \
+    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), 0, COEF(MEAN) | (also_takes), 2}
+    [GRADIENTS] = SUMS_GRADIENTS("gradients", 0, 0),
+    [GRADIENTS_RELU] = SUMS_GRADIENTS("gradients, relu", 0, COEF(SCALE) | COEF(OFFSET)),
+    [GRADIENTS_GATED] = SUMS_GRADIENTS("gradients, gated", OPERAND(GATE), 0),
+#undef SUMS_GRADIENTS
     [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2},
     [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2},
-    [BACKWARD] = {"backward", OPERAND(SRC) | OPERAND(DIFF_DST), OPERAND(DIFF_SRC),
-                  COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE), 0},
-    [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0},
+#define GOES_BACKWARD(name, also_reads, also_writes, also_takes)                                   \
+    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC) | (also_writes),     \
+     COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE) | (also_takes), 0}
+#define GOES_BACKWARD_FROZEN(name, also_reads, also_writes, also_takes)                            \
+    {name, OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC) | (also_writes),                    \
+     COEF(SCALE) | (also_takes), 0}
+    [BACKWARD] = GOES_BACKWARD("backward", 0, 0, 0),
+    [FROZEN] = GOES_BACKWARD_FROZEN("frozen", 0, 0, 0),
+    [BACKWARD_RELU] = GOES_BACKWARD("backward, relu", 0, 0, COEF(OFFSET)),
+    [FROZEN_RELU] =
+        GOES_BACKWARD_FROZEN("frozen, relu", OPERAND(SRC), 0, COEF(MEAN) | COEF(OFFSET)),
+    [BACKWARD_GATED] = GOES_BACKWARD("backward, gated", OPERAND(GATE), 0, 0),
+    [FROZEN_GATED] = GOES_BACKWARD_FROZEN("frozen, gated", OPERAND(GATE), 0, 0),
+    [BACKWARD_GATED_ADD] =
+        GOES_BACKWARD("backward, gated, add", OPERAND(GATE), OPERAND(DIFF_SRC_1), 0),
+    [FROZEN_GATED_ADD] =
+        GOES_BACKWARD_FROZEN("frozen, gated, add", OPERAND(GATE), OPERAND(DIFF_SRC_1), 0),
+#undef GOES_BACKWARD
+#undef GOES_BACKWARD_FROZEN
 #define NORMALIZES(name, also_reads)                                                               \
     {name, OPERAND(SRC) | (also_reads), OPERAND(DST), COEF(MEAN) | COEF(SHIFT) | COEF(SCALE), 0}
     [NORMALIZE] = NORMALIZES("normalize", 0),

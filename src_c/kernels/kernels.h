@@ -1,6 +1,6 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level
  * has. A kernel carries one pass of one formula over a block to sum, or a span to write, and its
- * repeats; it knows nothing of shapes.
+ * repeats; it knows nothing of shapes. Of the gate, addresses are as bits_at has them (vec.h).
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -98,6 +98,9 @@ typedef struct {
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 
     bn_write_kernel *write[FORMULAS];
+
+    /* Of n elements, one behind the other, a bit each: does ReLU let it pass? */
+    void (*passed)(const char *from, int64_t n, uint64_t *to);
 
     /* Add n columns of sums to n others. */
     void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);

@@ -11,6 +11,8 @@
  *                                  nothing until nontemporal_fence()
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
  *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
+ *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
+ *     keep_even_f32                the same of bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     join_halves                  two halves to a register of f16
@@ -29,6 +31,9 @@
  *     S_store_edge        its first n elements
  *     S_store_nontemporal a whole pack past the cache
  *     S_split, S_join     between column order and pack order
+ *     S_where_bits        register h of a pack where the element's bit is set, elsewhere 0
+ *     S_TO_ZERO           the largest number that is 0 when it is stored
+ *     S_word, S_NEGATIVE_INF   an element as an integer, and that of -Inf
  * In memory a bf16 pack is 32-bit words, each an even element below an odd one: register 0
  * holds the even elements, register 1 the odd ones. Either is one shift or one mask away, with
  * no shuffle. The other packs are in column order.
@@ -73,9 +78,29 @@ INLINE f64v f64_canonical(f64v v) {
     return (f64v)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
 }
 
+/* ---- bits --------------------------------------------------------------- */
+
+/* Of a tensor of bits, which "lies" where one of elements of so many bytes would: its address, and
+ * those of its elements, are numbers of bits times these bytes. Behind the last bit 8 bytes may be
+ * read. */
+INLINE uint64_t bits_at(const char *at, int element_bytes) {
+    const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
+    uint64_t bits;
+    memcpy(&bits, (const char *)(bit / 8), sizeof bits);
+    return bits >> bit % 8;
+}
+
 /* ---- f32 --------------------------------------------------------------- */
 
 enum { f32_PACK = 1, f32_PAIRED = 0 };
+typedef uint32_t f32_word;
+#define f32_NEGATIVE_INF 0xff800000u
+#define f32_TO_ZERO      0.0f
+
+INLINE f32v f32_where_bits(uint32_t bits, int h, f32v v) {
+    (void)h;
+    return keep_f32(bits, v);
+}
 
 INLINE f32v f32_load(const char *p, int h) {
     (void)h;
@@ -105,6 +130,14 @@ INLINE void f32_join(const f32v *pack, f32v *column) {
 /* ---- f64 --------------------------------------------------------------- */
 
 enum { f64_PACK = 1, f64_PAIRED = 0 };
+typedef uint64_t f64_word;
+#define f64_NEGATIVE_INF (0xfffull << 52)
+#define f64_TO_ZERO      0.0
+
+INLINE f64v f64_where_bits(uint32_t bits, int h, f64v v) {
+    (void)h;
+    return keep_f64(bits, v);
+}
 
 INLINE f64v f64_load(const char *p, int h) {
     (void)h;
@@ -134,6 +167,13 @@ INLINE void f64_join(const f64v *pack, f64v *column) {
 /* ---- f16 --------------------------------------------------------------- */
 
 enum { f16_PACK = 2, f16_PAIRED = 0 };
+typedef uint16_t f16_word;
+#define f16_NEGATIVE_INF 0xfc00u
+#define f16_TO_ZERO      0x1p-25f /* half the smallest, a tie with even 0 */
+
+INLINE f32v f16_where_bits(uint32_t bits, int h, f32v v) {
+    return keep_f32(bits >> h * (VEC_BYTES / 4), v);
+}
 
 INLINE u16h f16_half(u32v bytes, int h) {
     u16h half[2];
@@ -170,6 +210,13 @@ INLINE void f16_join(const f32v *pack, f32v *column) {
 /* ---- bf16 -------------------------------------------------------------- */
 
 enum { bf16_PACK = 2, bf16_PAIRED = 1 };
+typedef uint16_t bf16_word;
+#define bf16_NEGATIVE_INF 0xff80u
+#define bf16_TO_ZERO      0x1p-134f
+
+INLINE f32v bf16_where_bits(uint32_t bits, int h, f32v v) {
+    return keep_even_f32(bits >> h, v);
+}
 
 INLINE f32v bf16_unpack(u32v words, int h) {
     return (f32v)(h ? words & 0xffff0000u : words << 16);

@@ -34,6 +34,16 @@ INLINE f64v f64_where_positive(f64v gate, f64v v) {
     return f64_where_positive_by_bits(gate, v);
 }
 
+INLINE f32v keep_f32(uint32_t bits, f32v v) {
+    return keep_f32_by_bits(bits, v);
+}
+INLINE f32v keep_even_f32(uint32_t bits, f32v v) {
+    return keep_even_f32_by_bits(bits, v);
+}
+INLINE f64v keep_f64(uint32_t bits, f64v v) {
+    return keep_f64_by_bits(bits, v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
 }

@@ -36,6 +36,16 @@ INLINE f64v f64_where_positive(f64v gate, f64v v) {
     return (f64v)_mm512_maskz_mov_pd(passes, (__m512d)v);
 }
 
+INLINE f32v keep_f32(uint32_t bits, f32v v) {
+    return (f32v)_mm512_maskz_mov_ps((__mmask16)bits, (__m512)v);
+}
+INLINE f32v keep_even_f32(uint32_t bits, f32v v) {
+    return keep_f32(_pext_u32(bits, 0x55555555u), v);
+}
+INLINE f64v keep_f64(uint32_t bits, f64v v) {
+    return (f64v)_mm512_maskz_mov_pd((__mmask8)bits, (__m512d)v);
+}
+
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
 }

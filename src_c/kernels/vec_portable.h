@@ -50,6 +50,28 @@ INLINE f64v f64_where_positive_by_bits(f64v gate, f64v v) {
     return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
 }
 
+/* Of lane i, bit i; and bit 2 * i. */
+static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
+                                       1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
+                                       1u << 12, 1u << 13, 1u << 14, 1u << 15};
+static const uint32_t even_lane_bits[16] = {
+    1u << 0,  1u << 2,  1u << 4,  1u << 6,  1u << 8,  1u << 10, 1u << 12, 1u << 14,
+    1u << 16, 1u << 18, 1u << 20, 1u << 22, 1u << 24, 1u << 26, 1u << 28, 1u << 30};
+static const uint64_t wide_lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+INLINE f32v keep_f32_by_bits(uint32_t bits, f32v v) {
+    const u32v own = *(const u32v_any *)lane_bits;
+    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
+}
+INLINE f32v keep_even_f32_by_bits(uint32_t bits, f32v v) {
+    const u32v own = *(const u32v_any *)even_lane_bits;
+    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
+}
+INLINE f64v keep_f64_by_bits(uint32_t bits, f64v v) {
+    const u64v own = (u64v) * (const u32v_any *)wide_lane_bits;
+    return (f64v)((u64v)((own & (uint64_t)bits) == own) & (u64v)v);
+}
+
 INLINE u32v load_bytes_by_copy(const char *p, int64_t n) {
     u32v v = {0};
     if (n == VEC_BYTES)

@@ -6,6 +6,9 @@
  *     diff_beta  = sum(dy)                shift = diff_beta/M
  *     diff_gamma = rstd * sum(dy * xc)    slope = rstd*diff_gamma/M     scale = gamma*rstd
  *
+ * Where the gate of ReLU is recomputed from src, offset is the shift of the forward pass
+ * (coefs.h), so that kernels find the very same y.
+ *
  * Double data deserves coefficients that are rounded once, so those go through pairs of
  * doubles; for the rest, doubles are far finer than the float they end as.
  */
@@ -16,7 +19,7 @@
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
-enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, VALUES };
+enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, OFFSET, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
@@ -45,6 +48,20 @@ static void prepare_results(const bn_channels *c) {
     vector_read(&p->vector[BN_GAMMA], 0, n, scale);
     bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], scale);
     bn_set_coefs(c, COEF_SCALE, 0, n, scale);
+}
+
+/* All of it before sums, since ReLU's gate takes it. */
+static void prepare_gate(const bn_channels *c) {
+    const int64_t n = c->channels;
+    double *mean = c->value[SLOPE]; /* which is not there yet */
+    prepare_sums(c);
+    prepare_results(c);
+    vector_read(&c->problem->vector[BN_MEAN], 0, n, mean);
+    bn_set_shift(c, COEF_OFFSET, 0, n, mean, c->value[TO_CONVERT], c->value[OFFSET]);
+}
+
+static void nothing(const bn_channels *c) {
+    (void)c;
 }
 
 /* About the mean itself, not its high part. */
@@ -95,28 +112,43 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 
 #define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
 
-static const bn_operation training = {
-    .formulas = {GRADIENTS, BACKWARD},
-    .writes_need_sums = true,
-    .vectors = BOTH_GRADIENTS,
-    .values = VALUES,
-    .prepare = {prepare_sums, prepare_results},
-    .settle = settle,
-    .finish = finish,
-};
+/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given;
+ * then what passes may be a result too. */
+enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
 
-static const bn_operation frozen = {
-    .formulas = {GRADIENTS, FROZEN},
-    .writes_need_sums = false,
-    .vectors = BOTH_GRADIENTS,
-    .values = VALUES,
-    .prepare = {prepare_sums, prepare_results},
-    .settle = settle,
-    .finish = finish,
-};
+#define BACKWARD_OF(needs_sums, sums, writes, ...)                                                 \
+    {                                                                                              \
+        .formulas = {sums, writes},                                                                \
+        .writes_need_sums = (needs_sums),                                                          \
+        .vectors = BOTH_GRADIENTS,                                                                 \
+        .values = VALUES,                                                                          \
+        .prepare = {__VA_ARGS__},                                                                  \
+        .settle = settle,                                                                          \
+        .finish = finish,                                                                          \
+    }
+#define EACH_GATE(needs_sums, writes)                                                              \
+    {                                                                                              \
+        [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, prepare_results),     \
+        [FROM_SRC] =                                                                               \
+            BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, nothing),         \
+        [GIVEN] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
+                              prepare_results),                                                    \
+        [GIVEN_ADD] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED_ADD, prepare_sums,   \
+                                  prepare_results),                                                \
+    }
+static const bn_operation training[GATES] = EACH_GATE(true, BACKWARD);
+static const bn_operation frozen[GATES] = EACH_GATE(false, FROZEN);
+
+static int gate_of(const bn_problem *p) {
+    if (!p->relu)
+        return NO_GATE;
+    if (!p->data[BN_GATE])
+        return FROM_SRC;
+    return p->data[BN_DIFF_SRC_1] ? GIVEN_ADD : GIVEN;
+}
 
 static const bn_operation *operation_of(const bn_problem *p) {
-    return p->training ? &training : &frozen;
+    return p->training ? &training[gate_of(p)] : &frozen[gate_of(p)];
 }
 
 bn_status bn_backward(const bn_problem *p) {
@@ -124,7 +156,7 @@ bn_status bn_backward(const bn_problem *p) {
 }
 
 bn_status bn_backward_reduce(const bn_problem *p, double *sums) {
-    return bn_execute(&(bn_call){p, &training, .sums_out = sums});
+    return bn_execute(&(bn_call){p, &training[gate_of(p)], .sums_out = sums});
 }
 
 bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count) {

@@ -40,4 +40,20 @@ static inline void bn_rstd_and_scale(const bn_channels *c, int64_t n, double *rs
         }
 }
 
+/* The shift of the forward pass: beta, less what the mean loses when it is rounded, times scale. */
+static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, int64_t n,
+                                const double *mean, const double *scale, double *beta) {
+    const bn_vector *given = &c->problem->vector[BN_BETA];
+    if (given->data)
+        vector_read(given, from, n, beta);
+    else
+        memset(beta, 0, (size_t)n * sizeof *beta);
+    if (!in_doubles(c))
+        for (int64_t i = 0; i < n; i++) {
+            const double low = scale[i] * (mean[i] - (double)(float)mean[i]);
+            beta[i] -= isfinite(low) ? low : 0;
+        }
+    bn_set_coefs(c, coef, from, n, beta);
+}
+
 #endif

@@ -178,16 +178,7 @@ static void set_results(const bn_channels *c, int64_t from, int64_t n, const dou
     bn_rstd_and_scale(c, n, rstd, c->value[RSTD_LOW] + from, value);
     bn_set_coefs(c, COEF_SCALE, from, n, value);
     double *beta = rstd; /* which has done its work */
-    if (p->vector[BN_BETA].data)
-        vector_read(&p->vector[BN_BETA], from, n, beta);
-    else
-        memset(beta, 0, (size_t)n * sizeof *beta);
-    if (!in_doubles(c))
-        for (int64_t i = 0; i < n; i++) {
-            const double low = value[i] * (mean[i] - (double)(float)mean[i]);
-            beta[i] -= isfinite(low) ? low : 0;
-        }
-    bn_set_coefs(c, COEF_SHIFT, from, n, beta);
+    bn_set_shift(c, COEF_SHIFT, from, n, mean, value, beta);
 }
 
 /* A factor of 1 does not read what was before; one of 0 leaves it as it is. */

@@ -1,0 +1,187 @@
+/* gates.c: bits of a gate, made from dst or copied from those of the caller.
+ *
+ * Kernels read them at any place and a little behind the last, so they are given a copy, which is a
+ * thirty-second of float32 data. It is made by blocks, each of whole bytes of its own, so that
+ * threads need not wait for one another: bits of a block's segments are brought together in a
+ * buffer.
+ */
+#include "gates.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "pool.h"
+#include "sizes.h"
+
+void bn_copy_bits(uint64_t from, uint64_t to, int64_t n) {
+    enum { AT_ONCE = 56 }; /* what is left of 64 from any bit of a byte on */
+    for (int64_t done = 0, here; done < n; done += here) {
+        const uint64_t source = from + (uint64_t)done, place = to + (uint64_t)done;
+        char *at = (char *)(uintptr_t)(place / 8);
+        uint64_t bits, there;
+        here = at_most(n - done, AT_ONCE);
+        memcpy(&bits, (const char *)(uintptr_t)(source / 8), sizeof bits);
+        memcpy(&there, at, sizeof there);
+        const uint64_t mask = (1ull << here) - 1;
+        there &= ~(mask << place % 8);
+        there |= (bits >> source % 8 & mask) << place % 8;
+        memcpy(at, &there, sizeof there);
+    }
+}
+
+/* ---- dst, element by element ----------------------------------------------- */
+
+enum { MOST_AXES = 2 * BN_MAX_AXES + 1 };
+
+/* All axes of dst, slowest first, merged where one goes on behind the other. */
+typedef struct {
+    const char *data;
+    int n;
+    int64_t size[MOST_AXES], stride[MOST_AXES];
+} elements;
+
+static void add_axis(elements *e, const bn_axis *axis) {
+    const int64_t size = axis->size, stride = axis->stride[BN_DST];
+    const int last = e->n - 1;
+    if (size == 1)
+        return;
+    if (e->n && e->stride[last] == stride * size) {
+        e->size[last] *= size;
+        e->stride[last] = stride;
+        return;
+    }
+    e->size[e->n] = size;
+    e->stride[e->n++] = stride;
+}
+
+static void add_axes(elements *e, const bn_problem *p) {
+    for (int a = 0; a < p->n_outer; a++)
+        add_axis(e, &p->outer[a]);
+    add_axis(e, &p->channel);
+    for (int a = 0; a < p->n_inner; a++)
+        add_axis(e, &p->inner[a]);
+}
+
+/* Where the index-th element lies, and how many lie there side by side. */
+static const char *segment_at(const elements *e, int64_t index, int64_t *n) {
+    int64_t bytes = 0;
+    *n = 1;
+    for (int a = e->n - 1; a >= 0; a--) {
+        const int64_t at = index % e->size[a];
+        index /= e->size[a];
+        bytes += at * e->stride[a];
+        if (a == e->n - 1)
+            *n = e->size[a] - at;
+    }
+    return e->data + bytes;
+}
+
+/* ---- blocks ------------------------------------------------------------------ */
+
+enum { BLOCK = 4096, BLOCKS_AT_ONCE = 16 };
+
+typedef struct {
+    elements dst;
+    void (*passed)(const char *from, int64_t n, uint64_t *to);
+    const char *given; /* bits; NULL: made from dst */
+    char *to;
+    int64_t n;
+    atomic_llong next; /* element */
+} making;
+
+/* n elements, from a block's first on; bits behind the last are zeros. */
+static void make_block(making *m, int64_t first, int64_t n) {
+    uint64_t block[BLOCK / 64 + 1] = {0}, piece[BLOCK / 64 + 1] = {0};
+    for (int64_t done = 0, here; done < n; done += here) {
+        const char *at = segment_at(&m->dst, first + done, &here);
+        here = at_most(here, n - done);
+        if (here == n) {
+            m->passed(at, n, block);
+            break;
+        }
+        m->passed(at, here, piece);
+        bn_copy_bits((uint64_t)(uintptr_t)piece * 8,
+                     (uint64_t)(uintptr_t)block * 8 + (uint64_t)done, here);
+    }
+    memcpy(m->to + first / 8, block, (size_t)bn_bytes_of_bits(n));
+}
+
+static void make_some(void *making_, int me) {
+    making *m = making_;
+    (void)me;
+    for (;;) {
+        const int64_t some = BLOCKS_AT_ONCE * BLOCK;
+        const int64_t from = atomic_fetch_add_explicit(&m->next, some, memory_order_relaxed);
+        const int64_t end = at_most(from + some, m->n);
+        if (from >= m->n)
+            return;
+        if (m->given)
+            memcpy(m->to + from / 8, m->given + from / 8, (size_t)bn_bytes_of_bits(end - from));
+        for (int64_t first = from; !m->given && first < end; first += BLOCK)
+            make_block(m, first, at_most(BLOCK, end - first));
+    }
+}
+
+static int64_t length_of(const bn_axis *axes, int n) {
+    int64_t length = 1;
+    for (int a = 0; a < n; a++)
+        length *= axes[a].size;
+    return length;
+}
+
+static int64_t size_of(const bn_problem *p) {
+    return length_of(p->outer, p->n_outer) * p->channel.size * length_of(p->inner, p->n_inner);
+}
+
+static void make(const bn_problem *p, const char *given, char *to) {
+    making m = {
+        .dst.data = p->data[BN_DST],
+        .passed = bn_kernels_current()->dtype[p->dtype].passed,
+        .given = given,
+        .to = to,
+        .n = size_of(p),
+    };
+    add_axes(&m.dst, p);
+    atomic_init(&m.next, 0);
+    const int threads = bn_enter(p->num_threads, m.n);
+    const int64_t most = ceil_div(m.n, BLOCKS_AT_ONCE * BLOCK);
+    bn_run_team((int)at_least(at_most(threads, most), 1), make_some, &m);
+    bn_leave(threads);
+}
+
+void bn_write_bits(const bn_problem *p, char *bits) {
+    make(p, NULL, bits);
+}
+
+/* ---- a problem's gate ---------------------------------------------------------- */
+
+/* It steps over an axis by so many bytes; returns the step over all of it. */
+static int64_t set_axis(bn_axis *axis, int64_t bytes) {
+    axis->stride[BN_GATE] = bytes;
+    return bytes * axis->size;
+}
+
+bn_status bn_open_gate(bn_problem *p, const char *bits) {
+    enum { MAY_BE_READ = 8 };
+    const int64_t size = bn_dtype_table[p->dtype].element_bytes;
+    char *memory = malloc((size_t)bn_bytes_of_bits(size_of(p)) + MAY_BE_READ);
+    if (!memory)
+        return BN_NO_MEMORY;
+    make(p, bits, memory);
+    p->data[BN_GATE] = (char *)((uintptr_t)memory * 8 * (uintptr_t)size);
+    int64_t bytes = size;
+    for (int a = p->n_inner - 1; a >= 0; a--)
+        bytes = set_axis(&p->inner[a], bytes);
+    bytes = set_axis(&p->channel, bytes);
+    for (int a = p->n_outer - 1; a >= 0; a--)
+        bytes = set_axis(&p->outer[a], bytes);
+    return BN_OK;
+}
+
+void bn_close_gate(bn_problem *p) {
+    const uintptr_t size = (uintptr_t)bn_dtype_table[p->dtype].element_bytes;
+    free((void *)((uintptr_t)p->data[BN_GATE] / size / 8));
+    p->data[BN_GATE] = NULL;
+}

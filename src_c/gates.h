@@ -1,0 +1,28 @@
+/* gates.h: which elements a ReLU let pass, one bit each. See gates.c.
+ *
+ * Bits are in the order of src's axes in memory, outer | channel | inner, as if there were no gaps;
+ * the first element's is the lowest of the first byte. A ReLU lets all pass but what is 0 or less.
+ */
+#ifndef BN_GATES_H
+#define BN_GATES_H
+
+#include "bn.h"
+
+/* Bytes of the bits of so many elements. */
+static inline int64_t bn_bytes_of_bits(int64_t elements) {
+    return elements / 8 + (elements % 8 != 0);
+}
+
+/* Write a forward pass's, which are known by its dst. */
+void bn_write_bits(const bn_problem *p, char *bits);
+
+/* Let a problem have a gate until it is closed: of these bits, or where that is NULL, by its dst.
+ * Nothing but memory of its own is written. */
+bn_status bn_open_gate(bn_problem *p, const char *bits);
+void bn_close_gate(bn_problem *p);
+
+/* Copy n bits; places are numbers of bits. Up to 8 bytes behind either's last may be read, and
+ * behind the last one that is written, what is there is written again. */
+void bn_copy_bits(uint64_t from, uint64_t to, int64_t n);
+
+#endif

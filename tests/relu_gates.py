@@ -1,0 +1,52 @@
+"""Problems behind a ReLU, with the gate known in each way, and what a call with it must give."""
+
+import numpy as np
+from cases import Family, packed, shape
+
+import bn_ext
+
+#: N, C, X: each form of src_c/plan.c, and numbers of elements that fill no byte.
+SIZES = [
+    (1, 1, 1), (3, 5, 1), (300, 7, 1), (40, 200, 1), (9, 130, 3), (37, 6, 49), (2, 3, 47),
+    (9, 3, 143), (9, 3, 150), (70, 2, 300), (1, 3, 1500), (3, 2, 5000), (5, 3, 2049),
+]  # fmt: skip
+GATES = ["beta", "dst", "workspace"]
+PLAIN = ("src", "diff_dst", "mean", "variance", "gamma")
+
+
+def lets_pass(dst):
+    """Which elements a ReLU did, by its result."""
+    return ~(dst.astype(np.float64) <= 0)
+
+
+def forward(p, **options):
+    """Dst of an inference with p's statistics."""
+    names = ("src", "mean", "variance", "gamma", "beta")
+    return p.take(bn_ext.batch_norm_inference, *names, data_format=p.data_format, **options)
+
+
+def problem(rng, dims, data_format, *types):
+    """With a gate: its dst, which elements pass, and the same as bits."""
+    p = Family(rng, shape(*dims, data_format), data_format, *types)
+    p.dst = forward(p, relu=True)
+    p.passes = lets_pass(p.dst)
+    p.workspace = packed(p.passes, p.src)
+    return p
+
+
+def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
+    """The call with the gate."""
+    options |= {"relu": True, gate: getattr(p, gate), "data_format": p.data_format}
+    return p.take(function, *PLAIN, **options)
+
+
+def passed(p):
+    """What of diff_dst came through."""
+    return np.where(p.passes, p.diff_dst, np.zeros((), p.diff_dst.dtype))
+
+
+def plain(p, **options):
+    """What a gated call must give."""
+    return p.run(
+        bn_ext.batch_norm_backward, diff_dst=passed(p), data_format=p.data_format, **options
+    )
