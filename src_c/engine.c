@@ -254,7 +254,8 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
     if (c.n <= 0)
         return; /* the last tile may be narrower */
     add_chunks(e, c.from, c.n);
-    for (int round = 0; operation->settle(&e->channels, c.from, c.n, round); round++) {
+    for (int round = 0; operation->settle && operation->settle(&e->channels, c.from, c.n, round);
+         round++) {
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);
     }

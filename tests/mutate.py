@@ -45,7 +45,7 @@ MUTANTS = [
         "rows summed one after the other, not as a tree",
     ),
     (
-        "spans.inc",
+        "rings.inc",
         "r.index += r.index < 0 ? r.period : 0;",
         "r.index += r.index <= 0 ? r.period : 0;",
         "coefficients go round late",
@@ -522,7 +522,7 @@ MUTANTS = [
         "a part without elements has zeros for gradients",
     ),
     (
-        "spans.inc",
+        "rings.inc",
         "r.advance = period - r.advance;",
         "r.advance = period - r.advance - 1;",
         "coefficients of a span carried through backwards are others",
@@ -534,7 +534,7 @@ MUTANTS = [
         "backwards from where a span begins",
     ),
     (
-        "spans.inc",
+        "rings.inc",
         "r.from[STORED(PACK) - 1] = first + (odd ? 1 : half);",
         "r.from[STORED(PACK) - 1] = first + (odd ? 0 : half);",
         "pairs that start at an odd column take the column before",
@@ -577,7 +577,7 @@ MUTANTS = [
         "channels of diff_dst as far apart as those of src",
     ),
     (
-        "spans.inc",
+        "rings.inc",
         "(const NUM *)w->coefs->column + w->channel;",
         "(const NUM *)w->coefs->column;",
         "runs of all channels written with the first one's coefficients",

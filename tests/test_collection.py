@@ -19,6 +19,7 @@ ELSEWHERE = {
     "test_kernels.py": [
         "src_c/kernels/loops.inc",
         "src_c/kernels/passed.inc",
+        "src_c/kernels/rings.inc",
         "src_c/kernels/runs.inc",
         "src_c/kernels/spans.inc",
         "src_c/kernels/sums.inc",

@@ -1,6 +1,7 @@
 """Whole calls against known digests: the same bits at every level, on every machine."""
 
 import hashlib
+from typing import Any
 
 import bn_ext
 from bn_ext import _core

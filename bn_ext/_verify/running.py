@@ -33,10 +33,11 @@ REGISTER = 64
 #: What memory holds that a kernel must leave alone.
 UNTOUCHED = 0xA5
 _PAGE = 4096
-#: Where operands lie in their pages: by default results well apart from what is read; and a little
-#: ahead of it, where spans are carried through backwards.
+#: Where operands lie in their pages: by default results well apart from what is read; and so far
+#: ahead of it that spans are carried through backwards: of src by two lines, as strands ask for it
+#: and short steps, of diff_dst by more, as long steps do.
 _APART = {"diff_dst": 1536, "diff_src": 3072, "diff_src_1": 2048}
-_AHEAD = {"diff_dst": 0, "diff_src": REGISTER, "diff_src_1": 2048}
+_AHEAD = {"src": 256, "diff_dst": 0, "dst": 384, "diff_src": 384, "diff_src_1": 2048}
 
 
 class Bits:

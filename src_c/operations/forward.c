@@ -224,11 +224,6 @@ static void nothing(const bn_channels *c) {
     (void)c;
 }
 
-static bool nothing_to_settle(const bn_channels *c, int64_t from, int64_t n, int round) {
-    (void)c, (void)from, (void)n, (void)round;
-    return false;
-}
-
 static void nothing_to_finish(const bn_channels *c, int64_t from, int64_t n) {
     (void)c, (void)from, (void)n;
 }
@@ -262,7 +257,6 @@ static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
         .formulas = {NOTHING, writes},                                                             \
         .values = VALUES,                                                                          \
         .prepare = {nothing, prepare_inference},                                                   \
-        .settle = nothing_to_settle,                                                               \
         .finish = nothing_to_finish,                                                               \
     }
 static const bn_operation inference[2][2] = EACH_NORMALIZE(INFERENCE);

@@ -30,8 +30,8 @@ typedef struct {
     /* Set the coefficients that need no sums: those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);
 
-    /* Make sums what is handed out, if they are not that yet; or set other coefficients and return
-     * true to have the n channels summed again, by the formula `again`. `round` says how often they
+    /* Make sums what is handed out (NULL: they are); or set other coefficients and return true
+     * to have the n channels summed again, by the formula `again`. `round` says how often they
      * were. */
     bool (*settle)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
