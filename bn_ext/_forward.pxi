@@ -1,5 +1,6 @@
 """The forward pass: training, its halves, inference. Included by _core.pyx."""
 
+
 def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC",
                         running_mean=None, running_variance=None, exponential_avg_factor=None,
                         correction=None, src_1=None, relu=False, workspace=None, out=None,

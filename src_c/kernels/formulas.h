@@ -112,6 +112,11 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
+/* Those that most calls write by: they are worth kernels for more cases. */
+static inline bool bn_is_common(formula f) {
+    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == NORMALIZE_RELU;
+}
+
 /* Planes that hold the coefficients a formula takes: up to the last of them. */
 static inline int bn_coef_planes(formula f) {
     int planes = 0;

@@ -5,6 +5,7 @@
  * (a * x + b) compile to one instruction each. What C cannot say stands in one file
  * per instruction set, vec_*.h, each with the same functions; no other file tests
  * which instruction set it is built for:
+ *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
  *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
  *                                  the line first nor evicts others, and is ordered with

@@ -3,7 +3,8 @@
 #ifndef BN_VEC_GENERIC_H
 #define BN_VEC_GENERIC_H
 
-#define VEC_BYTES 16
+#define VEC_BYTES            16
+#define STRANDS_SIDE_BY_SIDE 0
 #include "kernels/vec_portable.h"
 
 INLINE u32v load_bytes(const char *p, int64_t n) {

@@ -4,7 +4,8 @@
 
 #include <immintrin.h>
 
-#define VEC_BYTES 16
+#define VEC_BYTES            16
+#define STRANDS_SIDE_BY_SIDE 0
 #include "kernels/vec_portable.h"
 
 INLINE u32v load_bytes(const char *p, int64_t n) {

@@ -1,0 +1,356 @@
+/* fuzz.c: random problems for the C part, under libFuzzer with sanitizers.
+ *
+ * The bytes decide a problem: operation, dtype, shape, how each operand and vector lies in memory
+ * (order of axes, gaps, signs, broadcasts, alignment, what is written in place), options, level,
+ * threads, believed cache sizes, and the seed and kind of the values. Every array is allocated to
+ * the byte; what an operation does not touch is not there. Arrays become a problem as they do in
+ * Python, by axes.h. The properties:
+ *
+ *     The plainest call for the same problem (elements gathered by hand, lowest level, one thread)
+ *     gives what loops in long doubles do, within bounds: fuzz_reference.c.
+ *     The call as given, or its halves, give that bit for bit, and change no other byte.
+ *     Where squares overflow or vanish, channels are summed again.
+ *
+ * Built and run by .ci/fuzz.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "count_again.h"
+#include "fuzz.h"
+#include "kernels/kernels.h"
+#include "machine.h"
+
+/* ---- operations ----------------------------------------------------------- */
+
+#define TENSOR(role) (1u << BN_##role)
+#define VECTOR(role) (1u << BN_##role)
+
+/* Roles as bits; what `may` be there is, or is not. */
+typedef struct {
+    const char *name;
+    unsigned reads, may_read, writes;
+    unsigned vectors, may_vectors;
+    bool relu, may_freeze; /* what the options mean something to */
+    bn_status (*whole)(const bn_problem *p);
+
+    /* Its halves, and the tensors and vectors that the first of them reads; NULL: it has none. */
+    bn_status (*reduce)(const bn_problem *p, double *sums);
+    bn_status (*apply)(const bn_problem *p, const double *sums, double count);
+    unsigned reduce_reads, reduce_vectors;
+
+    check *check; /* of the plainest call's results; NULL: tests in Python alone know them */
+} operation;
+
+static const operation operations[] = {
+    {
+        .name = "backward",
+        .reads = TENSOR(SRC) | TENSOR(DIFF_DST),
+        .writes = TENSOR(DIFF_SRC),
+        .vectors = VECTOR(MEAN) | VECTOR(VARIANCE),
+        .may_vectors = VECTOR(GAMMA) | VECTOR(DIFF_GAMMA) | VECTOR(DIFF_BETA),
+        .may_freeze = true,
+        .whole = bn_backward,
+        .reduce = bn_backward_reduce,
+        .apply = bn_backward_apply,
+        .reduce_reads = TENSOR(SRC) | TENSOR(DIFF_DST),
+        .reduce_vectors = VECTOR(MEAN),
+        .check = check_backward,
+    },
+    {
+        .name = "training",
+        .reads = TENSOR(SRC),
+        .may_read = TENSOR(SRC_1),
+        .writes = TENSOR(DST),
+        .may_vectors = VECTOR(GAMMA) | VECTOR(BETA) | VECTOR(MEAN) | VECTOR(VARIANCE) |
+                       VECTOR(RUNNING_MEAN) | VECTOR(RUNNING_VARIANCE),
+        .relu = true,
+        .whole = bn_training,
+        .reduce = bn_training_reduce,
+        .apply = bn_training_apply,
+        .reduce_reads = TENSOR(SRC),
+        .check = check_training,
+    },
+    {
+        .name = "inference",
+        .reads = TENSOR(SRC),
+        .may_read = TENSOR(SRC_1),
+        .writes = TENSOR(DST),
+        .vectors = VECTOR(MEAN) | VECTOR(VARIANCE),
+        .may_vectors = VECTOR(GAMMA) | VECTOR(BETA),
+        .relu = true,
+        .whole = bn_inference,
+        .check = check_inference,
+    },
+    {
+        .name = "double backward",
+        .reads = TENSOR(SRC) | TENSOR(DIFF_DST) | TENSOR(DIFF_DIFF_SRC),
+        .writes = TENSOR(DIFF_SRC) | TENSOR(DIFF_DIFF_DST),
+        .vectors = VECTOR(MEAN) | VECTOR(VARIANCE) | VECTOR(DIFF_GAMMA),
+        .may_vectors = VECTOR(GAMMA) | VECTOR(DIFF_DIFF_GAMMA) | VECTOR(DIFF_DIFF_BETA),
+        .may_freeze = true,
+        .whole = bn_double_backward,
+    },
+};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+static const operation *chosen;
+static struct {
+    long problems, summed_again;
+} counts[OPERATIONS];
+
+static void print_counts(void) {
+    for (int i = 0; i < OPERATIONS; i++)
+        fprintf(stderr, "%s: %ld problems, %ld of them summed again\n", operations[i].name,
+                counts[i].problems, counts[i].summed_again);
+}
+
+void demand(bool holds, const char *what, const tensor *t) {
+    if (holds)
+        return;
+    fprintf(stderr, "%s: %s, dtype %d, channel %d\n", chosen->name, what, (int)t->dtype,
+            t->channel);
+    for (int a = 0; a < t->ndim; a++) {
+        fprintf(stderr, "  %td elements, strides", t->shape[a]);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            fprintf(stderr, " %td", t->operand[o].strides[a]);
+        fprintf(stderr, "\n");
+    }
+    abort();
+}
+
+/* The operands or vectors of these that a problem has: others are not there. */
+static unsigned some_of(unsigned roles) {
+    return roles & (take(4) ? take(1u << 15) : ~0u);
+}
+
+/* ---- the calls ------------------------------------------------------------ */
+
+/* Sums, with room around them that must stay as it is. */
+enum { AROUND = 4 };
+
+static double *allocate_sums(const tensor *t) {
+    double *sums = allocate((2 * t->channels + 2 * AROUND) * (ptrdiff_t)sizeof *sums);
+    for (ptrdiff_t i = 0; i < 2 * t->channels + 2 * AROUND; i++)
+        sums[i] = 77;
+    return sums;
+}
+
+static bool untouched_around(const tensor *t, const double *sums) {
+    bool untouched = true;
+    for (ptrdiff_t i = 0; i < AROUND; i++)
+        untouched &= sums[i] == 77 && sums[2 * t->channels + AROUND + i] == 77;
+    return untouched;
+}
+
+/* The problem of this half: what else the other one has is not there. */
+static bn_problem reduced(bn_problem p) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (!(chosen->reduce_reads >> o & 1))
+            p.data[o] = NULL;
+    for (int v = 0; v < BN_VECTORS; v++)
+        if (!(chosen->reduce_vectors >> v & 1))
+            p.vector[v].data = NULL;
+    return p;
+}
+
+/* Dense, in the tensor's order, at the lowest level, by one thread. */
+static void call_plainly(const tensor *t, bn_problem p, plain *results) {
+    const int64_t size = bn_dtype_table[t->dtype].element_bytes;
+    p.n_outer = t->outer > 1;
+    p.n_inner = t->inner > 1;
+    p.outer[0].size = t->outer;
+    p.channel.size = t->channels;
+    p.inner[0].size = t->inner;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        p.data[o] = results->data[o];
+        p.outer[0].stride[o] = t->channels * t->inner * size;
+        p.channel.stride[o] = t->inner * size;
+        p.inner[0].stride[o] = size;
+    }
+    for (int v = 0; v < BN_VECTORS; v++) {
+        const array *a = &t->vector[v];
+        p.vector[v] = (bn_vector){results->vector[v], a->view.itemsize, a->dtype};
+    }
+    p.num_threads = 1;
+    bn_isa_use(0);
+    bn_set_cache_sizes(1 << 20, 32 << 20);
+    if (results->sums) {
+        const bn_problem reduce = reduced(p);
+        demand(chosen->reduce(&reduce, results->sums) == BN_OK, "memory", t);
+    }
+    demand(chosen->whole(&p) == BN_OK, "memory", t);
+}
+
+static void call_halves(const tensor *t, const bn_problem *p, const plain *results) {
+    const bn_problem reduce = reduced(*p);
+    const size_t bytes = 2 * (size_t)t->channels * sizeof(double);
+    double *around = allocate_sums(t), *sums = around + AROUND;
+    demand(chosen->reduce(&reduce, sums) == BN_OK, "memory", t);
+    demand(!memcmp(sums, results->sums, bytes), "other bits: sums", t);
+    demand(chosen->apply(p, sums, (double)(t->outer * t->inner)) == BN_OK, "memory", t);
+    demand(!memcmp(sums, results->sums, bytes), "sums that are read change", t);
+    demand(untouched_around(t, around), "bytes around sums", t);
+    free(around);
+}
+
+/* An operand that can be walked in this order: itself, or a dense copy. */
+static bn_view walkable(const tensor *t, const bn_order *order, int operand, array *copy) {
+    const bn_view *view = &t->operand[operand].view;
+    if (bn_follows(view, order))
+        return *view;
+    *copy = (array){.view = *view, .memory = allocate(t->elements * view->itemsize)};
+    copy->view.data = copy->memory;
+    copy->view.strides = copy->strides;
+    ptrdiff_t step = view->itemsize;
+    for (int k = order->n - 1; k >= 0; k--) {
+        copy->strides[order->axis[k]] = step;
+        step *= t->shape[order->axis[k]];
+    }
+    demand(bn_follows(&copy->view, order), "a dense copy cannot be walked", t);
+    if (!(chosen->writes >> operand & 1))
+        bn_copy_elements(view, &copy->view, order);
+    return copy->view;
+}
+
+static void check_order(const tensor *t, const bn_order *order) {
+    bool same = order->n == t->n && order->channel_place < t->n;
+    for (int k = 0; k < t->n && same; k++)
+        same = order->axis[k] == t->order[k] &&
+               (order->axis[k] == t->channel) == (k == order->channel_place);
+    demand(same, "order of axes", t);
+}
+
+static void call_as_given(const tensor *t, bn_problem p, const plain *results) {
+    static const int64_t caches[] = {1 << 12, 1 << 16, 1 << 20, 1 << 30};
+    bn_order order;
+    bn_order_of(&t->operand[BN_SRC].view, t->channel, &order);
+    check_order(t, &order);
+    array copy[BN_OPERANDS] = {{.memory = NULL}};
+    bn_view walked[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        walked[o] = t->operand[BN_SRC].view;
+        walked[o].data = NULL;
+        if (t->operand[o].view.data)
+            walked[o] = walkable(t, &order, o, &copy[o]);
+    }
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (!walked[o].data)
+            walked[o].strides = walked[BN_SRC].strides;
+    bn_set_axes(&p, walked, &order, t->channel);
+    for (int v = 0; v < BN_VECTORS; v++) {
+        const array *a = &t->vector[v];
+        p.vector[v] = (bn_vector){a->view.data, a->strides[0], a->dtype};
+    }
+    p.num_threads = 1 + (int)take(4);
+    bn_isa_use((int)take((unsigned)bn_isa_count()));
+    const int64_t l2 = caches[take(4)];
+    bn_set_cache_sizes(l2, caches[take(4)]);
+    if (results->sums && take(3) == 0)
+        call_halves(t, &p, results);
+    else
+        demand(chosen->whole(&p) == BN_OK, "memory", t);
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        if (chosen->writes >> o & 1 && copy[o].memory)
+            bn_copy_elements(&walked[o], &t->operand[o].view, &order);
+        free(copy[o].memory);
+    }
+}
+
+/* ---- a problem ------------------------------------------------------------ */
+
+static bn_problem choose_options(const tensor *t) {
+    static const double epsilons[] = {1e-3, 1e-5, 0}, factors[] = {0.1, 1, 0, 0.75};
+    return (bn_problem){
+        .dtype = t->dtype,
+        .epsilon = epsilons[take(3)],
+        .training = chosen->may_freeze && take(2),
+        .relu = chosen->relu && take(2),
+        .exponential_avg_factor = factors[take(4)],
+        .correction = (int)take(2),
+    };
+}
+
+static void choose_arrays(tensor *t, unsigned kind) {
+    const unsigned reads = chosen->reads | some_of(chosen->may_read);
+    const unsigned vectors = chosen->vectors | some_of(chosen->may_vectors);
+    choose_operands(t, reads, chosen->writes, kind);
+    for (int v = 0; v < BN_VECTORS; v++)
+        if (vectors >> v & 1)
+            choose_vector(t, v, kind, v == BN_VARIANCE || v == BN_RUNNING_VARIANCE);
+}
+
+static void gather_all(const tensor *t, plain *to) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (t->operand[o].view.data)
+            gather(t, &t->operand[o],
+                   to->data[o] = allocate(t->elements * t->operand[o].view.itemsize));
+    for (int v = 0; v < BN_VECTORS; v++)
+        if (t->vector[v].view.data)
+            gather_vector(t, v,
+                          to->vector[v] = allocate(t->channels * t->vector[v].view.itemsize));
+    to->sums = chosen->reduce ? allocate(2 * t->channels * (ptrdiff_t)sizeof(double)) : NULL;
+}
+
+/* F(an array, its role) of all that are there and own their memory. */
+#define EACH_ARRAY(t, F)                                                                           \
+    do {                                                                                           \
+        for (int role = 0; role < BN_OPERANDS; role++)                                             \
+            if ((t)->operand[role].owns)                                                           \
+                F(&(t)->operand[role]);                                                            \
+        for (int role = 0; role < BN_VECTORS; role++)                                              \
+            if ((t)->vector[role].owns)                                                            \
+                F(&(t)->vector[role]);                                                             \
+    } while (0)
+
+/* What all of the memory must be afterwards: as it is, but for what is written. */
+static void expect(const tensor *t, const plain *results) {
+#define AS_IT_IS(a) memcpy((a)->expected, (a)->memory, (size_t)(a)->bytes)
+    EACH_ARRAY(t, AS_IT_IS);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (chosen->writes >> o & 1)
+            scatter(t, &t->operand[o], results->data[o], t->operand[o].expected);
+    for (int v = 0; v < BN_VECTORS; v++)
+        if (t->vector[v].owns)
+            scatter_vector(t, v, results->vector[v], t->vector[v].expected);
+}
+
+static void check_and_free(tensor *t, plain *results) {
+#define AS_EXPECTED(a) demand(!memcmp((a)->expected, (a)->memory, (size_t)(a)->bytes), "bytes", t)
+    EACH_ARRAY(t, AS_EXPECTED);
+#define FREE(a) (free((a)->memory), free((a)->expected))
+    EACH_ARRAY(t, FREE);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        free(results->data[o]);
+    for (int v = 0; v < BN_VECTORS; v++)
+        free(results->vector[v]);
+    free(results->sums);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
+    static bool counting;
+    if (!counting)
+        counting = !atexit(print_counts);
+    start(data, size_of_data);
+    const unsigned which = take(OPERATIONS);
+    chosen = &operations[which];
+    tensor t = {0};
+    choose_shape(&t);
+    choose_arrays(&t, take(KINDS));
+    const bn_problem p = choose_options(&t);
+    plain results = {{0}};
+    gather_all(&t, &results);
+
+    const long before = count_again();
+    call_plainly(&t, p, &results);
+    const long again = count_again() - before;
+    counts[which].problems++;
+    counts[which].summed_again += again > 0;
+    if (chosen->check)
+        chosen->check(&t, &p, &results, again);
+    expect(&t, &results);
+    call_as_given(&t, p, &results);
+    check_and_free(&t, &results);
+    return 0;
+}

@@ -1,0 +1,73 @@
+/* fuzz.h: what the parts of the fuzzer share. See fuzz.c.
+ *
+ * fuzz.c            problems, calls, and what must hold
+ * fuzz_arrays.c     what the input decides: numbers, arrays as they lie in memory
+ * fuzz_reference.c  what results must be near, in long doubles
+ */
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include <stddef.h>
+
+#include "axes.h"
+
+enum { MOST_AXES = 6, MOST_ELEMENTS = 60000, MOST_CHANNELS = 600, LONGEST = 9000 };
+
+typedef struct {
+    bn_dtype dtype;
+    bn_view view; /* data is NULL where there is no array */
+    ptrdiff_t strides[MOST_AXES];
+    bool owns;        /* its memory, or has it that of another array? */
+    char *memory;     /* whole, elements and all around them */
+    char *expected;   /* what that must be after the call */
+    ptrdiff_t bytes;  /* of either */
+    ptrdiff_t before; /* bytes in memory ahead of its lowest element */
+    ptrdiff_t reach;  /* bytes from there to the end of the highest one */
+    bool nested;      /* each axis steps over all that lies within it */
+} array;
+
+/* A tensor's shape, with the arrays of that shape and of (C,) that a call is given. */
+typedef struct {
+    bn_dtype dtype;
+    ptrdiff_t shape[MOST_AXES];
+    int ndim, channel;
+    ptrdiff_t elements;
+    array operand[BN_OPERANDS], vector[BN_VECTORS];
+    int order[MOST_AXES], n; /* of axes longer than 1, by the rule of axes.h */
+    ptrdiff_t outer, channels, inner;
+} tensor;
+
+/* The same problem's arrays without anything between elements, (outer, channels, inner) and (C,);
+ * results are those of the plainest call. */
+typedef struct {
+    char *data[BN_OPERANDS], *vector[BN_VECTORS];
+    double *sums; /* of reduce; NULL: there is none */
+} plain;
+
+void demand(bool holds, const char *what, const tensor *t);
+
+/* ---- fuzz_arrays.c ------------------------------------------------------ */
+
+void start(const uint8_t *data, size_t size);
+unsigned take(unsigned below); /* the input's next choice */
+void *allocate(ptrdiff_t bytes);
+
+void choose_shape(tensor *t);
+/* Of numbers: 0 ordinary, 1 small and whole, 2 some of any bits, 3 of each channel's own kind. */
+enum { KINDS = 4, BY_CHANNEL = KINDS - 1 };
+void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind);
+void choose_vector(tensor *t, int vector, unsigned kind, bool positive);
+
+/* Copy the elements of an array to neighbouring places, in the tensor's order; or from them to
+ * where they lie in its memory, or in a copy of that. */
+void gather(const tensor *t, const array *a, char *to);
+void scatter(const tensor *t, const array *a, const char *from, char *memory);
+void gather_vector(const tensor *t, int vector, char *to);
+void scatter_vector(const tensor *t, int vector, const char *from, char *memory);
+
+/* ---- fuzz_reference.c --------------------------------------------------- */
+
+typedef void check(const tensor *t, const bn_problem *p, const plain *results, long summed_again);
+check check_backward, check_training, check_inference;
+
+#endif

@@ -1,0 +1,192 @@
+/* race.c: every schedule and form with many threads, for ThreadSanitizer.
+ *
+ * Shapes of all four forms under believed cache sizes that lead to each order of work
+ * (see schedule.c), through every entry; results must be those of one thread, bit for bit. Some
+ * channels have squares that overflow, so that those who finish them sum them again. Then the same
+ * from several callers at once. Built and run by .ci/tsan.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "axes.h"
+#include "count_again.h"
+#include "machine.h"
+
+typedef struct {
+    ptrdiff_t outer, channels, inner;
+} shape;
+
+static const shape shapes[] = {{2000, 64, 1}, {300, 3000, 1},  {40, 37, 49},
+                               {9, 24, 900},  {1, 8, 100000}, {2, 40, 5000}};
+static const int64_t caches[][2] = {
+    {1 << 20, 32 << 20}, {1 << 14, 32 << 20}, {1 << 14, 1 << 16}, {1 << 30, 1 << 30}};
+enum {
+    SHAPES = sizeof shapes / sizeof *shapes,
+    CACHES = sizeof caches / sizeof *caches,
+    CALLERS = 3
+};
+
+static int threads;
+
+/* ---- entries -------------------------------------------------------------- */
+
+typedef bn_status entry(const bn_problem *p);
+typedef bn_status reduce(const bn_problem *p, double *sums);
+typedef bn_status apply(const bn_problem *p, const double *sums, double count);
+
+static bn_status by_halves(const bn_problem *p, reduce *first, apply *second) {
+    const bn_axis one = {.size = 1}, *outer = p->n_outer ? p->outer : &one,
+                  *inner = p->n_inner ? p->inner : &one;
+    double *sums = malloc(2 * (size_t)p->channel.size * sizeof *sums);
+    bn_status status = first(p, sums);
+    if (status == BN_OK)
+        status = second(p, sums, (double)(outer->size * inner->size));
+    free(sums);
+    return status;
+}
+
+static bn_status backward_halves(const bn_problem *p) {
+    return by_halves(p, bn_backward_reduce, bn_backward_apply);
+}
+
+static bn_status training_halves(const bn_problem *p) {
+    return by_halves(p, bn_training_reduce, bn_training_apply);
+}
+
+/* The operands that each touches, as bits. */
+#define BIT(role)         (1u << BN_##role)
+#define BACKWARD          (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
+#define FORWARD           (BIT(SRC) | BIT(DST))
+#define DOUBLE_BACKWARD   (BACKWARD | BIT(DIFF_DIFF_SRC) | BIT(DIFF_DIFF_DST))
+
+static const struct {
+    const char *name;
+    entry *call;
+    unsigned operands;
+    bool training, relu, sums_again;
+} entries[] = {
+    {"backward", bn_backward, BACKWARD, .training = true},
+    {"backward, frozen", bn_backward, BACKWARD},
+    {"backward's halves", backward_halves, BACKWARD, .training = true},
+    {"training", bn_training, FORWARD, .sums_again = true},
+    {"training's halves", training_halves, FORWARD | BIT(SRC_1), .relu = true, .sums_again = true},
+    {"inference", bn_inference, FORWARD | BIT(SRC_1)},
+    {"double backward", bn_double_backward, DOUBLE_BACKWARD, .training = true},
+    {"double backward, frozen", bn_double_backward, DOUBLE_BACKWARD},
+};
+enum { ENTRIES = sizeof entries / sizeof *entries };
+
+/* ---- a problem ------------------------------------------------------------ */
+
+static float number(int64_t i) {
+    const uint32_t mixed = (uint32_t)i * 2654435761u;
+    return (float)(mixed >> 8) / 0x1p22f - 2;
+}
+
+/* In every seventh channel too large to be squared. */
+static float *numbers(const shape *s, int64_t seed) {
+    const int64_t all = (int64_t)s->outer * s->channels * s->inner;
+    float *values = malloc((size_t)all * sizeof *values);
+    for (int64_t i = 0; i < all; i++)
+        values[i] = number(i + seed) * (i / s->inner % s->channels % 7 == 3 ? 0x1p100f : 1);
+    return values;
+}
+
+static float *ramp(int64_t n) {
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = 1 + (float)i / (float)n;
+    return values;
+}
+
+static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERANDS]) {
+    const ptrdiff_t size = sizeof(float), dims[] = {s->outer, s->channels, s->inner};
+    const ptrdiff_t strides[] = {s->channels * s->inner * size, s->inner * size, size};
+    bn_view views[BN_OPERANDS];
+    for (int o = 0; o < BN_OPERANDS; o++)
+        views[o] = (bn_view){(char *)data[o], size, 3, dims, strides};
+    bn_order order;
+    bn_order_of(&views[BN_SRC], 1, &order);
+    bn_set_axes(p, views, &order, 1);
+}
+
+/* What one call with so many threads made of the arrays that each call gets. */
+typedef struct {
+    float *data[BN_OPERANDS], *vector[BN_VECTORS];
+    bool ok;
+} outcome;
+
+static outcome call(int which, const shape *s, int num_threads) {
+    outcome made = {.ok = true};
+    bn_problem p = {.dtype = BN_F32, .epsilon = 1e-3, .exponential_avg_factor = 0.1};
+    for (int o = 0; o < BN_OPERANDS; o++)
+        if (entries[which].operands >> o & 1)
+            made.data[o] = numbers(s, o);
+    for (int v = 0; v < BN_VECTORS; v++) {
+        made.vector[v] = ramp(s->channels);
+        p.vector[v] = (bn_vector){(char *)made.vector[v], sizeof(float), BN_F32};
+    }
+    set_shape(&p, s, made.data);
+    p.training = entries[which].training;
+    p.relu = entries[which].relu;
+    p.num_threads = num_threads;
+    const long before = count_again();
+    made.ok = entries[which].call(&p) == BN_OK;
+    if (entries[which].sums_again && count_again() == before)
+        made.ok = false;
+    return made;
+}
+
+/* True if threads change nothing. */
+static bool same(int which, const shape *s) {
+    const size_t vector_bytes = (size_t)s->channels * sizeof(float);
+    const size_t data_bytes = (size_t)(s->outer * s->inner) * vector_bytes;
+    outcome many = call(which, s, threads), one = call(which, s, 1);
+    bool ok = many.ok && one.ok;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        ok = (!one.data[o] || !memcmp(one.data[o], many.data[o], data_bytes)) && ok;
+        free(one.data[o]);
+        free(many.data[o]);
+    }
+    for (int v = 0; v < BN_VECTORS; v++) {
+        ok = !memcmp(one.vector[v], many.vector[v], vector_bytes) && ok;
+        free(one.vector[v]);
+        free(many.vector[v]);
+    }
+    if (!ok)
+        printf("%s of (%td, %td, %td): WRONG\n", entries[which].name, s->outer, s->channels,
+               s->inner);
+    return ok;
+}
+
+static void *caller(void *wrong) {
+    for (int i = 0; i < SHAPES; i++)
+        for (int which = i % 2; which < ENTRIES; which += 2)
+            if (!same(which, &shapes[i]))
+                *(int *)wrong = 1;
+    return NULL;
+}
+
+int main(int count, char **arguments) {
+    threads = count > 1 ? atoi(arguments[1]) : 4;
+    int wrong = 0, calls = 0;
+    for (int k = 0; k < CACHES; k++) {
+        bn_set_cache_sizes(caches[k][0], caches[k][1]);
+        for (int i = 0; i < SHAPES; i++)
+            for (int which = 0; which < ENTRIES; which++, calls++)
+                wrong |= !same(which, &shapes[i]);
+    }
+    pthread_t callers[CALLERS];
+    int wrongs[CALLERS] = {0};
+    for (int i = 0; i < CALLERS; i++)
+        if (pthread_create(&callers[i], NULL, caller, &wrongs[i]))
+            return 1;
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(callers[i], NULL);
+        wrong |= wrongs[i];
+    }
+    printf("%d calls, then %d callers at once: %s\n", calls, CALLERS, wrong ? "WRONG" : "right");
+    return wrong;
+}
