@@ -49,13 +49,14 @@ static const operation operations[] = {
         .reads = TENSOR(SRC) | TENSOR(DIFF_DST),
         .writes = TENSOR(DIFF_SRC),
         .vectors = VECTOR(MEAN) | VECTOR(VARIANCE),
-        .may_vectors = VECTOR(GAMMA) | VECTOR(DIFF_GAMMA) | VECTOR(DIFF_BETA),
+        .may_vectors = VECTOR(GAMMA) | VECTOR(BETA) | VECTOR(DIFF_GAMMA) | VECTOR(DIFF_BETA),
+        .relu = true,
         .may_freeze = true,
         .whole = bn_backward,
         .reduce = bn_backward_reduce,
         .apply = bn_backward_apply,
         .reduce_reads = TENSOR(SRC) | TENSOR(DIFF_DST),
-        .reduce_vectors = VECTOR(MEAN),
+        .reduce_vectors = VECTOR(MEAN) | VECTOR(VARIANCE) | VECTOR(GAMMA) | VECTOR(BETA),
         .check = check_backward,
     },
     {
@@ -288,8 +289,7 @@ static void gather_all(const tensor *t, plain *to) {
                    to->data[o] = allocate(t->elements * t->operand[o].view.itemsize));
     for (int v = 0; v < BN_VECTORS; v++)
         if (t->vector[v].view.data)
-            gather_vector(t, v,
-                          to->vector[v] = allocate(t->channels * t->vector[v].view.itemsize));
+            gather_vector(t, v, to->vector[v] = allocate(t->channels * t->vector[v].view.itemsize));
     to->sums = chosen->reduce ? allocate(2 * t->channels * (ptrdiff_t)sizeof(double)) : NULL;
 }
 
@@ -339,7 +339,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {
     choose_shape(&t);
     choose_arrays(&t, take(KINDS));
     const bn_problem p = choose_options(&t);
-    plain results = {{0}};
+    plain results = {.sums = NULL};
     gather_all(&t, &results);
 
     const long before = count_again();

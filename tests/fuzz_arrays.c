@@ -1,5 +1,5 @@
-/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory; by hand, element
- * by element, what axes.h says of them. See fuzz.h. */
+/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory; by hand,
+ * element by element, what axes.h says of them. See fuzz.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,10 +58,14 @@ static const struct {
     int rare;
     double rarity;
 } characters[] = {
-    {0, 1, 0, 0, 0},      {3.3, 0, 0, 0, 0},        {1000, 1, 0, 0, 0},       {9999, 0.01, 0, 0, 0},
-    {0, 1, 0.8, 0, 0},    {1, 0, 0.9, 0, 0},        {2, 1, 0.7, 0, 0},        {1.9, 0.05, 0.97, 0, 0},
-    {0, 1, -0.8, 0, 0},   {1, 0, -0.8, 0, 0},       {2, 1, -0.6, 0, 0},       {0, 0, 0, 0, 0},
-    {1, 1, 0, 999, 9e3},  {1, 1, 0, 3000, INFINITY}, {0, 1, 0, 3000, NAN},    {1, 1, 0.8, 2000, INFINITY},
+    {0, 1, 0, 0, 0},      {3.3, 0, 0, 0, 0},
+    {1000, 1, 0, 0, 0},   {9999, 0.01, 0, 0, 0},
+    {0, 1, 0.8, 0, 0},    {1, 0, 0.9, 0, 0},
+    {2, 1, 0.7, 0, 0},    {1.9, 0.05, 0.97, 0, 0},
+    {0, 1, -0.8, 0, 0},   {1, 0, -0.8, 0, 0},
+    {2, 1, -0.6, 0, 0},   {0, 0, 0, 0, 0},
+    {1, 1, 0, 999, 9e3},  {1, 1, 0, 3000, INFINITY},
+    {0, 1, 0, 3000, NAN}, {1, 1, 0.8, 2000, INFINITY},
 };
 enum { CHARACTERS = sizeof characters / sizeof *characters };
 static unsigned first_character; /* that of channel 0; then one after the other */

@@ -18,7 +18,7 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } shape;
 
-static const shape shapes[] = {{2000, 64, 1}, {300, 3000, 1},  {40, 37, 49},
+static const shape shapes[] = {{2000, 64, 1}, {300, 3000, 1}, {40, 37, 49},
                                {9, 24, 900},  {1, 8, 100000}, {2, 40, 5000}};
 static const int64_t caches[][2] = {
     {1 << 20, 32 << 20}, {1 << 14, 32 << 20}, {1 << 14, 1 << 16}, {1 << 30, 1 << 30}};
@@ -56,10 +56,10 @@ static bn_status training_halves(const bn_problem *p) {
 }
 
 /* The operands that each touches, as bits. */
-#define BIT(role)         (1u << BN_##role)
-#define BACKWARD          (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
-#define FORWARD           (BIT(SRC) | BIT(DST))
-#define DOUBLE_BACKWARD   (BACKWARD | BIT(DIFF_DIFF_SRC) | BIT(DIFF_DIFF_DST))
+#define BIT(role)       (1u << BN_##role)
+#define BACKWARD        (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
+#define FORWARD         (BIT(SRC) | BIT(DST))
+#define DOUBLE_BACKWARD (BACKWARD | BIT(DIFF_DIFF_SRC) | BIT(DIFF_DIFF_DST))
 
 static const struct {
     const char *name;
@@ -68,13 +68,13 @@ static const struct {
     bool training, relu, sums_again;
 } entries[] = {
     {"backward", bn_backward, BACKWARD, .training = true},
-    {"backward, frozen", bn_backward, BACKWARD},
+    {"backward, frozen", bn_backward, BACKWARD, .training = false},
     {"backward's halves", backward_halves, BACKWARD, .training = true},
     {"training", bn_training, FORWARD, .sums_again = true},
     {"training's halves", training_halves, FORWARD | BIT(SRC_1), .relu = true, .sums_again = true},
-    {"inference", bn_inference, FORWARD | BIT(SRC_1)},
+    {"inference", bn_inference, FORWARD | BIT(SRC_1), .training = false},
     {"double backward", bn_double_backward, DOUBLE_BACKWARD, .training = true},
-    {"double backward, frozen", bn_double_backward, DOUBLE_BACKWARD},
+    {"double backward, frozen", bn_double_backward, DOUBLE_BACKWARD, .training = false},
 };
 enum { ENTRIES = sizeof entries / sizeof *entries };
 
