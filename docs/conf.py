@@ -50,3 +50,12 @@ html_theme_options = {
     "footer_end": [],
 }
 html_sidebars = {"index": [], "tutorial": [], "reference": [], "glossary": []}
+
+
+def setup(app):
+    """Examples end with a blank line for doctest, which is not to be shown."""
+
+    def strip(_, __, source):
+        source[0] = source[0].replace("\n\n```\n", "\n```\n")
+
+    app.connect("source-read", strip)

@@ -1,8 +1,8 @@
 """Train a convolutional network on scanned digits, with NumPy and bn_ext alone.
 
 Three convolutions with batch normalization and ReLU, in channels-last layout (NXC), and
-one dense layer, on the 1797 images of 8 x 8 pixels that scikit-learn ships. The gradient
-of batch normalization comes from bn_ext or, for comparison, from the formula in NumPy:
+one dense layer, on the 1797 images of 8 x 8 pixels that scikit-learn ships. Batch
+normalization is bn_ext's; its gradient may, for comparison, come from the formula in NumPy:
 
     python examples/train_digits.py
     python examples/train_digits.py --dtype bfloat16
@@ -110,17 +110,16 @@ class BatchNorm:
         self.gradient, self.clock = gradient, clock
 
     def forward(self, x, training):
-        number = self.gamma.dtype.type
-        wide = x.astype(number, copy=False)
-        mean, variance = self.running_mean, self.running_variance
-        if training:
-            self.src = x
-            self.mean, self.variance = wide.mean(axis=(0, 1, 2)), wide.var(axis=(0, 1, 2))
-            mean += number(0.1) * (self.mean - mean)
-            variance += number(0.1) * (self.variance - variance)
-            mean, variance = self.mean, self.variance
-        scale = self.gamma / np.sqrt(variance + number(EPSILON))
-        return ((wide - mean) * scale + self.beta).astype(x.dtype)
+        running = self.running_mean, self.running_variance
+        affine = self.gamma, self.beta
+        if not training:
+            return bn_ext.batch_norm_inference(x, *running, *affine, epsilon=EPSILON)
+        self.src = x
+        dst, self.mean, self.variance = bn_ext.batch_norm_training(
+            x, *affine, epsilon=EPSILON, running_mean=running[0], running_variance=running[1],
+            exponential_avg_factor=0.1, correction=0,
+        )  # fmt: skip
+        return dst
 
     def backward(self, diff):
         self.arguments = self.src, diff, self.mean, self.variance, self.gamma
@@ -219,6 +218,7 @@ class History:
     """The results of a training, after each epoch."""
 
     clock: Clock = field(default_factory=Clock)
+    layers: list = field(default_factory=list)
     losses: list = field(default_factory=list)
     accuracies: list = field(default_factory=list)
     images: np.ndarray | None = None
@@ -275,9 +275,7 @@ def train(
     rng = np.random.default_rng(seed)
     train_x, train_y, test_x, test_y = load(seed)
     history.images, history.labels = test_x[..., 0], test_y
-    clock = history.clock
-
-    layers = []
+    clock, layers = history.clock, history.layers
     for channels_in, channels_out, stride in ((1, 16, 1), (16, 32, 1), (32, 64, 2)):
         layers += [
             Convolution(rng, channels_in, channels_out, stride, number),

@@ -3,6 +3,7 @@
 import doctest
 import re
 import runpy
+import statistics
 
 import pytest
 from tree import ROOT
@@ -60,6 +61,20 @@ def test_notebooks(path, monkeypatch):
     for cell in CELL.findall(path.read_text()):
         exec(compile(cell, str(path), "exec"), names)
     pyplot.close("all")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_one_number(page):
+    """It is the median of the README's table, of which it tells the ends too."""
+    table = (ROOT / "README.md").read_text().partition("<!-- benchmarks: begin -->")[2]
+    times = [float(x) for x in re.findall(r"\| (\d+\.\d) \(\w+\) ", table)]
+    said = re.search(
+        r"\*\*(\S+) times as fast.*median over the (\d+) comparisons.*from (\S+) to (\S+)\.",
+        (ROOT / page).read_text(),
+        re.DOTALL,
+    )
+    ends = [len(times), min(times), max(times)]
+    assert [float(x) for x in said.groups()] == [round(statistics.median(times), 1), *ends]
 
 
 def test_typical_uses():

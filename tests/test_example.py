@@ -9,6 +9,8 @@ from cases import DATA_DTYPES, OUTPUTS
 from processes import python
 from tree import ROOT, load
 
+import bn_ext
+
 
 @pytest.fixture(scope="module")
 def example():
@@ -126,6 +128,31 @@ def test_the_picture(example, monkeypatch, tmp_path):
     for panel, image in zip(right, shown, strict=True):
         (k,) = np.flatnonzero((history.images == image).all(axis=(1, 2)))
         assert str(history.predictions[k]) == str(history.labels[k]) == panel.get_title()
+
+
+def test_folding_keeps_the_scores():
+    """Of a trained network; its predictions stay, but where two scores are as good as equal."""
+    done = python(ROOT / "examples" / "fold.py")
+    assert done.returncode == 0, done.stderr
+    found = re.findall(
+        r"(\w+): 10 layers, 7 when folded; scores differ by (\S+) at the most, (\S+) %", done.stdout
+    )
+    assert [dtype for dtype, *_ in found] == ["float32", "float64"]
+    for (_, off, same), bound in zip(found, (1e-5, 1e-13), strict=True):
+        assert float(off) < bound
+        assert float(same) > 99.7
+
+
+def test_a_dense_layer_folded(monkeypatch, rng):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    fold = load(ROOT / "examples" / "fold.py").fold
+    norm = bn_ext.BatchNorm(5)
+    x, weight, bias = rng.standard_normal((30, 4)), rng.standard_normal((4, 5)), np.arange(5.0)
+    norm.gamma[...], norm.beta[...] = rng.uniform(0.5, 2, (2, 5))
+    norm.forward(x @ weight + bias)
+    weight_folded, bias_folded = fold(weight, bias, norm)
+    wanted = norm.eval().forward(x @ weight + bias)
+    np.testing.assert_allclose(x @ weight_folded + bias_folded, wanted, rtol=1e-12, atol=1e-13)
 
 
 def test_the_plain_loop_says_how_far_bn_ext_is():
