@@ -21,8 +21,6 @@ DST_PRODUCT, DST_SHIFT = 4, 2
 #: what they are about the mean; a term has one rounding and three, and a sum nine more.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: Between exact operands and the three results of the double backward, sums included.
-SECOND = 24
 
 
 class Error(NamedTuple):
@@ -147,21 +145,6 @@ def running_errors(found, old, new, factor, want, data, *, vector, count=None, c
         bound = part + 4 * np.longdouble(2.0**-53) * sizes
         results[name] = Error(distance(got, exact), half_ulp(exact, vector), bound)
     return results
-
-
-# ---- backward, once more ----------------------------------------------------------------
-
-
-def second_errors(found, want, data, vector):
-    """{output: Error} of `batch_norm_double_backward`."""
-    u = SECOND * np.longdouble(unit(arithmetic(data)))
-    return {
-        name: Error(distance(got, exact), half_ulp(exact, kind), u * terms + smallest(data))
-        for name, got, exact, terms, kind in zip(
-            ("diff_src", "diff_diff_dst", "diff_gamma"), found, want[:3], want[3:],
-            (data, data, vector), strict=True,
-        )
-    }  # fmt: skip
 
 
 def reference_of(problem, is_training=True):
