@@ -142,20 +142,20 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
 
 
 def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys.platform):
-    """Objects of all units; one that is newer than every source and made alike is kept."""
+    """Objects of all units; one that is newer than what it is made of, and made alike, is kept."""
     out.mkdir(parents=True, exist_ok=True)
-    changed = max(path.stat().st_mtime for path in Path(source).rglob("*"))
+
+    def is_newer(made, sources):
+        # As make reads it: the object, a colon, and what it is made of.
+        needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
+        return all(Path(path).stat().st_mtime < made.stat().st_mtime for path in needed)
 
     def make(unit):
-        made, stamp = out / f"{unit.name}.o", out / f"{unit.name}.command"
-        command = [*compiler, *unit.flags, *flags, "-c", str(unit.path), "-o", str(made)]
+        made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
+        command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(sources)]
+        command += ["-c", str(unit.path), "-o", str(made)]
         now = shlex.join(command)
-        if not (
-            made.is_file()
-            and made.stat().st_mtime > changed
-            and stamp.is_file()
-            and stamp.read_text() == now
-        ):
+        if not (stamp.is_file() and stamp.read_text() == now and is_newer(made, sources)):
             stamp.unlink(missing_ok=True)
             subprocess.run(command, check=True)
             stamp.write_text(now)

@@ -68,6 +68,7 @@ cdef object new_tuple = tuple.__new__
 include "_results.pxi"
 include "_dtypes.pxi"
 include "_messages.pxi"
+include "_roles.pxi"
 include "_call.pxi"
 include "_arguments.pxi"
 include "_inputs.pxi"

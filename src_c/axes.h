@@ -30,6 +30,28 @@ typedef struct {
     int channel_place;     /* of the channel axis, in axis; -1 if it is not there */
 } bn_order;
 
+/* Places along so many axes; one if there are none. */
+static inline int64_t count_of(const bn_axis *axes, int n) {
+    int64_t count = 1;
+    for (int a = 0; a < n; a++)
+        count *= axes[a].size;
+    return count;
+}
+
+/* Add the offset of the index-th place along axes, the last of them fastest. */
+static inline void add_offset(const bn_axis *axes, int n, int64_t index,
+                              int64_t offset[BN_OPERANDS]) {
+    for (int a = n - 1; a >= 0 && index; a--) {
+        int64_t at = index;
+        if (a > 0) {
+            at = index % axes[a].size;
+            index /= axes[a].size;
+        }
+        for (int o = 0; o < BN_OPERANDS; o++)
+            offset[o] += at * axes[a].stride[o];
+    }
+}
+
 /* The axis order of src, by the rule above. */
 void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 

@@ -245,6 +245,11 @@ static int64_t channels_per_part(const bn_plan *plan) {
     return round_up(ceil_div(SUMS_PER_PART, plan->chunks), CHANNELS_OF_LINE);
 }
 
+static void finish(const engine *e, channel_range c) {
+    if (e->plan.writes && e->operation->finish)
+        e->operation->finish(&e->channels, c.from, c.n);
+}
+
 static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
     const engine *e = engine_;
     const bn_operation *operation = e->operation;
@@ -259,16 +264,15 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);
     }
-    if (e->plan.writes)
-        operation->finish(&e->channels, c.from, c.n);
+    finish(e, c);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
 
 static void prepare(const engine *e) {
-    e->operation->prepare[SUM](&e->channels);
-    if (e->plan.writes)
-        e->operation->prepare[WRITE](&e->channels);
+    for (int pass = 0; pass < PASSES; pass++)
+        if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
+            e->operation->prepare[pass](&e->channels);
 }
 
 static size_t bytes_of_sums(const engine *e) {
@@ -283,7 +287,7 @@ static void copy_out(const engine *e, double *sums_out) {
 
 static void finish_with(const engine *e, const double *sums_in) {
     memcpy(e->channels.sums.plane, sums_in, bytes_of_sums(e));
-    e->operation->finish(&e->channels, 0, e->plan.channels);
+    finish(e, (channel_range){0, e->plan.channels});
 }
 
 /* The vectors that the operation writes and the caller wants, as bits. */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "axes.h"
 #include "kernels/kernels.h"
 #include "pool.h"
 #include "sizes.h"
@@ -124,15 +125,8 @@ static void make_some(void *making_, int me) {
     }
 }
 
-static int64_t length_of(const bn_axis *axes, int n) {
-    int64_t length = 1;
-    for (int a = 0; a < n; a++)
-        length *= axes[a].size;
-    return length;
-}
-
 static int64_t size_of(const bn_problem *p) {
-    return length_of(p->outer, p->n_outer) * p->channel.size * length_of(p->inner, p->n_inner);
+    return count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
 }
 
 static void make(const bn_problem *p, const char *given, char *to) {

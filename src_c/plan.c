@@ -55,6 +55,7 @@
  */
 #include "plan.h"
 
+#include "axes.h"
 #include "machine.h"
 #include "sizes.h"
 
@@ -78,13 +79,6 @@ enum {
 };
 
 /* ---- shapes ------------------------------------------------------------ */
-
-static int64_t count_of(const bn_axis *axes, int n) {
-    int64_t count = 1;
-    for (int a = 0; a < n; a++)
-        count *= axes[a].size;
-    return count;
-}
 
 void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]) {
     const bn_dtype_facts *dtype = &bn_dtype_table[p->dtype];

@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 
+#include "axes.h"
 #include "plan.h"
 #include "sizes.h"
 
@@ -40,20 +41,6 @@ bn_task_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
 /* Addresses are computed as integers: what a pass does not touch may be NULL. */
 static inline char *address(const char *from, int64_t bytes) {
     return (char *)((uintptr_t)from + (uintptr_t)bytes);
-}
-
-/* Add the offset of the index-th place along axes, the last of them fastest. */
-static inline void add_offset(const bn_axis *axes, int n, int64_t index,
-                              int64_t offset[BN_OPERANDS]) {
-    for (int a = n - 1; a >= 0 && index; a--) {
-        int64_t at = index;
-        if (a > 0) {
-            at = index % axes[a].size;
-            index /= axes[a].size;
-        }
-        for (int o = 0; o < BN_OPERANDS; o++)
-            offset[o] += at * axes[a].stride[o];
-    }
 }
 
 static inline void position_offset(const bn_plan *plan, int64_t position,

@@ -1,6 +1,7 @@
 """The operators of bn_ext.specs as tests call them, and everything that may bring an array."""
 
 import numpy as np
+import pytest
 from cases import EPSILON, Family
 
 
@@ -23,6 +24,27 @@ class Sheet:
 
     def __call__(self, p, carry=lambda array: array, **changed):
         return self.operator(**{**self.arguments(p, carry), **self.fixed, **changed})
+
+    def asked(self, p):
+        """How often each argument was asked for its array."""
+        arguments = self.arguments(p, WithArray)
+        self.operator(**arguments, **self.fixed)
+        return {name: argument.asked for name, argument in arguments.items()}
+
+    def check_what_is_no_array(self, p, is_optional):
+        """Everything else is refused by name."""
+        masked = WithArray(np.ma.masked_greater(p.src, 0))
+        for name in self.roles:
+            refused = [
+                *[(thing, "expected an array, got ") for thing in ("abc", 1.0, object(), range(3))],
+                ([[1.0], [2.0, 3.0]], "expected an array of numbers|.* in place, got a list"),
+                (np.array(["a", "b", "c", "d", "e"]), "expected .*float32.*, got <U1$"),
+                (masked, "masked arrays are not accepted"),
+                *([] if is_optional(name) else [(None, "expected an array, got None")]),
+            ]
+            for thing, message in refused:
+                with pytest.raises(TypeError, match=f"^{name}: ({message})"):
+                    self(p, **{name: thing})
 
     def of(self, *roles):
         """What these are called here."""

@@ -48,6 +48,7 @@ ELSEWHERE = {
         "bn_ext/_core.pxd",
         "bn_ext/_core.pyx",
         "bn_ext/_results.pxi",
+        "bn_ext/_roles.pxi",
     ],
     "test_typing.py": ["bn_ext/__init__.pyi", "bn_ext/_core.pyi"],
     "test_arguments.py": ["bn_ext/_inputs.pxi"],

@@ -25,19 +25,8 @@ _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
-/* Is there a low part of the mean, which kernels are not given? */
-static bool has_low(const bn_channels *c) {
-    return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
-}
-
 static void prepare_sums(const bn_channels *c) {
-    double *mean = c->value[TO_CONVERT], *low = c->value[MEAN_LOW];
-    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
-    for (int64_t i = 0; has_low(c) && i < c->channels; i++) {
-        low[i] = mean[i] - (double)(float)mean[i];
-        low[i] = isfinite(low[i]) ? low[i] : 0;
-    }
+    bn_set_mean(c, c->value[TO_CONVERT], c->value[MEAN_LOW]);
 }
 
 static void prepare_results(const bn_channels *c) {
@@ -60,25 +49,21 @@ static void prepare_gate(const bn_channels *c) {
     bn_set_shift(c, COEF_OFFSET, 0, n, mean, c->value[TO_CONVERT], c->value[OFFSET]);
 }
 
-static void nothing(const bn_channels *c) {
-    (void)c;
-}
-
 /* About the mean itself, not its high part. */
 static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
-    const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
-    double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
+    const double *sum_dy = bn_plane(c, SUM_DY, from);
+    double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
     (void)round;
-    for (int64_t i = 0; has_low(c) && i < n; i++)
+    for (int64_t i = 0; bn_has_low(c) && i < n; i++)
         sum_dy_xc[i] -= low[i] != 0 ? low[i] * sum_dy[i] : 0;
     return false;
 }
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    const double *sum_dy = c->sums.plane + SUM_DY * c->sums.stride + from;
-    const double *sum_dy_xc = c->sums.plane + SUM_DY_XC * c->sums.stride + from;
+    const double *sum_dy = bn_plane(c, SUM_DY, from);
+    const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
     double *slope = c->value[SLOPE] + from, *value = c->value[TO_CONVERT] + from;
     double *diff_gamma = value;
@@ -103,7 +88,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     double *shift = value;
     for (int64_t i = 0; i < n; i++)
         shift[i] = sum_dy[i] / c->count;
-    for (int64_t i = 0; has_low(c) && i < n; i++)
+    for (int64_t i = 0; bn_has_low(c) && i < n; i++)
         shift[i] -= low[i] != 0 ? low[i] * slope[i] : 0;
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
@@ -129,8 +114,7 @@ enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
 #define EACH_GATE(needs_sums, writes)                                                              \
     {                                                                                              \
         [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, prepare_results),     \
-        [FROM_SRC] =                                                                               \
-            BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, nothing),         \
+        [FROM_SRC] = BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, NULL),   \
         [GIVEN] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
                               prepare_results),                                                    \
         [GIVEN_ADD] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED_ADD, prepare_sums,   \

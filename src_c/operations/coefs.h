@@ -10,6 +10,21 @@ static inline bool in_doubles(const bn_channels *c) {
     return bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double);
 }
 
+/* A sum of the channels from `from` on. */
+static inline double *bn_plane(const bn_channels *c, int sum, int64_t from) {
+    return c->sums.plane + sum * c->sums.stride + from;
+}
+
+/* A vector's n elements from `from` on; zeros where it is absent. */
+static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t from, int64_t n,
+                                    double *to) {
+    const bn_vector *v = &c->problem->vector[vector];
+    if (v->data)
+        vector_read(v, from, n, to);
+    else
+        memset(to, 0, (size_t)n * sizeof *to);
+}
+
 /* A coefficient of the n channels from `from` on, rounded to the arithmetic type. */
 static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *values) {
@@ -19,6 +34,21 @@ static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, in
     else
         for (int64_t i = 0; i < n; i++)
             ((float *)c->coefs)[at + i] = (float)values[i];
+}
+
+/* Is there a low part of the mean that is given, beyond the arithmetic type? */
+static inline bool bn_has_low(const bn_channels *c) {
+    return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
+}
+
+/* The mean that is given, as kernels take it, and its low part. */
+static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) {
+    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+    for (int64_t i = 0; i < c->channels; i++) {
+        const double rest = bn_has_low(c) ? mean[i] - (double)(float)mean[i] : 0;
+        low[i] = isfinite(rest) ? rest : 0;
+    }
 }
 
 /* 1/sqrt(variance + epsilon), in the place of the variance, and gamma times that, in the place of
@@ -43,11 +73,7 @@ static inline void bn_rstd_and_scale(const bn_channels *c, int64_t n, double *rs
 /* The shift of the forward pass: beta, less what the mean loses when it is rounded, times scale. */
 static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *mean, const double *scale, double *beta) {
-    const bn_vector *given = &c->problem->vector[BN_BETA];
-    if (given->data)
-        vector_read(given, from, n, beta);
-    else
-        memset(beta, 0, (size_t)n * sizeof *beta);
+    bn_read_or_zeros(c, BN_BETA, from, n, beta);
     if (!in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
             const double low = scale[i] * (mean[i] - (double)(float)mean[i]);

@@ -22,8 +22,6 @@
  * Factors are computed in doubles, of double data too: what they lose is little next to what sums
  * of products have lost before (docs/numerics.md).
  */
-#include <string.h>
-
 #include "engine.h"
 #include "operations/coefs.h"
 
@@ -36,27 +34,8 @@ enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
 static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEND, COEF_OFFSET};
 enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };
 
-static double *plane_of(const bn_channels *c, int sum, int64_t from) {
-    return c->sums.plane + sum * c->sums.stride + from;
-}
-
-/* Zeros where the vector is absent. */
-static void read_or_zeros(const bn_channels *c, int vector, int64_t from, int64_t n, double *to) {
-    const bn_vector *v = &c->problem->vector[vector];
-    if (v->data)
-        vector_read(v, from, n, to);
-    else
-        memset(to, 0, (size_t)n * sizeof *to);
-}
-
 static void prepare_sums(const bn_channels *c) {
-    double *mean = c->value[TO_CONVERT], *low = c->value[MEAN_LOW];
-    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
-    for (int64_t i = 0; i < c->channels; i++) {
-        const double rest = in_doubles(c) ? 0 : mean[i] - (double)(float)mean[i];
-        low[i] = isfinite(rest) ? rest : 0;
-    }
+    bn_set_mean(c, c->value[TO_CONVERT], c->value[MEAN_LOW]);
 }
 
 static void prepare_results(const bn_channels *c) {
@@ -66,7 +45,7 @@ static void prepare_results(const bn_channels *c) {
     vector_read(&p->vector[BN_GAMMA], 0, n, c->value[SCALE]);
     bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], c->value[SCALE]);
     bn_set_coefs(c, COEF_SCALE, 0, n, c->value[SCALE]);
-    read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
 }
 
 /* A coefficient times xc is one about the mean's high part, and this much. */
@@ -78,7 +57,7 @@ static void prepare_frozen(const bn_channels *c) {
     prepare_results(c);
     const double *rstd = c->value[RSTD], *low = c->value[MEAN_LOW];
     double *slope = c->value[DIFF_DIFF_GAMMA], *shift = c->value[TO_CONVERT];
-    read_or_zeros(c, BN_DIFF_DIFF_BETA, 0, c->channels, shift);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, 0, c->channels, shift);
     for (int64_t i = 0; i < c->channels; i++) {
         slope[i] *= rstd[i];
         shift[i] += about_low(slope[i], low[i]);
@@ -88,7 +67,7 @@ static void prepare_frozen(const bn_channels *c) {
 }
 
 static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
-    const double *rstd = c->value[RSTD] + from, *sum = plane_of(c, SUM_DY_G, from);
+    const double *rstd = c->value[RSTD] + from, *sum = bn_plane(c, SUM_DY_G, from);
     double *diff_gamma = c->value[TO_CONVERT] + from;
     for (int64_t i = 0; i < n; i++)
         diff_gamma[i] = rstd[i] * sum[i];
@@ -102,8 +81,8 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     double *value = c->value[TO_CONVERT] + from;
     double *plane[COEFS_FROM_SUMS];
     for (int s = 0; s < COEFS_FROM_SUMS; s++)
-        plane[s] = plane_of(c, s, from);
-    read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, value);
+        plane[s] = bn_plane(c, s, from);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, value);
     for (int64_t i = 0; i < n; i++) {
         const double r = rstd[i], dy = plane[SUM_DY][i] / m, g = plane[SUM_G][i] / m;
         const double dy_xc = plane[SUM_DY_XC][i] / m + about_low(dy, low[i]);

@@ -16,6 +16,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "axes.h"
 #include "engine.h"
 #include "operations/coefs.h"
 #include "sizes.h"
@@ -29,10 +30,6 @@ _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 enum { SUM_XC, SUM_XC_XC };
 enum { STAT_MEAN, STAT_SQUARES };
 
-static double *plane_of(const bn_channels *c, int sum, int64_t from) {
-    return c->sums.plane + sum * c->sums.stride + from;
-}
-
 /* ---- the pivot ------------------------------------------------------------ */
 
 /* How many elements of a channel make its pivot. So few of independent ones let it lie off by more
@@ -42,23 +39,6 @@ enum {
     SAMPLED_RUNS = 4,
     SAMPLED_NEIGHBOURS = 2, /* of each */
 };
-
-/* Bytes from the start of the index-th place along axes, the last of them fastest. */
-static int64_t place_of(const bn_axis *axes, int n, int64_t index) {
-    int64_t bytes = 0;
-    for (int a = n - 1; a >= 0; a--) {
-        bytes += index % axes[a].size * axes[a].stride[BN_SRC];
-        index /= axes[a].size;
-    }
-    return bytes;
-}
-
-static int64_t length_of(const bn_axis *axes, int n) {
-    int64_t length = 1;
-    for (int a = 0; a < n; a++)
-        length *= axes[a].size;
-    return length;
-}
 
 /* How far an element of each channel lies from the first ones, in sum and at most. */
 static void add_sample(const bn_channels *c, const double *value) {
@@ -77,8 +57,7 @@ static void prepare_sums(const bn_channels *c) {
     if (!c->summed)
         return;
     const int64_t n = c->channels;
-    const int64_t positions = length_of(p->outer, p->n_outer),
-                  run = length_of(p->inner, p->n_inner);
+    const int64_t positions = count_of(p->outer, p->n_outer), run = count_of(p->inner, p->n_inner);
     const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
     double *first = c->value[PIVOT], *sum = c->value[POWER], *spread = c->value[SPREAD];
     int64_t count = 0;
@@ -87,9 +66,11 @@ static void prepare_sums(const bn_channels *c) {
         const int64_t x = run * (2 * i + 1) / (2 * places);
         /* Each by itself: whether they are neighbours in memory must not matter. */
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBOURS; k++, count++) {
-            const int64_t place =
-                place_of(p->outer, p->n_outer, position) + place_of(p->inner, p->n_inner, k);
-            const bn_vector at = {p->data[BN_SRC] + place, p->channel.stride[BN_SRC], p->dtype};
+            int64_t offset[BN_OPERANDS] = {0};
+            add_offset(p->outer, p->n_outer, position, offset);
+            add_offset(p->inner, p->n_inner, k, offset);
+            const bn_vector at = {p->data[BN_SRC] + offset[BN_SRC], p->channel.stride[BN_SRC],
+                                  p->dtype};
             vector_read(&at, 0, n, count ? c->value[TO_CONVERT] : first);
             if (count)
                 add_sample(c, c->value[TO_CONVERT]);
@@ -134,7 +115,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     if (!isfinite(squares))
         return false;
     if (squares < c->count * by.vanishing && *power == 1 &&
-        (squares > 0 || c->value[SPREAD][i] > 0)) {
+        (squares > 0 || sum != 0 || c->value[SPREAD][i] > 0)) {
         *power = by.up;
         *pivot *= by.up;
         return true;
@@ -149,7 +130,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
 }
 
 static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
-    double *sum = plane_of(c, SUM_XC, from), *squares = plane_of(c, SUM_XC_XC, from);
+    double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     bool again = false;
     for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
         again |= wants_another(c, from + i, sum[i], squares[i]);
@@ -196,7 +177,7 @@ static void update(const bn_channels *c, int vector, int64_t from, int64_t n, co
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    const double *mean = plane_of(c, STAT_MEAN, from), *squares = plane_of(c, STAT_SQUARES, from);
+    const double *mean = bn_plane(c, STAT_MEAN, from), *squares = bn_plane(c, STAT_SQUARES, from);
     double *variance = c->value[RSTD] + from, *unbiased = c->value[RSTD_LOW] + from;
     for (int64_t i = 0; i < n; i++) {
         variance[i] = squares[i] / c->count;
@@ -220,14 +201,6 @@ static void prepare_inference(const bn_channels *c) {
     set_results(c, 0, c->channels, c->value[MEAN]);
 }
 
-static void nothing(const bn_channels *c) {
-    (void)c;
-}
-
-static void nothing_to_finish(const bn_channels *c, int64_t from, int64_t n) {
-    (void)c, (void)from, (void)n;
-}
-
 /* ---- the operations, and the entries ---------------------------------------- */
 
 /* By whether src_1 is added, and whether ReLU follows. */
@@ -246,7 +219,7 @@ static void nothing_to_finish(const bn_channels *c, int64_t from, int64_t n) {
         .vectors = 1u << BN_MEAN | 1u << BN_VARIANCE,                                              \
         .of_nothing = NAN,                                                                         \
         .values = VALUES,                                                                          \
-        .prepare = {prepare_sums, nothing},                                                        \
+        .prepare = {prepare_sums, NULL},                                                           \
         .settle = settle,                                                                          \
         .finish = finish,                                                                          \
     }
@@ -256,8 +229,7 @@ static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
     {                                                                                              \
         .formulas = {NOTHING, writes},                                                             \
         .values = VALUES,                                                                          \
-        .prepare = {nothing, prepare_inference},                                                   \
-        .finish = nothing_to_finish,                                                               \
+        .prepare = {NULL, prepare_inference},                                                      \
     }
 static const bn_operation inference[2][2] = EACH_NORMALIZE(INFERENCE);
 

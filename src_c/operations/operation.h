@@ -27,11 +27,12 @@ typedef struct {
     double of_nothing; /* what these hold of a problem without elements */
     int values;        /* that it keeps per channel; one at least */
 
-    /* Set the coefficients that need no sums: those that SUM takes, then those that WRITE does. */
+    /* Each of these is NULL where there is nothing to do. Set the coefficients that need no sums:
+     * those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);
 
-    /* Make sums what is handed out (NULL: they are); or set other coefficients and return true
-     * to have the n channels summed again, by the formula `again`. `round` says how often they
+    /* Make sums what is handed out; or set other coefficients and return true to have the n
+     * channels summed again, by the formula `again`. `round` says how often they
      * were. */
     bool (*settle)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
