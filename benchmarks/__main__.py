@@ -1,7 +1,8 @@
-"""Times of the gradient as multiples of the memory floor, next to its peers.
+"""Times as multiples of the memory floor, next to peers.
 
     python -m benchmarks                                   resnet set, float32 and bfloat16
     python -m benchmarks --sets mlp odd --dtypes float16 --peers numpy torch
+    python -m benchmarks --op training inference           others than the gradient
     python -m benchmarks --report places --threads 1       wherever arrays lie in their pages
     python -m benchmarks --report sizes                    GB/s over size, 1 KB to 1 GB
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
@@ -11,8 +12,8 @@
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
-Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads src
-and diff_dst and writes diff_src, nothing else, on the same arrays with the same threads. All calls
+Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads and
+writes what the operation must, nothing else, on the same arrays with the same threads. All calls
 of a row are interleaved, with a pause before each so that another pool's idle threads have gone to
 sleep; the minimum counts.
 """
@@ -27,8 +28,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import bn_ext
-from bn_ext._bench.peers import MODES
-from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
+from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
 from . import accuracy, bare_loops, kernels, ladder, places, readme, rows, situations, sizes
@@ -73,7 +73,7 @@ def counted(console, what, total):
 
 def cases_asked_for(options):
     named = [(name, shape) for name in options.sets for shape in SETS[name]]
-    return cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+    return cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
 
 
 def report_rows(options, console, library):
@@ -94,7 +94,7 @@ def report_rows(options, console, library):
         if library:
             most = max(options.threads)
             shown = [r for r in found if r["set"] == options.sets[0] and r["threads"] == most]
-            shown = [r for r in shown if r["mode"] == options.modes[0]]
+            shown = [r for r in shown if r["op"] == options.op[0]]
             rows.plot(shown, title, options.write / f"{options.name}.png")
 
 
@@ -200,7 +200,7 @@ def main(arguments=None):
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "bfloat16"])
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--threads", nargs="+", type=int, default=[every], help="default: all")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=["training"])
+    parser.add_argument("--op", nargs="+", choices=OPS, default=["backward"])
     parser.add_argument("--peers", nargs="*", choices=rows.ALL_PEERS, default=list(rows.ALL_PEERS))
     parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")

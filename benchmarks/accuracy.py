@@ -122,7 +122,7 @@ def measure():
             for name in ("bn_ext", *SHOWN):
                 peer = bn_ext_call if name == "bn_ext" else PEERS[name]
                 try:
-                    worst[name] = compared(want, peer(problem, 1, "training"), dtype)
+                    worst[name] = compared(want, peer(problem, 1), dtype)
                 except ImportError:
                     continue
             found.append((dtype, kind, problem.src.size // shape[1], worst))

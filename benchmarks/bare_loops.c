@@ -1,11 +1,10 @@
-/* bare_loops.c: bare loops that bound what any gradient can reach on this memory.
+/* bare_loops.c: bare loops that bound what any operation can reach on this memory.
  *
- * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. Each
- * loop moves bytes as a gradient must and computes nothing that costs time:
- *     two     reads diff_dst, writes diff_src               (frozen, diff_src alone)
- *     three   reads src and diff_dst, writes diff_src       (the floor)
- *     five    reads both, then reads both again and writes  (two passes without a cache)
- * Every thread takes one contiguous share. With `nontemporal`, stores bypass the cache.
+ * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. A
+ * loop moves bytes as an operation must and computes nothing that costs time: in one pass it reads
+ * so many tensors and writes others (the floor); or it reads all once before, as two passes must
+ * without a cache. Every thread takes one contiguous share. With `nontemporal`, stores bypass the
+ * cache.
  * And, to be compared with, the gradient itself without any art: `plain`.
  */
 #include <math.h>
@@ -51,56 +50,55 @@ static void take(v value) {
         sink = value[1];
 }
 
-/* What is written is whole cache lines of diff_src; bytes before and behind them are left alone.
- * Moves all three there, and gives their number. */
-static int64_t lines(const v_any **src, const v_any **diff_dst, v **diff_src, int64_t bytes) {
-    const int64_t head = (int64_t)(-(uintptr_t)*diff_src & 63);
-    *src = (const v_any *)((const char *)*src + head);
-    *diff_dst = (const v_any *)((const char *)*diff_dst + head);
-    *diff_src = (v *)((char *)*diff_src + head);
-    return bytes > head ? (bytes - head) / 64 : 0;
-}
+enum { MOST_READ = 3, MOST_WRITTEN = 2 };
 
-void two(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
-         int nontemporal) {
-    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n; i++)
-            store(&diff_src[i], diff_dst[i] + 1, nontemporal);
-        fence();
-    }
-}
-
-void three(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
-           int nontemporal) {
-    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n; i++)
-            store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
-        fence();
-    }
-}
-
-void five(const v_any *src, const v_any *diff_dst, v *diff_src, int64_t bytes, int threads,
-          int nontemporal) {
-    const int64_t n = lines(&src, &diff_dst, &diff_src, bytes);
+static inline __attribute__((always_inline)) void move(const v_any **from, int reads, v **to,
+                                                       int writes, int64_t n, int passes,
+                                                       int threads, int nontemporal) {
 #pragma omp parallel num_threads(threads)
     {
         v sums[4] = {{0}};
+        for (int pass = 1; pass < passes; pass++) {
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n / 4; i++)
-            for (int k = 0; k < 4; k++)
-                sums[k] += src[4 * i + k] ^ diff_dst[4 * i + k];
+            for (int64_t i = 0; i < n / 4; i++)
+                for (int k = 0; k < 4; k++)
+#pragma GCC unroll 4
+                    for (int r = 0; r < reads; r++)
+                        sums[k] ^= from[r][4 * i + k];
+        }
         take(sums[0] + sums[1] + sums[2] + sums[3]);
 #pragma omp for schedule(static) nowait
-        for (int64_t i = 0; i < n; i++)
-            store(&diff_src[i], src[i] + diff_dst[i], nontemporal);
+        for (int64_t i = 0; i < n; i++) {
+            v value = from[0][i];
+#pragma GCC unroll 4
+            for (int r = 1; r < reads; r++)
+                value += from[r][i];
+#pragma GCC unroll 4
+            for (int w = 0; w < writes; w++)
+                store(&to[w][i], value + (uint64_t)w + 1, nontemporal);
+        }
         fence();
     }
+}
+
+/* What is written is whole cache lines of the first result; bytes before and behind them are left
+ * alone. Results lie alike in their lines. */
+void loop(const char **read, int reads, char **written, int writes, int64_t bytes, int passes,
+          int threads, int nontemporal) {
+    const int64_t head = (int64_t)(-(uintptr_t)written[0] & 63);
+    const int64_t n = bytes > head ? (bytes - head) / 64 : 0;
+    const v_any *from[MOST_READ];
+    v *to[MOST_WRITTEN];
+    for (int r = 0; r < reads; r++)
+        from[r] = (const v_any *)(read[r] + head);
+    for (int w = 0; w < writes; w++)
+        to[w] = (v *)(written[w] + head);
+    if (reads == 1)
+        move(from, 1, to, 1, n, passes, threads, nontemporal);
+    else if (reads == 2)
+        move(from, 2, to, 1, n, passes, threads, nontemporal);
+    else
+        move(from, 3, to, 2, n, passes, threads, nontemporal);
 }
 
 /* The gradient as a textbook has it: two loops in memory order, sums in doubles, one

@@ -4,6 +4,7 @@ import ctypes
 from pathlib import Path
 
 from bn_ext import _core
+from bn_ext._bench.problems import OPS
 
 from .compiled import compiled, compiler
 
@@ -21,20 +22,22 @@ def load():
     wide = b"avx512" in Path("/proc/cpuinfo").read_bytes()
     flags = [*FLAGS, "-mprefer-vector-width=512"] if wide else FLAGS
     library = compiled([command, *flags], SOURCE, "-lm")
-    for name in ("two", "three", "five"):
-        getattr(library, name).argtypes = [ctypes.c_void_p] * 3 + [
-            ctypes.c_int64,
-            ctypes.c_int,
-            ctypes.c_int,
-        ]
+    tensors = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
+    library.loop.argtypes = [*tensors, *tensors, ctypes.c_int64, *[ctypes.c_int] * 3]
     return library
 
 
-def loop(library, name, problem, threads):
-    """One of the loops over a problem's arrays."""
-    pointers = [a.ctypes.data for a in problem.tensors]
+def pointers(arrays):
+    """Where each begins."""
+    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+
+
+def loop(library, problem, threads, passes=1):
+    """A call that moves what the problem's operation must, in so many passes over what it reads."""
+    streams = OPS[problem.op]
+    moved = [[problem.tensors[n] for n in names] for names in (streams.reads, streams.writes)]
+    given = [part for arrays in moved for part in (pointers(arrays), len(arrays))]
     nbytes = problem.src.nbytes
     _, last_level = _core._cache_sizes()
-    nontemporal = int(len(pointers) * nbytes > NONTEMPORAL_SHARE * last_level)
-    call = getattr(library, name)
-    return lambda: call(*pointers, nbytes, threads, nontemporal)
+    nontemporal = int(len(problem.tensors) * nbytes > NONTEMPORAL_SHARE * last_level)
+    return lambda: library.loop(*given, nbytes, passes, threads, nontemporal)

@@ -25,7 +25,7 @@ def plain_call(library, problem):
     inner = problem.src.size // problem.mean.size // outer
     sums = np.empty((2, problem.mean.size))
     arguments = [
-        *(ctypes.c_void_p(a.ctypes.data) for a in problem.tensors),
+        *(ctypes.c_void_p(a.ctypes.data) for a in problem.tensors.values()),
         *(ctypes.c_int64(n) for n in (outer, problem.mean.size, inner)),
         *(ctypes.c_void_p(v.ctypes.data) for v in (*problem.vectors, *problem.out[1:])),
         ctypes.c_float(problem.epsilon),
@@ -41,7 +41,7 @@ def plain_call(library, problem):
 
 def package_call(problem, isa, caches, threads):
     """A call of the package, so restrained."""
-    call = bn_ext_call(problem, threads, "training")
+    call = bn_ext_call(problem, threads)
 
     def restrained():
         _core._use_isa(isa)
@@ -55,7 +55,7 @@ def steps(library, problem, threads):
     """{what it is: call}, each with one thing more than the one before."""
     isas = bn_ext.available_isas()
     l2, _ = _core._cache_sizes()
-    found = {"NumPy formula": numpy_call(problem, 1, "training")}
+    found = {"NumPy formula": numpy_call(problem, 1)}
     found["plain C loops, -O3 -march=native"] = plain_call(library, problem)
     for isa in isas:
         label = f"vectors in rows and columns, {isa}"

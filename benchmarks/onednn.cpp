@@ -1,4 +1,4 @@
-// onednn.cpp: oneDNN's batch-normalization backward as a peer, behind four C functions.
+// onednn.cpp: oneDNN's batch normalization as a peer, behind four C functions.
 //
 // Compiled by benchmarks/onednn.py against the system's libdnnl (2.x or 3.x). `layout`
 // is 0 for channels last, 1 for channels first, 2 for oneDNN's own blocks of 16
@@ -18,7 +18,7 @@ namespace {
 struct Call {
     engine eng{engine::kind::cpu, 0};
     stream s{eng};
-    batch_normalization_backward primitive;
+    primitive work;
     std::unordered_map<int, memory> arguments;
 };
 
@@ -32,35 +32,50 @@ memory::format_tag tag_of(int layout, size_t ndims) {
 
 } // namespace
 
-// data: src, diff_dst, diff_src; vectors: mean, variance, gamma, diff_gamma, diff_beta.
-// NULL where oneDNN has no such implementation.
+enum { BACKWARD, FROZEN, TRAINING, INFERENCE };
+
+// data: src, diff_dst, diff_src, or of TRAINING and INFERENCE src, dst; vectors: mean, variance,
+// gamma, beta, then of the first two diff_gamma, diff_beta. NULL where oneDNN has no such
+// implementation.
 extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, void **data,
-                        float **vectors, float epsilon, int frozen, int threads) try {
+                        float **vectors, float epsilon, int op, int threads) try {
     omp_set_num_threads(threads);
     const memory::data_type types[] = {memory::data_type::f32, memory::data_type::bf16,
                                        memory::data_type::f16};
     const memory::dims dims(dims_, dims_ + ndims);
     const memory::desc md(dims, types[dtype], tag_of(layout, dims.size()));
+    const bool is_backward = op == BACKWARD || op == FROZEN;
+    const auto kind =
+        op == INFERENCE ? prop_kind::forward_inference : prop_kind::forward_training;
     auto flags = normalization_flags::use_scale | normalization_flags::use_shift;
-    if (frozen)
+    if (op == FROZEN || op == INFERENCE)
         flags |= normalization_flags::use_global_stats;
 
     auto c = std::make_unique<Call>();
 #if DNNL_VERSION_MAJOR < 3
-    const auto forward = batch_normalization_forward::primitive_desc(
-        {prop_kind::forward_training, md, epsilon, flags}, c->eng);
-    const auto backward = batch_normalization_backward::primitive_desc(
-        {prop_kind::backward, md, md, epsilon, flags}, c->eng, forward);
+    const auto forward =
+        batch_normalization_forward::primitive_desc({kind, md, epsilon, flags}, c->eng);
 #else
-    const auto forward = batch_normalization_forward::primitive_desc(
-        c->eng, prop_kind::forward_training, md, md, epsilon, flags);
-    const auto backward = batch_normalization_backward::primitive_desc(
-        c->eng, prop_kind::backward, md, md, md, epsilon, flags, forward);
+    const auto forward =
+        batch_normalization_forward::primitive_desc(c->eng, kind, md, md, epsilon, flags);
 #endif
-    c->primitive = batch_normalization_backward(backward);
+    if (is_backward) {
+#if DNNL_VERSION_MAJOR < 3
+        const auto backward = batch_normalization_backward::primitive_desc(
+            {prop_kind::backward, md, md, epsilon, flags}, c->eng, forward);
+#else
+        const auto backward = batch_normalization_backward::primitive_desc(
+            c->eng, prop_kind::backward, md, md, md, epsilon, flags, forward);
+#endif
+        c->work = batch_normalization_backward(backward);
+    } else {
+        c->work = batch_normalization_forward(forward);
+    }
 
-    const int names[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC};
-    for (int i = 0; i < 3; i++) {
+    const std::vector<int> names =
+        is_backward ? std::vector<int>{DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_SRC}
+                    : std::vector<int>{DNNL_ARG_SRC, DNNL_ARG_DST};
+    for (size_t i = 0; i < names.size(); i++) {
         const memory::desc plain(dims, types[dtype], tag_of(layout == 2 ? 1 : layout, dims.size()));
         memory given(plain, c->eng, data[i]);
         if (layout == 2) {
@@ -71,17 +86,25 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
         }
         c->arguments.insert({names[i], given});
     }
-    const int vector_names[] = {DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE,
-                                DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT};
+    // The gradient's shift comes last: it needs none.
+    std::vector<int> vector_names{DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE};
+    std::vector<float *> given(vectors, vectors + 3);
+    if (is_backward) {
+        vector_names.insert(vector_names.end(), {DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT});
+        given.insert(given.end(), vectors + 4, vectors + 6);
+    } else {
+        vector_names.push_back(DNNL_ARG_SHIFT);
+        given.push_back(vectors[3]);
+    }
     const memory::desc vector({dims[1]}, memory::data_type::f32, memory::format_tag::x);
-    for (int i = 0; i < 5; i++)
-        c->arguments.insert({vector_names[i], memory(vector, c->eng, vectors[i])});
+    for (size_t i = 0; i < given.size(); i++)
+        c->arguments.insert({vector_names[i], memory(vector, c->eng, given[i])});
     try {
-        c->primitive.execute(c->s, c->arguments);
+        c->work.execute(c->s, c->arguments);
     } catch (const dnnl::error &) {
         // Some versions demand a shift, which the gradient does not need; others refuse it.
-        c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[0])});
-        c->primitive.execute(c->s, c->arguments);
+        c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[3])});
+        c->work.execute(c->s, c->arguments);
     }
     c->s.wait();
     return c.release();
@@ -91,7 +114,7 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
 
 extern "C" void bn_run(void *call) {
     auto *c = static_cast<Call *>(call);
-    c->primitive.execute(c->s, c->arguments);
+    c->work.execute(c->s, c->arguments);
     c->s.wait();
 }
 

@@ -30,29 +30,37 @@ def load():
     return library
 
 
+#: What the driver knows, by its number.
+OPS = {"backward": 0, "backward-frozen": 1, "training": 2, "inference": 3}
+
+
 def pointers(arrays):
     """Where each begins."""
     return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
 
 
-def call(problem, threads, mode, layout=None):
+def call(problem, threads, layout=None):
     """A call over a problem's arrays, in `layout` (default: the problem's own), or None."""
     driver = load()
-    dtype = DTYPES.get(problem.dtype.name)
+    dtype, op = DTYPES.get(problem.dtype.name), OPS.get(problem.op)
     layout = layout or problem.layout
-    if dtype is None or mode == "frozen-src" or (layout == "blocked" and problem.layout != "NCX"):
+    if dtype is None or op is None or (layout == "blocked" and problem.layout != "NCX"):
         return None
-    dims = problem.dims
-    vectors = (*problem.vectors, *problem.out[1:])
+    dims, written = problem.dims, [v for v in problem.out if v.ndim == 1]
+    # Of the forward pass of training the first two are results.
+    mean, variance = written if problem.op == "training" else problem.vectors[:2]
+    vectors = [mean, variance, problem.gamma, problem.beta]
+    if problem.op.startswith("backward"):
+        vectors += written
     handle = driver.bn_new(
         len(dims),
         (ctypes.c_int64 * len(dims))(*dims),
         LAYOUTS[layout],
         dtype,
-        pointers(problem.tensors),
+        pointers(list(problem.tensors.values())),
         pointers(vectors),
         ctypes.c_float(problem.epsilon),
-        int(mode == "frozen"),
+        op,
         threads,
     )
     if not handle:

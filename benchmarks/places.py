@@ -1,4 +1,4 @@
-"""The gradient at every place that arrays may have in their pages, next to the bare loops there."""
+"""An operation at every place that arrays may have in their pages, next to the bare loops there."""
 
 import statistics
 
@@ -10,15 +10,16 @@ from . import bare_loops
 
 
 def measure(case, library, seconds):
-    """Shortest and median seconds at each place, all interleaved; those of `five` beside them."""
-    problems = {place: Problem(case.shape, case.layout, case.dtype, place) for place in PLACES}
+    """Shortest and median seconds at each place, interleaved; beside them the two passes."""
+    problems = {
+        place: Problem(case.shape, case.layout, case.dtype, place, case.op) for place in PLACES
+    }
     calls = {
-        ("bn_ext", place): bn_ext_call(problem, case.threads, case.mode)
-        for place, problem in problems.items()
+        ("bn_ext", place): bn_ext_call(problem, case.threads) for place, problem in problems.items()
     }
     if library:
         calls |= {
-            ("five", place): bare_loops.loop(library, "five", problem, case.threads)
+            ("loop", place): bare_loops.loop(library, problem, case.threads, passes=2)
             for place, problem in problems.items()
         }
     times = call_seconds(calls, seconds)
@@ -32,13 +33,13 @@ def table(rows):
     """Markdown: a line for each case; (case, what measure gives)."""
     heading = [
         "shape (N, C, ...)", "layout", "dtype", "threads", "best, ms", "worst / best",
-        *(", ".join(map(str, place)) for place in PLACES), "x five, at NumPy's",
+        *(", ".join(map(str, place)) for place in PLACES), "x two passes, at NumPy's",
     ]  # fmt: skip
     lines = []
     for case, found in rows:
         shortest = {place: least for place, (least, _) in found["bn_ext"].items()}
         best, worst = min(shortest.values()), max(shortest.values())
-        at_numpys = shortest[NUMPYS] / found["five"][NUMPYS][0] if "five" in found else None
+        at_numpys = shortest[NUMPYS] / found["loop"][NUMPYS][0] if "loop" in found else None
         lines.append([
             " x ".join(map(str, case.shape)), case.layout, case.dtype, case.threads,
             f"{1e3 * best:.4f}", f"{worst / best:.2f}",

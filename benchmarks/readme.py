@@ -18,7 +18,7 @@ def table(found):
     """Markdown: the first set, all threads; a line for each shape."""
     most = max(r["threads"] for r in found)
     mine = [r for r in found if r["set"] == "resnet" and r["threads"] == most]
-    mine = [r for r in mine if r["mode"] == "training"]
+    mine = [r for r in mine if r["op"] == "backward"]
     kinds = [(layout, dtype) for dtype in ("float32", "bfloat16") for layout in ("NXC", "NCX")]
     by = {(tuple(r["shape"]), r["layout"], r["dtype"]): r for r in mine}
     heading = ["shape (N, C, H, W)"]

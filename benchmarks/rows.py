@@ -9,9 +9,9 @@ from bn_ext._bench.timing import markdown, row
 
 from . import bare_loops, onednn, places
 
-#: What reads and writes as many bytes as it must and computes nothing.
-FLOORS = {"training": "three", "frozen": "three", "frozen-src": "two"}
-LOOPS = ("two", "three", "five")
+#: Bare loops: what moves the bytes that the operation must and computes nothing; the same in two
+#: passes, as what sums before it writes must without a cache.
+FLOOR, TWO_PASSES = "floor", "two passes"
 #: Our own call with fresh outputs, as peers return them ...
 FRESH = "bn_ext, fresh"
 #: ... but for those that write to given ones.
@@ -20,24 +20,24 @@ GIVEN_OUTPUTS = {"oneDNN"}
 OTHER_LAYOUT = "oneDNN blocked"
 
 
-def onednn_blocked_call(problem, threads, mode):
+def onednn_blocked_call(problem, threads):
     """Blocks of 16 channels, oneDNN's own choice: not what an array's owner has."""
-    return onednn.call(problem, threads, mode, "blocked")
+    return onednn.call(problem, threads, "blocked")
 
 
 ALL_PEERS = {**PEERS, "oneDNN": onednn.call, OTHER_LAYOUT: onednn_blocked_call}
 
 HEADING = f"""# Benchmarks
 
-Times are multiples of the memory floor: a loop that reads src and diff_dst and writes diff_src, on
-the same arrays with the same threads (for frozen-src, where src is not read: a loop that reads
-diff_dst and writes diff_src). The loop `five` reads both twice, as two passes must when nothing
-stays in cache. Arrays lie where NumPy puts large ones, 16 bytes past a page. The calls of a row are
-interleaved; the shortest time of each is shown, of bn_ext the median too. `bn_ext` writes to given
-arrays (`out=`), as oneDNN does; with fresh ones, as the other peers return them, it is "{FRESH}".
-Each peer is compared with the call that does the same. "over places" is the worst time over the
-best with arrays at seven places of their pages, outputs given. "oneDNN blocked" needs arrays in a
-layout of its own, and is not compared. Written by `python -m benchmarks`.
+Times are multiples of the memory floor: a loop that reads and writes the tensors that the operation
+must, on the same arrays with the same threads (the gradient: src, diff_dst, diff_src;
+backward-frozen-src: without src). The loop "{TWO_PASSES}" reads all once before, as two passes must
+when nothing stays in cache. Arrays lie where NumPy puts large ones, 16 bytes past a page. The calls
+of a row are interleaved; the shortest time of each is shown, of bn_ext the median too. `bn_ext`
+writes to given arrays (`out=`), as oneDNN does; with fresh ones, as the other peers return them, it
+is "{FRESH}". Each peer is compared with the call that does the same. "over places" is the worst
+time over the best with arrays at seven places of their pages, outputs given. "oneDNN blocked" needs
+arrays in a layout of its own, and is not compared. Written by `python -m benchmarks`.
 
 """
 
@@ -46,13 +46,12 @@ PICTURE = "bar chart of times as multiples of the memory floor"
 
 
 def measure(case, names, library, seconds, say):
-    """One row: the gradient, the bare loops, and peers."""
+    """One row: bn_ext, the bare loops, and peers."""
 
     def more(problem, threads):
-        loops = {
-            name: bare_loops.loop(library, name, problem, threads) for name in LOOPS if library
-        }
-        return {FRESH: bn_ext_call(problem, threads, case.mode, fresh=True), **loops}
+        passes = {FLOOR: 1, TWO_PASSES: 2} if library else {}
+        loops = {name: bare_loops.loop(library, problem, threads, n) for name, n in passes.items()}
+        return {FRESH: bn_ext_call(problem, threads, fresh=True), **loops}
 
     chosen = {name: ALL_PEERS[name] for name in names}
     found = row(case, seconds, lambda name, why: say(f"{name}: {why}, skipped"), chosen, more)
@@ -62,14 +61,16 @@ def measure(case, names, library, seconds, say):
 
 
 def floor(r):
-    return r["seconds"].get(FLOORS[r["mode"]], math.nan)
+    return r["seconds"].get(FLOOR, math.nan)
 
 
 def over_peers(r):
     """How many times faster than each peer that has these arrays, with outputs as it has them."""
     times = r["seconds"]
     ours = {name: times["bn_ext" if name in GIVEN_OUTPUTS else FRESH] for name in times}
-    others = [name for name in times if name not in ("bn_ext", FRESH, *LOOPS, OTHER_LAYOUT)]
+    others = [
+        name for name in times if name not in ("bn_ext", FRESH, FLOOR, TWO_PASSES, OTHER_LAYOUT)
+    ]
     return {name: times[name] / ours[name] for name in others}
 
 
@@ -84,8 +85,8 @@ def over_places(r):
 
 
 def groups(rows):
-    """Rows of one set, mode, layout, dtype and number of threads, together."""
-    keys = ("mode", "set", "layout", "dtype", "threads")
+    """Rows of one set, operation, layout, dtype and number of threads, together."""
+    keys = ("op", "set", "layout", "dtype", "threads")
     found = {}
     for r in rows:
         found.setdefault(tuple(r[k] for k in keys), []).append(r)
@@ -95,7 +96,7 @@ def groups(rows):
 def summary(rows):
     """Markdown: a line for each group."""
     heading = [
-        "mode", "set", "layout", "dtype", "threads", "x floor (geometric mean)", "worst row",
+        "op", "set", "layout", "dtype", "threads", "x floor (geometric mean)", "worst row",
         "best peer / bn_ext (geometric mean)", "worst row", "torch / bn_ext", "over places, worst",
     ]  # fmt: skip
     lines = []
@@ -114,7 +115,7 @@ def summary(rows):
 def table(rows):
     """Markdown: multiples of the floor, row by row."""
     names = list(dict.fromkeys(name for r in rows for name in r["seconds"]))
-    names = [n for n in names if n not in FLOORS.values()]
+    names = [n for n in names if n != FLOOR]
     lines = []
     for r in rows:
         times = r["seconds"]
@@ -128,18 +129,18 @@ def table(rows):
 
 
 def sections(rows):
-    """The summary, then a table for each mode and set."""
+    """The summary, then a table for each operation and set."""
     text = [f"## Summary\n\n{summary(rows)}"]
-    for mode, name in dict.fromkeys((r["mode"], r["set"]) for r in rows):
-        mine = [r for r in rows if (r["mode"], r["set"]) == (mode, name)]
-        text.append(f"## {name}, {mode}\n\n{table(mine)}")
+    for op, name in dict.fromkeys((r["op"], r["set"]) for r in rows):
+        mine = [r for r in rows if (r["op"], r["set"]) == (op, name)]
+        text.append(f"## {name}, {op}\n\n{table(mine)}")
     return "\n\n".join(text)
 
 
 def plot(rows, title, path):
     """Bars of all multiples of the floor, a group for each row, a panel for each kind."""
     kinds = groups(rows)
-    names = list(dict.fromkeys(n for r in rows for n in r["seconds"] if n not in FLOORS.values()))
+    names = list(dict.fromkeys(n for r in rows for n in r["seconds"] if n != FLOOR))
     size = 11, 2.6 * len(kinds) + 0.6
     with picture(path, rows=len(kinds), size=size, dpi=110) as (figure, panels):
         for panel, (kind, mine) in zip(panels[:, 0], kinds.items(), strict=True):

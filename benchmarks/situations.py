@@ -34,7 +34,9 @@ def tiny(threads, seconds):
         p = Problem((1, 8), "NXC", dtype)
         call = functools.partial(
             bn_ext.batch_norm_backward,
-            *p.arguments,
+            p.src,
+            p.diff_dst,
+            *p.vectors,
             epsilon=p.epsilon,
         )
         found[f"{dtype}, new outputs"] = (shortest(call, seconds), "s")
@@ -45,7 +47,7 @@ def tiny(threads, seconds):
 def pipeline(threads, seconds):
     """A matrix product by NumPy, then a gradient: the pair over the sum of the two apart."""
     p = Problem((8, 64, 28, 28), "NXC", "float32")
-    gradient = bn_ext_call(p, threads, "training")
+    gradient = bn_ext_call(p, threads)
     w = np.ones((256, 256), np.float32)
 
     def product():
@@ -69,7 +71,7 @@ def pipeline(threads, seconds):
 def neighbour(threads, seconds):
     """Median time of a gradient next to a process that keeps one core busy."""
     p = Problem((8, 64, 28, 28), "NXC", "float32")
-    gradient = bn_ext_call(p, threads, "training")
+    gradient = bn_ext_call(p, threads)
     n = max(50, int(seconds / (PAUSE + 1e-4)))
     quiet = statistics.median(times(gradient, n, 0.001))
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -85,10 +87,12 @@ def neighbour(threads, seconds):
 def fresh(threads, seconds):
     """Fresh outputs: what they add, next to what touching new pages costs NumPy."""
     p = Problem((50, 256, 56, 56), "NXC", "float32")
-    given = bn_ext_call(p, threads, "training")
+    given = bn_ext_call(p, threads)
 
     def new():
-        return bn_ext.batch_norm_backward(*p.arguments, epsilon=p.epsilon, num_threads=threads)
+        return bn_ext.batch_norm_backward(
+            p.src, p.diff_dst, *p.vectors, epsilon=p.epsilon, num_threads=threads
+        )
 
     def touch():
         np.empty_like(p.src).reshape(-1).view(np.uint8)[::4096] = 0
@@ -111,7 +115,7 @@ def growth(threads, seconds):
     found, size = {}, 64 << 20
     while size <= 4 << 30 and 3.5 * size < free:
         p = Problem((size // 1024, 256), "NXC", "float32")
-        call = bn_ext_call(p, threads, "training")
+        call = bn_ext_call(p, threads)
         call()
         best = min(times(call, max(3, int(2e8 * seconds * 8 / size))))
         found[f"(N, 256) float32, {size >> 20} MiB per tensor"] = (best / p.src.size, "s/element")

@@ -25,13 +25,15 @@ def measure(dtype, threads, most, seconds, library, advance):
     found = []
     for size in cases(most):
         shape = (size // CHANNELS // dtype_of(dtype).itemsize, CHANNELS)
-        problem = Problem(shape, "NXC", dtype)
+        problem, frozen = (
+            Problem(shape, "NXC", dtype, op=op) for op in ("backward", "backward-frozen")
+        )
         calls = {
-            "bn_ext": bn_ext_call(problem, threads, "training"),
-            "bn_ext, frozen": bn_ext_call(problem, threads, "frozen"),
+            "bn_ext": bn_ext_call(problem, threads),
+            "bn_ext, frozen": bn_ext_call(frozen, threads),
+            "floor": bare_loops.loop(library, problem, threads),
+            "five streams": bare_loops.loop(library, problem, threads, passes=2),
         }
-        for name, label in (("three", "floor"), ("five", "five streams")):
-            calls[label] = bare_loops.loop(library, name, problem, threads)
         best = least_seconds(calls, seconds)
         found.append({"bytes": size, "gb_per_s": {n: 3e-9 * size / t for n, t in best.items()}})
         advance()

@@ -18,7 +18,8 @@ from cases import DATA_DTYPES, FORMATS, OUTPUTS, SHORT, Problem
 from tree import ROOT, load
 
 import bn_ext
-from bn_ext._bench.peers import MODES, PEERS, bn_ext_call, usable_cpus
+from bn_ext._bench.peers import PEERS, bn_ext_call, usable_cpus
+from bn_ext._bench.problems import OPS
 from bn_ext._bench.problems import Problem as Timed
 from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
@@ -114,34 +115,33 @@ def test_tensorflow(dtype, layout, training):
         agree(found[:3], [t.numpy() for t in theirs[:3]], dtype)
 
 
-@pytest.mark.parametrize("mode", ["training", "frozen"])
-@pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_onednn(dtype, layout, mode):
+def onednn_or_skip():
     # By its path: the package beside it has no compiled core.
     onednn = load(ROOT / "benchmarks" / "onednn.py")
     try:
         onednn.load()
     except ImportError as error:
         pytest.skip(str(error))
+    return onednn
 
-    class Read:
-        """What the driver reads."""
 
+@pytest.mark.parametrize("op", ["backward", "backward-frozen"])
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_onednn(dtype, layout, op):
+    onednn = onednn_or_skip()
     compared = []
     for shape in SHAPES:
-        p = Read()
-        p.src, p.diff_dst, p.mean, p.variance, p.gamma = problem(shape, dtype, layout)
-        p.dims, p.layout, p.dtype, p.epsilon = shape, layout, p.src.dtype, 1e-3
-        p.diff_src = np.empty_like(p.src)
-        p.out = (p.diff_src, np.empty_like(p.mean), np.empty_like(p.mean))
-        call = onednn.call(p, 1, mode)
+        p = Timed(shape, layout, dtype, op=op)
+        arrays = problem(shape, dtype, layout)
+        for ours, theirs in zip((p.src, p.diff_dst, *p.vectors), arrays, strict=True):
+            ours[...] = theirs
+        call = onednn.call(p, 1)
         if call is None:
             continue
         call()
         found = bn_ext.batch_norm_backward(
-            p.src, p.diff_dst, p.mean, p.variance, p.gamma, epsilon=1e-3, data_format=layout,
-            is_training=mode == "training",
+            *arrays, epsilon=p.epsilon, data_format=layout, is_training=op == "backward",
         )  # fmt: skip
         agree(found, p.out, dtype)
         compared.append(shape)
@@ -201,17 +201,27 @@ def test_operators_take_tensors():
     assert np.moveaxis(found[0], 1, -1).tobytes() == wanted.diff_src.tobytes()
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", PEERS)
-def test_what_bench_times_computes_the_same(name, mode):
-    p = Timed((4, 8, 5, 6), "NCX", "float32")
-    pytest.importorskip(name)
-    call = PEERS[name](p, usable_cpus(), mode)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", [*PEERS, "onednn"])
+def test_what_bench_times_computes_the_same(name, op):
+    p = Timed((4, 8, 5, 6), "NCX", "float32", op=op)
+    p.src[::2] += 1
+    if name == "onednn":
+        peer = onednn_or_skip().call
+    else:
+        pytest.importorskip(name)
+        peer = PEERS[name]
+    call = peer(p, usable_cpus())
     if call is None:
         pytest.skip("no such call")
-    diff_src = np.asarray(call()[0])
-    bn_ext_call(p, 1, mode)()
-    np.testing.assert_allclose(diff_src, p.diff_src, rtol=1e-4, atol=1e-5)
+    p.out[0][...] = np.nan
+    found = call()
+    if found is None:  # in given outputs
+        found = p.out[0].copy()
+    elif isinstance(found, (tuple, list)):
+        found = found[0]
+    bn_ext_call(p, 1)()
+    np.testing.assert_allclose(np.asarray(found), p.out[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_page_for_torch():

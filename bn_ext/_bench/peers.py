@@ -5,7 +5,7 @@ A peer that is not installed raises ImportError; None means that it has no such 
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -13,25 +13,10 @@ import bn_ext
 from bn_ext import _core
 from bn_ext._bench.problems import Problem
 
-__all__ = [
-    "MODES",
-    "PEERS",
-    "TENSORS",
-    "Call",
-    "Mode",
-    "Peer",
-    "bn_ext_call",
-    "numpy_call",
-    "usable_cpus",
-]
+__all__ = ["PEERS", "Call", "Peer", "bn_ext_call", "numpy_call", "usable_cpus"]
 
 Call = Callable[[], object]
-Mode = Literal["training", "frozen", "frozen-src"]
-Peer = Callable[[Problem, int, Mode], Call | None]
-
-MODES: tuple[Mode, ...] = get_args(Mode)
-#: How many of src, diff_dst and diff_src the gradient reads or writes.
-TENSORS: dict[Mode, int] = {"training": 3, "frozen": 3, "frozen-src": 2}
+Peer = Callable[[Problem, int], Call | None]
 
 
 def usable_cpus() -> int:
@@ -41,46 +26,73 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def bn_ext_call(problem: Problem, threads: int, mode: Mode, fresh: bool = False) -> Call:
+def bn_ext_call(problem: Problem, threads: int, fresh: bool = False) -> Call:
     """One call, with the outputs given, or with fresh ones, as peers return them."""
-    out = problem.out if mode != "frozen-src" else (problem.diff_src, None, None)
-    # If this is the default, let the package choose: it gives a small problem one thread.
-    num_threads = None if threads == _core._default_threads() else threads
-    arguments = problem.arguments
-    return lambda: bn_ext.batch_norm_backward(
-        *arguments,
-        epsilon=problem.epsilon,
-        data_format=problem.layout,
-        is_training=mode == "training",
-        param_grads=mode != "frozen-src",
-        out=None if fresh else out,
-        num_threads=num_threads,
-    )
+    p, op = problem, problem.op
+    more: dict[str, Any] = {
+        "epsilon": p.epsilon,
+        "data_format": p.layout,
+        # If this is the default, let the package choose: it gives a small problem one thread.
+        "num_threads": None if threads == _core._default_threads() else threads,
+        "out": None if fresh else p.out if len(p.out) > 1 else p.out[0],
+    }
+    if op == "double-backward":
+        return lambda: bn_ext.batch_norm_double_backward(
+            p.src, p.diff_dst, p.mean, p.variance, p.gamma, p.diff_diff_src, **more
+        )
+    more["relu"] = op.endswith("relu")
+    if op.startswith("training"):
+        return lambda: bn_ext.batch_norm_training(p.src, p.gamma, p.beta, **more)
+    if op.startswith("inference"):
+        added = p.tensors.get("src_1")
+        return lambda: bn_ext.batch_norm_inference(
+            p.src, p.mean, p.variance, p.gamma, p.beta, src_1=added, **more
+        )
+    more["is_training"] = not op.startswith("backward-frozen")
+    more["param_grads"] = op != "backward-frozen-src"
+    if not fresh and not more["param_grads"]:
+        more["out"] = (p.out[0], None, None)
+    if more["relu"]:
+        more["beta"] = p.beta
+    return lambda: bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors, **more)
 
 
-def numpy_call(problem: Problem, threads: int, mode: Mode) -> Call | None:
+def numpy_call(problem: Problem, threads: int) -> Call | None:
     """The formula, as a NumPy user writes it."""
-    number = problem.mean.dtype
-    axes, shape = problem.summed_axes, problem.vector_shape
-    mean, variance, gamma = (v.reshape(shape) for v in problem.vectors)
-    m = problem.src.size // problem.mean.size
+    p, number = problem, problem.mean.dtype
+    axes, shape = p.summed_axes, p.vector_shape
+    mean, variance, gamma, beta = (v.reshape(shape) for v in (*p.vectors, p.beta))
+    m = p.src.size // p.mean.size
 
-    def call() -> object:
-        x, dy = problem.src.astype(number, copy=False), problem.diff_dst.astype(number, copy=False)
-        rstd = 1 / np.sqrt(variance + number.type(problem.epsilon))
+    def rstd_of(variance: Any) -> Any:
+        return 1 / np.sqrt(variance + number.type(p.epsilon))
+
+    def backward() -> object:
+        x, dy = p.src.astype(number, copy=False), p.diff_dst.astype(number, copy=False)
+        rstd = rstd_of(variance)
         xhat = (x - mean) * rstd
         diff_beta = dy.sum(axis=axes, keepdims=True)
         diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
         diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
-        return diff_src.astype(problem.dtype), diff_gamma, diff_beta
+        return diff_src.astype(p.dtype), diff_gamma, diff_beta
 
-    return call if mode == "training" else None
+    def training() -> object:
+        x = p.src.astype(number, copy=False)
+        own = x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
+        dst = gamma * rstd_of(own[1]) * (x - own[0]) + beta
+        return dst.astype(p.dtype), *own
+
+    def inference() -> object:
+        x = p.src.astype(number, copy=False)
+        return (gamma * rstd_of(variance) * (x - mean) + beta).astype(p.dtype)
+
+    return {"backward": backward, "training": training, "inference": inference}.get(p.op)
 
 
 def torch_call(  # pragma: no cover - held by pytest -m peers
-    problem: Problem, threads: int, mode: Mode
+    problem: Problem, threads: int
 ) -> Call | None:
-    """native_batch_norm_backward, in the same memory format."""
+    """What torch has for it, in the same memory format."""
     import torch
 
     torch.set_num_threads(threads)
@@ -90,64 +102,108 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
-    x, dy = (tensor(a).movedim(problem.axis, 1) for a in (problem.src, problem.diff_dst))
-    mean, variance, gamma = (torch.from_numpy(v) for v in problem.vectors)
-    rstd = (variance + problem.epsilon).rsqrt()
-    training = mode == "training"
-    wanted = [True] * 3 if mode != "frozen-src" else [True, False, False]
-    backward = torch.ops.aten.native_batch_norm_backward
-    arguments = dy, x, gamma, mean, variance, mean, rstd, training, problem.epsilon, wanted
-    return lambda: backward(*arguments)
+    p, op, aten = problem, problem.op, torch.ops.aten
+    x, *others = (tensor(a).movedim(p.axis, 1) for name, a in p.tensors.items() if hasattr(p, name))
+    mean, variance, gamma, beta = (torch.from_numpy(v) for v in (*p.vectors, p.beta))
+    rstd = (variance + p.epsilon).rsqrt()
+    if op == "double-backward":
+        inputs = [t.detach().requires_grad_() for t in (x, others[0], gamma)]
+        dst = torch.nn.functional.batch_norm(
+            inputs[0], None, None, inputs[2], beta, training=True, eps=p.epsilon
+        )
+        (first,) = torch.autograd.grad(dst, inputs[0], inputs[1], create_graph=True)
+        return lambda: torch.autograd.grad(first, inputs, others[1], retain_graph=True)
+    if op.startswith(("training", "inference")):
+        given = (None, None, True) if op.startswith("training") else (mean, variance, False)
+
+        def forward() -> object:
+            found = aten.native_batch_norm(x, gamma, beta, *given, 0.1, p.epsilon)[0]
+            if others:
+                found += others[0]
+            return found.relu_() if op.endswith("relu") else found
+
+        return forward
+    wanted = [True] * 3 if op != "backward-frozen-src" else [True, False, False]
+    backward = aten.native_batch_norm_backward
+    more = gamma, mean, variance, mean, rstd, not op.startswith("backward-frozen"), p.epsilon
+    if op == "backward-relu":
+        return lambda: backward(aten.threshold_backward(others[0], x, 0), x, *more, wanted)
+    return lambda: backward(others[0], x, *more, wanted)
 
 
 def jax_call(  # pragma: no cover - held by pytest -m peers
-    problem: Problem, threads: int, mode: Mode
+    problem: Problem, threads: int
 ) -> Call | None:
     """The formula under jit, on the CPU; JAX uses every CPU it may run on."""
-    if mode != "training" or problem.dtype == np.float64 or threads != usable_cpus():
+    p = problem
+    if p.dtype == np.float64 or threads != usable_cpus():
         return None
     import jax
     import jax.numpy as jnp
 
-    axes, shape = problem.summed_axes, problem.vector_shape
-    m = problem.src.size // problem.mean.size
+    axes, shape = p.summed_axes, p.vector_shape
+    m = p.src.size // p.mean.size
 
-    @jax.jit  # type: ignore[untyped-decorator, unused-ignore]
     def backward(x: Any, dy: Any, mean: Any, variance: Any, gamma: Any) -> Any:
         dtype, x, dy = x.dtype, x.astype(jnp.float32), dy.astype(jnp.float32)
         mean, gamma = mean.reshape(shape), gamma.reshape(shape)
-        rstd = jax.lax.rsqrt(variance.reshape(shape) + problem.epsilon)
+        rstd = jax.lax.rsqrt(variance.reshape(shape) + p.epsilon)
         xhat = (x - mean) * rstd
         diff_beta = dy.sum(axis=axes, keepdims=True)
         diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
         diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
         return diff_src.astype(dtype), diff_gamma, diff_beta
 
-    arguments = [jnp.asarray(a) for a in problem.arguments]
-    return lambda: jax.block_until_ready(backward(*arguments))
+    def normalized(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any) -> Any:
+        rstd = jax.lax.rsqrt(variance.reshape(shape) + p.epsilon)
+        return gamma.reshape(shape) * rstd * (x - mean.reshape(shape)) + beta.reshape(shape)
+
+    def training(x: Any, gamma: Any, beta: Any) -> Any:
+        dtype, x = x.dtype, x.astype(jnp.float32)
+        mean, variance = x.mean(axis=axes), x.var(axis=axes)
+        return normalized(x, mean, variance, gamma, beta).astype(dtype), mean, variance
+
+    def inference(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any) -> Any:
+        return normalized(x.astype(jnp.float32), mean, variance, gamma, beta).astype(x.dtype)
+
+    known: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        "backward": (backward, (p.src, p.tensors.get("diff_dst"), *p.vectors)),
+        "training": (training, (p.src, p.gamma, p.beta)),
+        "inference": (inference, (p.src, *p.vectors, p.beta)),
+    }
+    if p.op not in known:
+        return None
+    function, given = known[p.op]
+    compiled, arguments = jax.jit(function), [jnp.asarray(a) for a in given]
+    return lambda: jax.block_until_ready(compiled(*arguments))
 
 
 def tensorflow_call(  # pragma: no cover - held by pytest -m peers
-    problem: Problem, threads: int, mode: Mode
+    problem: Problem, threads: int
 ) -> Call | None:
-    """FusedBatchNormGradV3, eager; TensorFlow uses every CPU it may run on."""
-    if problem.src.ndim not in (4, 5) or problem.dtype == np.float64 or threads != usable_cpus():
+    """FusedBatchNormV3 and its gradient, eager; TensorFlow uses every CPU it may run on."""
+    p, op = problem, problem.op
+    if p.src.ndim not in (4, 5) or p.dtype == np.float64 or threads != usable_cpus():
         return None
     import tensorflow as tf
 
     axes = {("NXC", 4): "NHWC", ("NCX", 4): "NCHW", ("NXC", 5): "NDHWC", ("NCX", 5): "NCDHW"}
-    x, dy = (tf.constant(a) for a in (problem.src, problem.diff_dst))
-    vectors = [tf.constant(v) for v in (problem.gamma, problem.mean, problem.variance)]
-    empty = tf.zeros(0)
-
-    def call() -> object:
-        return tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=dy, x=x, scale=vectors[0], reserve_space_1=vectors[1],
-            reserve_space_2=vectors[2], reserve_space_3=empty, epsilon=problem.epsilon,
-            data_format=axes[problem.layout, problem.src.ndim], is_training=mode == "training",
-        )  # fmt: skip
-
-    return call
+    x, mean, variance, gamma, beta = (tf.constant(a) for a in (p.src, *p.vectors, p.beta))
+    more = {"epsilon": p.epsilon, "data_format": axes[p.layout, p.src.ndim]}
+    if op in ("training", "inference"):
+        given = {"mean": mean, "variance": variance} if op == "inference" else {
+            "mean": tf.zeros(0), "variance": tf.zeros(0)
+        }  # fmt: skip
+        return lambda: tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=gamma, offset=beta, **given, is_training=op == "training", **more
+        )
+    if op not in ("backward", "backward-frozen", "backward-frozen-src"):
+        return None
+    dy, empty = tf.constant(p.diff_dst), tf.zeros(0)
+    return lambda: tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=dy, x=x, scale=gamma, reserve_space_1=mean, reserve_space_2=variance,
+        reserve_space_3=empty, is_training=op == "backward", **more,
+    )  # fmt: skip
 
 
 PEERS: dict[str, Peer] = {

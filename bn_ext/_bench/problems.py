@@ -4,6 +4,8 @@ NXC is channels last, NCX channels first.
 """
 
 import math
+from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,9 +15,11 @@ __all__ = [
     "DTYPES",
     "LAYOUTS",
     "NUMPYS",
+    "OPS",
     "PLACES",
     "SETS",
     "Layout",
+    "Op",
     "Places",
     "Problem",
     "Shape",
@@ -27,6 +31,37 @@ __all__ = [
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Layout = Literal["NXC", "NCX"]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """What is read and written that is as large as the problem."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.reads) + len(self.writes)
+
+
+Op = Literal[
+    "backward", "backward-frozen", "backward-frozen-src", "backward-relu", "training",
+    "training-relu", "inference", "inference-add-relu", "double-backward",
+]  # fmt: skip
+
+#: What can be timed. The gradient: of training; of frozen statistics; of these diff_src alone;
+#: behind ReLU. The forward pass, and with ReLU or a sum behind it. The gradient of the gradient.
+OPS: dict[Op, Streams] = {
+    "backward": Streams(("src", "diff_dst"), ("diff_src",)),
+    "backward-frozen": Streams(("src", "diff_dst"), ("diff_src",)),
+    "backward-frozen-src": Streams(("diff_dst",), ("diff_src",)),
+    "backward-relu": Streams(("src", "diff_dst"), ("diff_src",)),
+    "training": Streams(("src",), ("dst",)),
+    "training-relu": Streams(("src",), ("dst",)),
+    "inference": Streams(("src",), ("dst",)),
+    "inference-add-relu": Streams(("src", "src_1"), ("dst",)),
+    "double-backward": Streams(("src", "diff_dst", "diff_diff_src"), ("diff_src", "diff_diff_dst")),
+}
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -47,7 +82,7 @@ SETS: dict[str, list[Shape]] = {
     ],
 }  # fmt: skip
 
-#: Where src, diff_dst and diff_src may begin: bytes past a page.
+#: Where src, diff_dst and diff_src may begin: bytes past a page. (Of others, in turn.)
 Places = tuple[int, int, int]
 #: Where NumPy's large arrays do: malloc maps pages for each, and keeps 16 bytes of its own.
 NUMPYS: Places = (16, 16, 16)
@@ -85,44 +120,57 @@ def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
 
 
 class Problem:
-    """Arguments and outputs, allocated once."""
+    """Arguments and outputs of an operation, allocated once."""
 
-    def __init__(self, shape: Shape, layout: Layout, dtype: str, places: Places = NUMPYS):
+    src: Array
+    src_1: Array
+    diff_dst: Array
+    diff_diff_src: Array
+
+    def __init__(
+        self,
+        shape: Shape,
+        layout: Layout,
+        dtype: str,
+        places: Places = NUMPYS,
+        op: Op = "backward",
+    ):
         here = dims(shape, layout)
         if here is None:
             raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
-        self.dims, self.dtype = shape, dtype_of(dtype)
+        self.dims, self.dtype, self.op = shape, dtype_of(dtype), op
         self.layout: Layout = layout
-        self.src, self.diff_dst, self.diff_src = (
-            aligned(here, self.dtype, place) for place in places
-        )
+        # The gradient is told the shape by src, even where it does not read it.
+        reads, writes = dict.fromkeys(("src", *OPS[op].reads)), OPS[op].writes
+        self.tensors: dict[str, Array] = {
+            name: aligned(here, self.dtype, place)
+            for name, place in zip((*reads, *writes), cycle(places), strict=False)
+        }
         rng = np.random.default_rng(0)
-        some = rng.standard_normal(min(self.src.size, 1 << 20)).astype(self.dtype)
-        for array in (self.src, self.diff_dst):
-            array.reshape(-1)[:] = np.resize(some, array.size)
+        some = rng.standard_normal(min(self.tensors["src"].size, 1 << 20)).astype(self.dtype)
+        for name in reads:
+            self.tensors[name].reshape(-1)[:] = np.resize(some, self.tensors[name].size)
+            setattr(self, name, self.tensors[name])
         number = np.float64 if dtype == "float64" else np.float32
         channels = shape[1]
         self.mean: Array = np.full(channels, 0.01, number)
         self.variance: Array = np.full(channels, 0.9, number)
         self.gamma: Array = np.full(channels, 1.1, number)
-        self.out = (self.diff_src, np.empty(channels, number), np.empty(channels, number))
+        self.beta: Array = np.full(channels, 0.1, number)
+        vectors = 0 if op.startswith("inference") else 1 if op == "double-backward" else 2
+        self.out = (
+            *(self.tensors[name] for name in writes),
+            *(np.empty(channels, number) for _ in range(vectors)),
+        )
         self.axis = -1 if layout == "NXC" else 1
         self.epsilon = 1e-5
 
     @property
-    def tensors(self) -> tuple[Array, ...]:
-        """What is as large as the problem: src, diff_dst, diff_src."""
-        return self.src, self.diff_dst, self.diff_src
-
-    @property
     def vectors(self) -> tuple[Array, ...]:
-        """What is given per channel: mean, variance, gamma."""
+        """What is given per channel to all but the forward pass of training: mean, variance,
+        gamma.
+        """
         return self.mean, self.variance, self.gamma
-
-    @property
-    def arguments(self) -> tuple[Array, ...]:
-        """Of `batch_norm_backward`, those by position."""
-        return self.src, self.diff_dst, *self.vectors
 
     @property
     def vector_shape(self) -> list[int]:

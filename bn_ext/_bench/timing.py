@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bn_ext import _core
-from bn_ext._bench.peers import TENSORS, Call, Mode, Peer, bn_ext_call
-from bn_ext._bench.problems import Layout, Problem, Shape, dims
+from bn_ext._bench.peers import Call, Peer, bn_ext_call
+from bn_ext._bench.problems import NUMPYS, OPS, Layout, Op, Problem, Shape, dims
 
 __all__ = [
     "Case",
@@ -42,7 +42,7 @@ class Case:
     layout: Layout
     dtype: str
     threads: int
-    mode: Mode = "training"
+    op: Op = "backward"
     set: str = ""
 
     def exists(self) -> bool:
@@ -52,16 +52,16 @@ class Case:
 
 def cases_of(
     shapes: Iterable[tuple[str, Shape]],
-    modes: Iterable[Mode],
+    ops: Iterable[Op],
     threads: Iterable[int],
     dtypes: Iterable[str],
     layouts: Iterable[Layout],
 ) -> list[Case]:
     """Every combination that exists; shapes as (name of the set, shape)."""
     cases = (
-        Case(shape, layout, dtype, count, mode, name)
-        for mode, count, dtype, layout, (name, shape) in product(
-            modes, threads, dtypes, layouts, shapes
+        Case(shape, layout, dtype, count, op, name)
+        for op, count, dtype, layout, (name, shape) in product(
+            ops, threads, dtypes, layouts, shapes
         )
     )
     return [case for case in cases if case.exists()]
@@ -150,17 +150,17 @@ def row(
 ) -> Row:
     """The case with what was measured: bn_ext, `more` and peers.
 
-    bytes: of one tensor; bytes_moved: of all that the gradient reads and writes; threads_used:
+    bytes: of one tensor; bytes_moved: of all that the operation reads and writes; threads_used:
     the most that took part in a call of bn_ext; seconds: the shortest of each; medians: seconds.
 
     A peer that is not installed is removed from `peers`.
     """
-    problem = Problem(case.shape, case.layout, case.dtype)
-    calls = {"bn_ext": bn_ext_call(problem, case.threads, case.mode)}
+    problem = Problem(case.shape, case.layout, case.dtype, NUMPYS, case.op)
+    calls = {"bn_ext": bn_ext_call(problem, case.threads)}
     calls.update(more(problem, case.threads))
     for name, peer in list(peers.items()):
         try:
-            call = peer(problem, case.threads, case.mode)
+            call = peer(problem, case.threads)
             if call:
                 call()
                 calls[name] = call
@@ -181,7 +181,7 @@ def row(
     return {
         **asdict(case),
         "bytes": nbytes,
-        "bytes_moved": TENSORS[case.mode] * nbytes,
+        "bytes_moved": len(OPS[case.op]) * nbytes,
         "threads_used": used,
         "seconds": {name: min(found) for name, found in times.items()},
         "medians": {name: statistics.median(found) for name, found in times.items()},

@@ -19,13 +19,15 @@ from bn_ext._cli.usage import UsageError, demand_picture, demand_writable, needs
 
 __all__ = ["BENCH", "bench"]
 
-BENCH = """Time the gradient on this CPU, next to the NumPy formula and whichever of torch, JAX and
-TensorFlow are installed, on the same arrays with the same number of threads. Calls are interleaved.
-threads: those that took part in a call; "1 of 2" where bn_ext chose fewer, as it does for small
-problems. ms: the shortest time of a call. median: the median of all calls, in ms. GB/s: the bytes
-of src, diff_dst and diff_src (frozen-src does not read src) divided by the shortest time. A peer's
-column gives its time as a multiple of bn_ext's. If interrupted, shows and writes what was measured
-so far."""
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and whichever of torch, JAX and
+TensorFlow are installed and have the operation, on the same arrays with the same number of threads.
+Calls are interleaved. op: the gradient (backward), of frozen statistics, of these diff_src alone,
+behind ReLU; the forward pass of training; inference; with ReLU or a sum behind them; the gradient
+of the gradient. threads: those that took part in a call; "1 of 2" where bn_ext chose fewer, as it
+does for small problems. ms: the shortest time of a call. median: the median of all calls, in ms.
+GB/s: the bytes that are read and written, each tensor counted once, divided by the shortest time. A
+peer's column gives its time as a multiple of bn_ext's. If interrupted, shows and writes what was
+measured so far."""
 
 #: Geometric mean over rows of median / shortest time. A process with priority over all others has
 #: 1.1, one that shares its CPUs 1.3 to 1.7.
@@ -44,7 +46,7 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
     named += [("", shape) for shape in options.shapes or []]
     if not named:
         named = [("resnet", shape) for shape in SETS["resnet"]]
-    found = cases_of(named, options.modes, options.threads, options.dtypes, options.layouts)
+    found = cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
     if not found:
         raise UsageError("--layouts: shapes (N, C) have only the layout NXC")
     return found

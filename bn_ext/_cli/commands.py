@@ -9,8 +9,8 @@ from typing import Any
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.peers import MODES, PEERS
-from bn_ext._bench.problems import DTYPES, LAYOUTS, SETS
+from bn_ext._bench.peers import PEERS
+from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._cli.bench import BENCH, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.usage import UsageError, as_seconds, as_seed, as_shape, as_threads
@@ -78,13 +78,14 @@ def add_bench(commands: Commands) -> None:
     def choose(name: str, choices: Collection[str], default: list[str] | None, said: str) -> None:
         command.add_argument(
             f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
-            metavar=name[:-1].upper(), help=f"any of {', '.join(choices)} (default: {said})",
+            metavar=name.removesuffix("s").upper(),
+            help=f"any of {', '.join(choices)} (default: {said})",
         )  # fmt: skip
 
     choose("sets", SETS, None, "resnet")
     choose("dtypes", DTYPES, ["float32"], "float32")
     choose("layouts", LAYOUTS, list(LAYOUTS), "both")
-    choose("modes", MODES, ["training"], "training")
+    choose("op", OPS, ["backward"], "backward")
     choose("peers", PEERS, list(PEERS), "all that are installed")
     command.add_argument(
         "--threads", nargs="+", type=as_threads, default=[_core._default_threads()], metavar="N",

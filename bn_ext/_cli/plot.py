@@ -14,7 +14,7 @@ def label(r: Row) -> str:
     """What was timed, and how long it took."""
     c = cells(r, ())
     return (
-        f"{c['N, C, ...']} {c['dtype']} {c['layout']}, {c['mode']}\n"
+        f"{c['N, C, ...']} {c['dtype']} {c['layout']}, {c['op']}\n"
         f"threads: {c['threads']}; {c['ms']} ms, {c['GB/s']} GB/s"
     )
 

@@ -9,7 +9,7 @@ from bn_ext._bench.timing import Row
 __all__ = ["cells", "table"]
 
 #: What was timed. If the terminal is too narrow, these leave the table, in this order.
-FACTS = ("threads", "dtype", "layout", "mode")
+FACTS = ("threads", "dtype", "layout", "op")
 
 
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
         "N, C, ...": "x".join(map(str, r["shape"])),
         "dtype": r["dtype"],
         "layout": r["layout"],
-        "mode": r["mode"],
+        "op": r["op"],
         "threads": f"{used}" if used == asked else f"{used} of {asked}",
         "ms": f"{1e3 * ours:.4f}",
         "median": f"{1e3 * r['medians']['bn_ext']:.4f}",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import KERNELS, SUMS, needs
+from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
@@ -68,9 +68,18 @@ def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
         yield 17 * unit + 2, offset
 
 
+def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """All of them for the first formula of a pass, a third for each other: of three, one after the
+    other, all. They share their loops.
+    """
+    turn = KERNELS.index(kernel)
+    first = turn == 0 or KERNELS[turn - 1][0] != kernel[0]
+    return list(lengths) if first else list(lengths)[turn % 3 :: 3]
+
+
 def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check rows, repeats, lengths and alignments; return the number of runs."""
-    lengths = [*_lengths(dtype, 4), *_wide_lengths(dtype)]
+    lengths = _share(("sum", formula), chain(_lengths(dtype, 4), _wide_lengths(dtype)))
     most = max(columns for columns, _ in lengths)
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most, ("sum", formula))
@@ -97,7 +106,7 @@ def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
 
 def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check long runs of every length, alignments and repeats; return the number of runs."""
-    lengths = list(_run_lengths(dtype))
+    lengths = _share(("sum", formula), _run_lengths(dtype))
     most, stretch = max(columns for columns, _ in lengths), arithmetic.stretch_of(dtype)
     shapes = [(1, 1), (1, GROUP), (2, 2), (3, GROUP + 1), (ROWS, 1), (ROWS, 2 * GROUP + 1)]
     memory = Memory(dtype, ROWS * (2 * GROUP + 1), most, ("sum", formula))
@@ -161,7 +170,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     """Check lengths, alignments and all ways to ask for a span; return the number of runs."""
     kernel = "write", formula
     _, written, _ = needs(kernel)
-    lengths = list(_lengths(dtype, 6))
+    lengths = _share(kernel, _lengths(dtype, 6))
     most = max(columns for columns, _ in lengths)
     rows = 2 * STRANDS
     case = case_of(dtype, rows, most, rng)
