@@ -39,6 +39,13 @@ ENVIRONMENT = ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", *build_c.ENVIRONMENT)
 class BuildExt(build_ext):
     """Compiles the kernels; compiles all again when flags have changed."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        if self.editable_mode:
+            # Not a folder that goes away: it shares the objects of other builds.
+            built_for = f"{self.plat_name}-{sys.implementation.cache_tag}"
+            self.build_temp = os.path.join("build", f"temp.{built_for}")
+
     def run(self):
         stamp = Path(self.build_temp) / "flags"
         now = repr([(name, os.environ.get(name)) for name in ENVIRONMENT])

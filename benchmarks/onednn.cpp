@@ -45,8 +45,7 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
     const memory::dims dims(dims_, dims_ + ndims);
     const memory::desc md(dims, types[dtype], tag_of(layout, dims.size()));
     const bool is_backward = op == BACKWARD || op == FROZEN;
-    const auto kind =
-        op == INFERENCE ? prop_kind::forward_inference : prop_kind::forward_training;
+    const auto kind = op == INFERENCE ? prop_kind::forward_inference : prop_kind::forward_training;
     auto flags = normalization_flags::use_scale | normalization_flags::use_shift;
     if (op == FROZEN || op == INFERENCE)
         flags |= normalization_flags::use_global_stats;
