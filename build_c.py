@@ -148,7 +148,9 @@ def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys
     def is_newer(made, sources):
         # As make reads it: the object, a colon, and what it is made of.
         needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
-        return all(Path(path).stat().st_mtime < made.stat().st_mtime for path in needed)
+        return made.is_file() and all(
+            Path(path).stat().st_mtime < made.stat().st_mtime for path in needed
+        )
 
     def make(unit):
         made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
