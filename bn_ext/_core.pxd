@@ -216,12 +216,14 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t step[BN_OPERANDS]
         int64_t apart[BN_OPERANDS]
         int64_t pitch[BN_OPERANDS]
+        int64_t ahead[BN_OPERANDS]
         int64_t repeats
         int64_t channels
         int64_t cols
         int64_t first
         c_bool strands
         c_bool nontemporal
+        c_bool fetches
 
     ctypedef enum bn_layout:
         BY_COLUMNS

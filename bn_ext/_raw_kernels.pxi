@@ -147,6 +147,8 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
         s.step[i] = steps[i]
         s.apart[i] = aparts[i]
         s.pitch[i] = pitches[i]
+        s.ahead[i] = steps[i]
+    s.fetches = s.nontemporal
     with nogil:
         mode = fp_mode_enter()
         for _i in range(calls):

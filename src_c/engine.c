@@ -28,6 +28,7 @@ typedef struct {
     const bn_dtype_kernels *kernels;
     bn_channels channels;
     double *partial; /* (chunks, planes, channels) */
+    int threads;
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
@@ -209,6 +210,10 @@ static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool 
         .sums = sums,
         .writes = writes,
     };
+    /* The tile that this thread is likely to take next: the others are at those in between. */
+    const int64_t ahead = plan->channels_per_tile * e->threads;
+    if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
+        walk.channels_ahead = ahead;
     if (sums) {
         const bn_sums chunk = partial_of(e, index);
         walk.kept = sums_from(&chunk, c.from);
@@ -349,6 +354,7 @@ static engine engine_of(const bn_call *call) {
 
 /* For so many threads at most. */
 static bn_schedule schedule_of(engine *e, int threads) {
+    e->threads = threads;
     bn_make_plan(&e->plan, threads, e->kernels->paired);
     const bn_plan *plan = &e->plan;
     bn_scratch counted;

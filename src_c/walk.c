@@ -102,8 +102,11 @@ void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t chann
                 length = bn_segment_at(plan, start, x + done, n - done, offset);
                 bn_span span = span_at(plan, offset, length, 0);
                 span.channels = abreast;
-                for (int o = 0; o < BN_OPERANDS; o++)
+                span.fetches = walk->channels_ahead > 0;
+                for (int o = 0; o < BN_OPERANDS; o++) {
                     span.apart[o] = plan->problem->channel.stride[o];
+                    span.ahead[o] = walk->channels_ahead * plan->problem->channel.stride[o];
+                }
                 if (together > 1)
                     bn_write_repeats(walk, &span, &coefs, plan->problem->outer[0].stride, positions,
                                      plan->nontemporal || !strands_meet(plan, positions));

@@ -28,6 +28,7 @@ typedef struct {
     const bn_dtype_kernels *kernels;
     formula formulas[PASSES];
     bool sums, writes;
+    int64_t channels_ahead; /* where the next tile is that may be fetched meanwhile; 0: none */
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */
 } bn_walk;

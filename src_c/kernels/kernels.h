@@ -39,7 +39,8 @@ typedef struct {
 /* What is written: so many contiguous elements, `repeats` times in all, each `step` bytes behind
  * the one before; with `strands`, BN_STRANDS of all that, `pitch` bytes apart. Element i belongs to
  * column first + i, which goes round where coefficients do. A kernel touches no byte outside. With
- * `nontemporal`, whole registers bypass the cache. */
+ * `nontemporal`, whole registers bypass the cache; with `fetches` as well, where coefficients are
+ * ONE_FOR_ALL, what lies `ahead` bytes behind what is read is brought into it meanwhile. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {
@@ -47,8 +48,9 @@ typedef struct {
     int64_t step[BN_OPERANDS];
     int64_t apart[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
+    int64_t ahead[BN_OPERANDS];
     int64_t repeats, channels, cols, first;
-    bool strands, nontemporal;
+    bool strands, nontemporal, fetches;
 } bn_span;
 
 /* Numbers of a ring behind its period: those of a step, four units of 32. */
