@@ -281,8 +281,9 @@ static bool past_the_cache(const bn_plan *plan) {
 /* A channel's coefficients, in registers, spare reading as many for each element; but each run has
  * two ends. Where they are stored past the cache, ends are dear. */
 static bool by_runs_is_faster(const bn_plan *plan) {
-    enum { WORTH_ENDS = 384 }; /* bytes of a run (measured) */
-    return plan->run_length * plan->element_bytes >= WORTH_ENDS;
+    enum { WORTH_ENDS = 384, OF_F16 = 480 }; /* bytes of a run (measured) */
+    const int64_t worth = plan->problem->dtype == BN_F16 ? OF_F16 : WORTH_ENDS;
+    return plan->run_length * plan->element_bytes >= worth;
 }
 
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
