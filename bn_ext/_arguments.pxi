@@ -360,7 +360,9 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
             "others'"
         )
     if refused:
-        raise TypeError(f"unexpected keyword argument {_shown(next(iter(refused)))}")
+        raise TypeError(
+            f"batch_norm_training got an unexpected keyword argument {_shown(next(iter(refused)))}"
+        )
     four = {"running_mean": mean, "running_variance": variance,
             "exponential_avg_factor": factor, "correction": correction}
     missing = [name for name, value in four.items() if value is None]

@@ -680,6 +680,12 @@ def batch_norm_double_backward(
     which are written together; with frozen statistics they are read once in all. Arrays are copied
     in the same cases as by `batch_norm_backward`, and bits depend on no more.
 
+    Factors of each channel are rounded to the type that the data is computed in. In float32,
+    ``rstd**3`` times means of products has to lie between 2**-126 and 2**127: deviations from
+    about 1e-12 to 1e12, if all else is near 1. Beyond, and where gamma, diff_diff_gamma or the
+    data is infinite, results may be NaN, Inf or 0 where the formula's value is another; float64
+    data reaches further.
+
     A vector that is absent gives the bits of zeros: where src or diff_dst is infinite, what it is
     multiplied by is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
 
@@ -885,7 +891,7 @@ def batch_norm_training(
     workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
         Where to keep, for `batch_norm_backward`, which elements ReLU let pass; with ``relu=True``.
         One bit each, in the order of src's axes in memory, the first in the lowest bit of the first
-        byte.
+        byte; contiguous.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
@@ -918,8 +924,13 @@ def batch_norm_training(
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0. An empty problem gives an empty dst and NaN for mean and variance, and leaves the
-    running statistics alone.
+    variance 0. But a variance is Inf where its dtype does not reach, and the gradient from it 0:
+    in float16 from a deviation of 256 on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or
+    ``mean`` in `out`) reach further; of float64 data, M times the variance must stay below
+    1.8e308.
+
+    An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
+    statistics alone.
 
     Examples
     --------

@@ -64,6 +64,12 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     which are written together; with frozen statistics they are read once in all. Arrays are copied
     in the same cases as by `batch_norm_backward`, and bits depend on no more.
 
+    Factors of each channel are rounded to the type that the data is computed in. In float32,
+    ``rstd**3`` times means of products has to lie between 2**-126 and 2**127: deviations from
+    about 1e-12 to 1e12, if all else is near 1. Beyond, and where gamma, diff_diff_gamma or the
+    data is infinite, results may be NaN, Inf or 0 where the formula's value is another; float64
+    data reaches further.
+
     A vector that is absent gives the bits of zeros: where src or diff_dst is infinite, what it is
     multiplied by is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
 

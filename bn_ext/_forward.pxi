@@ -44,7 +44,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
         Where to keep, for `batch_norm_backward`, which elements ReLU let pass; with ``relu=True``.
         One bit each, in the order of src's axes in memory, the first in the lowest bit of the first
-        byte.
+        byte; contiguous.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
@@ -77,8 +77,13 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0. An empty problem gives an empty dst and NaN for mean and variance, and leaves the
-    running statistics alone.
+    variance 0. But a variance is Inf where its dtype does not reach, and the gradient from it 0:
+    in float16 from a deviation of 256 on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or
+    ``mean`` in `out`) reach further; of float64 data, M times the variance must stay below
+    1.8e308.
+
+    An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
+    statistics alone.
 
     Examples
     --------

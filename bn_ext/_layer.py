@@ -9,7 +9,7 @@ step: the second one allocates nothing.
 
 import operator
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,29 @@ from bn_ext._typing import Array, DataFormat, Flag
 __all__ = ["BatchNorm"]
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
+#: That a state can hold.
+_MOST_BATCHES = 2**63 - 1
+
+
+def _number(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of parameters and statistics."""
+    try:
+        number = np.dtype(dtype)
+    except TypeError:
+        number = None
+    if number not in (np.float32, np.float64):
+        raise TypeError(f"dtype: expected float64 or float32, got {number or repr(dtype)}")
+    return number
+
+
+def _number_of_channels(channels: SupportsIndex) -> int:
+    if isinstance(channels, bool) or not hasattr(channels, "__index__"):
+        raise TypeError(f"channels: expected an integer, got {channels!r}")
+    number = operator.index(channels)
+    most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
+    if not 1 <= number <= most:
+        raise ValueError(f"channels: expected 1 to {most}, got {number}")
+    return number
 
 
 class _Saved(NamedTuple):
@@ -101,7 +124,7 @@ class BatchNorm:
 
     def __init__(
         self,
-        channels: int,
+        channels: SupportsIndex,
         *,
         epsilon: float = 1e-5,
         exponential_avg_factor: float | None = 0.1,
@@ -111,13 +134,17 @@ class BatchNorm:
         relu: Flag = False,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
+        **refused: object,
     ) -> None:
-        number = np.dtype(dtype)
-        if number not in (np.float32, np.float64):
-            raise TypeError(f"dtype: expected float64 or float32, got {number}")
-        self.channels = operator.index(channels)
-        if self.channels < 1:
-            raise ValueError(f"channels: expected at least 1, got {self.channels}")
+        if "momentum" in refused:
+            raise TypeError(
+                "momentum: not accepted, since packages disagree on it; pass "
+                "exponential_avg_factor: PyTorch's momentum, or 1 minus the others'"
+            )
+        if refused:
+            raise TypeError(f"BatchNorm got an unexpected keyword argument {next(iter(refused))!r}")
+        number = _number(dtype)
+        self.channels = _number_of_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format: DataFormat = data_format
@@ -134,6 +161,24 @@ class BatchNorm:
         self.training, self.frozen = True, False
         self._arrays: dict[str, tuple[object, NDArray[Any]]] = {}
         self._saved: _Saved | None = None
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse now what the first step would."""
+        if self.correction is None:
+            raise TypeError("correction: expected 0 or 1, got None")
+        shape = (0, self.channels) if self.data_format == "NXC" else (0, self.channels, 1)
+        factor = self.exponential_avg_factor
+        _core.batch_norm_training(
+            np.empty(shape, self.running_mean.dtype),
+            epsilon=self.epsilon,
+            data_format=self.data_format,
+            running_mean=self.running_mean.copy(),
+            running_variance=self.running_variance.copy(),
+            exponential_avg_factor=1 if factor is None else factor,
+            correction=self.correction,
+            num_threads=self.num_threads,
+        )
 
     # ---- modes ------------------------------------------------------------------------
 
@@ -192,7 +237,7 @@ class BatchNorm:
             As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
             of the layer has changed then.
         """
-        data = _core._as_array(src, "src")
+        data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         # Not over what this step has to read, or backward.
         dst = self._own("dst", data, *(a for a in (data, added) if a is not None))
@@ -237,10 +282,26 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked += data.size > 0
+        self.num_batches_tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         self._saved = _Saved(data, mean, variance, True, added, gate)
         return found.dst
+
+    def _as_data(self, src: Array) -> NDArray[Any]:
+        """An array of the layer's channels, which its parameters go with."""
+        data = _core._as_array(src, "src")
+        axis = -1 if self.data_format == "NXC" else 1
+        if data.ndim >= 2 and data.shape[axis] != self.channels:
+            raise ValueError(
+                f"src: expected {self.channels} channels on axis {axis} (data_format "
+                f"{self.data_format!r}), got shape {data.shape}"
+            )
+        if data.dtype == np.float64 and self.running_mean.dtype != np.float64:
+            raise TypeError(
+                "src: expected float32, float16 or bfloat16, since the layer's dtype is float32, "
+                "got float64"
+            )
+        return data
 
     def _recomputed(self) -> dict[str, Any]:
         """The gate, if backward is to find it from src."""
@@ -257,8 +318,8 @@ class BatchNorm:
         Returns
         -------
         ndarray or tuple of two
-            diff_src; and diff_src_1, if there was a src_1. `diff_gamma` and `diff_beta`
-            are written, unless frozen.
+            diff_src; and diff_src_1, if there was a src_1: without a ReLU that is diff_dst
+            itself. `diff_gamma` and `diff_beta` are written, unless frozen.
 
         Raises
         ------
@@ -363,6 +424,8 @@ class BatchNorm:
         TypeError, ValueError
             If a name, a shape or a dtype does not fit. Nothing has been written then.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
         own = self._state()
         missing = own.keys() - state.keys() - {"num_batches_tracked"}
         unexpected = state.keys() - own.keys()
@@ -381,6 +444,10 @@ class BatchNorm:
                 raise TypeError(f"{name}: expected an integer, got {array.dtype}")
             if not tracked and array.dtype.name not in _FLOATS:
                 raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
+            if tracked and not 0 <= int(array) <= _MOST_BATCHES:
+                raise ValueError(f"{name}: expected 0 to {_MOST_BATCHES}, got {int(array)}")
+            if not own[name].flags.writeable:
+                raise ValueError(f"{name}: expected a writable array in the layer")
             with np.errstate(over="ignore", under="ignore"):
                 new[name] = array.astype(own[name].dtype)
         self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))

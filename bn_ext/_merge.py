@@ -7,6 +7,8 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bn_ext import _core
+
 __all__ = ["batch_norm_training_merge"]
 
 
@@ -54,7 +56,14 @@ def batch_norm_training_merge(
     array([[ 4.],
            [26.]])
     """
-    given = np.asarray(stats)
+    if not isinstance(stats, (list, tuple)):
+        given = _core._as_array(stats, "stats")
+    else:
+        parts = [_core._as_array(part, "stats") for part in stats]
+        if len({part.shape for part in parts}) > 1:
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise ValueError(f"stats: expected shape (k, 2, C), got parts of shapes {shapes}")
+        given = np.array(parts)
     if given.dtype != np.float64:
         raise TypeError(f"stats: expected float64, got {given.dtype}")
     if given.ndim != 3 or given.shape[1] != 2:
@@ -90,4 +99,8 @@ def _counts(counts: Iterable[SupportsIndex]) -> Sequence[int]:
     for number in numbers:
         if number < 0:
             raise ValueError(f"counts: expected at least 0, got {number}")
+        if number >= 2**63:
+            raise ValueError(
+                f"counts: expected less than 2**63, got a number of {number.bit_length()} bits"
+            )
     return numbers

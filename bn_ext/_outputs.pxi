@@ -53,7 +53,7 @@ cdef int check_sharing(Call *c) except -1:
 cdef int check_alone(Call *c, int role) except -1:
     cdef int other
     if bn_overlaps_itself(&c.view[role]):
-        raise ValueError(f"{name_of(c, role)}: overlaps itself in memory")
+        raise ValueError(f"{name_of(c, role)}: may overlap itself in memory")
     for other in range(COPIES):
         if other == role or not has(c, other) or is_in_place(c, role, other):
             continue

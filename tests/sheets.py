@@ -8,11 +8,13 @@ from cases import EPSILON, Family
 class Sheet:
     """An operator, and what its arguments are called in the general function.
 
-    `fixed` are its other arguments. Arrays are copies: an operator may change what it is given.
+    `fixed` are its other arguments; `updated` are changed in place. Arrays are copies: an operator
+    may change what it is given.
     """
 
-    def __init__(self, operator, data_format, fixed=None, epsilon="epsilon", **roles):
+    def __init__(self, operator, data_format, fixed=None, epsilon="epsilon", updated=(), **roles):
         self.operator, self.data_format, self.roles = operator, data_format, roles
+        self.updated = updated
         self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
 
     def problem(self, rng, data="float32", vector=None):
@@ -20,7 +22,10 @@ class Sheet:
         return Family(rng, dims, self.data_format, data, vector)
 
     def arguments(self, p, carry=lambda array: array):
-        return {name: carry(np.array(getattr(p, role))) for name, role in self.roles.items()}
+        """What is updated in place must not come as what may be a copy."""
+        arrays = {name: np.array(getattr(p, role)) for name, role in self.roles.items()}
+        kept = self.updated if carry is WithArray else ()
+        return {name: array if name in kept else carry(array) for name, array in arrays.items()}
 
     def __call__(self, p, carry=lambda array: array, **changed):
         return self.operator(**{**self.arguments(p, carry), **self.fixed, **changed})
@@ -29,7 +34,7 @@ class Sheet:
         """How often each argument was asked for its array."""
         arguments = self.arguments(p, WithArray)
         self.operator(**arguments, **self.fixed)
-        return {name: argument.asked for name, argument in arguments.items()}
+        return {name: arguments[name].asked for name in self.roles if name not in self.updated}
 
     def check_what_is_no_array(self, p, is_optional):
         """Everything else is refused by name."""
@@ -39,7 +44,7 @@ class Sheet:
                 *[(thing, "expected an array, got ") for thing in ("abc", 1.0, object(), range(3))],
                 ([[1.0], [2.0, 3.0]], "expected an array of numbers|.* in place, got a list"),
                 (np.array(["a", "b", "c", "d", "e"]), "expected .*float32.*, got <U1$"),
-                (masked, "masked arrays are not accepted"),
+                (masked, "masked arrays are not accepted|.* in place, got a WithArray"),
                 *([] if is_optional(name) else [(None, "expected an array, got None")]),
             ]
             for thing, message in refused:

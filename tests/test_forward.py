@@ -223,6 +223,17 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
         assert all_bits(new) == all_bits(old)
 
 
+def test_a_factor_of_zero_hides_no_nan(fam):
+    """As its formula, torch and TensorFlow have it."""
+    fam.src[0, 2] = np.nan
+    mean, variance = np.zeros(5), np.ones(5)
+    training(
+        fam, running_mean=mean, running_variance=variance, exponential_avg_factor=0, correction=0
+    )
+    assert np.isnan([mean[2], variance[2]]).all()
+    assert np.isfinite(np.delete(mean, 2)).all()
+
+
 def test_a_factor_of_one_does_not_read_what_was_there(rng, fam):
     old = [np.full(5, np.nan, np.float32) for _ in range(2)]
     training(
@@ -358,7 +369,7 @@ def four(**changed):
 
 REFUSED = [
     (TypeError, r"^momentum: .*\(PyTorch\).*\(oneDNN, Flax, Keras\)", {"momentum": 0.1}),
-    (TypeError, "^unexpected keyword argument 'eps'$", {"eps": 0.1}),
+    (TypeError, "^batch_norm_training got an unexpected keyword argument 'eps'$", {"eps": 0.1}),
     *((ValueError, f"expected all four or none, got no {name}$", four(**{name: None}))
       for name in FOUR),
     (ValueError, "^correction: expected 0 or 1, got 2$", four(correction=2)),

@@ -360,6 +360,8 @@ def test_state_of_another_dtype_is_converted(rng, data):
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
         ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32 or .*int64"),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
+        ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected 0 to .*, got -1"),
+        ({"num_batches_tracked": np.uint64(2**63)}, ValueError, "num_batches_tracked: expected 0"),
         ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
         ({"gamma": np.ones(5)}, ValueError, "state: expected .*; missing: -; unexpected: gamma"),
         ({"bias": ...}, ValueError, "state: expected .*; missing: bias; unexpected: -"),
@@ -373,6 +375,39 @@ def test_state_that_does_not_fit(change, kind, message):
     with pytest.raises(kind, match=f"^{message}"):
         layer.load_state_dict(state)
     assert all_bits(layer.state_dict().values()) == before
+
+
+def test_state_is_a_mapping():
+    with pytest.raises(TypeError, match="^state: expected a mapping, got NoneType$"):
+        bn_ext.BatchNorm(5).load_state_dict(None)
+
+
+def test_a_layer_that_cannot_take_a_state_over_keeps_its_own():
+    layer = bn_ext.BatchNorm(5)
+    layer.running_mean.flags.writeable = False
+    state = {name: a + 1 for name, a in layer.state_dict().items()}
+    before = all_bits(layer.state_dict().values())
+    with pytest.raises(ValueError, match="^running_mean: expected a writable array in the layer$"):
+        layer.load_state_dict(state)
+    assert all_bits(layer.state_dict().values()) == before
+
+
+def test_batches_are_counted_as_far_as_a_state_can_hold():
+    layer = bn_ext.BatchNorm(5, exponential_avg_factor=None)
+    layer.load_state_dict({**layer.state_dict(), "num_batches_tracked": 2**63 - 1})
+    layer.forward(np.ones((2, 5)))
+    assert layer.state_dict()["num_batches_tracked"] == 2**63 - 1
+
+
+@pytest.mark.parametrize("mode", ["training", "eval"])
+def test_data_that_is_not_the_layers(mode):
+    layer = bn_ext.BatchNorm(5, dtype=np.float32).train(mode == "training")
+    with pytest.raises(
+        ValueError, match=r"^src: expected 5 channels on axis -1 .*got shape \(2, 4"
+    ):
+        layer.forward(np.ones((2, 4), np.float32))
+    with pytest.raises(TypeError, match="^src: expected float32, float16 or bfloat16, .*float64$"):
+        layer.forward(np.ones((2, 5)))
 
 
 COPIES = {
@@ -419,13 +454,23 @@ def test_a_pickle_holds_no_batch(rng):
 
 def test_arguments_are_checked():
     for arguments, options, kind, message in (
-        ((0,), {}, ValueError, "channels: expected at least 1, got 0"),
-        ((2.5,), {}, TypeError, ".*integer"),
+        ((0,), {}, ValueError, "channels: expected 1 to .*, got 0"),
+        ((10**30,), {}, ValueError, "channels: expected 1 to .*, got 1000"),
+        ((2.5,), {}, TypeError, "channels: expected an integer, got 2.5"),
+        ((True,), {}, TypeError, "channels: expected an integer, got True"),
         ((3,), {"epsilon": -1}, ValueError, "epsilon: expected a finite number >= 0, got -1"),
         ((3,), {"affine": None}, TypeError, "affine: expected True or False, got None"),
         ((3,), {"relu": 2}, TypeError, "relu: expected True or False, got 2"),
         ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float64 or float32, got float16"),
-        ((3,), {"momentum": 0.1}, TypeError, ".*momentum"),
+        ((3,), {"dtype": "foo"}, TypeError, "dtype: expected float64 or float32, got 'foo'"),
+        ((3,), {"momentum": 0.1}, TypeError, "momentum: not accepted, .*exponential_avg_factor"),
+        ((3,), {"foo": 0.1}, TypeError, "BatchNorm got an unexpected keyword argument 'foo'"),
+        ((3,), {"data_format": "foo"}, ValueError, "data_format: expected .*NXC.*, got 'foo'"),
+        ((3,), {"correction": 2}, ValueError, "correction: expected 0 or 1, got 2"),
+        ((3,), {"correction": None}, TypeError, "correction: expected 0 or 1, got None"),
+        ((3,), {"exponential_avg_factor": "x"}, TypeError, "exponential_avg_factor: expected"),
+        ((3,), {"exponential_avg_factor": np.nan}, ValueError, "exponential_avg_factor: expected"),
+        ((3,), {"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
     ):
         with pytest.raises(kind, match=f"^{message}"):
             bn_ext.BatchNorm(*arguments, **options)

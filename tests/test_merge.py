@@ -53,6 +53,13 @@ def test_what_reduce_gives(rng, data):
         (TypeError, r"^counts: expected integers, got \[1.5\]$", np.ones((1, 2, 3)), [1.5]),
         (TypeError, "^counts: expected integers, got 3$", np.ones((1, 2, 3)), 3),
         (ValueError, "^counts: expected at least 0, got -1$", np.ones((1, 2, 3)), [-1]),
+        (ValueError, "^counts: expected less than 2..63, got a number of 64 bits$",
+         np.ones((1, 2, 3)), [2**63]),
+        (ValueError, r"^stats: .* got parts of shapes \(2, 3\), \(2, 4\)$",
+         [np.ones((2, 3)), np.ones((2, 4))], [1, 1]),
+        (TypeError, "^stats: masked arrays are not accepted",
+         [np.ma.array(np.ones((2, 3)), mask=True)], [1]),
+        (TypeError, "^stats: expected an array, got NoneType$", None, [1]),
     ],
 )  # fmt: skip
 def test_refused(kind, message, stats, counts):

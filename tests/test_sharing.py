@@ -131,7 +131,7 @@ def test_diff_src_that_overlaps_itself(rng, strides):
     memory = np.zeros(200)
     start = sum(-s * (n - 1) for s, n in zip(strides, (ROWS, CHANNELS), strict=True) if s < 0)
     view = as_strided(memory[start // 8 :], (ROWS, CHANNELS), strides)
-    refused("^out: diff_src: overlaps itself", {**inputs(rng), "diff_src": view})
+    refused("^out: diff_src: may overlap itself", {**inputs(rng), "diff_src": view})
     assert not memory.any()
 
 
@@ -139,13 +139,13 @@ def test_diff_src_that_overlaps_itself(rng, strides):
 def test_a_gradient_for_all_channels_in_one_number(rng, name):
     number = np.zeros(1)
     refused(
-        f"^out: {name}: overlaps itself",
+        f"^out: {name}: may overlap itself",
         {**inputs(rng), name: as_strided(number, (CHANNELS,), (0,))},
     )
     assert not number.any()
     for step in (1, 7, -4):  # less than the 8 bytes of an element
         view = as_strided(np.zeros(2 * CHANNELS)[CHANNELS:], (CHANNELS,), (step,))
-        refused(f"^out: {name}: overlaps itself", {**inputs(rng), name: view})
+        refused(f"^out: {name}: may overlap itself", {**inputs(rng), name: view})
     # One channel steps nowhere.
     p = Problem(rng, (ROWS, 1), "NXC", "float64")
     out = {name: as_strided(number, (1,), (0,))}

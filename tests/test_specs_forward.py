@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Family, all_bits, bits
-from sheets import CARRIERS, Sheet
+from sheets import CARRIERS, Sheet, WithArray
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
@@ -48,7 +48,7 @@ SHEETS = {
     },
     "native_training": Sheet(
         pytorch.native_batch_norm, "NCX", {"training": True, "momentum": 0.3}, "eps",
-        input="src", **SCALED, **RUNNING,
+        updated=RUNNING, input="src", **SCALED, **RUNNING,
     ),
     "native_inference": Sheet(
         pytorch.native_batch_norm, "NCX", {"training": False, "momentum": 0.3}, "eps",
@@ -66,7 +66,8 @@ SHEETS = {
         "eps", grad_out="diff_dst", input="src", weight="gamma", **RUNNING,
     ),
     "update_stats": Sheet(
-        pytorch.batch_norm_update_stats, "NCX", {"momentum": 0.3}, None, input="src", **RUNNING,
+        pytorch.batch_norm_update_stats, "NCX", {"momentum": 0.3}, None, updated=RUNNING,
+        input="src", **RUNNING,
     ),
     "stats": Sheet(pytorch.batch_norm_stats, "NCX", None, "eps", input="src"),
     "elemt": Sheet(pytorch.batch_norm_elemt, "NCX", None, "eps", input="src", **SCALED, **SAVED),
@@ -84,7 +85,7 @@ SHEETS = {
 every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
 #: Of torch's, what is updated in place.
-UPDATED = [SHEETS["native_training"], SHEETS["update_stats"]]
+UPDATED = [sheet for sheet in SHEETS.values() if sheet.updated]
 
 
 def found_by(sheet, *args, **changed):
@@ -111,7 +112,36 @@ def test_accepted_by_every_carrier(rng, sheet, carry):
 
 @every_sheet
 def test_an_object_is_asked_for_its_array_once(rng, sheet):
-    assert sheet.asked(sheet.problem(rng)) == dict.fromkeys(sheet.roles, 1)
+    roles = [name for name in sheet.roles if name not in sheet.updated]
+    assert sheet.asked(sheet.problem(rng)) == dict.fromkeys(roles, 1)
+
+
+@pytest.mark.parametrize("sheet", UPDATED, ids=lambda sheet: sheet.operator.__name__)
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_copy_would_not_be_updated(rng, sheet, name):
+    p = sheet.problem(rng)
+    thing = WithArray(np.zeros(5, np.float32))
+    with pytest.raises(TypeError, match=f"^{name}: .* updated in place, got a WithArray$"):
+        sheet(p, **{name: thing})
+
+
+@pytest.mark.parametrize("sheet", UPDATED, ids=lambda sheet: sheet.operator.__name__)
+@pytest.mark.parametrize("name", RUNNING)
+def test_an_update_changes_nothing_else(rng, sheet, name):
+    p = sheet.problem(rng)
+    given = sheet.arguments(p)
+    for other, array in given.items():
+        if other not in RUNNING:
+            before = all_bits(given.values())
+            same = array[0, :, 0, 0] if array.ndim > 1 else array
+            with pytest.raises(ValueError, match=f"^{name}: shares memory with {other}$"):
+                sheet.operator(**{**given, **sheet.fixed, name: same})
+            assert all_bits(given.values()) == before
+    one = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (5,), (0,))
+    with pytest.raises(
+        ValueError, match=f"^{name}: (overlaps itself in memory|expected a writable)"
+    ):
+        sheet.operator(**{**given, **sheet.fixed, name: one})
 
 
 @every_sheet

@@ -107,7 +107,7 @@ def add_bench(commands: Commands) -> None:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bn-ext",
-        description="The gradient of batch normalization for NumPy arrays: show what is in use "
+        description="Batch normalization and its gradients for NumPy arrays: show what is in use "
         "here, check that every bit is as promised, measure the speed.",
         epilog=EXIT,
     )

@@ -21,7 +21,7 @@ __all__ = [
     "doubles",
     "inverse_deviation",
     "number_of",
-    "refuse_lists",
+    "refuse_copies",
     "running_pair",
     "update",
     "variance_of",
@@ -92,16 +92,22 @@ def inverse_deviation(variance: NDArray[np.float64], eps: float) -> NDArray[np.f
         return np.where(spread == 0, 0, 1 / np.sqrt(spread))
 
 
-def refuse_lists(**arrays: Array | None) -> None:
-    """What is updated in place has memory of its own."""
+def refuse_copies(**arrays: Array | None) -> None:
+    """What is updated in place has memory of its own: `__array__` may give a copy of it."""
     for name, given in arrays.items():
-        if isinstance(given, (list, tuple)):
+        lends = isinstance(given, np.ndarray) or any(
+            hasattr(given, way) for way in ("__dlpack__", "__array_interface__", "__buffer__")
+        )
+        copied = isinstance(given, (list, tuple)) or hasattr(given, "__array__")
+        if copied and not lends:
             what = type(given).__name__
             raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
 
 
-def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list[NDArray[Any]]:
-    """Both running statistics, if they can be updated; or none."""
+def running_pair(
+    vectors: dict[str, NDArray[Any] | None], channels: int, **others: NDArray[Any] | None
+) -> list[NDArray[Any]]:
+    """Both running statistics, if they can be updated and nothing else with them; or none."""
     pair = [a for a in (vectors["running_mean"], vectors["running_var"]) if a is not None]
     if len(pair) == 1:
         raise ValueError("running_mean, running_var: expected both or neither")
@@ -109,6 +115,12 @@ def running_pair(vectors: dict[str, NDArray[Any] | None], channels: int) -> list
         require_shape(name, array, (channels,))
         if not array.flags.writeable:
             raise ValueError(f"{name}: expected a writable array, got a read-only one")
+        if channels > 1 and abs(array.strides[0]) < array.itemsize:
+            raise ValueError(f"{name}: overlaps itself in memory")
+        for other, given in {**vectors, **others}.items():
+            is_other = given is not None and other not in ("running_mean", "running_var")
+            if is_other and np.shares_memory(array, given):
+                raise ValueError(f"{name}: shares memory with {other}")
     if pair and np.shares_memory(pair[0], pair[1]):
         raise ValueError("running_var: shares memory with running_mean")
     return pair

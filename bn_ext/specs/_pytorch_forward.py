@@ -22,7 +22,7 @@ from bn_ext.specs._pytorch import (
     doubles,
     inverse_deviation,
     number_of,
-    refuse_lists,
+    refuse_copies,
     running_pair,
     update,
     variance_of,
@@ -189,7 +189,7 @@ def _gathered(
     counts: list[int] | int,
 ) -> BatchNormStats:
     """Statistics of all parts; the running ones are updated."""
-    refuse_lists(running_mean=running[0], running_var=running[1])
+    refuse_copies(running_mean=running[0], running_var=running[1])
     data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
     channels, rows = data.shape[1], as_array(mean, "mean")
     parts = len(rows) if rows.ndim else 0
@@ -197,15 +197,19 @@ def _gathered(
         counts = [counts] * parts
     if len(counts) != parts:
         raise ValueError(f"counts: expected one for each of {parts} parts, got {len(counts)}")
-    means, inverses = as_numbers(data, (parts, channels), mean=rows, invstd=invstd)
+    spreads = as_array(invstd, "invstd")
+    means, inverses = as_numbers(data, (parts, channels), mean=rows, invstd=spreads)
     _, vectors = as_vectors(data, running_mean=running[0], running_var=running[1])
-    pair = running_pair(vectors, channels)
+    pair = running_pair(vectors, channels, input=data, mean=rows, invstd=spreads)
     total = sum(counts)
     if not total:
         raise ValueError("counts: expected at least one element")
+    if total >= 2**63:
+        raise ValueError("counts: expected fewer than 2**63 elements")
     # Nothing is left of a variance that is tiny next to eps but its rounding errors.
     variances = np.where(inverses == 0, 0, np.maximum(variance_of(inverses) - value, 0))
-    squares = variances * np.array(counts, np.float64)[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = variances * np.array(counts, np.float64)[:, None]
     some = [part for part, n in enumerate(counts) if n]
     center, squares = bn_ext.batch_norm_training_merge(
         np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]

@@ -17,7 +17,7 @@ from bn_ext.specs._pytorch import (
     as_vectors,
     doubles,
     inverse_deviation,
-    refuse_lists,
+    refuse_copies,
     running_pair,
     update,
     variance_of,
@@ -184,7 +184,7 @@ def native_batch_norm(
     (array([1., 2.]), array([1.5, 4.5]))
     """
     if from_batch := as_flag(training, "training"):
-        refuse_lists(running_mean=running_mean, running_var=running_var)
+        refuse_copies(running_mean=running_mean, running_var=running_var)
     data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
     dtype, vectors = as_vectors(
         data, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
@@ -201,7 +201,7 @@ def native_batch_norm(
             )
         return NativeBatchNorm(output, np.empty(0, dtype), np.empty(0, dtype))
     _require_elements(data)
-    count, pair = count_of(data, 1), running_pair(vectors, channels)
+    count, pair = count_of(data, 1), running_pair(vectors, channels, input=data)
     mean, variance = np.empty(channels), np.empty(channels)
     output = _core.batch_norm_training(
         data, scale, shift, epsilon=value, data_format="NCX", out=(None, mean, variance)
@@ -386,11 +386,11 @@ def batch_norm_update_stats(
     >>> running_var
     array([1.5, 4.5])
     """
-    refuse_lists(running_mean=running_mean, running_var=running_var)
+    refuse_copies(running_mean=running_mean, running_var=running_var)
     data, factor = as_data(input), as_number(momentum, "momentum")
     dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
     _require_elements(data)
-    pair, count = running_pair(vectors, data.shape[1]), count_of(data, 1)
+    pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
     mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
     update(pair, mean, squares / count, count, factor)
     return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))

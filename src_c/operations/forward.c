@@ -162,12 +162,12 @@ static void set_results(const bn_channels *c, int64_t from, int64_t n, const dou
     bn_set_shift(c, COEF_SHIFT, from, n, mean, value, beta);
 }
 
-/* A factor of 1 does not read what was before; one of 0 leaves it as it is. */
+/* A factor of 1 does not read what was before. */
 static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
     const bn_vector *v = &c->problem->vector[vector];
     const double factor = c->problem->exponential_avg_factor;
     double *running = c->value[TO_CONVERT] + from;
-    if (!v->data || factor == 0)
+    if (!v->data)
         return;
     vector_read(v, from, n, running);
     for (int64_t i = 0; i < n; i++)
