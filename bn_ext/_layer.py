@@ -7,7 +7,6 @@ In training, every array that a step writes is the layer's own and is written ag
 step: the second one allocates nothing.
 """
 
-import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
+from bn_ext._layer_arguments import as_channels, as_number, refuse
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -22,27 +22,6 @@ __all__ = ["BatchNorm"]
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 #: That a state can hold.
 _MOST_BATCHES = 2**63 - 1
-
-
-def _number(dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype of parameters and statistics."""
-    try:
-        number = np.dtype(dtype)
-    except TypeError:
-        number = None
-    if number not in (np.float32, np.float64):
-        raise TypeError(f"dtype: expected float64 or float32, got {number or repr(dtype)}")
-    return number
-
-
-def _number_of_channels(channels: SupportsIndex) -> int:
-    if isinstance(channels, bool) or not hasattr(channels, "__index__"):
-        raise TypeError(f"channels: expected an integer, got {channels!r}")
-    number = operator.index(channels)
-    most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
-    if not 1 <= number <= most:
-        raise ValueError(f"channels: expected 1 to {most}, got {number}")
-    return number
 
 
 class _Saved(NamedTuple):
@@ -136,15 +115,9 @@ class BatchNorm:
         num_threads: int | None = None,
         **refused: object,
     ) -> None:
-        if "momentum" in refused:
-            raise TypeError(
-                "momentum: not accepted, since packages disagree on it; pass "
-                "exponential_avg_factor: PyTorch's momentum, or 1 minus the others'"
-            )
-        if refused:
-            raise TypeError(f"BatchNorm got an unexpected keyword argument {next(iter(refused))!r}")
-        number = _number(dtype)
-        self.channels = _number_of_channels(channels)
+        refuse(refused)
+        number = as_number(dtype)
+        self.channels = as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format: DataFormat = data_format
