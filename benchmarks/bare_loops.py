@@ -6,7 +6,7 @@ from pathlib import Path
 from bn_ext import _core
 from bn_ext._bench.problems import OPS
 
-from .compiled import compiled, compiler
+from .compiled import compiled, compiler, pointers
 
 SOURCE = Path(__file__).with_name("bare_loops.c")
 FLAGS = ["-O3", "-march=native"]
@@ -25,11 +25,6 @@ def load():
     tensors = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     library.loop.argtypes = [*tensors, *tensors, ctypes.c_int64, *[ctypes.c_int] * 3]
     return library
-
-
-def pointers(arrays):
-    """Where each begins."""
-    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
 
 
 def loop(library, problem, threads, passes=1):

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["compiled", "compiler"]
+__all__ = ["compiled", "compiler", "pointers"]
 
 SHARED = ["-fopenmp", "-shared", "-fPIC"]
 
@@ -25,3 +25,8 @@ def compiled(command, source, *libraries, stderr=None):
         command = [*command, *SHARED, str(source), *libraries, "-o", str(path)]
         subprocess.run(command, check=True, stderr=stderr)
         return ctypes.CDLL(str(path))
+
+
+def pointers(arrays):
+    """Where each begins."""
+    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))

@@ -6,7 +6,7 @@ import weakref
 from functools import cache
 from pathlib import Path
 
-from .compiled import compiled, compiler
+from .compiled import compiled, compiler, pointers
 
 SOURCE = Path(__file__).with_name("onednn.cpp")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
@@ -32,11 +32,6 @@ def load():
 
 #: What the driver knows, by its number.
 OPS = {"backward": 0, "backward-frozen": 1, "training": 2, "inference": 3}
-
-
-def pointers(arrays):
-    """Where each begins."""
-    return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
 
 
 def call(problem, threads, layout=None):

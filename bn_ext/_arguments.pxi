@@ -349,9 +349,8 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert_if_given(c, SRC_1, src_1)
 
 
-cdef int convert_running(Call *c, object mean, object variance, object factor, object correction,
-                         dict refused) except -1:
-    """The running statistics and how they move: all four, or none."""
+cdef int refuse_unknown(str function, dict refused) except -1:
+    """Keyword arguments of other names."""
     if "momentum" in refused:
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
@@ -361,8 +360,15 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
         )
     if refused:
         raise TypeError(
-            f"batch_norm_training got an unexpected keyword argument {_shown(next(iter(refused)))}"
+            f"{function} got an unexpected keyword argument {_shown(next(iter(refused)))}"
         )
+    return 0
+
+
+cdef int convert_running(Call *c, object mean, object variance, object factor, object correction,
+                         dict refused) except -1:
+    """The running statistics and how they move: all four, or none."""
+    refuse_unknown("batch_norm_training", refused)
     four = {"running_mean": mean, "running_variance": variance,
             "exponential_avg_factor": factor, "correction": correction}
     missing = [name for name, value in four.items() if value is None]

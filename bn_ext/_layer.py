@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._layer_arguments import as_channels, as_number, refuse
+from bn_ext._layer_arguments import as_channels, as_number
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -115,7 +115,7 @@ class BatchNorm:
         num_threads: int | None = None,
         **refused: object,
     ) -> None:
-        refuse(refused)
+        _core._refuse_unknown("BatchNorm", refused)
         number = as_number(dtype)
         self.channels = as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)

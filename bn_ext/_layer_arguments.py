@@ -1,13 +1,12 @@
 """What the layer is made with: each becomes what it is, or an error that names it."""
 
 import operator
-from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-__all__ = ["as_channels", "as_number", "refuse"]
+__all__ = ["as_channels", "as_number"]
 
 
 def as_number(dtype: DTypeLike) -> np.dtype[Any]:
@@ -30,14 +29,3 @@ def as_channels(channels: SupportsIndex) -> int:
     if not 1 <= number <= most:
         raise ValueError(f"channels: expected 1 to {most}, got {number}")
     return number
-
-
-def refuse(unknown: Mapping[str, object]) -> None:
-    """Arguments of other names."""
-    if "momentum" in unknown:
-        raise TypeError(
-            "momentum: not accepted, since packages disagree on it; pass exponential_avg_factor: "
-            "PyTorch's momentum, or 1 minus the others'"
-        )
-    if unknown:
-        raise TypeError(f"BatchNorm got an unexpected keyword argument {next(iter(unknown))!r}")

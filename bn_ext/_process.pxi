@@ -103,3 +103,7 @@ def _as_epsilon(epsilon):
 
 def _as_flag(value, name):
     return as_flag(value, name)
+
+
+def _refuse_unknown(function, refused):
+    refuse_unknown(function, refused)

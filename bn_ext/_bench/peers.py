@@ -11,7 +11,7 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.problems import Problem
+from bn_ext._bench.problems import OPS, Problem
 
 __all__ = ["PEERS", "Call", "Peer", "bn_ext_call", "numpy_call", "usable_cpus"]
 
@@ -103,7 +103,8 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
         return torch.from_numpy(array)
 
     p, op, aten = problem, problem.op, torch.ops.aten
-    x, *others = (tensor(a).movedim(p.axis, 1) for name, a in p.tensors.items() if hasattr(p, name))
+    given = {name: a for name, a in p.tensors.items() if name not in OPS[op].writes}
+    x, *others = (tensor(a).movedim(p.axis, 1) for a in given.values())
     mean, variance, gamma, beta = (torch.from_numpy(v) for v in (*p.vectors, p.beta))
     rstd = (variance + p.epsilon).rsqrt()
     if op == "double-backward":
@@ -114,10 +115,10 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
         (first,) = torch.autograd.grad(dst, inputs[0], inputs[1], create_graph=True)
         return lambda: torch.autograd.grad(first, inputs, others[1], retain_graph=True)
     if op.startswith(("training", "inference")):
-        given = (None, None, True) if op.startswith("training") else (mean, variance, False)
+        statistics = (None, None, True) if op.startswith("training") else (mean, variance, False)
 
         def forward() -> object:
-            found = aten.native_batch_norm(x, gamma, beta, *given, 0.1, p.epsilon)[0]
+            found = aten.native_batch_norm(x, gamma, beta, *statistics, 0.1, p.epsilon)[0]
             if others:
                 found += others[0]
             return found.relu_() if op.endswith("relu") else found
