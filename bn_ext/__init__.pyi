@@ -9,6 +9,9 @@ from bn_ext._core import (
     BatchNormGradients as BatchNormGradients,
 )
 from bn_ext._core import (
+    BatchNormStats as BatchNormStats,
+)
+from bn_ext._core import (
     BatchNormTraining as BatchNormTraining,
 )
 from bn_ext._core import (
@@ -21,10 +24,19 @@ from bn_ext._core import (
     batch_norm_backward_reduce as batch_norm_backward_reduce,
 )
 from bn_ext._core import (
+    batch_norm_canonical as batch_norm_canonical,
+)
+from bn_ext._core import (
+    batch_norm_count as batch_norm_count,
+)
+from bn_ext._core import (
     batch_norm_double_backward as batch_norm_double_backward,
 )
 from bn_ext._core import (
     batch_norm_inference as batch_norm_inference,
+)
+from bn_ext._core import (
+    batch_norm_sums as batch_norm_sums,
 )
 from bn_ext._core import (
     batch_norm_training as batch_norm_training,
@@ -34,6 +46,9 @@ from bn_ext._core import (
 )
 from bn_ext._core import (
     batch_norm_training_reduce as batch_norm_training_reduce,
+)
+from bn_ext._core import (
+    batch_norm_training_stats as batch_norm_training_stats,
 )
 from bn_ext._layer import BatchNorm as BatchNorm
 from bn_ext._merge import (
@@ -48,18 +63,23 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
+    "BatchNormStats",
     "BatchNormTraining",
     "__version__",
     "available_isas",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_canonical",
+    "batch_norm_count",
     "batch_norm_double_backward",
     "batch_norm_inference",
+    "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",
     "batch_norm_training_merge",
     "batch_norm_training_reduce",
+    "batch_norm_training_stats",
     "get_isa",
     "show_config",
     "specs",

@@ -387,9 +387,9 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
 
 
 cdef int convert_sums(Call *c, object sums, object count) except -1:
-    """What was summed and counted over all parts."""
+    """What was summed and counted over all parts; a state has counted itself."""
     convert(c, SUMS, sums)
-    c.parts_count = owned(as_count(count))
+    c.parts_count = owned(None if count is None else as_count(count))
     return 0
 
 

@@ -23,6 +23,7 @@ cdef struct Call:
     bint channels_last          # are channels on the last axis?
     bint vectors_wanted         # those that are written
     bint out_given
+    bint exact                  # does a first half make a state?
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
@@ -43,7 +44,7 @@ cdef void begin(Call *c, int entry) noexcept:
         c.pinned[role] = False
     c.view[SUMS].data = NULL
     c.parts_count = NULL
-    c.out_given = False
+    c.out_given = c.exact = False
     c.vectors_wanted = True
     c.vector_dtype = -1
     c.count = c.problem.epsilon = 0
@@ -246,7 +247,10 @@ cdef object prepare(Call *c, tuple given):
         check_outputs(c)
     check_sharing(c)
     bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
-    result = new_sums(c) if reduces(c) else new_results(c, given)
+    if reduces(c):
+        result = new_state(c) if c.exact else new_sums(c)
+    else:
+        result = new_results(c, given)
     for v in range(BN_VECTORS):
         point(c, v)
     c.problem.dtype = <bn_dtype>c.dtype
@@ -310,10 +314,15 @@ cdef bn_status compute(Call *c, const bn_view *walked) noexcept nogil:
 
 cdef bn_status enter(const Call *c) noexcept nogil:
     cdef double *sums = <double *>c.view[SUMS].data
+    cdef int64_t *state = <int64_t *>c.view[SUMS].data
     cdef const bn_problem *p = &c.problem
     cdef bn_status status
     if c.entry == BACKWARD_WHOLE:
         status = bn_backward(p)
+    elif c.exact and c.entry == BACKWARD_REDUCE:
+        status = bn_backward_reduce_exactly(p, state)
+    elif c.exact and c.entry == TRAINING_REDUCE:
+        status = bn_training_reduce_exactly(p, state)
     elif c.entry == BACKWARD_REDUCE:
         status = bn_backward_reduce(p, sums)
     elif c.entry == BACKWARD_APPLY:

@@ -75,6 +75,32 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training_apply(const bn_problem *p, const double *stats, double count)
     bn_status bn_inference(const bn_problem *p)
     bn_status bn_double_backward(const bn_problem *p)
+    bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state)
+    bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state)
+    void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums)
+
+
+cdef extern from "state.h" nogil:
+    enum:
+        f32_DIGITS
+        f64_DIGITS
+        f32_LOWEST
+        f64_LOWEST
+        BN_DIGIT_BITS
+        BN_MOST_PARTS
+        BN_FLAGS
+        BN_COUNT_AND_STAMP
+        BN_PARTS_ADDED
+        BN_MORE_ROWS
+
+    ctypedef enum bn_kind_of_state:
+        BN_OF_GRADIENTS
+        BN_OF_MOMENTS
+
+    int bn_digits(bn_dtype dtype)
+    int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
+    void bn_make_canonical(int64_t *state, int digits, int64_t channels)
+    void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)
 
 
 cdef extern from "gates.h" nogil:

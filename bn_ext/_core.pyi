@@ -12,7 +12,7 @@ from typing import (
 )
 
 import numpy as np
-from numpy import float64, generic
+from numpy import float64, generic, int64
 from numpy.typing import NDArray
 
 from bn_ext._typing import Array, DataFormat, Flag, Out
@@ -21,15 +21,20 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
+    "BatchNormStats",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_canonical",
+    "batch_norm_count",
     "batch_norm_double_backward",
     "batch_norm_inference",
+    "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",
     "batch_norm_training_reduce",
+    "batch_norm_training_stats",
 ]
 
 # The dtypes of src and of mean.
@@ -52,6 +57,20 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data, _Vector]):
     diff_src: _Data
     diff_diff_dst: _Data
     diff_gamma: _Vector
+
+class BatchNormStats(NamedTuple):
+    """Result of `batch_norm_training_stats`: what `batch_norm_training_apply` takes.
+
+    Attributes
+    ----------
+    stats : ndarray of float64
+        The mean of each channel, and ``sum((src - mean)**2)``, shape (2, C).
+    count : int
+        Number of elements per channel.
+    """
+
+    stats: NDArray[float64]
+    count: int  # type: ignore[assignment]
 
 class BatchNormGradients(NamedTuple, Generic[_Data, _Vector]):
     """Result of `batch_norm_backward`.
@@ -105,6 +124,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
+    exact: Flag = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V]]: ...
 @overload
 def batch_norm_backward(
@@ -125,6 +145,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
+    exact: Flag = False,
 ) -> BatchNormGradients[NDArray[_S], None]: ...
 @overload
 def batch_norm_backward(
@@ -145,6 +166,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
+    exact: Flag = False,
 ) -> BatchNormGradients[NDArray[_S], NDArray[_V] | None]: ...
 @overload
 def batch_norm_backward(
@@ -165,6 +187,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[True],
+    exact: Flag = False,
 ) -> BatchNormAddGradients[NDArray[_S], Any]: ...
 @overload
 def batch_norm_backward(
@@ -185,6 +208,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[True],
+    exact: Flag = False,
 ) -> BatchNormAddGradients[NDArray[Any], Any]: ...
 @overload
 def batch_norm_backward(
@@ -205,6 +229,7 @@ def batch_norm_backward(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
+    exact: Flag = False,
 ) -> BatchNormGradients[NDArray[Any], Any]:
     """Gradient of batch normalization.
 
@@ -270,6 +295,10 @@ def batch_norm_backward(
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to what the forward pass added
         before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
+    exact : bool, optional
+        If True, sums are exact until they are rounded once: the bits of the result then depend on
+        the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
+        It takes up to three times as long.
 
     Returns
     -------
@@ -344,6 +373,7 @@ def batch_norm_backward(
            [ 0.204124,  0.003307]])
     """
 
+@overload
 def batch_norm_backward_reduce(
     src: Array,
     diff_dst: Array,
@@ -358,7 +388,42 @@ def batch_norm_backward_reduce(
     variance: Array | None = None,
     gamma: Array | None = None,
     epsilon: SupportsFloat | None = None,
-) -> NDArray[float64]:
+    exact: Literal[False] = False,
+) -> NDArray[float64]: ...
+@overload
+def batch_norm_backward_reduce(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    *,
+    data_format: DataFormat = "NXC",
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    variance: Array | None = None,
+    gamma: Array | None = None,
+    epsilon: SupportsFloat | None = None,
+    exact: Literal[True],
+) -> NDArray[int64]: ...
+@overload
+def batch_norm_backward_reduce(
+    src: Array,
+    diff_dst: Array,
+    mean: Array,
+    *,
+    data_format: DataFormat = "NXC",
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: Array | None = None,
+    variance: Array | None = None,
+    gamma: Array | None = None,
+    epsilon: SupportsFloat | None = None,
+    exact: Flag,
+) -> NDArray[Any]:
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
     Add the sums of all parts (slices of an array larger than memory, or shards on
@@ -373,12 +438,18 @@ def batch_norm_backward_reduce(
     variance, gamma, epsilon
         As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
         used without it.
+    exact : bool, optional
+        If True, the sums are exact.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
         ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
         came through the ReLU of it.
+    ndarray of int64, shape (k, 2, C)
+        With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
+        difference and the product are each rounded as elements are computed (in float32, or
+        float64 for float64 data), and nothing else is. k is 11, and 57 for float64 data.
 
     Raises
     ------
@@ -394,11 +465,24 @@ def batch_norm_backward_reduce(
     is negligible next to the bound itself. Arrays are copied in the same cases as by
     `batch_norm_backward`.
 
+    States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
+    is the state of all the data, whatever the parts, their order and that of their axes: what
+    `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
+    about another mean, or of another dtype, and of more than 2**20 states: before that
+    `batch_norm_canonical` makes one of those added so far. Data whose exponents differ widely
+    take longer, up to twenty times as long as plain sums.
+
     Examples
     --------
     >>> import numpy as np, bn_ext
     >>> src = np.arange(6.0).reshape(3, 2)
-    >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), np.array([2.0, 0.0]))
+    >>> mean = np.array([2.0, 0.0])
+    >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), mean)
+    array([[3., 3.],
+           [0., 9.]])
+    >>> states = [bn_ext.batch_norm_backward_reduce(part, np.ones((len(part), 2)), mean, exact=True)
+    ...           for part in (src[:1], src[1:])]
+    >>> bn_ext.batch_norm_sums(states[0] + states[1])
     array([[3., 3.],
            [0., 9.]])
     """
@@ -411,7 +495,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -433,7 +517,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -455,7 +539,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -477,7 +561,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -499,7 +583,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -521,7 +605,7 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex,
+    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -541,11 +625,11 @@ def batch_norm_backward_apply(
     ----------
     src, diff_dst, mean, variance, gamma
         As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
-    sums : array of float64, shape (2, C)
-        What `batch_norm_backward_reduce` returned, added over all parts.
+    sums : array of float64, shape (2, C), or of int64, shape (k, 2, C)
+        What `batch_norm_backward_reduce` returned, added over all parts: sums, or a state.
     count : int
         Number of elements per channel over all parts; at least as many as this part
-        has.
+        has. Not with a state, which has counted them.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1
@@ -724,6 +808,130 @@ def _has_openmp() -> bool: ...
 def _openmp_address() -> int: ...
 def _forked() -> bool: ...
 def _last_call() -> tuple[int, int]: ...
+def batch_norm_sums(state: Array) -> NDArray[float64]:
+    """The sums of a state, each rounded once.
+
+    Parameters
+    ----------
+    state : array of int64, shape (k, 2, C)
+        What `batch_norm_backward_reduce` or `batch_norm_training_reduce` returned with
+        ``exact=True``, or a sum of such.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, C)
+        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no state, or a sum of more than 2**20 of them.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0], [2.0**-60], [-1.0]])
+    >>> bn_ext.batch_norm_sums(bn_ext.batch_norm_training_reduce(src, exact=True))[0] == 2.0**-60
+    array([ True])
+    """
+
+def batch_norm_count(state: Array) -> int:
+    """Number of elements per channel that a state is of.
+
+    Parameters
+    ----------
+    state : array of int64, shape (k, 2, C)
+        As for `batch_norm_sums`.
+
+    Returns
+    -------
+    int
+        The number of elements of each channel, over all parts; 0 if there are no channels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_sums`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> states = [bn_ext.batch_norm_training_reduce(np.ones((n, 2)), exact=True) for n in (3, 4)]
+    >>> bn_ext.batch_norm_count(states[0] + states[1])
+    7
+    """
+
+def batch_norm_canonical(state: Array) -> NDArray[int64]:
+    """The same state with canonical digits, as one that was never added to others.
+
+    Parameters
+    ----------
+    state : array of int64, shape (k, 2, C)
+        As for `batch_norm_sums`.
+
+    Returns
+    -------
+    ndarray of int64, shape (k, 2, C)
+        A new array. States of the same elements, which may differ before, are equal then. Another
+        2**20 of them can be added.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_sums`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.arange(12.0).reshape(6, 2)
+    >>> def state(*parts):
+    ...     return sum(bn_ext.batch_norm_training_reduce(part, exact=True) for part in parts)
+    >>> several = bn_ext.batch_norm_canonical(state(src[3:], src[:2], src[2:3]))
+    >>> np.array_equal(several, state(src))
+    True
+    """
+
+def batch_norm_training_stats(state: Array, mean: Array | None = None) -> BatchNormStats:
+    """Statistics from the exact sums of all parts.
+
+    Parameters
+    ----------
+    state : array of int64, shape (k, 2, C)
+        What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
+    mean : array, shape (C,), optional
+        What that was given as its mean, if it is the mean: what a first pass gave. None means that
+        the sums are about zeros.
+
+    Returns
+    -------
+    BatchNormStats
+        Named tuple of stats, shape (2, C): the mean of each channel and ``sum((src - mean)**2)``,
+        and count, as `batch_norm_training_apply` takes them. Without mean, squares lose what they
+        have in common: take them from a second pass, about the mean of the first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_sums`; ValueError if the state is not of sums about this mean.
+
+    Notes
+    -----
+    With M elements, s and q the sums of ``src - p`` and of its square, where p is the mean, rounded
+    to float32 unless the data is float64::
+
+        stats[0] = mean, or without it s/M        stats[1] = q - s * (stats[0] - p), at least 0
+
+    in float64.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0], [2.0], [6.0]])
+    >>> bn_ext.batch_norm_training_stats(bn_ext.batch_norm_training_reduce(src, exact=True))
+    BatchNormStats(stats=array([[ 3.],
+           [14.]]), count=3)
+    """
+
 def _outline(
     dtype: str, dims: tuple[int, ...], channel_axis: int, threads: int
 ) -> dict[str, Any]: ...
@@ -832,6 +1040,7 @@ def batch_norm_training(
     workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    exact: Flag = False,
     **refused: Never,
 ) -> BatchNormTraining[NDArray[_S]]: ...
 @overload
@@ -851,6 +1060,7 @@ def batch_norm_training(
     workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
+    exact: Flag = False,
     **refused: Never,
 ) -> BatchNormTraining[NDArray[Any]]:
     """Batch normalization with the statistics of the batch itself.
@@ -898,6 +1108,11 @@ def batch_norm_training(
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
     num_threads : int, optional
         As for `batch_norm_backward`.
+    exact : bool, optional
+        If True, sums are exact until they are rounded: the bits of the result then depend on the
+        values alone, and are those of any parts of the data, see `batch_norm_training_reduce`. src
+        is read once more, and deviations whose squares overflow or vanish in float32 (float64, for
+        float64 data) are not seen to.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
@@ -1042,12 +1257,33 @@ def batch_norm_training_apply(
     True
     """
 
+@overload
 def batch_norm_training_reduce(
     src: Array,
     *,
     data_format: DataFormat = "NXC",
     num_threads: SupportsIndex | None = None,
-) -> NDArray[float64]:
+    exact: Literal[False] = False,
+    mean: None = None,
+) -> NDArray[float64]: ...
+@overload
+def batch_norm_training_reduce(
+    src: Array,
+    *,
+    data_format: DataFormat = "NXC",
+    num_threads: SupportsIndex | None = None,
+    exact: Literal[True],
+    mean: Array | None = None,
+) -> NDArray[int64]: ...
+@overload
+def batch_norm_training_reduce(
+    src: Array,
+    *,
+    data_format: DataFormat = "NXC",
+    num_threads: SupportsIndex | None = None,
+    exact: Flag,
+    mean: Array | None = None,
+) -> NDArray[Any]:
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
     Merge those of all parts by `batch_norm_training_merge` and pass them to
@@ -1057,11 +1293,21 @@ def batch_norm_training_reduce(
     ----------
     src, data_format, num_threads
         As for `batch_norm_training`; src is one part.
+    exact : bool, optional
+        If True, the result is a state: exact sums.
+    mean : array, shape (C,), optional
+        With ``exact=True`` alone: what is taken from src before it is summed, float32 or float64
+        (of float16 and bfloat16 data also theirs), rounded to float32 unless the data is float64.
+        None means zeros.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
         The mean of each channel, and ``sum((src - mean)**2)``; zeros for a part without elements.
+    ndarray of int64, shape (k, 2, C)
+        With ``exact=True``, a state: the sums of ``src - mean`` and of its square, each rounded as
+        elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
+        11, and 57 for float64 data.
 
     Raises
     ------
@@ -1072,10 +1318,23 @@ def batch_norm_training_reduce(
     -----
     Over the same array, reduce and apply give the same bits as the single call.
 
+    States are added, as those of `batch_norm_backward_reduce` are. Statistics that depend on the
+    values alone take two passes, since the squares are about the mean: the first for the mean, with
+    ``mean=None``; the second about that (`batch_norm_training_stats`).
+
     Examples
     --------
     >>> import numpy as np, bn_ext
-    >>> bn_ext.batch_norm_training_reduce(np.arange(6.0).reshape(3, 2))
+    >>> src = np.arange(6.0).reshape(3, 2)
+    >>> bn_ext.batch_norm_training_reduce(src)
+    array([[2., 3.],
+           [8., 8.]])
+    >>> parts = src[:1], src[1:]
+    >>> reduce = bn_ext.batch_norm_training_reduce
+    >>> state = sum(reduce(part, exact=True) for part in parts)
+    >>> mean = bn_ext.batch_norm_training_stats(state).stats[0]
+    >>> state = sum(reduce(part, exact=True, mean=mean) for part in parts)
+    >>> bn_ext.batch_norm_training_stats(state, mean).stats
     array([[2., 3.],
            [8., 8.]])
     """

@@ -50,15 +50,20 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
+    "BatchNormStats",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
     "batch_norm_backward_reduce",
+    "batch_norm_canonical",
+    "batch_norm_count",
     "batch_norm_double_backward",
     "batch_norm_inference",
+    "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",
     "batch_norm_training_reduce",
+    "batch_norm_training_stats",
 ]
 
 cdef object ndarray = np.ndarray
@@ -73,6 +78,7 @@ include "_call.pxi"
 include "_arguments.pxi"
 include "_inputs.pxi"
 include "_outputs.pxi"
+include "_exact.pxi"
 include "_raw_kernels.pxi"
 include "_process.pxi"
 include "_forward.pxi"
@@ -82,7 +88,7 @@ include "_double_backward.pxi"
 def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
                         data_format="NXC", is_training=True, param_grads=True,
                         out=None, num_threads=None, relu=False, beta=None, dst=None,
-                        workspace=None, diff_src_1=False):
+                        workspace=None, diff_src_1=False, exact=False):
     """Gradient of batch normalization.
 
     For each channel, with the sums over its M elements, ``dy = diff_dst``,
@@ -147,6 +153,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to what the forward pass added
         before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
+    exact : bool, optional
+        If True, sums are exact until they are rounded once: the bits of the result then depend on
+        the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
+        It takes up to three times as long.
 
     Returns
     -------
@@ -220,6 +230,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
+    if exact is not False and as_flag(exact, "exact"):
+        return backward_exactly(src, diff_dst, mean, variance, gamma, epsilon, data_format,
+                                is_training, param_grads, out, num_threads, relu, beta, dst,
+                                workspace, diff_src_1)
     cdef Call c
     begin(&c, BACKWARD_WHOLE)
     try:
@@ -234,7 +248,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 
 def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None,
                                relu=False, beta=None, dst=None, workspace=None, variance=None,
-                               gamma=None, epsilon=None):
+                               gamma=None, epsilon=None, exact=False):
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
     Add the sums of all parts (slices of an array larger than memory, or shards on
@@ -249,12 +263,18 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     variance, gamma, epsilon
         As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
         used without it.
+    exact : bool, optional
+        If True, the sums are exact.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
         ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
         came through the ReLU of it.
+    ndarray of int64, shape (k, 2, C)
+        With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
+        difference and the product are each rounded as elements are computed (in float32, or
+        float64 for float64 data), and nothing else is. k is 11, and 57 for float64 data.
 
     Raises
     ------
@@ -270,17 +290,31 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     is negligible next to the bound itself. Arrays are copied in the same cases as by
     `batch_norm_backward`.
 
+    States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
+    is the state of all the data, whatever the parts, their order and that of their axes: what
+    `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
+    about another mean, or of another dtype, and of more than 2**20 states: before that
+    `batch_norm_canonical` makes one of those added so far. Data whose exponents differ widely
+    take longer, up to twenty times as long as plain sums.
+
     Examples
     --------
     >>> import numpy as np, bn_ext
     >>> src = np.arange(6.0).reshape(3, 2)
-    >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), np.array([2.0, 0.0]))
+    >>> mean = np.array([2.0, 0.0])
+    >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), mean)
+    array([[3., 3.],
+           [0., 9.]])
+    >>> states = [bn_ext.batch_norm_backward_reduce(part, np.ones((len(part), 2)), mean, exact=True)
+    ...           for part in (src[:1], src[1:])]
+    >>> bn_ext.batch_norm_sums(states[0] + states[1])
     array([[3., 3.],
            [0., 9.]])
     """
     cdef Call c
     begin(&c, BACKWARD_REDUCE)
     try:
+        c.exact = as_flag(exact, "exact")
         convert_gate(&c, relu, beta, dst, workspace, False)
         convert_data(&c, src, diff_dst, mean, data_format, num_threads)
         convert_gate_statistics(&c, variance, gamma, epsilon)
@@ -289,7 +323,7 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         end(&c)
 
 
-def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count, *, epsilon,
+def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=None, *, epsilon,
                               data_format="NXC", is_training=True, param_grads=True,
                               out=None, num_threads=None, relu=False, beta=None, dst=None,
                               workspace=None, diff_src_1=False):
@@ -299,11 +333,11 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count,
     ----------
     src, diff_dst, mean, variance, gamma
         As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
-    sums : array of float64, shape (2, C)
-        What `batch_norm_backward_reduce` returned, added over all parts.
+    sums : array of float64, shape (2, C), or of int64, shape (k, 2, C)
+        What `batch_norm_backward_reduce` returned, added over all parts: sums, or a state.
     count : int
         Number of elements per channel over all parts; at least as many as this part
-        has.
+        has. Not with a state, which has counted them.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1

@@ -4,7 +4,7 @@
 def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC",
                         running_mean=None, running_variance=None, exponential_avg_factor=None,
                         correction=None, src_1=None, relu=False, workspace=None, out=None,
-                        num_threads=None, **refused):
+                        num_threads=None, exact=False, **refused):
     """Batch normalization with the statistics of the batch itself.
 
     For each channel, over its M elements::
@@ -50,6 +50,11 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
     num_threads : int, optional
         As for `batch_norm_backward`.
+    exact : bool, optional
+        If True, sums are exact until they are rounded: the bits of the result then depend on the
+        values alone, and are those of any parts of the data, see `batch_norm_training_reduce`. src
+        is read once more, and deviations whose squares overflow or vanish in float32 (float64, for
+        float64 data) are not seen to.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
@@ -108,6 +113,10 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     >>> running_mean, running_variance
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
+    if exact is not False and as_flag(exact, "exact"):
+        return training_exactly(src, gamma, beta, epsilon, data_format, running_mean,
+                                running_variance, exponential_avg_factor, correction, src_1, relu,
+                                workspace, out, num_threads, refused)
     cdef Call c
     begin(&c, TRAINING_WHOLE)
     try:
@@ -120,7 +129,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         end(&c)
 
 
-def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None):
+def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exact=False,
+                               mean=None):
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
     Merge those of all parts by `batch_norm_training_merge` and pass them to
@@ -130,11 +140,21 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None):
     ----------
     src, data_format, num_threads
         As for `batch_norm_training`; src is one part.
+    exact : bool, optional
+        If True, the result is a state: exact sums.
+    mean : array, shape (C,), optional
+        With ``exact=True`` alone: what is taken from src before it is summed, float32 or float64
+        (of float16 and bfloat16 data also theirs), rounded to float32 unless the data is float64.
+        None means zeros.
 
     Returns
     -------
     ndarray of float64, shape (2, C)
         The mean of each channel, and ``sum((src - mean)**2)``; zeros for a part without elements.
+    ndarray of int64, shape (k, 2, C)
+        With ``exact=True``, a state: the sums of ``src - mean`` and of its square, each rounded as
+        elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
+        11, and 57 for float64 data.
 
     Raises
     ------
@@ -145,16 +165,33 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None):
     -----
     Over the same array, reduce and apply give the same bits as the single call.
 
+    States are added, as those of `batch_norm_backward_reduce` are. Statistics that depend on the
+    values alone take two passes, since the squares are about the mean: the first for the mean, with
+    ``mean=None``; the second about that (`batch_norm_training_stats`).
+
     Examples
     --------
     >>> import numpy as np, bn_ext
-    >>> bn_ext.batch_norm_training_reduce(np.arange(6.0).reshape(3, 2))
+    >>> src = np.arange(6.0).reshape(3, 2)
+    >>> bn_ext.batch_norm_training_reduce(src)
+    array([[2., 3.],
+           [8., 8.]])
+    >>> parts = src[:1], src[1:]
+    >>> reduce = bn_ext.batch_norm_training_reduce
+    >>> state = sum(reduce(part, exact=True) for part in parts)
+    >>> mean = bn_ext.batch_norm_training_stats(state).stats[0]
+    >>> state = sum(reduce(part, exact=True, mean=mean) for part in parts)
+    >>> bn_ext.batch_norm_training_stats(state, mean).stats
     array([[2., 3.],
            [8., 8.]])
     """
     cdef Call c
     begin(&c, TRAINING_REDUCE)
     try:
+        c.exact = as_flag(exact, "exact")
+        if mean is not None and not c.exact:
+            raise ValueError("mean: expected with exact=True alone")
+        convert_if_given(&c, MEAN, mean)
         convert_src(&c, src, data_format, num_threads)
         return call(&c, NONE_GIVEN)
     finally:

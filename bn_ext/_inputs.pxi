@@ -167,8 +167,13 @@ cdef int check_workspace(Call *c) except -1:
 
 cdef int check_sums(Call *c) except -1:
     """sums and count, which stand for all parts."""
-    check_count(c)
     pin(c, SUMS)
+    if (c.entry == BACKWARD_APPLY and c.view[SUMS].ndim == 3
+            and dtype_of_array(array_of(c, SUMS)) == INT64):
+        return round_sums(c)
+    if <object>c.parts_count is None:
+        raise TypeError("count: expected an integer, got None; only a state has one of its own")
+    check_count(c)
     if dtype_of(c, SUMS) != BN_F64:
         raise wrong_input(c, SUMS, "float64")
     if not fits(c, SUMS):

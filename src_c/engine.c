@@ -17,6 +17,7 @@
 
 #include "channel.h"
 #include "fp_mode.h"
+#include "memory.h"
 #include "plan.h"
 #include "pool.h"
 #include "schedule.h"
@@ -32,24 +33,6 @@ typedef struct {
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
-
-/* Room for `count` things of so many bytes, from the next cache line of `memory` on; if that is
- * NULL, the bytes used are only counted. */
-static void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
-    const size_t at = *used, lines = LINE_BYTES - 1;
-    size_t all;
-    if (__builtin_mul_overflow((size_t)count, (size_t)bytes, &all) ||
-        __builtin_add_overflow(all, lines, &all) ||
-        __builtin_add_overflow(at, all & ~lines, used) || *used > PTRDIFF_MAX)
-        *used = PTRDIFF_MAX; /* malloc refuses that much */
-    return memory ? memory + at : NULL;
-}
-
-/* malloc, from a cache line on; *given is what to free. */
-static char *line_aligned(size_t bytes, char **given) {
-    *given = malloc(bytes + LINE_BYTES);
-    return *given ? on_line(*given) : NULL;
-}
 
 static size_t lay_out_channels(engine *e, char *memory) {
     size_t used = 0;

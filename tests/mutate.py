@@ -594,6 +594,77 @@ MUTANTS = [
         "row, n, 0,",
         "segments of a run written where it begins",
     ),
+    (
+        "state.c",
+        "leading = leading << taken | (uint64_t)digit[k] >> left;\n        more |=",
+        "leading = leading << taken | (uint64_t)digit[k] >> left;\n        more &=",
+        "what a digit has behind the leading bits is lost",
+    ),
+    (
+        "state.c",
+        "more |= digit[k] != 0;",
+        "more |= digit[k] < 0;",
+        "lower digits are not looked at",
+    ),
+    ("state.c", "(more || (kept & 1))", "(kept & 1)", "a tie, whatever lies beside it"),
+    (
+        "state.c",
+        "state[(k + 1) * n + i] += state[k * n + i] >> BN_DIGIT_BITS;",
+        "state[(k + 1) * n + i] += state[k * n + i] / ((int64_t)1 << BN_DIGIT_BITS);",
+        "a negative digit carries towards zero",
+    ),
+    ("state.c", "parts[c] = parts[c] != 0;", "parts[c] = parts[c];", "parts are counted for ever"),
+    (
+        "state.c",
+        "mixed(bits ^ mixed(what)) | 1",
+        "mixed(mixed(what)) | 1",
+        "the stamp knows no mean",
+    ),
+    ("state.c", "(uint64_t)kind << 8", "(uint64_t)kind << 64 - 64 & 0", "the stamp knows no kind"),
+    (
+        "exact.inc",
+        "*nothing += e->of[s][h] - e->of[s][h];",
+        "*nothing += 0 * (double)(s + h);",
+        "infinite sums are believed",
+    ),
+    (
+        "exact.inc",
+        "bool exact = !fp_inexact();",
+        "bool exact = true;",
+        "rounding is not looked for",
+    ),
+    (
+        "exact.inc",
+        "? BN_NAN_FLAG\n",
+        "? BN_INF_FLAG\n",
+        "a NaN is counted as Inf",
+    ),
+    (
+        "exact.inc",
+        "scale = ONCE(SPLIT) && anchor_exponent > 1022 ? 64 : 0",
+        "scale = 0",
+        "no anchor for the largest doubles",
+    ),
+    ("exact.c", "e->kernels->paired && columns > 1", "false", "odd columns are lost"),
+    (
+        "exact.c",
+        "k <= last && k + 1 < e->digits",
+        "k < last && k + 1 < e->digits",
+        "the last carry is dropped",
+    ),
+    (
+        "exact.c",
+        "if (from + rows == whole) {",
+        "if (from + rows == whole && m == 1) {",
+        "positions that make no row are left out",
+    ),
+    ("vec.h", "(~0ull << 27)", "(~0ull << 20)", "a double's upper part has no bits to spare"),
+    (
+        "backward.c",
+        "sums[n + i] -= low != 0 ? low * sums[i] : 0;",
+        "",
+        "exact sums forget the mean's low part",
+    ),
 ]
 
 #: Where the constants stand that decide how sums are split ...

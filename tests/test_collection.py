@@ -51,6 +51,7 @@ ELSEWHERE = {
         "bn_ext/_results.pxi",
         "bn_ext/_roles.pxi",
     ],
+    "test_exact.py": ["src_c/kernels/terms.inc"],
     "test_typing.py": ["bn_ext/__init__.pyi", "bn_ext/_core.pyi"],
     "test_arguments.py": ["bn_ext/_inputs.pxi"],
     "test_bad_input.py": ["bn_ext/_messages.pxi"],

@@ -18,6 +18,12 @@
     F(x, MOMENTS)                                                                                  \
     F(x, SCALED_MOMENTS)                                                                           \
     F(x, DOUBLE_GRADIENTS)
+/* Of these, those whose sums may be asked for without rounding. */
+#define EXACT_FORMULAS(F, x)                                                                       \
+    F(x, GRADIENTS)                                                                                \
+    F(x, GRADIENTS_RELU)                                                                           \
+    F(x, GRADIENTS_GATED)                                                                          \
+    F(x, MOMENTS)
 #define WRITE_FORMULAS(F, x)                                                                       \
     F(x, BACKWARD)                                                                                 \
     F(x, FROZEN)                                                                                   \

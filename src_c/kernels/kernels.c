@@ -5,8 +5,10 @@
  * linkage could be resolved to the copy of a level this CPU cannot run.
  */
 #include "kernels/kernels.h"
+#include "fp_mode.h"
 #include "kernels/vec.h"
 #include "sizes.h"
+#include "state.h"
 
 #ifndef BN_LEVEL
 #error "BN_LEVEL names the instruction-set level (see build_c.py)"
@@ -44,7 +46,8 @@ INLINE int first_of(unsigned operands) {
 }
 
 #define ARITHMETIC f32
-#define STORAGE    f32
+#include "kernels/exact.inc"
+#define STORAGE f32
 #include "kernels/loops.inc"
 #undef STORAGE
 #define STORAGE f16
@@ -55,24 +58,36 @@ INLINE int first_of(unsigned operands) {
 #undef STORAGE
 #undef ARITHMETIC
 #define ARITHMETIC f64
-#define STORAGE    f64
+#include "kernels/exact.inc"
+#define STORAGE f64
 #include "kernels/loops.inc"
 
 #define SUM_KERNEL(x, f)   [f] = sum_##f##_##x,
 #define FOLD_KERNEL(x, f)  [f] = fold_##f##_##x,
 #define RUNS_KERNEL(x, f)  [f] = sum_runs_##f##_##x,
+#define TERMS_KERNEL(x, f) [f] = terms_##f##_##x,
+#if QUIET_ARITHMETIC
+#define QUIET_KERNEL(x, f) [f] = add_quietly_##f##_##x,
+#else
+#define QUIET_KERNEL(x, f) [f] = NULL,
+#endif
 #define WRITE_KERNEL(x, f) [f] = write_##f##_##x,
-#define KERNELS(code, x, ...)                                                                      \
+#define KERNELS(code, x, name, computed, ...)                                                      \
     [code] = {.sum = {SUM_FORMULAS(SUM_KERNEL, x)},                                                \
               .fold = {SUM_FORMULAS(FOLD_KERNEL, x)},                                              \
               .sum_runs = {SUM_FORMULAS(RUNS_KERNEL, x)},                                          \
+              .terms = {EXACT_FORMULAS(TERMS_KERNEL, x)},                                          \
+              .add_quietly = {EXACT_FORMULAS(QUIET_KERNEL, x)},                                    \
+              .sum_exactly = computed##_exact_terms,                                               \
+              .settle = computed##_exact_settle,                                                   \
               .write = {WRITE_FORMULAS(WRITE_KERNEL, x)},                                          \
               .passed = passed_##x,                                                                \
               .add = add_##x,                                                                      \
               .sum_columns = sum_columns_##x,                                                      \
               .expand = expand_##x,                                                                \
               .ring = ring_##x,                                                                    \
-              .paired = x##_PAIRED},
+              .paired = x##_PAIRED,                                                                \
+              .lanes = LANES_##x},
 #define STRING(x) #x
 #define NAME(x)   STRING(x)
 

@@ -86,6 +86,39 @@ typedef struct {
     int count;
 } bn_sums;
 
+/* Exact sums, see exact.c. Terms are computed first, and kept: of a strip of up to BN_STRIP
+ * columns, row by row, as many as fill BN_TERMS_BYTES for each of the BN_SUMS sums. */
+enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
+
+/* Strips after one that could not be added without rounding, that leave nothing in numbers. */
+enum { BN_HASTE = 32 };
+
+/* A block's `step` says how far behind its data lies what should be fetched meanwhile.
+ *
+ * Where terms go: `plane` numbers from those of one sum to the next, `pitch` from one row to the
+ * next. Behind a row that fills no unit are zeros, of less than a unit. */
+typedef struct {
+    void *number;
+    int64_t plane, pitch;
+} bn_terms;
+
+/* What was summed of so many columns: numbers that hold it without having been rounded, (parts,
+ * BN_SUMS, columns), and what those could not hold, as digits: (digits and flags, BN_SUMS,
+ * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS). Of these only
+ * rows that are `touched` have been set. */
+typedef struct {
+    double *plane;
+    int64_t *digit;
+    int64_t columns;
+    uint64_t touched;
+    int hasty; /* strips to come that leave nothing in numbers */
+    bool one_channel;
+    bool flag_tells; /* does fp_inexact? */
+} bn_account;
+
+typedef bool bn_quiet_kernel(bn_account *a, int64_t column, const bn_block *block,
+                             const bn_coefs *coefs);
+typedef void bn_terms_kernel(const bn_block *block, const bn_coefs *coefs, const bn_terms *to);
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
@@ -100,6 +133,20 @@ typedef struct {
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 
     bn_write_kernel *write[FORMULAS];
+
+    /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL. */
+    bn_terms_kernel *terms[FORMULAS];
+
+    /* The same, added to what an account has in numbers, of a whole strip from a column on or, with
+     * coefficients ONE_FOR_ALL, of any number of columns. Returns whether that took no rounding;
+     * else nothing has changed. NULL where terms cannot be computed without setting fp_inexact. */
+    bn_quiet_kernel *add_quietly[FORMULAS];
+
+    /* Add so many rows of `columns` terms to an account's columns from one on; and let digits have
+     * what is in numbers, of the first so many columns. */
+    void (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
+                        int64_t rows);
+    void (*settle)(bn_account *a, int64_t columns);
 
     /* Of n elements, one behind the other, a bit each: does ReLU let it pass? */
     void (*passed)(const char *from, int64_t n, uint64_t *to);
@@ -119,6 +166,8 @@ typedef struct {
      * 2 on, odd ones, since so its elements come out of memory. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
+    int lanes; /* numbers in a register: a paired dtype's terms, and an account's columns, are so
+                  many even elements, then as many odd ones, and so on */
 } bn_dtype_kernels;
 
 typedef struct {

@@ -6,11 +6,11 @@
  * per instruction set, vec_*.h, each with the same functions; no other file tests
  * which instruction set it is built for:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
- *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
- *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
- *                                  the line first nor evicts others, and is ordered with
- *                                  nothing until nontemporal_fence()
- *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
+ *     QUIET_ARITHMETIC             do f32_quiet_minus, ..._plus, ..._times, and f64's, which round
+ * as operators do, leave fp_inexact alone? load_bytes, store_bytes      the first n bytes of a
+ * register, the rest 0 store_nontemporal            past the cache, to a multiple of VEC_BYTES: it
+ * neither reads the line first nor evicts others, and is ordered with nothing until
+ * nontemporal_fence() f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
  *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
  *     keep_even_f32                the same of bit 2 * i
@@ -22,8 +22,9 @@
  *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
  * From them, for each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
- * wider than their terms; A_canonical. For each storage type S in {f32, f64, f16, bf16}:
- *     S_PACK              registers in a pack, which holds the numbers of one register of
+ * wider than their terms; A_canonical; A_half(v, h), the register as two of doubles that have bits
+ * to spare, and A_whole(v, h), h = 0 alone for f64. For each storage type S in {f32, f64, f16,
+ * bf16}: S_PACK              registers in a pack, which holds the numbers of one register of
  *                         elements: 2 for 16-bit types, else 1
  *     S_PAIRED            is register 0 of a pack its even elements, register 1 the odd ones?
  *     S_load(p, h)        register h of the pack at p
@@ -287,6 +288,24 @@ INLINE wide f64_wide_load(const double *sum, const double *lost) {
 INLINE void f64_wide_store(double *sum, double *lost, wide w) {
     *(f64v_any *)sum = w.v[0];
     *(f64v_any *)lost = w.v[1];
+}
+
+/* ---- doubles with bits to spare ------------------------------------------ */
+
+/* Low and high columns of floats; or the upper 26 bits of each double, and what is left. */
+INLINE f64v f32_whole(f32v v, int h) {
+    return h ? widen_high(v) : widen_low(v);
+}
+INLINE f64v f32_half(f32v v, int h) {
+    return f32_whole(v, h);
+}
+INLINE f64v f64_whole(f64v v, int h) {
+    (void)h;
+    return v;
+}
+INLINE f64v f64_half(f64v v, int h) {
+    const f64v upper = (f64v)((u64v)v & (~0ull << 27));
+    return h ? v - upper : upper;
 }
 
 #endif

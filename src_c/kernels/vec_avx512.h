@@ -6,7 +6,30 @@
 
 #define VEC_BYTES            64
 #define STRANDS_SIDE_BY_SIDE 1
+#define QUIET_ARITHMETIC     1
 #include "kernels/vec_portable.h"
+
+/* A rounding that an instruction states itself sets no flag. */
+enum { QUIETLY = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+
+INLINE f32v f32_quiet_minus(f32v a, f32v b) {
+    return (f32v)_mm512_sub_round_ps((__m512)a, (__m512)b, QUIETLY);
+}
+INLINE f32v f32_quiet_plus(f32v a, f32v b) {
+    return (f32v)_mm512_add_round_ps((__m512)a, (__m512)b, QUIETLY);
+}
+INLINE f32v f32_quiet_times(f32v a, f32v b) {
+    return (f32v)_mm512_mul_round_ps((__m512)a, (__m512)b, QUIETLY);
+}
+INLINE f64v f64_quiet_minus(f64v a, f64v b) {
+    return (f64v)_mm512_sub_round_pd((__m512d)a, (__m512d)b, QUIETLY);
+}
+INLINE f64v f64_quiet_plus(f64v a, f64v b) {
+    return (f64v)_mm512_add_round_pd((__m512d)a, (__m512d)b, QUIETLY);
+}
+INLINE f64v f64_quiet_times(f64v a, f64v b) {
+    return (f64v)_mm512_mul_round_pd((__m512d)a, (__m512d)b, QUIETLY);
+}
 
 INLINE u32v load_bytes(const char *p, int64_t n) {
     return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);

@@ -38,6 +38,27 @@ typedef f64v f64v_any __attribute__((aligned(1), may_alias));
 typedef u32v u32v_any __attribute__((aligned(1), may_alias));
 typedef u16h u16h_any __attribute__((aligned(1), may_alias));
 
+#if !QUIET_ARITHMETIC
+INLINE f32v f32_quiet_minus(f32v a, f32v b) {
+    return a - b;
+}
+INLINE f32v f32_quiet_plus(f32v a, f32v b) {
+    return a + b;
+}
+INLINE f32v f32_quiet_times(f32v a, f32v b) {
+    return a * b;
+}
+INLINE f64v f64_quiet_minus(f64v a, f64v b) {
+    return a - b;
+}
+INLINE f64v f64_quiet_plus(f64v a, f64v b) {
+    return a + b;
+}
+INLINE f64v f64_quiet_times(f64v a, f64v b) {
+    return a * b;
+}
+#endif
+
 /* A lane of a comparison is all ones where the comparison holds, else all zeros. */
 INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
     return (where & yes) | (~where & no);

@@ -16,6 +16,7 @@
 
 #include "channel.h"
 #include "engine.h"
+#include "exact.h"
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
@@ -146,6 +147,22 @@ bn_status bn_backward_reduce(const bn_problem *p, double *sums) {
 bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count) {
     return bn_execute(
         &(bn_call){p, operation_of(p), .writes = true, .sums_in = sums, .count = count});
+}
+
+bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state) {
+    return bn_reduce_exactly(p, &training[gate_of(p)], BN_OF_GRADIENTS, state);
+}
+
+void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums) {
+    const int64_t n = p->channel.size;
+    const bn_channels c = {.problem = p, .channels = n};
+    bn_round_state(state, bn_digits(p->dtype), n, sums);
+    for (int64_t i = 0; bn_has_low(&c) && i < n; i++) {
+        double mean;
+        vector_read(&p->vector[BN_MEAN], i, 1, &mean);
+        const double low = bn_low_of(mean);
+        sums[n + i] -= low != 0 ? low * sums[i] : 0;
+    }
 }
 
 void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {

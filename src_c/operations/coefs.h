@@ -41,14 +41,18 @@ static inline bool bn_has_low(const bn_channels *c) {
     return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
 }
 
+/* What a float's rounding takes from a number; 0 where that means nothing. */
+static inline double bn_low_of(double value) {
+    const double low = value - (double)(float)value;
+    return isfinite(low) ? low : 0;
+}
+
 /* The mean that is given, as kernels take it, and its low part. */
 static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) {
     vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
     bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
-    for (int64_t i = 0; i < c->channels; i++) {
-        const double rest = bn_has_low(c) ? mean[i] - (double)(float)mean[i] : 0;
-        low[i] = isfinite(rest) ? rest : 0;
-    }
+    for (int64_t i = 0; i < c->channels; i++)
+        low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
 /* 1/sqrt(variance + epsilon), in the place of the variance, and gamma times that, in the place of

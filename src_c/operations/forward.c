@@ -18,6 +18,7 @@
 
 #include "axes.h"
 #include "engine.h"
+#include "exact.h"
 #include "operations/coefs.h"
 #include "sizes.h"
 
@@ -248,6 +249,23 @@ bn_status bn_training_reduce(const bn_problem *p, double *stats) {
 bn_status bn_training_apply(const bn_problem *p, const double *stats, double count) {
     return bn_execute(
         &(bn_call){p, which(training, p), .writes = true, .sums_in = stats, .count = count});
+}
+
+/* Exact sums need no pivot: the caller says what they are about. */
+static void prepare_given(const bn_channels *c) {
+    double *mean = c->value[0];
+    bn_read_or_zeros(c, BN_MEAN, 0, c->channels, mean);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+}
+
+static const bn_operation about_given = {
+    .formulas = {MOMENTS, NOTHING},
+    .values = 1,
+    .prepare = {prepare_given, NULL},
+};
+
+bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state) {
+    return bn_reduce_exactly(p, &about_given, BN_OF_MOMENTS, state);
 }
 
 bn_status bn_inference(const bn_problem *p) {

@@ -1,0 +1,472 @@
+/* exact.c: a part's exact sums, as a state that merges with others by + (state.h).
+ *
+ * What is added without rounding has no order. So nothing here need follow the walks of the other
+ * sums: terms are computed a strip at a time, as memory lies, and added up by a thread's account,
+ * which at the end of a task joins the state.
+ *
+ *     by rows    where channels are last, or runs short: a row is one or more positions without a
+ * gap between their elements, a column has one channel. A task has some columns of some rows. by
+ * runs    each channel's elements, run after run, in any number of columns, all of that channel. A
+ * task has some channels, or some elements of one.
+ *
+ *     terms -> numbers of the account -> its digits -> the state's digits
+ *
+ * Integers are added to the state by atomic additions, in whatever order: no order matters.
+ */
+#include <string.h>
+
+#include "channel.h"
+#include "exact.h"
+#include "fp_mode.h"
+#include "memory.h"
+#include "pool.h"
+#include "schedule.h"
+#include "state.h"
+#include "walk.h"
+
+enum {
+    PANEL = 256,               /* columns of a task by rows: four strips */
+    ROW = BN_STRIP,            /* columns that positions side by side make, at least */
+    SHORT_RUN = 16,            /* elements: shorter ones go by rows */
+    TASKS_PER_THREAD = 4,      /* at least, where there is enough to do */
+    FEWEST_ROWS = 128,         /* of a task */
+    MOST_ROWS = 1 << 16,       /* digits of an account hold what these may have */
+    FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
+    MOST_ELEMENTS = 1 << 18,   /* likewise */
+    PARTS_OF_NUMBERS = 2,      /* of a double: exact.inc */
+};
+
+typedef struct {
+    const bn_problem *problem;
+    const bn_operation *operation;
+    const formula_needs *needs;
+    const bn_dtype_kernels *kernels;
+    bn_channels channels;
+    int64_t *state;
+    int digits;
+    int64_t element_bytes, number_bytes;
+    int64_t positions, run_length;
+    bool by_runs, evenly, flag_tells;
+    bool alone; /* is there one thread? */
+    int64_t tasks;
+
+    /* By rows. */
+    int64_t positions_per_row, columns, rows, rows_per_task, panels;
+    bn_coefs coefs; /* by columns of a row */
+    char *expanded;
+
+    /* By runs. */
+    int64_t channels_per_task, tasks_per_channel, elements_per_task;
+} exact;
+
+/* A thread's own. */
+typedef struct {
+    bn_account account;
+    char *terms; /* of two sums, and a unit more */
+} exact_scratch;
+
+/* ---- where things are ------------------------------------------------------- */
+
+static void offset_of(const exact *e, int64_t channel, int64_t position,
+                      int64_t offset[BN_OPERANDS]) {
+    memset(offset, 0, BN_OPERANDS * sizeof *offset);
+    add_offset(e->problem->outer, e->problem->n_outer, position, offset);
+    add_offset(&e->problem->channel, 1, channel, offset);
+}
+
+/* So many elements from `at` bytes behind an offset on, and rows alike, `positions` positions from
+ * one to the next. */
+static bn_block block_at(const exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
+                         int64_t cols, int64_t rows, int64_t positions) {
+    const bn_problem *p = e->problem;
+    bn_block b = {.rows = (int)rows, .repeats = 1, .cols = cols};
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b.data[o] = address(p->data[o], offset[o] + at);
+        b.pitch[o] = p->n_outer ? positions * p->outer[0].stride[o] : 0;
+        b.step[o] = rows * b.pitch[o];
+    }
+    return b;
+}
+
+static int64_t numbers_of(const exact *e) {
+    return BN_TERMS_BYTES / e->number_bytes;
+}
+
+static void compute_terms(const exact *e, const exact_scratch *s, const bn_block *b,
+                          const bn_coefs *coefs, int64_t at, int64_t pitch) {
+    const bn_terms to = {s->terms + at * e->number_bytes, numbers_of(e) + BN_STRIP, pitch};
+    e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
+}
+
+/* Computed and added up at once, if that can be. */
+static bool add_block(const exact *e, exact_scratch *s, int64_t column, const bn_block *b,
+                      const bn_coefs *coefs) {
+    bn_account *a = &s->account;
+    bn_quiet_kernel *add = e->kernels->add_quietly[e->operation->formulas[SUM]];
+    if (!add || !a->flag_tells || a->hasty)
+        return false;
+    if (add(a, column, b, coefs))
+        return true;
+    a->hasty = BN_HASTE;
+    return false;
+}
+
+static void add_terms(const exact *e, exact_scratch *s, int64_t column, int64_t columns,
+                      int64_t rows) {
+    const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
+    const int64_t unit = e->kernels->paired ? 2 * e->kernels->lanes : 1;
+    e->kernels->sum_exactly(&s->account, column, round_up(columns, unit), &terms, rows);
+}
+
+/* ---- from an account to the state ---------------------------------------------- */
+
+/* Digits are carried as far as any are, and one further, so that a negative sum does not need them
+ * all. */
+static void carry(const exact *e, bn_account *a) {
+    const int64_t n = BN_SUMS * (a->one_channel ? 1 : a->columns);
+    const uint64_t digits = a->touched & ~(~0ull << e->digits);
+    if (digits == 0)
+        return;
+    const int last = 63 - __builtin_clzll(digits);
+    for (int k = __builtin_ctzll(digits); k <= last && k + 1 < e->digits; k++) {
+        int64_t *row = a->digit + k * n, *next = row + n;
+        if (!(a->touched >> (k + 1) & 1))
+            memset(next, 0, (size_t)n * sizeof *next);
+        a->touched |= (uint64_t)1 << (k + 1);
+        for (int64_t i = 0; i < n; i++) {
+            next[i] += row[i] >> BN_DIGIT_BITS;
+            row[i] &= ((int64_t)1 << BN_DIGIT_BITS) - 1;
+        }
+    }
+}
+
+/* A digit, or flags, in the state. */
+static void join(const exact *e, bool flags, int64_t *to, int64_t value) {
+    if (value == 0)
+        return;
+    if (flags)
+        __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
+    else if (e->alone)
+        *to += value;
+    else
+        __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+}
+
+/* Which column of a row an account's column is. */
+static int64_t column_of(const exact *e, int64_t j) {
+    const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
+    return e->kernels->paired ? j - within + 2 * (within % lanes) + within / lanes : j;
+}
+
+/* What an account has in digits, of so many columns, the first of which is this one of a row, or of
+ * one channel, joins the state. */
+static void publish(const exact *e, bn_account *a, int64_t first, int64_t columns) {
+    const int64_t channels = e->problem->channel.size, row = a->one_channel ? 1 : a->columns;
+    const int64_t all =
+        e->kernels->paired && columns > 1 ? round_up(columns, 2 * e->kernels->lanes) : columns;
+    int64_t channel[PANEL]; /* of a column; -1: of none */
+    for (int64_t j = 0; j < all; j++) {
+        const int64_t own = a->one_channel ? j : column_of(e, j);
+        channel[j] = own >= columns   ? -1
+                     : a->one_channel ? first
+                                      : (first + own) / e->run_length % channels;
+    }
+    carry(e, a);
+    for (int k = 0; k <= e->digits + BN_FLAGS; k++)
+        for (int s = 0; s < BN_SUMS && (a->touched >> k & 1); s++) {
+            const int64_t *digit = a->digit + (k * BN_SUMS + s) * row;
+            int64_t *to = e->state + (k * BN_SUMS + s) * channels;
+            for (int64_t j = 0; j < all; j++)
+                if (channel[j] >= 0)
+                    join(e, k >= e->digits, to + channel[j], digit[j]);
+        }
+    a->touched = 0;
+}
+
+/* ---- by rows ------------------------------------------------------------------ */
+
+/* A strip of so many rows from a position on; a row has positions_per_row of them. */
+static void sum_strip(const exact *e, exact_scratch *s, int64_t first, int64_t x, int64_t cols,
+                      int64_t position, int64_t rows) {
+    const int64_t m = e->positions_per_row, together = e->evenly ? rows : 1;
+    bn_coefs coefs = e->coefs;
+    coefs.column = (const char *)coefs.column + (first + x) * e->number_bytes;
+    for (int64_t i = 0; i < rows; i += together) {
+        int64_t offset[BN_OPERANDS];
+        offset_of(e, 0, position + i * m, offset);
+        const bn_block b = block_at(e, offset, (first + x) * e->element_bytes, cols, together, m);
+        if (e->evenly && cols == BN_STRIP && add_block(e, s, x, &b, &coefs))
+            return;
+        compute_terms(e, s, &b, &coefs, i * BN_STRIP, BN_STRIP);
+    }
+    add_terms(e, s, x, cols, rows);
+}
+
+/* So many rows of a panel. */
+static void sum_panel(const exact *e, exact_scratch *s, int64_t first, int64_t columns,
+                      int64_t position, int64_t rows) {
+    const int64_t most = numbers_of(e) / BN_STRIP;
+    for (int64_t row = 0, here; row < rows; row += here) {
+        here = at_most(most, rows - row);
+        for (int64_t x = 0; x < columns; x += BN_STRIP)
+            sum_strip(e, s, first, x, at_most(BN_STRIP, columns - x),
+                      position + row * e->positions_per_row, here);
+    }
+}
+
+static void task_by_rows(const exact *e, exact_scratch *s, int64_t index) {
+    const int64_t m = e->positions_per_row, whole = e->positions / m;
+    const int64_t first = index % e->panels * PANEL, from = index / e->panels * e->rows_per_task;
+    const int64_t columns = at_most(PANEL, e->columns - first);
+    const int64_t rows = at_most(e->rows_per_task, whole - from);
+    sum_panel(e, s, first, columns, from * m, rows);
+    if (from + rows == whole) { /* positions that make no row */
+        const int64_t left = e->positions % m * (e->columns / m) - first;
+        sum_panel(e, s, first, at_most(columns, left), whole * m, 1);
+    }
+    e->kernels->settle(&s->account, round_up(columns, BN_STRIP));
+    publish(e, &s->account, first, columns);
+}
+
+/* ---- by runs ------------------------------------------------------------------- */
+
+/* Where an element of a channel lies. */
+static void element_offset(const exact *e, int64_t channel, int64_t element,
+                           int64_t offset[BN_OPERANDS]) {
+    const bn_problem *p = e->problem;
+    offset_of(e, channel, element / e->run_length, offset);
+    add_offset(p->inner, p->n_inner, element % e->run_length, offset);
+}
+
+/* As many elements of a channel, from one on, as are a segment, or segments of one length and a
+ * fixed distance apart: so many at most. Meanwhile those behind are fetched, or, if these are the
+ * task's last, those of the next channel from `first` on. */
+static bn_block segments_at(const exact *e, int64_t channel, int64_t first, int64_t element,
+                            int64_t to, int64_t most) {
+    const bn_problem *p = e->problem;
+    const int64_t length = p->n_inner ? p->inner[p->n_inner - 1].size : 1;
+    const int64_t x = element % e->run_length;
+    int64_t rows = 1, cols = at_most(length - x % length, most);
+    int64_t offset[BN_OPERANDS], next[BN_OPERANDS];
+    if (length == e->run_length && x == 0 && e->evenly && length <= most)
+        rows = most / length;
+    element_offset(e, channel, element, offset);
+    bn_block b = block_at(e, offset, 0, cols, rows, 1);
+    const int64_t behind = element + rows * cols;
+    const bool more = channel + 1 < e->channels.channels;
+    element_offset(e, channel + (behind >= to && more), behind < to ? behind : first, next);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.step[o] = next[o] - offset[o];
+    return b;
+}
+
+static void sum_channel(const exact *e, exact_scratch *s, int64_t channel, int64_t from,
+                        int64_t to) {
+    enum { AT_ONCE = 128 }; /* elements: fewer wait for others (measured) */
+    const int64_t room = numbers_of(e);
+    const bn_coefs coefs = {e->channels.coefs + channel * e->number_bytes, e->channels.channels, 1,
+                            ONE_FOR_ALL};
+    for (int64_t element = from; element < to;) {
+        int64_t have = 0;
+        while (have < room && element < to) {
+            const bn_block b =
+                segments_at(e, channel, from, element, to, at_most(room - have, to - element));
+            const int64_t n = b.rows * b.cols;
+            element += n;
+            if (have == 0 && n >= AT_ONCE && add_block(e, s, 0, &b, &coefs))
+                continue;
+            compute_terms(e, s, &b, &coefs, have, b.cols);
+            have += n;
+        }
+        if (have == 0)
+            break;
+        const int64_t whole = round_up(have, BN_STRIP);
+        for (int k = 0; k < BN_SUMS; k++)
+            memset(s->terms + (k * (room + BN_STRIP) + have) * e->number_bytes, 0,
+                   (size_t)((whole - have) * e->number_bytes));
+        add_terms(e, s, 0, BN_STRIP, whole / BN_STRIP);
+    }
+    e->kernels->settle(&s->account, BN_STRIP);
+    publish(e, &s->account, channel, 1);
+}
+
+static void task_by_runs(const exact *e, exact_scratch *s, int64_t index) {
+    const int64_t all = e->positions * e->run_length;
+    const int64_t channel = index / e->tasks_per_channel * e->channels_per_task;
+    const int64_t from = index % e->tasks_per_channel * e->elements_per_task;
+    const int64_t to = at_most(from + e->elements_per_task, all);
+    for (int64_t c = 0; c < e->channels_per_task && channel + c < e->channels.channels; c++)
+        sum_channel(e, s, channel + c, from, to);
+}
+
+/* ---- the plan ------------------------------------------------------------------- */
+
+/* Are all elements of so many positions without a gap, in every operand that is read? */
+static bool is_dense(const exact *e, bool among_positions) {
+    const bn_problem *p = e->problem;
+    const int64_t run = e->run_length * e->element_bytes;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        if (!(e->needs->reads >> o & 1))
+            continue;
+        if (p->n_inner > 1 || (p->n_inner && p->inner[0].stride[o] != e->element_bytes) ||
+            (p->channel.size > 1 && p->channel.stride[o] != run))
+            return false;
+        if (among_positions && p->n_outer && p->outer[0].stride[o] != p->channel.size * run)
+            return false;
+    }
+    return true;
+}
+
+static void plan_rows(exact *e, int threads) {
+    const int64_t own = e->channels.channels * e->run_length;
+    if (e->evenly && own < ROW && is_dense(e, true))
+        e->positions_per_row = at_most(ceil_div(ROW, own), e->positions);
+    e->columns = own * e->positions_per_row;
+    e->panels = ceil_div(e->columns, PANEL);
+    const int64_t rows = e->positions / e->positions_per_row;
+    const int64_t tasks = ceil_div(TASKS_PER_THREAD * threads, e->panels);
+    e->rows_per_task = at_most(at_least(ceil_div(rows, tasks), FEWEST_ROWS), MOST_ROWS);
+    e->tasks = e->panels * ceil_div(rows, e->rows_per_task);
+}
+
+static void plan_runs(exact *e, int threads) {
+    const int64_t own = e->positions * e->run_length, channels = e->channels.channels;
+    const int64_t each =
+        at_most(at_least(ceil_div(own * channels, TASKS_PER_THREAD * threads), FEWEST_ELEMENTS),
+                MOST_ELEMENTS);
+    e->channels_per_task = at_least(each / own, 1);
+    e->tasks_per_channel = ceil_div(own, each);
+    e->elements_per_task =
+        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->run_length), MOST_ELEMENTS);
+    e->tasks_per_channel = ceil_div(own, e->elements_per_task);
+    e->tasks = ceil_div(channels, e->channels_per_task) * e->tasks_per_channel;
+}
+
+static exact exact_of(const bn_problem *p, const bn_operation *operation, int64_t *state,
+                      int threads) {
+    exact e = {
+        .problem = p,
+        .operation = operation,
+        .needs = &formula_table[operation->formulas[SUM]],
+        .kernels = &bn_kernels_current()->dtype[p->dtype],
+        .channels = {.problem = p, .channels = p->channel.size},
+        .state = state,
+        .digits = bn_digits(p->dtype),
+        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
+        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
+        .positions = count_of(p->outer, p->n_outer),
+        .run_length = count_of(p->inner, p->n_inner),
+        .evenly = p->n_outer <= 1,
+        .flag_tells = fp_tells_inexact(),
+        .alone = threads == 1,
+        .positions_per_row = 1,
+        .tasks_per_channel = 1,
+    };
+    e.by_runs = e.run_length >= SHORT_RUN || !is_dense(&e, false);
+    if (e.by_runs)
+        plan_runs(&e, threads);
+    else
+        plan_rows(&e, threads);
+    return e;
+}
+
+/* ---- memory, and the call --------------------------------------------------------- */
+
+static size_t lay_out_exact(exact *e, char *memory) {
+    size_t used = 0;
+    const int64_t n = e->channels.channels, planes = bn_coef_planes(e->operation->formulas[SUM]);
+    e->channels.coefs = lay_out(memory, &used, planes * n, e->number_bytes);
+    for (int i = 0; i < e->operation->values; i++)
+        e->channels.value[i] = lay_out(memory, &used, n, sizeof(double));
+    e->expanded = lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->number_bytes);
+    return used;
+}
+
+static size_t lay_out_exact_scratch(const exact *e, exact_scratch *s, char *memory) {
+    size_t used = 0;
+    const int64_t columns = e->by_runs ? BN_STRIP : PANEL;
+    lay_out(memory, &used, 1, sizeof *s);
+    s->account =
+        (bn_account){.columns = columns, .one_channel = e->by_runs, .flag_tells = e->flag_tells};
+    s->account.plane = lay_out(memory, &used, PARTS_OF_NUMBERS * BN_SUMS * columns, sizeof(double));
+    s->account.digit = lay_out(
+        memory, &used, (e->digits + 1) * BN_SUMS * (e->by_runs ? 1 : columns), sizeof(int64_t));
+    s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
+    return used;
+}
+
+static void start_thread(void *exact_, void *scratch) {
+    exact_scratch *s = scratch;
+    lay_out_exact_scratch(exact_, s, scratch);
+    memset(s->account.plane, 0,
+           (size_t)(PARTS_OF_NUMBERS * BN_SUMS * s->account.columns) * sizeof(double));
+}
+
+static void task(void *exact_, void *scratch, int pass, int64_t tile, int64_t index) {
+    const exact *e = exact_;
+    (void)pass, (void)tile;
+    if (e->by_runs)
+        task_by_runs(e, scratch, index);
+    else
+        task_by_rows(e, scratch, index);
+}
+
+static void nothing_more(void *exact_, void *scratch, int64_t tile, int64_t part) {
+    (void)exact_, (void)scratch, (void)tile, (void)part;
+}
+
+/* Coefficients by columns of a row. */
+static void expand(exact *e) {
+    const int64_t n = e->channels.channels, stride = round_up(e->columns, BN_STRIP);
+    e->coefs = (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
+    for (int i = 0; !e->by_runs && e->needs->takes >> i; i++)
+        if (e->needs->takes >> i & 1)
+            e->kernels->expand(e->channels.coefs + i * n * e->number_bytes, n, e->run_length,
+                               e->columns, e->expanded + i * stride * e->number_bytes);
+}
+
+static bn_status execute_on(exact *e, int threads) {
+    exact_scratch counted;
+    const bn_schedule schedule = {
+        .tiles = 1,
+        .tasks = e->tasks,
+        .parts = 1,
+        .first = true,
+        .task = task,
+        .finish = nothing_more,
+        .start = start_thread,
+        .work = e,
+        .scratch_bytes = lay_out_exact_scratch(e, &counted, NULL),
+    };
+    const size_t own = lay_out_exact(e, NULL);
+    size_t all = own;
+    lay_out(NULL, &all, 1, bn_schedule_bytes(&schedule, threads));
+    char *given, *memory = line_aligned(all, &given);
+    if (!memory)
+        return BN_NO_MEMORY;
+    lay_out_exact(e, memory);
+    e->operation->prepare[SUM](&e->channels);
+    expand(e);
+    bn_schedule_execute(&schedule, threads, memory + own);
+    free(given);
+    return BN_OK;
+}
+
+bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
+                            bn_kind_of_state kind, int64_t *state) {
+    const int64_t count = count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner);
+    const uint64_t mode = fp_mode_enter();
+    bn_status status = BN_OK;
+    if (count > 0 && p->channel.size > 0) {
+        const int threads = bn_enter(p->num_threads, count * p->channel.size);
+        exact e = exact_of(p, operation, state, threads);
+        status = execute_on(&e, threads);
+        bn_leave(threads);
+    }
+    if (status == BN_OK) {
+        bn_make_canonical(state, bn_digits(p->dtype), p->channel.size);
+        bn_sign_state(state, p, kind, count);
+    }
+    fp_mode_leave(mode);
+    return status;
+}

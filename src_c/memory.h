@@ -1,0 +1,30 @@
+/* memory.h: a call's memory, which is one allocation: what needs room says so twice, first to count
+ * the bytes, then to get its address. */
+#ifndef BN_MEMORY_H
+#define BN_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "sizes.h"
+
+/* Room for `count` things of so many bytes, from the next cache line of `memory` on; if that is
+ * NULL, the bytes used are only counted. */
+static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
+    const size_t at = *used, lines = LINE_BYTES - 1;
+    size_t all;
+    if (__builtin_mul_overflow((size_t)count, (size_t)bytes, &all) ||
+        __builtin_add_overflow(all, lines, &all) ||
+        __builtin_add_overflow(at, all & ~lines, used) || *used > PTRDIFF_MAX)
+        *used = PTRDIFF_MAX; /* malloc refuses that much */
+    return memory ? memory + at : NULL;
+}
+
+/* malloc, from a cache line on; *given is what to free. */
+static inline char *line_aligned(size_t bytes, char **given) {
+    *given = malloc(bytes + LINE_BYTES);
+    return *given ? on_line(*given) : NULL;
+}
+
+#endif

@@ -1,0 +1,155 @@
+/* state.c: what is done with a state as a whole. See state.h. */
+#include "state.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "channel.h"
+
+static const int64_t DIGIT_MASK = ((int64_t)1 << BN_DIGIT_BITS) - 1;
+
+/* ---- canonical ----------------------------------------------------------- */
+
+static int64_t one_of_each(int64_t flags) {
+    const int64_t field = BN_INF_FLAG - 1;
+    return (flags & field ? BN_NAN_FLAG : 0) | (flags >> 20 & field ? BN_INF_FLAG : 0) |
+           (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
+}
+
+void bn_make_canonical(int64_t *state, int digits, int64_t channels) {
+    const int64_t n = BN_SUMS * channels;
+    for (int k = 0; k + 1 < digits; k++)
+        for (int64_t i = 0; i < n; i++) {
+            state[(k + 1) * n + i] += state[k * n + i] >> BN_DIGIT_BITS;
+            state[k * n + i] &= DIGIT_MASK;
+        }
+    int64_t *flags = bn_state_row(state, channels, digits + BN_FLAGS);
+    for (int64_t i = 0; i < n; i++)
+        flags[i] = one_of_each(flags[i]);
+    int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
+    for (int64_t c = 0; c < channels; c++)
+        parts[c] = parts[c] != 0;
+}
+
+/* ---- count and stamp ------------------------------------------------------- */
+
+/* Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014. */
+static uint64_t mixed(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Changes whenever a state means something else. */
+enum { FORMAT = 1 };
+
+/* Odd, so that no count but 0 times it is 0. */
+static uint64_t hash_of(double mean, bn_dtype dtype, bn_kind_of_state kind) {
+    const double canonical = isnan(mean) ? (double)NAN : mean + 0.0; /* one 0, one NaN */
+    uint64_t bits;
+    memcpy(&bits, &canonical, sizeof bits);
+    const uint64_t what = (uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)dtype;
+    return mixed(bits ^ mixed(what)) | 1;
+}
+
+/* As far as terms depend on it: of gradients' sums its low part is taken into account later. */
+static double mean_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
+    double mean = 0;
+    if (p->vector[BN_MEAN].data)
+        vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
+    return kind == BN_OF_MOMENTS && bn_digits(p->dtype) == f32_DIGITS ? (double)(float)mean : mean;
+}
+
+void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
+    const int digits = bn_digits(p->dtype);
+    const int64_t channels = p->channel.size;
+    int64_t *counts = bn_state_row(state, channels, digits + BN_COUNT_AND_STAMP);
+    int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
+    for (int64_t c = 0; c < channels; c++) {
+        counts[c] = count;
+        counts[channels + c] =
+            (int64_t)((uint64_t)count * hash_of(mean_of(p, kind, c), p->dtype, kind));
+        parts[c] = 1;
+    }
+}
+
+int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
+    const int64_t channels = p->channel.size;
+    const int64_t *counts = state + (bn_digits(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    for (int64_t c = 0; c < channels; c++)
+        if ((uint64_t)counts[c] * hash_of(mean_of(p, kind, c), p->dtype, kind) !=
+            (uint64_t)counts[channels + c])
+            return c;
+    return -1;
+}
+
+/* ---- rounding ---------------------------------------------------------------- */
+
+/* The magnitude of canonical digits; returns whether they are negative. */
+static bool magnitude_of(int64_t *digit, int digits) {
+    if (digit[digits - 1] >= 0)
+        return false;
+    int64_t borrow = 0;
+    for (int k = 0; k < digits; k++) {
+        const int64_t d = -digit[k] - borrow;
+        const bool last = k == digits - 1;
+        digit[k] = last ? d : d & DIGIT_MASK;
+        borrow = last ? 0 : -(d >> BN_DIGIT_BITS);
+    }
+    return true;
+}
+
+/* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
+ * 64 bits, of which the last says whether anything is behind them, have 11 more than a double's: a
+ * second rounding of those is that of the whole. A subnormal result has fewer bits than 53, and is
+ * exact: no term is finer. */
+static double rounded(const int64_t *digit, int digits, int lowest) {
+    int top = digits - 1;
+    while (top > 0 && digit[top] == 0)
+        top--;
+    uint64_t leading = (uint64_t)digit[top];
+    if (leading == 0)
+        return 0;
+    int have = 64 - __builtin_clzll(leading), k = top - 1, exponent = lowest + BN_DIGIT_BITS * top;
+    bool more = false;
+    for (; k >= 0 && have < 64; k--) {
+        const int taken = (int)(64 - have < BN_DIGIT_BITS ? 64 - have : BN_DIGIT_BITS);
+        const int left = BN_DIGIT_BITS - taken;
+        leading = leading << taken | (uint64_t)digit[k] >> left;
+        more |= digit[k] & (((int64_t)1 << left) - 1);
+        have += taken;
+        exponent -= taken;
+    }
+    for (; k >= 0; k--)
+        more |= digit[k] != 0;
+    const int drop = have > 53 ? have - 53 : 0;
+    const uint64_t kept = leading >> drop, rest = leading & (((uint64_t)1 << drop) - 1);
+    const uint64_t half = drop ? (uint64_t)1 << (drop - 1) : 0;
+    const bool up = drop && (rest > half || (rest == half && (more || (kept & 1))));
+    return ldexp((double)(kept + up), exponent + drop);
+}
+
+void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
+    const int64_t n = BN_SUMS * channels;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t digit[f64_DIGITS];
+        for (int k = 0; k < digits; k++)
+            digit[k] = state[k * n + i];
+        for (int k = 0; k + 1 < digits; k++) {
+            digit[k + 1] += digit[k] >> BN_DIGIT_BITS;
+            digit[k] &= DIGIT_MASK;
+        }
+        const int64_t flags = one_of_each(state[(digits + BN_FLAGS) * n + i]);
+        const bool inf = flags & BN_INF_FLAG, negative_inf = flags & BN_NEGATIVE_INF_FLAG;
+        if ((flags & BN_NAN_FLAG) || (inf && negative_inf))
+            sums[i] = fabs((double)NAN);
+        else if (inf || negative_inf)
+            sums[i] = inf ? (double)INFINITY : -(double)INFINITY;
+        else {
+            const bool negative = magnitude_of(digit, digits);
+            const double sum = rounded(digit, digits, bn_lowest(digits));
+            sums[i] = negative ? -sum : sum;
+        }
+    }
+}

@@ -1,0 +1,70 @@
+/* state.h: an exact sum as integers that merge by +.
+ *
+ * A state is int64, (rows, BN_SUMS, channels). Its first rows are digits, the lowest first: digit k
+ * counts units of 2^(lowest + 40 k), so that they are together one integer, which is the sum. A
+ * digit may be any int64 while states are added; it is canonical if it lies in [0, 2^40), but for
+ * the highest one, which has the sign. Behind the digits:
+ *
+ *     flags            terms that no digit holds, a field of 20 bits each: NaN, Inf, -Inf. A part
+ *                      has 1 where it has any.
+ *     count, stamp     of terms; and that times a hash of what terms depend on besides the data,
+ *                      modulo 2^64: so it is told of any sum whether all parts agreed.
+ *     parts, 0         that were added; BN_MOST_PARTS at most
+ *
+ * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
+ * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^43 terms: 8 and 54 digits hold
+ * them. Parts: a canonical digit is below 2^40, so 2^23 of them fit 63 bits; a flag's field holds
+ * 2^20 - 1.
+ */
+#ifndef BN_STATE_H
+#define BN_STATE_H
+
+#include <stdint.h>
+
+#include "bn.h"
+
+enum {
+    BN_DIGIT_BITS = 40,
+    f32_DIGITS = 8,
+    f64_DIGITS = 54,
+    f32_LOWEST = -160,
+    f64_LOWEST = -1074,
+    BN_MOST_PARTS = 1 << 20,
+    /* Behind the digits. */
+    BN_FLAGS = 0,
+    BN_COUNT_AND_STAMP,
+    BN_PARTS_ADDED,
+    BN_MORE_ROWS,
+};
+#define BN_NAN_FLAG          ((int64_t)1)
+#define BN_INF_FLAG          ((int64_t)1 << 20)
+#define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
+
+/* In what is summed: the number of digits, and the exponent of the lowest one's unit. */
+static inline int bn_digits(bn_dtype dtype) {
+    return bn_dtype_table[dtype].number_bytes == sizeof(double) ? f64_DIGITS : f32_DIGITS;
+}
+static inline int bn_lowest(int digits) {
+    return digits == f64_DIGITS ? f64_LOWEST : f32_LOWEST;
+}
+static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
+    return state + row * BN_SUMS * channels;
+}
+
+/* Which two sums a state has. */
+typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
+
+/* Carry, and let each flag be 0 or 1; it is one part then. */
+void bn_make_canonical(int64_t *state, int digits, int64_t channels);
+
+/* Say of a part's digits and flags how many terms they are of, and of what. */
+void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
+
+/* Is it a sum of parts that were summed with the dtype, the mean (of the problem; absent: zeros)
+ * and for the kind? The first channel that was not, or -1. */
+int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
+
+/* Each sum, rounded to a double once. */
+void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums);
+
+#endif

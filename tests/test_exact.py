@@ -1,0 +1,357 @@
+"""Exact sums: what fractions say, whatever the values and the parts."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, arithmetic, dtype
+from exact_sums import exact_sums
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+SHAPES = [
+    ((3, 2), "NXC"),
+    ((50, 7), "NXC"),
+    ((700, 5), "NXC"),
+    ((133, 64), "NXC"),
+    ((20, 300), "NXC"),
+    ((10, 4, 3, 9), "NXC"),
+    ((6, 9, 5, 7), "NCX"),
+    ((3, 2, 33, 31), "NCX"),
+    ((9, 3, 2, 2), "NCX"),
+    ((1, 2, 5000), "NCX"),
+    ((64, 30, 3), "NCX"),
+    ((2, 6, 17), "NCX"),
+]
+KINDS = ["normal", "wide", "lognormal", "cancelling", "subnormal", "zeros", "largest", "nonfinite"]
+
+
+def values(rng, kind, shape, name):
+    """Of every kind that a sum can go wrong with."""
+    wide, smallest = (900, 1e-310) if arithmetic(name) == "float64" else (100, 1e-41)
+    x = rng.standard_normal(shape)
+    some = rng.random(shape) < 0.5
+    if kind == "wide":
+        x *= 2.0 ** rng.integers(-wide, wide, shape)
+    elif kind == "lognormal":
+        x *= np.exp(3 * rng.standard_normal(shape))
+    elif kind == "cancelling":
+        half = len(x) // 2
+        x *= 1e6
+        x[:half] = -x[half : 2 * half]
+        x.flat[0] += 1e-9
+    elif kind == "subnormal":
+        x[some] *= smallest
+    elif kind == "zeros":
+        x[some] = 0
+        x *= rng.choice([1, -1], shape)
+    elif kind == "largest":
+        x[some] = float(np.finfo(arithmetic(name)).max)
+        x *= rng.choice([1, -1], shape)
+    elif kind == "nonfinite":
+        x[rng.random(shape) < 0.01] = rng.choice([np.nan, np.inf, -np.inf])
+    with np.errstate(all="ignore"):
+        return x.astype(dtype(name))
+
+
+def by_columns(a, data_format, name):
+    """(elements, channels), in the arithmetic type."""
+    axis = FORMATS[data_format]
+    return np.moveaxis(a, axis, -1).reshape(-1, a.shape[axis]).astype(arithmetic(name))
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_are_those_of_fractions(rng, kind, name):
+    for (shape, data_format), threads in zip(SHAPES, itertools.cycle([1, 2]), strict=False):
+        src, diff_dst = values(rng, kind, shape, name), values(rng, kind, shape, name)
+        if rng.random() < 0.3:  # axes in another order in memory, of one or both
+            src = np.asfortranarray(src)
+            diff_dst = np.asfortranarray(diff_dst) if rng.random() < 0.5 else diff_dst
+        mean = rng.standard_normal(shape[FORMATS[data_format]]).astype(arithmetic(name))
+        x, dy = by_columns(src, data_format, name), by_columns(diff_dst, data_format, name)
+        options = {"data_format": data_format, "num_threads": threads, "exact": True}
+        with np.errstate(all="ignore"):
+            xc = x - mean
+            gradients, moments = exact_sums(dy, dy * xc), exact_sums(xc, xc * xc)
+        state = bn_ext.batch_norm_backward_reduce(src, diff_dst, mean, **options)
+        assert np.array_equal(bn_ext.batch_norm_sums(state), gradients, equal_nan=True)
+        state = bn_ext.batch_norm_training_reduce(src, mean=mean, **options)
+        assert np.array_equal(bn_ext.batch_norm_sums(state), moments, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_ties(name):
+    """Written down: random data has no bit far below a half. Of many rows, so that it is found by
+    every way of adding.
+    """
+    for rows in (3, 40, 400):
+        for odd, tiny, sign in itertools.product((0, 1), (-140, -130, 0), (1, -1)):
+            terms = np.zeros((rows, 70))
+            terms[0] = 1 + odd * 2.0**-23
+            terms[1] = 2.0**-53
+            terms[2] = -np.sign(tiny) * 2.0**tiny if tiny else 0
+            src = (sign * terms).astype(name)
+            found = bn_ext.batch_norm_sums(bn_ext.batch_norm_training_reduce(src, exact=True))
+            assert np.array_equal(found[0], exact_sums(src)[0])
+            up = sign * (1 + odd * 2.0**-23 + 2.0**-52)
+            assert (found[0] == up).all() == (tiny != 0)
+
+
+def merged(rng, states):
+    """Added in any order, some made canonical in between."""
+    states = list(states)
+    while len(states) > 1:
+        a, b = (states.pop(int(rng.integers(len(states)))) for _ in "ab")
+        total = a + b
+        states.append(bn_ext.batch_norm_canonical(total) if rng.random() < 0.5 else total)
+    return states[0]
+
+
+def dealt(rng, samples):
+    """Samples in any order, in parts of any size, empty ones too."""
+    cuts = np.sort(rng.integers(0, samples + 1, int(rng.integers(0, 5))))
+    return np.split(rng.permutation(samples), cuts)
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+@pytest.mark.parametrize("kind", ["normal", "wide", "nonfinite"])
+def test_any_parts_give_the_same_bits(rng, kind, name):
+    """The gradient of the whole in one call; of parts, of any samples, merged as it comes; channels
+    first and last.
+    """
+    samples, channels = 23, 5
+    p = Problem(rng, (samples, 6, channels), "NXC", name)
+    p.src, p.diff_dst = (values(rng, kind, p.src.shape, name) for _ in "ab")
+    whole = p.run(bn_ext.batch_norm_backward, exact=True)
+    for data_format in ["NXC", "NCX", "NXC"]:
+        move = (
+            (lambda a: np.ascontiguousarray(a.swapaxes(1, 2))) if data_format == "NCX" else np.copy
+        )
+        parts = [(part, move(p.src[part]), move(p.diff_dst[part])) for part in dealt(rng, samples)]
+        state = merged(
+            rng,
+            (
+                bn_ext.batch_norm_backward_reduce(
+                    x, dy, p.mean, data_format=data_format, exact=True
+                )
+                for _, x, dy in parts
+            ),
+        )
+        assert bn_ext.batch_norm_count(state) == samples * 6
+        diff_src = np.empty_like(p.src)
+        for part, x, dy in parts:
+            own = bn_ext.batch_norm_backward_apply(
+                x, dy, *p.vectors(), state, epsilon=EPSILON, data_format=data_format
+            )
+            diff_src[part] = own.diff_src.swapaxes(1, 2) if data_format == "NCX" else own.diff_src
+            assert all_bits(own[1:]) == all_bits(whole[1:])
+        assert diff_src.tobytes() == whole.diff_src.tobytes()
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_one_call_has_the_options_of_the_other(rng, data_format, name):
+    """Gates, frozen statistics, outputs: as with sums that are rounded, but for those."""
+    p = Family(rng, (8, 3, 5), data_format, name)
+    options = {"data_format": data_format, "epsilon": EPSILON}
+    inference = bn_ext.batch_norm_inference
+    dst = inference(p.src, p.mean, p.variance, p.gamma, p.beta, relu=True, **options)
+    for gate in (
+        {},
+        {"relu": True, "beta": p.beta},
+        {"relu": True, "dst": dst, "diff_src_1": True},
+    ):
+        for flags in ({}, {"is_training": False}, {"param_grads": False}):
+            plain = p.run(bn_ext.batch_norm_backward, **gate, **flags, **options)
+            exact = p.run(bn_ext.batch_norm_backward, exact=True, **gate, **flags, **options)
+            assert type(exact) is type(plain)
+            for a, b in zip(exact, plain, strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
+                    assert a.dtype == b.dtype
+                    np.testing.assert_allclose(
+                        a.astype(float), b.astype(float), rtol=0.02, atol=0.02
+                    )
+    out = tuple(p.outs())
+    given = p.run(bn_ext.batch_norm_backward, exact=True, out=out, **options)
+    assert all(a is b for a, b in zip(given, out, strict=True))
+    assert all_bits(given) == all_bits(p.run(bn_ext.batch_norm_backward, exact=True, **options))
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_mean_finer_than_the_data(rng, name):
+    """Its low part is taken into account: the gradient is that about the mean itself."""
+    p = Problem(rng, (4000, 3), "NXC", name, "float64", ratio=1000.0)
+    p.mean = p.mean + 1e-6
+    found = p.run(bn_ext.batch_norm_backward, exact=True)
+    plain = p.run(bn_ext.batch_norm_backward)
+    np.testing.assert_allclose(found.diff_gamma, plain.diff_gamma, rtol=1e-4)
+    rounded = Problem(rng, (1, 3), "NXC", name).mean
+    rounded[:] = p.mean
+    other = bn_ext.batch_norm_sums(
+        bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
+    )
+    same = bn_ext.batch_norm_sums(
+        bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean.astype(np.float32), exact=True)
+    )
+    assert np.array_equal(other, same)
+
+
+# ---- the forward pass ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+@pytest.mark.parametrize("ratio", [0, 1000])
+def test_statistics_of_any_parts(rng, name, ratio):
+    samples = 31
+    p = Family(rng, (samples, 4, 6), "NXC", name, ratio=ratio if name == "float64" else ratio / 10)
+    vectors = (p.gamma, p.beta)
+    whole = bn_ext.batch_norm_training(p.src, *vectors, epsilon=EPSILON, exact=True)
+    reduce = bn_ext.batch_norm_training_reduce
+    for _ in range(3):
+        parts = [p.src[part] for part in dealt(rng, samples)]
+        first = merged(rng, (reduce(x, exact=True) for x in parts))
+        mean = bn_ext.batch_norm_training_stats(first).stats[0]
+        second = merged(rng, (reduce(x, exact=True, mean=mean) for x in parts))
+        stats, count = bn_ext.batch_norm_training_stats(second, mean)
+        assert count == samples * 4
+        for x in parts:
+            own = bn_ext.batch_norm_training_apply(x, stats, count, *vectors, epsilon=EPSILON)
+            assert all_bits(own[1:]) == all_bits(whole[1:])
+    x = by_columns(p.src, "NXC", name).astype(np.longdouble)
+    np.testing.assert_allclose(stats[0], x.mean(axis=0).astype(float), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(stats[1], ((x - x.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-6)
+    first_channels = bn_ext.batch_norm_training(
+        np.ascontiguousarray(p.src.swapaxes(1, 2)), *vectors, epsilon=EPSILON, exact=True,
+        data_format="NCX",
+    )  # fmt: skip
+    assert all_bits(first_channels[1:]) == all_bits(whole[1:])
+    assert np.array_equal(first_channels.dst.swapaxes(1, 2), whole.dst)
+
+
+def test_one_call_keeps_running_statistics(rng):
+    p = Family(rng, (8, 3, 5), "NXC")
+    running = p.running_mean, p.running_variance
+    expected = [a.copy() for a in running]
+    options = {"exponential_avg_factor": 0.3, "correction": 1, "epsilon": EPSILON}
+    bn_ext.batch_norm_training(
+        p.src, exact=True, running_mean=running[0], running_variance=running[1], **options
+    )
+    bn_ext.batch_norm_training(
+        p.src, running_mean=expected[0], running_variance=expected[1], **options
+    )
+    np.testing.assert_allclose(running, expected, rtol=1e-6)
+
+
+def test_an_empty_problem():
+    src = np.zeros((0, 3), np.float32)
+    vector = np.ones(3, np.float32)
+    assert not bn_ext.batch_norm_training_reduce(src, exact=True).any()
+    dst, mean, _ = bn_ext.batch_norm_training(src, epsilon=1e-5, exact=True)
+    assert dst.shape == (0, 3)
+    assert np.isnan(mean).all()
+    found = bn_ext.batch_norm_backward(src, src, vector, vector, epsilon=1e-5, exact=True)
+    assert not found.diff_gamma.any()
+    none = np.zeros((3, 0), np.float32)
+    assert bn_ext.batch_norm_backward(
+        none, none, vector[:0], vector[:0], epsilon=1e-5, exact=True
+    ).diff_src.shape == (3, 0)
+
+
+# ---- what is refused ------------------------------------------------------------
+
+
+def test_states_that_do_not_go_together(rng):
+    """Wherever they were merged."""
+    p = Problem(rng, (40, 3), "NXC")
+    reduce = bn_ext.batch_norm_backward_reduce
+    state = reduce(p.src, p.diff_dst, p.mean, exact=True)
+    other = p.mean.copy()
+    other[1] = np.nextafter(other[1], 9)
+    wrong = [
+        reduce(p.src, p.diff_dst, other, exact=True),
+        reduce(p.src.astype(np.float16), p.diff_dst.astype(np.float16), p.mean, exact=True),
+        bn_ext.batch_norm_training_reduce(p.src, mean=p.mean, exact=True),
+    ]
+    for one in wrong:
+        for total in (one, one + state, state + one + state):
+            with pytest.raises(ValueError, match="sums: expected a state of parts that were all"):
+                bn_ext.batch_norm_backward_apply(
+                    p.src, p.diff_dst, *p.vectors(), total, epsilon=EPSILON
+                )
+    with pytest.raises(ValueError, match="state: expected a sum of parts that were all"):
+        bn_ext.batch_norm_training_stats(wrong[2], other)
+    with pytest.raises(ValueError, match="state: expected a sum of parts that were all"):
+        bn_ext.batch_norm_training_stats(state, p.mean)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"count": 40}, ValueError, "count: expected None with a state, which has counted, got 40"),
+        (
+            {"sums": np.zeros((57, 2, 3), np.int64)},
+            ValueError,
+            r"sums: expected shape \(11, 2, 3\)",
+        ),
+        (
+            {"sums": np.zeros((11, 2, 4), np.int64)},
+            ValueError,
+            r"sums: expected shape \(11, 2, 3\)",
+        ),
+        ({"sums": np.zeros((2, 3), np.int64)}, TypeError, "count: expected an integer, got None"),
+        ({"sums": np.zeros((2, 3), np.int64), "count": 40}, TypeError, "sums: expected float64"),
+        ({"sums": np.zeros((11, 2, 3), np.int64)}, ValueError, "at least 40 elements per channel"),
+        ({"sums": np.zeros((2, 3))}, TypeError, "count: expected an integer, got None"),
+        ({"sums": np.full((11, 2, 3), -1)}, ValueError, "sums: expected"),
+        ({"sums": np.zeros((11, 2, 3), np.int32)}, TypeError, "count: expected an integer"),
+    ],
+)
+def test_what_apply_refuses(rng, change, error, message):
+    p = Problem(rng, (40, 3), "NXC")
+    state = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
+    out = tuple(p.outs())
+    before = all_bits(out)
+    arguments = {"sums": state, "epsilon": EPSILON, "out": out, **change}
+    with pytest.raises(error, match=message):
+        bn_ext.batch_norm_backward_apply(p.src, p.diff_dst, *p.vectors(), **arguments)
+    assert all_bits(out) == before
+
+
+def test_other_arguments_are_refused(rng):
+    p = Problem(rng, (40, 3), "NXC")
+    with pytest.raises(TypeError, match="exact: expected True or False"):
+        bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact="yes")
+    with pytest.raises(TypeError, match="exact: expected True or False"):
+        p.run(bn_ext.batch_norm_backward, exact=2)
+    with pytest.raises(ValueError, match="mean: expected with exact=True alone"):
+        bn_ext.batch_norm_training_reduce(p.src, mean=p.mean)
+    with pytest.raises(ValueError, match=r"mean: expected shape \(3,\)"):
+        bn_ext.batch_norm_training_reduce(p.src, mean=p.mean[:2], exact=True)
+    state = bn_ext.batch_norm_training_reduce(p.src, exact=True)
+    with pytest.raises(TypeError, match="count"):
+        bn_ext.batch_norm_training_apply(p.src, state, None, epsilon=EPSILON)
+    huge = np.broadcast_to(np.zeros((1, 1), np.float32), (2**43, 1))
+    with pytest.raises(ValueError, match=r"src: expected less than 2\*\*43 elements"):
+        bn_ext.batch_norm_training_reduce(huge, exact=True)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_views_are_walked_where_they_lie(rng, data_format):
+    """Gaps, steps back, axes of stride 0: the sums are those of a copy."""
+    whole = rng.standard_normal((13, 9, 11, 10)).astype(np.float32)
+    for view in (
+        whole[:, 1:7, ::2, 3:9],
+        whole[::-1, :, 2:9],
+        whole.transpose(2, 0, 3, 1)[:, 1:],
+        np.broadcast_to(whole[:, :1], whole.shape),
+        whole[..., :3],
+    ):
+        mean = rng.standard_normal(view.shape[FORMATS[data_format]]).astype(np.float32)
+        options = {"data_format": data_format, "exact": True}
+        lying = bn_ext.batch_norm_backward_reduce(view, view, mean, **options)
+        copied = bn_ext.batch_norm_backward_reduce(view.copy(), view.copy(), mean, **options)
+        assert np.array_equal(lying, copied)

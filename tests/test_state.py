@@ -1,0 +1,146 @@
+"""States: integers, and the doubles they round to."""
+
+import functools
+import operator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from exact_sums import FORMATS, rounded, state_of
+
+import bn_ext
+
+pytestmark = pytest.mark.quick
+
+
+def sums_of(integers, rows, rng=None):
+    return bn_ext.batch_norm_sums(state_of(integers, rows, rng))[:, 0]
+
+
+def value(integer, rows):
+    return rounded(Fraction(integer) * Fraction(2) ** FORMATS[rows][1])
+
+
+@pytest.mark.parametrize("rows", FORMATS)
+def test_integers_of_every_size(rng, rows):
+    """Rounded as fractions are, whatever the digits they come in."""
+    digits, _ = FORMATS[rows]
+    for _ in range(600):
+        bits = int(rng.integers(1, 40 * digits - 8))
+        integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
+        integers = [i * int(sign) for i, sign in zip(integers, rng.choice([1, -1], 2), strict=True)]
+        expected = [value(i, rows) for i in integers]
+        assert sums_of(integers, rows).tolist() == expected
+        assert sums_of(integers, rows, rng).tolist() == expected
+
+
+@pytest.mark.parametrize("rows", FORMATS)
+def test_ties(rows):
+    """A half is rounded to even, unless anything at all lies beside it: random data has no such
+    bits.
+    """
+    digits, _ = FORMATS[rows]
+    for top in range(54, 40 * digits - 9, 7):
+        for odd in (0, 1):
+            kept = (1 << 52 | odd) << (top - 52)
+            half = 1 << (top - 53)
+            for beside in (0, 1, -1, half >> 1, -(half >> 1)):
+                for sign in (1, -1):
+                    integer = sign * (kept + half + beside)
+                    expected = value(integer, rows)
+                    assert sums_of([integer, -integer], rows).tolist() == [expected, -expected]
+
+
+@pytest.mark.parametrize("rows", FORMATS)
+def test_nothing_is_plus_zero(rows):
+    assert not np.signbit(sums_of([0, 0], rows)).any()
+
+
+def test_the_ends_of_float64():
+    largest = (2**53 - 1) * 2 ** (971 + 1074)
+    half = 2 ** (970 + 1074)
+    assert sums_of([largest, -largest], 57).tolist() == [np.finfo(float).max, -np.finfo(float).max]
+    assert sums_of([largest + half - 1, -largest - half], 57).tolist() == [
+        np.finfo(float).max,
+        -np.inf,
+    ]
+    assert sums_of([1, -(2**52 - 1)], 57).tolist() == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
+
+
+@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("flags", range(8))
+def test_flags(rows, flags):
+    """NaN wins, and both infinities make one; as many parts may have flags as may be added."""
+    state = state_of([7, -7], rows)
+    many = 2**20 - 1
+    state[-3, 0] = sum(many << 20 * i for i in range(3) if flags >> i & 1)
+    expected = {0: state_of([7, 0], rows), 2: np.inf, 4: -np.inf}.get(flags, np.nan)
+    if flags == 0:
+        expected = value(7, rows)
+    found = bn_ext.batch_norm_sums(state)
+    assert np.array_equal(found[:, 0], [expected, value(-7, rows)], equal_nan=True)
+    canonical = bn_ext.batch_norm_canonical(state)
+    assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
+
+
+@pytest.mark.parametrize("rows", FORMATS)
+def test_canonical_digits(rng, rows):
+    """The same integer, the same digits; the caller's array is left alone."""
+    for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
+        loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
+        before = loose.copy()
+        assert np.array_equal(bn_ext.batch_norm_canonical(loose), own)
+        assert np.array_equal(loose, before)
+
+
+def test_parts_are_counted():
+    part = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
+    most = functools.reduce(operator.add, [part] * 4) * 2**18
+    assert bn_ext.batch_norm_count(most) == 3 * 2**20
+    assert bn_ext.batch_norm_sums(most).tolist() == [[3 * 2**20] * 2] * 2
+    with pytest.raises(ValueError, match=r"state.*2\*\*20 states, got one of 1048577"):
+        bn_ext.batch_norm_sums(most + part)
+    again = bn_ext.batch_norm_canonical(most) + part
+    assert bn_ext.batch_norm_sums(again).tolist() == [[3 * 2**20 + 3] * 2] * 2
+
+
+STATE = np.zeros((11, 2, 3), np.int64)
+FUNCTIONS = [
+    bn_ext.batch_norm_sums,
+    bn_ext.batch_norm_count,
+    bn_ext.batch_norm_canonical,
+    bn_ext.batch_norm_training_stats,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        (STATE.astype(float), TypeError, "state: expected int64, got float64"),
+        (STATE[1:], ValueError, r"state: expected shape \(k, 2, C\), where k is 11 or 57, got"),
+        (STATE[:, :1], ValueError, r"state: expected shape \(k, 2, C\)"),
+        (STATE[0], ValueError, r"state: expected shape \(k, 2, C\)"),
+        (STATE - 1, ValueError, "state"),
+        (None, TypeError, "state: expected an array"),
+    ],
+)
+def test_what_is_no_state(function, state, error, message):
+    with pytest.raises(error, match=message):
+        function(state)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_any_strides(function):
+    part = bn_ext.batch_norm_training_reduce(np.ones((3, 4)), exact=True)
+    spread = np.zeros((57, 4, 8), np.int64)[:, ::2, ::2]
+    spread[...] = part
+    assert repr(function(spread)) == repr(function(part))
+
+
+def test_no_channels():
+    state = bn_ext.batch_norm_training_reduce(np.ones((3, 0)), exact=True)
+    assert state.shape == (57, 2, 0)
+    assert bn_ext.batch_norm_sums(state).shape == (2, 0)
+    assert bn_ext.batch_norm_canonical(state).shape == (57, 2, 0)
+    assert bn_ext.batch_norm_training_stats(state).stats.shape == (2, 0)
