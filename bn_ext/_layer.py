@@ -243,6 +243,10 @@ class BatchNorm:
         factor = self.exponential_avg_factor
         if factor is None:
             factor = 1 / (self.num_batches_tracked + 1)
+        # All that takes memory comes before the call, which changes the running statistics.
+        gate = self._recomputed() if workspace is None else {"workspace": workspace}
+        saved = _Saved(data, mean, variance, True, added, gate)
+        tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
         found = _core.batch_norm_training(
             data,
             self.gamma,
@@ -255,9 +259,7 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
-        gate = self._recomputed() if workspace is None else {"workspace": workspace}
-        self._saved = _Saved(data, mean, variance, True, added, gate)
+        self.num_batches_tracked, self._saved = tracked, saved
         return found.dst
 
     def _as_data(self, src: Array) -> NDArray[Any]:
