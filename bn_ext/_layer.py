@@ -8,7 +8,7 @@ step: the second one allocates nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, Never, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -113,9 +113,9 @@ class BatchNorm:
         relu: Flag = False,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
-        **refused: object,
+        **refused: Never,
     ) -> None:
-        _core._refuse_unknown("BatchNorm", refused)
+        _core._refuse_unknown("BatchNorm", {**refused})
         number = as_number(dtype)
         self.channels = as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
