@@ -75,6 +75,10 @@ class BatchNorm:
     training, frozen : bool
         What `train`, `eval` and `freeze` set.
 
+    See Also
+    --------
+    batch_norm_training, batch_norm_inference, batch_norm_backward : What its steps call.
+
     Notes
     -----
     What `forward` and `backward` return in training belongs to the layer: the next step

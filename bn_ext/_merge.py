@@ -37,6 +37,11 @@ def batch_norm_training_merge(
     ValueError
         If shapes do not fit, or a count is negative.
 
+    See Also
+    --------
+    batch_norm_training_reduce : The statistics of a part.
+    batch_norm_training_apply : What takes those of the whole.
+
     Notes
     -----
     Parts are merged in order [1]_, so the same parts give the same bits every time, but not bit for
