@@ -75,6 +75,11 @@ class BatchNorm:
     training, frozen : bool
         What `train`, `eval` and `freeze` set.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an option is none of these.
+
     See Also
     --------
     batch_norm_training, batch_norm_inference, batch_norm_backward : What its steps call.

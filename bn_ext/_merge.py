@@ -19,7 +19,7 @@ def batch_norm_training_merge(
 
     Parameters
     ----------
-    stats : array of float64, shape (k, 2, C)
+    stats : array of float64, shape (k, 2, C), or sequence of k arrays
         What `batch_norm_training_reduce` returned for each of k parts.
     counts : sequence of k ints
         Number of elements per channel of each part.
