@@ -155,5 +155,6 @@ def plot(rows, title, path):
             )
             panel.set_ylabel("times the floor")
             panel.set_title("{0}, {2}, {3}, {4} threads".format(*kind), fontsize=10)
-        panels[0, 0].legend(ncols=len(names), fontsize=8)
+        bars = panels[0, 0].get_legend_handles_labels()
+        figure.legend(*bars, loc="outside lower center", ncols=len(names), fontsize=8)
         figure.suptitle(title, fontsize=10)

@@ -8,7 +8,7 @@ step: the second one allocates nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, Never, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -75,6 +75,15 @@ class BatchNorm:
     training, frozen : bool
         What `train`, `eval` and `freeze` set.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an option is none of these.
+
+    See Also
+    --------
+    batch_norm_training, batch_norm_inference, batch_norm_backward : What its steps call.
+
     Notes
     -----
     What `forward` and `backward` return in training belongs to the layer: the next step
@@ -113,9 +122,9 @@ class BatchNorm:
         relu: Flag = False,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
-        **refused: object,
+        **refused: Never,
     ) -> None:
-        _core._refuse_unknown("BatchNorm", refused)
+        _core._refuse_unknown("BatchNorm", {**refused})
         number = as_number(dtype)
         self.channels = as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
@@ -243,6 +252,10 @@ class BatchNorm:
         factor = self.exponential_avg_factor
         if factor is None:
             factor = 1 / (self.num_batches_tracked + 1)
+        # All that takes memory comes before the call, which changes the running statistics.
+        gate = self._recomputed() if workspace is None else {"workspace": workspace}
+        saved = _Saved(data, mean, variance, True, added, gate)
+        tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
         found = _core.batch_norm_training(
             data,
             self.gamma,
@@ -255,9 +268,7 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
-        gate = self._recomputed() if workspace is None else {"workspace": workspace}
-        self._saved = _Saved(data, mean, variance, True, added, gate)
+        self.num_batches_tracked, self._saved = tracked, saved
         return found.dst
 
     def _as_data(self, src: Array) -> NDArray[Any]:

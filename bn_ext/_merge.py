@@ -19,7 +19,7 @@ def batch_norm_training_merge(
 
     Parameters
     ----------
-    stats : array of float64, shape (k, 2, C)
+    stats : array of float64, shape (k, 2, C), or sequence of k arrays
         What `batch_norm_training_reduce` returned for each of k parts.
     counts : sequence of k ints
         Number of elements per channel of each part.
@@ -36,6 +36,11 @@ def batch_norm_training_merge(
         If stats is not an array of float64, or a count not an integer.
     ValueError
         If shapes do not fit, or a count is negative.
+
+    See Also
+    --------
+    batch_norm_training_reduce : The statistics of a part.
+    batch_norm_training_apply : What takes those of the whole.
 
     Notes
     -----

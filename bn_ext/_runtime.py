@@ -111,6 +111,10 @@ def available_isas() -> tuple[str, ...]:
     -------
     tuple of str
 
+    See Also
+    --------
+    get_isa : The one in use.
+
     Examples
     --------
     >>> import bn_ext
@@ -129,6 +133,11 @@ def get_isa() -> str:
     Returns
     -------
     str
+
+    See Also
+    --------
+    available_isas : All levels that this CPU has.
+    show_config : Threads and the build, too.
 
     Examples
     --------
@@ -259,6 +268,10 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     ------
     ValueError
         If mode is neither of these.
+
+    See Also
+    --------
+    get_isa : The level alone.
 
     Examples
     --------

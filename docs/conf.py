@@ -1,5 +1,8 @@
 """Sphinx configuration: .ci/docs builds the site."""
 
+import shutil
+from pathlib import Path
+
 import bn_ext
 
 project = "bn_ext"
@@ -12,6 +15,7 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx-mathjax-offline",
@@ -30,32 +34,71 @@ nb_execution_timeout = 120
 nb_merge_streams = True
 
 autosummary_generate = True
+templates_path = ["_templates"]
 default_role = "autolink"
 autodoc_typehints = "none"  # docstrings say it for readers, stubs for checkers
 numpydoc_show_class_members = False
-numpydoc_xref_param_type = False
+# Types are links; to Python's and NumPy's pages by lists of the few that occur here, so that the
+# site is built without a network.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3/", "_inventories/python.txt"),
+    "numpy": ("https://numpy.org/doc/stable/", "_inventories/numpy.txt"),
+}
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    "None": ":data:`None`",
+    **{
+        name: f":class:`{name}`"
+        for name in ["bool", "dict", "float", "int", "list", "str", "tuple"]
+    },
+    **{
+        name: f":class:`{name} <numpy.{name}>`"
+        for name in ["ndarray", "float16", "float32", "float64", "uint8"]
+    },
+    # What is taken as one is more than these.
+    **{name: name for name in ("array", "sequence", "iterable", "True", "False")},
+}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+#: Pages of tables that need all the room.
+WIDE = ["benchmarks", "family", "float64", "frozen", "how_it_is_fast", "mutations"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"bn_ext {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_theme_options = {
-    "show_prev_next": False,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], **{page: [] for page in WIDE}},
     "footer_start": ["copyright"],
     "footer_end": [],
 }
 html_sidebars = {"index": [], "tutorial": [], "reference": [], "glossary": []}
 
 
-def setup(app):
+#: Of MathJax, what pages of TeX load: the rest is four fifths of it.
+MATHJAX = ("tex-chtml.js", "output/chtml/fonts/woff-v2")
+
+
+def keep_of_mathjax(app, error):
+    """Nothing but that."""
+    folder = Path(app.outdir, "_static", "mathjax")
+    wanted = [folder / name for name in MATHJAX]
+    for path in sorted(folder.rglob("*"), reverse=True) if error is None else ():
+        if any(path == each or path in each.parents or each in path.parents for each in wanted):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def strip(app, page, source):
     """Examples end with a blank line for doctest, which is not to be shown."""
+    source[0] = source[0].replace("\n\n```\n", "\n```\n")
 
-    def strip(_, __, source):
-        source[0] = source[0].replace("\n\n```\n", "\n```\n")
 
+def setup(app):
     app.connect("source-read", strip)
+    app.connect("build-finished", keep_of_mathjax, priority=900)

@@ -7,18 +7,24 @@ writing one byte too many ends it.
 """
 
 import ctypes
+import functools
 import itertools
 import mmap
 import sys
+from types import SimpleNamespace
 
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, INPUTS, OUTPUTS, VECTORS, dtype, vector_dtype
+from cases import DATA_DTYPES, FORMATS, dtype
 
 import bn_ext
 from bn_ext import _core
 
 PAGE = mmap.PAGESIZE
-TENSORS = 4  # src, diff_dst, diff_src, diff_src_1
+READ = ["src", "diff_dst", "diff_diff_src", "src_1"]
+WRITTEN = ["result", "another"]
+VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
+VECTORS_WRITTEN = ["vector", "another_vector"]
+RUNNING = ["running_mean", "running_variance"]
 
 
 class Region:
@@ -71,51 +77,124 @@ def gaps_of(shape, layout):
         yield tuple(5 if axis == 0 else 0 for axis in range(len(shape)))
 
 
+# ---- the members, each a list of calls that are ready to be made --------------------------
+
+
+def forward_calls(a, options):
+    """Training, its halves and inference: plain, with each of what is fused, in place."""
+    given = {"epsilon": 1e-3, **options}
+    running = {
+        "running_mean": a.running_mean, "running_variance": a.running_variance,
+        "exponential_avg_factor": 0.1, "correction": 0,
+    }  # fmt: skip
+    vectors = a.vector, a.another_vector
+    training = functools.partial(bn_ext.batch_norm_training, a.src, a.gamma, a.beta, **given)
+    apply = functools.partial(
+        bn_ext.batch_norm_training_apply, a.src, a.sums, a.count, a.gamma, a.beta, **given
+    )
+    inference = functools.partial(
+        bn_ext.batch_norm_inference, a.src, a.mean, a.variance, a.gamma, a.beta, **given
+    )
+    yield functools.partial(bn_ext.batch_norm_training_reduce, a.src, **options)
+    for call in (training, apply):
+        yield functools.partial(call, out=(a.result, *vectors))
+        yield functools.partial(call, out=(a.src, *vectors), **running)
+    yield functools.partial(inference, out=a.result)
+    yield functools.partial(inference, out=a.src)
+    for call, over in (
+        (training, lambda dst: (dst, *vectors)),
+        (apply, lambda dst: (dst, *vectors)),
+        (inference, lambda dst: dst),
+    ):
+        for relu in ({"relu": True}, {"relu": True, "workspace": a.workspace}):
+            yield functools.partial(call, out=over(a.result), **relu)
+            yield functools.partial(call, out=over(a.src_1), src_1=a.src_1, **relu)
+        yield functools.partial(call, out=over(a.result), src_1=a.src_1)
+
+
+def backward_calls(a, options):
+    """The gradient and its halves: with each gate, in place."""
+    vectors = a.vector, a.another_vector
+    statistics = a.src, a.diff_dst, a.mean, a.variance, a.gamma
+    given = {"epsilon": 1e-3, **options}
+    backward = functools.partial(bn_ext.batch_norm_backward, *statistics, **given)
+    apply = functools.partial(
+        bn_ext.batch_norm_backward_apply, *statistics, a.sums, a.count, **given
+    )
+    reduce = functools.partial(
+        bn_ext.batch_norm_backward_reduce, a.src, a.diff_dst, a.mean, **options
+    )
+    from_src = {"relu": True, "beta": a.beta}
+    gates = {"relu": True, "dst": a.src_1}, {"relu": True, "workspace": a.workspace}
+    yield reduce
+    yield functools.partial(reduce, **from_src, variance=a.variance, gamma=a.gamma, epsilon=1e-3)
+    for gate in gates:
+        yield functools.partial(reduce, **gate)
+    for call, is_training in itertools.product((backward, apply), (True, False)):
+        call = functools.partial(call, is_training=is_training)
+        yield functools.partial(call, out=(a.result, *vectors))
+        yield functools.partial(call, out=(a.src, *vectors))
+        yield functools.partial(call, out=(a.diff_dst, *vectors), **from_src)
+        for gate in gates:
+            yield functools.partial(call, out=(a.result, *vectors), **gate)
+            yield functools.partial(
+                call, out=(a.result, *vectors, a.another), diff_src_1=True, **gate
+            )
+
+
+def double_backward_calls(a, options):
+    """The gradient of the gradient: apart, and over two of what it reads."""
+    for is_training, results in itertools.product(
+        (True, False), ((a.result, a.another), (a.src, a.diff_diff_src))
+    ):
+        yield functools.partial(
+            bn_ext.batch_norm_double_backward, a.src, a.diff_dst, a.mean, a.variance, a.gamma,
+            a.diff_diff_src, a.diff_diff_gamma, a.diff_diff_beta, epsilon=1e-3,
+            is_training=is_training, out=(*results, a.vector), **options,
+        )  # fmt: skip
+
+
+MEMBERS = forward_calls, backward_calls, double_backward_calls
+
+
+def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
+    """All that the members read and write, each in its region."""
+    channels = shape[FORMATS[layout]]
+    a = SimpleNamespace(count=int(np.prod(shape)) // channels)
+
+    def put(name, shape, kind, values, gaps=None):
+        gaps = gaps or (0,) * len(shape)
+        array = regions[name].array(shape, np.dtype(kind), gaps, at_end)
+        array[...] = values
+        setattr(a, name, array)
+
+    for name in (*READ, *WRITTEN):
+        put(name, shape, dtype(data), rng.standard_normal(shape, np.float32), gaps)
+    for name in (*VECTORS, *VECTORS_WRITTEN):
+        put(name, (channels,), dtype(vector), 1)
+    for name in RUNNING:
+        put(name, (channels,), np.float64 if at_end else np.float32, 1)
+    put("sums", (2, channels), np.float64, 1)
+    put("workspace", (-(-a.src.size // 8),), np.uint8, 0x5A)
+    return a
+
+
 def run():
     """All of them; the number of calls."""
-    regions = [Region(80) for _ in (*INPUTS, *OUTPUTS, "diff_src_1")]
-    bits = Region(10)
+    regions = {name: Region(80) for name in (*READ, *WRITTEN)}
+    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "workspace"):
+        regions[name] = Region(10)
     rng = np.random.default_rng(0)
     calls = 0
     for shape, layout in shapes():
-        channels = shape[FORMATS[layout]]
         for data, gaps, at_end in itertools.product(
             DATA_DTYPES, gaps_of(shape, layout), (False, True)
         ):
-            tensors = [r.array(shape, dtype(data), gaps, at_end) for r in regions[:TENSORS]]
-            number = dtype(vector_dtype(data))
-            vectors = [r.array((channels,), number, (0,), at_end) for r in regions[TENSORS:]]
-            src, diff_dst, diff_src, diff_src_1 = tensors
-            for tensor in (src, diff_dst):
-                tensor[:] = rng.standard_normal(shape).astype(tensor.dtype)
-            for vector in vectors:
-                vector[:] = 1
-            read, written = vectors[: len(VECTORS)], vectors[len(VECTORS) :]
-            for out, training in (
-                (diff_src, True),
-                (diff_src, False),
-                (src, True),
-                (diff_dst, False),
-            ):
-                bn_ext.batch_norm_backward(
-                    src, diff_dst, *read, epsilon=1e-3, data_format=layout,
-                    is_training=training, out=(out, *written),
-                )  # fmt: skip
+            vector = rng.choice(_core._TABLE[data])
+            a = operands(regions, rng, shape, layout, data, vector, gaps, at_end)
+            for call in itertools.chain(*(each(a, {"data_format": layout}) for each in MEMBERS)):
+                call()
                 calls += 1
-            workspace = bits.array((-(-src.size // 8),), np.dtype(np.uint8), (0,), at_end)
-            gamma = read[2]
-            for training in (True, False):
-                options = {"epsilon": 1e-3, "data_format": layout, "relu": True}
-                bn_ext.batch_norm_inference(
-                    src, *read, gamma, out=diff_src, workspace=workspace, **options
-                )
-                for gate in ({"beta": gamma}, {"dst": diff_dst}, {"workspace": workspace}):
-                    add = "beta" not in gate
-                    bn_ext.batch_norm_backward(
-                        src, diff_dst, *read, **gate, **options, is_training=training,
-                        diff_src_1=add, out=(diff_src, *written, diff_src_1)[: 3 + add],
-                    )  # fmt: skip
-                    calls += 1
     return calls
 
 

@@ -13,6 +13,7 @@ Longer than other files here: most of it is a table.
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+import build_c  # noqa: E402
+
 FAST = ["-m", "quick and not full"]
 REST = ["--ignore=tests/test_example.py"]
 # Seconds after which verify, which takes ten, and the tests hang.
@@ -594,6 +598,160 @@ MUTANTS = [
         "row, n, 0,",
         "segments of a run written where it begins",
     ),
+    # ---- forward, twice backward, and what they share --------------------------------
+    (
+        "forward.c",
+        " || c->value[SPREAD][i] > 0)",
+        ")",
+        "squares that vanish are taken for none where sums are 0",
+    ),
+    ("forward.c", "if (sum * off > 4 * rest) {", "if (false) {", "a pivot far off is kept"),
+    (
+        "forward.c",
+        "        *pivot *= by.up;\n",
+        "",
+        "a pivot not scaled with the elements",
+    ),
+    (
+        "forward.c",
+        "        *pivot = 0; /* in case that it, or the distance from it, is too large */\n",
+        "",
+        "where squares overflow, a pivot in another scale",
+    ),
+    ("forward.c", "MOST_ROUNDS = 3", "MOST_ROUNDS = 1", "summed again only once"),
+    (
+        "forward.c",
+        "rest / power[i] / power[i]",
+        "rest / power[i]",
+        "a variance that stays scaled",
+    ),
+    (
+        "forward.c",
+        "(pivot[i] + off) / power[i]",
+        "pivot[i] + off / power[i]",
+        "a mean whose pivot stays scaled",
+    ),
+    (
+        "forward.c",
+        "positions * (2 * i + 1) / (2 * places)",
+        "positions * i / places",
+        "samples from where parts begin",
+    ),
+    (
+        "forward.c",
+        "factor == 1 ? batch[i] : ",
+        "",
+        "a factor of 1 reads what was there before",
+    ),
+    (
+        "forward.c",
+        "squares[i] / (c->count - p->correction)",
+        "squares[i] / c->count",
+        "the running variance biased",
+    ),
+    ("forward.c", ".of_nothing = NAN,", ".of_nothing = 0,", "statistics of nothing are zeros"),
+    (
+        "coefs.h",
+        "pair_round(pair_times(pair_of(scale[i], 0), r))",
+        "scale[i] * r.high",
+        "f64 scale rounded twice",
+    ),
+    (
+        "coefs.h",
+        "beta[i] -= isfinite(low) ? low : 0;",
+        "beta[i] -= 0;",
+        "the mean's low part not in the shift",
+    ),
+    (
+        "coefs.h",
+        "beta[i] -= isfinite(low) ? low : 0;",
+        "beta[i] -= low;",
+        "a mean without a low part makes the shift NaN",
+    ),
+    (
+        "coefs.h",
+        "low[i] = isfinite(rest) ? rest : 0;",
+        "low[i] = rest;",
+        "a mean that is no float has a low part",
+    ),
+    (
+        "coefs.h",
+        "memset(to, 0, (size_t)n * sizeof *to);",
+        "(void)to;",
+        "an absent vector is what was there",
+    ),
+    (
+        "backward.c",
+        "sum_dy_xc[i] -= low[i] != 0 ? low[i] * sum_dy[i] : 0;",
+        "sum_dy_xc[i] -= 0;",
+        "the mean's low part not in diff_gamma",
+    ),
+    (
+        "backward.c",
+        "shift[i] -= low[i] != 0 ? low[i] * slope[i] : 0;",
+        "shift[i] -= 0;",
+        "the mean's low part not in diff_src",
+    ),
+    (
+        "double_backward.c",
+        "plane[SUM_DY_G][i] / m - g * dy",
+        "plane[SUM_DY_G][i] / m",
+        "a product of means left out",
+    ),
+    (
+        "double_backward.c",
+        "about_low(bend, low[i]) - (slope * dy + cross * g)",
+        "-(slope * dy + cross * g)",
+        "the mean's low part not in an offset",
+    ),
+    (
+        "double_backward.c",
+        "shift[i] += about_low(slope[i], low[i]);",
+        "shift[i] += 0;",
+        "the mean's low part not in a frozen shift",
+    ),
+    (
+        "double_backward.c",
+        "return low == 0 ? 0 : -coef * low;",
+        "return -coef * low;",
+        "an infinite factor of no low part",
+    ),
+    (
+        "gates.c",
+        "        there &= ~(mask << place % 8);\n",
+        "",
+        "bits of a segment set, never cleared",
+    ),
+    (
+        "gates.c",
+        "if (e->n && e->stride[last] == stride * size) {",
+        "if (e->n) {",
+        "axes merged that do not go on behind each other",
+    ),
+    (
+        "gates.c",
+        "make_block(m, first, at_most(BLOCK, end - first));",
+        "make_block(m, first, BLOCK);",
+        "the last block of bits as long as the others",
+    ),
+    (
+        "formulas.inc",
+        "SCALE * (X - MEAN) + SHIFT;",
+        "SCALE * X + (SHIFT - SCALE * MEAN);",
+        "normalized by a line through 0",
+    ),
+    (
+        "formulas.inc",
+        "if (f == NORMALIZE_ADD || f == NORMALIZE_ADD_RELU)",
+        "if (f == NORMALIZE_ADD)",
+        "nothing added before a ReLU",
+    ),
+    (
+        "formulas.inc",
+        "const VEC xc = X * SCALE - MEAN;",
+        "const VEC xc = (X - MEAN) * SCALE;",
+        "centred, then scaled",
+    ),
     (
         "state.c",
         "leading = leading << taken | (uint64_t)digit[k] >> left;\n        more |=",
@@ -715,6 +873,18 @@ def run(command, folder, hangs):
     return why
 
 
+def spare(folder, changed):
+    """Objects that are made from none of these files need not be made again."""
+    compiler = shlex.split(os.environ.get("CC", "gcc"))
+    for unit in build_c.units(folder / "src_c"):
+        needed = subprocess.run(
+            [*compiler, *unit.flags, "-MM", unit.path], capture_output=True, text=True, check=True
+        )
+        if not changed & {Path(word).name for word in needed.stdout.split()}:
+            for made in folder.glob(f"build/temp*/{unit.name}/**/*.o"):
+                os.utime(made)
+
+
 def build(folder):
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
@@ -757,7 +927,7 @@ def main(arguments=None):
     if lost:
         raise SystemExit("\n".join(lost))
     numbers = options.only or range(1, len(mutants) + 1)
-    lines, survived, elsewhere = [], [], 0
+    lines, survived, elsewhere, before = [], [], 0, ""
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for path in files:
@@ -774,8 +944,10 @@ def main(arguments=None):
             else:
                 path = folder / path_of[name]
                 path.write_text(right[name].replace(old, new))
+                spare(folder, {name, before})
                 found = build(folder) or kill(folder)
                 path.write_text(right[name])
+                before = name
             if not found:
                 survived.append(number)
             print(f"{number:3} {name}: {words}: {found or 'SURVIVED'}", flush=True)

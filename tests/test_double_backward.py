@@ -232,6 +232,17 @@ def test_variances_without_a_root(rng):
     assert not found.diff_gamma[1]
 
 
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_frozen_without_a_variance_is_infinite(rng, data):
+    """As the formula is: a mean without a low part adds nothing, and no NaN."""
+    p = problem(rng, (6, 4), "NXC", data, "float64")
+    p.mean[:], p.variance[:], p.gamma[:], p.diff_diff_gamma[:] = 0.5, 0, 1, 1
+    p.diff_diff_src[...] = np.sign(p.src - 0.5)  # so that no infinities cancel
+    found = run(p, is_training=False, epsilon=0)
+    np.testing.assert_array_equal(found.diff_src, np.inf * np.sign(p.diff_dst))
+    np.testing.assert_array_equal(found.diff_diff_dst, np.inf * np.sign(p.src - 0.5))
+
+
 # ---- bits ---------------------------------------------------------------------------
 
 

@@ -126,6 +126,18 @@ def test_infinite_variance_gives_zeros(rng):
         assert np.isfinite(grads.diff_beta[1])
 
 
+@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("mean", [np.inf, -np.inf])
+def test_frozen_about_an_infinite_mean(rng, mean, data):
+    """It has no part beyond the data's type: diff_gamma is infinite, not NaN."""
+    p = Problem(rng, (6, 4), "NXC", data, "float64")
+    p.mean[:] = mean
+    p.diff_dst[...] = abs(p.diff_dst)
+    found = p.run(bn_ext.batch_norm_backward, is_training=False)
+    assert (found.diff_gamma == -mean).all()
+    assert np.isfinite(found.diff_src).all()
+
+
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_infinite_gamma_gives_infinities_by_sign(rng, data, vector, sign):

@@ -117,6 +117,22 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
     assert p.count == 1 or (abs(found.dst) < 1000).all()
 
 
+@pytest.mark.parametrize("ratio", [0, 1, 1e4])
+@pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
+@pytest.mark.parametrize("power", [-70, -100])
+def test_statistics_of_small_data_are_those_of_large_bit_for_bit(
+    rng, power, dims, data_format, ratio
+):
+    """About the same pivot, where squares vanish and elements are scaled."""
+    p = Family(rng, dims, data_format, ratio=ratio)
+    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
+    small = np.ldexp(p.src, power)
+    found = bn_ext.batch_norm_training_reduce(small, data_format=data_format)
+    assert (
+        found.tobytes() == np.array([np.ldexp(mean, power), np.ldexp(squares, 2 * power)]).tobytes()
+    )
+
+
 def test_squares_that_vanish_where_none_is_sampled():
     """The elements that the pivot is made of are all alike."""
     src = np.full((100, 3), 3e-30, np.float32)
@@ -185,6 +201,18 @@ def test_what_is_not_finite_stays_in_its_channel(rng, data, value):
         assert np.isnan(found.variance[1])
         assert np.array_equal(found.mean[1], np.float64(value), equal_nan=True)
         assert np.isnan(np.moveaxis(found.dst, p.axis, 0)[1].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("vector", ["float32", "float64"])
+@pytest.mark.parametrize(("mean", "variance"), [(np.inf, 1), (-np.inf, 1), (0.25, 0), (3, 0)])
+def test_statistics_that_make_results_infinite(rng, mean, variance, vector):
+    """What the formula says: NaN only where src is the mean, of no variance."""
+    src = np.float32([[1], [3], [-2]])
+    mean, variance, beta = (np.full(1, value, vector) for value in (mean, variance, 0.5))
+    with np.errstate(all="ignore"):
+        want = (src - mean) / np.sqrt(variance) + beta
+    found = bn_ext.batch_norm_inference(src, mean, variance, None, beta, epsilon=0)
+    np.testing.assert_array_equal(found, want.astype(np.float32))
 
 
 def test_gates_of_what_is_no_number(rng):

@@ -11,8 +11,18 @@ from processes import python, python_code
 from tree import TESTS
 
 import bn_ext
+from bn_ext import _core
 
-GUARDED = TESTS / "guarded.py"
+GUARDED, NO_MEMORY = TESTS / "guarded.py", TESTS / "no_memory.py"
+MEMBERS = [name for name in bn_ext.__all__ if callable(getattr(_core, name, None))]
+MEMBERS = [name for name in MEMBERS if name.startswith("batch_norm_")]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("program", [GUARDED, NO_MEMORY], ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_member_is_in(name, program):
+    assert f"bn_ext.{name}," in program.read_text()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect of anonymous pages")
@@ -52,8 +62,8 @@ def test_every_allocation_may_fail(tmp_path):
     )
     if built.returncode:
         pytest.skip("no glibc to build against")
-    program, preloaded = TESTS / "no_memory.py", {"LD_PRELOAD": str(library)}
-    done = python(program, timeout=None, PYTHONMALLOC="malloc", **preloaded)
+    preloaded = {"LD_PRELOAD": str(library)}
+    done = python(NO_MEMORY, timeout=None, PYTHONMALLOC="malloc", **preloaded)
     assert done.returncode == 0, done.stderr
     assert "allocations failed" in done.stdout
 

@@ -2,8 +2,9 @@
 
 The values and the order of src's axes in memory decide the bits. Everything else is
 a factor here: instruction set, threads, alignment, outputs given or fresh or in place,
-gaps between rows, one call or reduce and apply, the caller's floating-point mode.
-Factors are combined pairwise; `-m full` runs a large sample of their whole product.
+gaps between rows, one call or reduce and apply, the caller's floating-point mode. Every
+member of the family is run so. Factors are combined pairwise; `-m full` runs a large sample
+of their whole product.
 """
 
 import itertools
@@ -13,9 +14,8 @@ import pytest
 from allpairspy import AllPairs
 from cases import (
     DTYPES,
-    EPSILON,
     FORMATS,
-    Problem,
+    Family,
     all_bits,
     are_expected,
     memory_order,
@@ -23,6 +23,7 @@ from cases import (
     shape,
 )
 from fp_modes import FP_MODES, fp_mode
+from members import MEMBERS
 
 import bn_ext
 from bn_ext import _core
@@ -31,22 +32,23 @@ from bn_ext import _core
 
 # What the bits may depend on.
 PROBLEMS = {
+    "member": list(MEMBERS),
     "types": DTYPES,
     "data_format": list(FORMATS),
     "channels_last": [True, False],
     "is_training": [True, False],
-    "values": ["normal", "tiny", "nan", "inf"],
+    "values": ["normal", "tiny", "nan", "inf", "squares vanish", "squares overflow"],
 }
 # What they must not depend on. The first of each is the reference.
 CIRCUMSTANCES = {
     "isa": list(bn_ext.available_isas()),
     "threads": [1, 2, 3, 5, 16],
     "src_offset": ["aligned", "element", "byte"],
-    "diff_dst_offset": ["aligned", "element", "byte"],
+    "other_offset": ["aligned", "element", "byte"],
     "src_memory": ["contiguous", "gaps", "backwards", "spread"],
-    "diff_dst_memory": ["contiguous", "gaps", "backwards", "spread"],
-    "out": ["fresh", "given", "given with gaps", "over src", "over diff_dst"],
-    "calls": ["one", "reduce and apply"],
+    "other_memory": ["contiguous", "gaps", "backwards", "spread"],
+    "out": ["fresh", "given", "given with gaps", "over src", "over another"],
+    "halves": [False, True],
     "fp": list(FP_MODES),
     # Sizes that make every tile one channel, or all of them, and every store nontemporal.
     "caches": [(0, 0), (1, 1), (1 << 40, 1), (1, 1 << 40)],
@@ -69,70 +71,83 @@ LARGE = [
 ]
 
 
+#: Scales of src whose squares are no floats; a power of two of 16 bits that they reach.
+SCALES = {"squares vanish": -80, "squares overflow": 80}
+SHORT_SCALES = {"squares vanish": -14, "squares overflow": 10}
+
+
 def special(problem, values):
     channels = problem.mean.shape[0]
-    src, diff_dst = (np.moveaxis(a, problem.axis, 0) for a in (problem.src, problem.diff_dst))
+    names = ("src", "diff_dst", "src_1", "diff_diff_src", "dst")
+    src, *others = (np.moveaxis(getattr(problem, name), problem.axis, 0) for name in names)
     if values == "tiny":  # results among the subnormals
         scale = np.asarray(2.0**-14 if src.dtype.itemsize == 2 else 1.0, np.float32)
-        diff_dst *= np.asarray(np.finfo(np.float32).tiny, src.dtype) / scale.astype(src.dtype)
+        others[0][...] *= np.asarray(np.finfo(np.float32).tiny, src.dtype) / scale.astype(src.dtype)
     elif values == "nan":
         src[0].flat[-1] = np.nan
-        diff_dst[channels // 2].flat[0] = -np.float32(np.nan)
+        for other in others:
+            other[channels // 2].flat[0] = -np.float32(np.nan)
     elif values == "inf":
         src[0].flat[0] = np.inf
-        diff_dst[channels - 1].flat[-1] = -np.inf
+        for other in others:
+            other[channels - 1].flat[-1] = -np.inf
         problem.variance[channels // 2] = np.inf
+    elif values in SCALES:
+        scales = SHORT_SCALES if src.dtype == np.float16 else SCALES
+        src[...] *= np.asarray(2.0 ** scales[values], src.dtype)
 
 
 def make(rng, dims, types, data_format, values):
-    problem = Problem(rng, shape(*dims, data_format), data_format, *types)
+    """A problem, with a gate in two forms that no forward pass need have made."""
+    problem = Family(rng, shape(*dims, data_format), data_format, *types)
+    problem.passes = rng.random(problem.src.shape, np.float32) < 0.5
+    problem.dst = problem.src_1 * problem.passes
     special(problem, values)
     return problem
 
 
-def run(problem, *, channels_last, is_training, isa, threads, src_offset, diff_dst_offset,
-        src_memory, diff_dst_memory, out, calls, fp, caches):  # fmt: skip
+def outputs(how, member, tensors, vector, order):
+    """What is given as `out`, a list of arrays and None, or None; over: tensors that are read."""
+    fresh = np.full_like(tensors[0], 7)
+    given = {
+        "fresh": None,
+        "given": lambda: placed(fresh, "contiguous", 2, order),
+        "given with gaps": lambda: placed(fresh, "gaps", 1, order),
+        "over src": iter(tensors).__next__,
+        "over another": iter([*tensors[1:2], tensors[0]]).__next__,
+    }[how]
+    if given is None:
+        return None
+    out = []
+    for k, kind in enumerate(MEMBERS[member].returns):
+        given_vector = np.full_like(vector, 7) if how == "given" or k % 2 else None
+        out.append(given() if kind == "tensor" else given_vector)
+    return out
+
+
+def run(problem, *, member, channels_last, is_training, isa, threads, src_offset, other_offset,
+        src_memory, other_memory, out, halves, fp, caches):  # fmt: skip
     """The bits of all outputs under these circumstances."""
     order = memory_order(problem.src.ndim, problem.axis, channels_last)
     bytes_off = {"aligned": 0, "element": problem.src.itemsize, "byte": 1}
     src = placed(problem.src, src_memory, bytes_off[src_offset], order)
-    diff_dst = placed(problem.diff_dst, diff_dst_memory, bytes_off[diff_dst_offset], order)
-    fresh = [
-        np.full_like(problem.src, 7),
-        np.full_like(problem.mean, 7),
-        np.full_like(problem.mean, 7),
-    ]
-    outs = {
-        "fresh": None,
-        "given": (placed(fresh[0], "contiguous", 2, order), fresh[1], fresh[2]),
-        "given with gaps": (placed(fresh[0], "gaps", 1, order), None, fresh[2]),
-        "over src": (src, fresh[1], None),
-        "over diff_dst": (diff_dst, None, None),
-    }[out]
-    options = {
-        "data_format": problem.data_format,
-        "num_threads": threads,
-    }
-    more = {"is_training": is_training, "epsilon": EPSILON, "out": outs}
+    tensors = {"src": src}
+    for name in MEMBERS[member].reads[1:]:
+        other = getattr(problem, name)
+        tensors[name] = placed(other, other_memory, bytes_off[other_offset], order)
+    outs = outputs(out, member, list(tensors.values()), problem.mean, order)
     _core._use_isa(isa)
     _core._set_cache_sizes(*caches)
     with fp_mode(fp):
-        if calls == "one":
-            grads = bn_ext.batch_norm_backward(src, diff_dst, *problem.vectors(), **options, **more)
-            sums = None
-        else:
-            sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, problem.mean, **options)
-            started = _core._last_call()
-            grads = bn_ext.batch_norm_backward_apply(
-                src, diff_dst, *problem.vectors(), sums, src.size // max(1, len(problem.mean)),
-                **options, **more,
-            )  # fmt: skip
-            assert are_expected(started[0], threads, started[1])
+        results, written = MEMBERS[member].call(
+            problem, tensors, is_training, halves, outs, data_format=problem.data_format,
+            num_threads=threads,
+        )  # fmt: skip
         started, tasks = _core._last_call()
     assert are_expected(started, threads, tasks)
-    for given, returned in zip(outs or (), grads, strict=False):
+    for given, returned in zip(outs or (), results, strict=False):
         assert given is None or given is returned
-    return all_bits(grads)
+    return all_bits([*results, *written])
 
 
 def rows(*tables):
@@ -151,7 +166,7 @@ PAIRS = list(rows(PROBLEMS, CIRCUMSTANCES))
 
 def split(row, rng, dims):
     """The problem of a row, and how to run it: under the row's circumstances or the reference's."""
-    fixed = {name: row[name] for name in ("channels_last", "is_training")}
+    fixed = {name: row[name] for name in ("member", "channels_last", "is_training")}
     problem = make(rng, dims, row["types"], row["data_format"], row["values"])
     return problem, fixed, {name: row[name] for name in CIRCUMSTANCES}
 
@@ -168,34 +183,39 @@ def test_every_pair_of_factors(rng, row):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("types", DTYPES)
 def test_every_residue_at_every_level(rng, types, data_format):
+    """Of the gradient, and of another member: one that changes with the shape and the dtype."""
+    others = itertools.cycle([member for member in MEMBERS if member != "backward"])
+    others = itertools.islice(others, DTYPES.index(types), None)
     row = {**first_of(PROBLEMS), **first_of(CIRCUMSTANCES), "types": types}
     row |= {"data_format": data_format, "channels_last": data_format == "NXC"}
     for dims in SHAPES:
         problem, fixed, circumstances = split(row, rng, dims)
-        want = run(problem, **fixed, **circumstances)
-        for isa in bn_ext.available_isas():
-            assert run(problem, **fixed, **{**circumstances, "isa": isa}) == want, (dims, isa)
+        for member in ("backward", next(others)):
+            fixed["member"] = member
+            want = run(problem, **fixed, **circumstances)
+            for isa in bn_ext.available_isas():
+                found = run(problem, **fixed, **{**circumstances, "isa": isa})
+                assert found == want, (member, dims, isa)
 
 
-@pytest.mark.parametrize("threads", CIRCUMSTANCES["threads"])
-@pytest.mark.parametrize("large", LARGE)
-@pytest.mark.parametrize("is_training", [True, False])
-def test_any_number_of_threads(rng, threads, large, is_training):
+@pytest.mark.parametrize("types", DTYPES)
+@pytest.mark.parametrize("large", LARGE, ids=str)
+def test_any_number_of_threads(rng, types, large):
     """Really started, with tasks enough for each."""
     data_format, *dims = large
-    for types in DTYPES:
-        problem = make(rng, dims, types, data_format, "normal")
+    problem = make(rng, dims, types, data_format, "normal")
+    for member, is_training in itertools.product(MEMBERS.values(), (True, False)):
+        tensors = {name: getattr(problem, name) for name in member.reads}
         results = []
-        for k in (1, threads):
-            grads = problem.run(
-                bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training,
-                num_threads=k,
-            )  # fmt: skip
+        for k in CIRCUMSTANCES["threads"]:
+            found, written = member.call(
+                problem, tensors, is_training, False, None, data_format=data_format, num_threads=k
+            )
             started, tasks = _core._last_call()
             assert tasks >= k or not _core._has_openmp()
             assert are_expected(started, k, tasks)
-            results.append(all_bits(grads))
-        assert results[0] == results[1]
+            results.append(all_bits([*found, *written]))
+        assert all(result == results[0] for result in results)
 
 
 #: Of some million for each dtype: enough to hold every combination of any four factors.

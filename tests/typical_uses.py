@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 x32, v32 = np.ones((4, 2, 3), np.float32), np.ones(3, np.float32)
 x64, v64 = np.ones((4, 2, 3)), np.ones(3)
@@ -97,6 +97,80 @@ assert_type(half.diff_src, NDArray[np.float32])
 added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
 bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, 16, epsilon=1e-5)
 
+# Forward: statistics in the dtype of gamma, whatever that is; in parts.
+normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
+assert_type(normalized.dst, NDArray[np.float16])
+assert_type(normalized.mean, NDArray[Any])
+dst, mean, variance = bn_ext.batch_norm_training(x32, epsilon=np.float32(1e-5))
+assert_type(dst, NDArray[np.float32])
+assert_type(bn_ext.batch_norm_training([[0.0, 1.0]], epsilon=0).dst, NDArray[Any])
+bits = np.empty(-(-x32.size // 8), np.uint8)
+bn_ext.batch_norm_training(
+    x32, v32, v32, epsilon=1e-5, running_mean=v32.copy(), running_variance=v64.copy(),
+    exponential_avg_factor=0.1, correction=1, src_1=x32, relu=True, workspace=bits,
+    out=(np.empty_like(x32), None, None), num_threads=1,
+)  # fmt: skip
+parts = [bn_ext.batch_norm_training_reduce(part) for part in (x32, x32)]
+assert_type(parts[0], NDArray[np.float64])
+stats = bn_ext.batch_norm_training_merge(parts, [8, np.int64(8)])
+assert_type(stats, NDArray[np.float64])
+assert_type(
+    bn_ext.batch_norm_training_apply(x32, stats, 16, v32, v32, epsilon=1e-5).dst,
+    NDArray[np.float32],
+)
+assert_type(bn_ext.batch_norm_inference(x16, v32, v32, epsilon=1e-5), NDArray[np.float16])
+assert_type(
+    bn_ext.batch_norm_inference(
+        x32, v32, v32, None, v32, epsilon=1e-5, src_1=x32, relu=True, out=x32.copy()
+    ),
+    NDArray[np.float32],
+)
+assert_type(
+    bn_ext.batch_norm_inference(x32.tolist(), [0.0] * 3, [1.0] * 3, epsilon=0), NDArray[Any]
+)
+
+# Behind a ReLU: three results, or four.
+gated = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5, relu=True, beta=v32)
+assert_type(gated, bn_ext.BatchNormGradients[NDArray[np.float32], NDArray[np.float32]])
+four = bn_ext.batch_norm_backward(
+    x32, x32, v32, v32, epsilon=1e-5, relu=True, workspace=bits, diff_src_1=True
+)
+assert_type(four.diff_src_1, NDArray[np.float32])
+sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32, relu=True, dst=x32)
+assert_type(
+    bn_ext.batch_norm_backward_apply(
+        x32, x32, v32, v32, None, sums, 8, epsilon=1e-5, relu=True, dst=x32, diff_src_1=True
+    ).diff_src_1,
+    NDArray[np.float32],
+)
+
+# Twice.
+second = bn_ext.batch_norm_double_backward(x16, x16, v32, v32, None, x16, v32, v32, epsilon=1e-5)
+assert_type(second.diff_src, NDArray[np.float16])
+assert_type(second.diff_diff_dst, NDArray[np.float16])
+assert_type(second.diff_gamma, NDArray[np.float32])
+assert_type(
+    bn_ext.batch_norm_double_backward(
+        x64.tolist(), x64, v64, v64, v64, x64, epsilon=0, is_training=False
+    ).diff_src,
+    NDArray[Any],
+)
+
+# The layer.
+layer = bn_ext.BatchNorm(3, exponential_avg_factor=None, correction=0, relu=True, dtype=np.float32)
+assert_type(layer.forward(x32), NDArray[Any])
+assert_type(layer.gamma, NDArray[Any] | None)
+assert_type(layer.parameters, list[NDArray[Any]])
+layer.backward(x32)
+for parameter, gradient in zip(layer.parameters, layer.gradients, strict=True):
+    parameter -= 0.1 * gradient
+assert_type(layer.eval().freeze().train(False), bn_ext.BatchNorm)
+assert_type(layer.forward(x32, src_1=x32), NDArray[Any])
+layer.load_state_dict(layer.state_dict())
+bn_ext.BatchNorm(np.int64(3), data_format="NCX", affine=False).load_state_dict(
+    {"running_mean": v64, "running_var": v32}
+)
+
 # The operators.
 assert_type(
     onednn_graph.batch_norm_training_backward(x32, x32, v32, v32, v32, epsilon=1e-5).diff_src,
@@ -108,7 +182,7 @@ assert_type(
     ).gamma_delta,
     NDArray[np.float64],
 )
-x4 = np.ones((4, 2, 2, 3), np.float16)
+x4, e32 = np.ones((4, 2, 2, 3), np.float16), np.empty(0, np.float32)
 tf = tensorflow.fused_batch_norm_grad_v3(x4, x4, v32, v32, v32, None)
 assert_type(tf.x_backprop, NDArray[np.float16])
 assert_type(tf.scale_backprop, NDArray[np.float32])
@@ -117,6 +191,44 @@ assert_type(
         [[0.0, 1.0], [2.0, 4.0]], v64[:2], [0.0, 0.0], v64[:2], v64[:2], x64[:2, 0, :2], epsilon=0
     ).input_delta,
     NDArray[Any],
+)
+v3 = tensorflow.fused_batch_norm_v3(x4, v32, v32, v32, v32, is_training=False)
+assert_type(v3.y, NDArray[np.float16])
+assert_type(v3.reserve_space_2, NDArray[np.float32])
+fused4 = tensorflow.fused_batch_norm_ex(x4, v32, v32, e32, e32, [x4], activation_mode="Relu")
+assert_type(fused4.y, NDArray[np.float16])
+forward = onednn_graph.batch_norm_forward_training(x32, v32, v32, epsilon=1e-5, momentum=0.9)
+assert_type(forward.dst, NDArray[np.float32])
+assert_type(forward.running_mean, NDArray[np.float32])
+assert_type(
+    onednn_graph.batch_norm_inference(x32, v32, v32, v32, v32, epsilon=1e-5), NDArray[np.float32]
+)
+x3 = np.ones((2, 3, 4), np.float32)
+assert_type(ngraph.batch_norm_training(x3, v32, v32, epsilon=1e-5).batch_mean, NDArray[np.float32])
+assert_type(ngraph.batch_norm_inference(x3, v32, v32, v32, v32, epsilon=1e-5), NDArray[np.float32])
+native = pytorch.native_batch_norm(x3, v32, None, v32.copy(), v32.copy(), True, 0.1, 1e-5)
+assert_type(native.output, NDArray[np.float32])
+pytorch.batch_norm_update_stats(x3, v32.copy(), v32.copy(), 0.1)
+torchs = pytorch.native_batch_norm_backward(
+    x3, x3, v32, None, None, native.save_mean, native.save_invstd, True, 1e-5, [True, True, False]
+)
+assert_type(torchs, pytorch.NativeBatchNormBackward[np.float32])
+saved = pytorch.batch_norm_stats(x3, 1e-5)
+whole = pytorch.batch_norm_gather_stats_with_counts(
+    x3, saved.mean[None], saved.invstd[None], None, None, 0.1, 1e-5, [8]
+)
+assert_type(whole, pytorch.BatchNormStats)
+assert_type(
+    pytorch.batch_norm_elemt(x3, v32, v32, whole.mean, whole.invstd, 1e-5), NDArray[np.float32]
+)
+reduced = pytorch.batch_norm_backward_reduce(
+    x3, x3, whole.mean, whole.invstd, v32, True, True, True
+)
+assert_type(
+    pytorch.batch_norm_backward_elemt(
+        x3, x3, whole.mean, whole.invstd, v32, reduced.sum_dy, reduced.sum_dy_xmu, [8]
+    ),
+    NDArray[np.float32],
 )
 half32 = onednn_graph.batch_norm_training_backprop(x16, x16, v32, v32, epsilon=1e-5)
 assert_type(half32.input_delta, NDArray[np.float16])
@@ -132,6 +244,16 @@ reduce = bn_ext.batch_norm_backward_reduce
 backprop = ngraph.batch_norm_training_backprop
 backward = onednn_graph.batch_norm_training_backward
 fused = tensorflow.fused_batch_norm_grad_v3
+training = bn_ext.batch_norm_training
+training_reduce = bn_ext.batch_norm_training_reduce
+merge = bn_ext.batch_norm_training_merge
+training_apply = bn_ext.batch_norm_training_apply
+inference = bn_ext.batch_norm_inference
+double = bn_ext.batch_norm_double_backward
+made = bn_ext.BatchNorm
+fused_v3 = tensorflow.fused_batch_norm_v3
+fused_ex = tensorflow.fused_batch_norm_ex
+native_forward = pytorch.native_batch_norm
 WRONG: list[Callable[[], object]] = [
     lambda: reduce("abc", x32, v32),  # type: ignore[arg-type]
     lambda: reduce(b"abc", x32, v32),  # type: ignore[arg-type]
@@ -176,4 +298,52 @@ WRONG: list[Callable[[], object]] = [
     lambda: fused(x4, x4, v32, v32, None, None),  # type: ignore[call-overload]
     lambda: fused(x4, x4, v32, v32, v32, None, data_format="NXC"),  # type: ignore[call-overload]
     lambda: fused(x4, x4, v32, v32, v32, None, is_training="False"),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, relu="yes", beta=v32),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, beta=1.0),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst="abc"),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, workspace=8),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst=x32, diff_src_1=2),  # type: ignore[call-overload]
+    lambda: reduce(x32, x32, v32, relu="yes", dst=x32),  # type: ignore[arg-type]
+    lambda: reduce(x32, x32, v32, relu=True, beta=0.0, variance=v32, epsilon=0),  # type: ignore[arg-type]
+    lambda: training("abc", epsilon=0),  # type: ignore[call-overload]
+    lambda: training(x32),  # type: ignore[call-overload]
+    lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-overload]
+    lambda: training(x32, 1.0, epsilon=0),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon="1e-5"),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, data_format="NCHW"),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, relu=None),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, running_mean=[0.0] * 3),  # type: ignore[call-overload]
+    lambda: training(x32, epsilon=0, out=x32),  # type: ignore[call-overload]
+    lambda: training_reduce(x32, data_format="NHWC"),  # type: ignore[arg-type]
+    lambda: training_reduce(1.0),  # type: ignore[arg-type]
+    lambda: merge(parts, 8),  # type: ignore[arg-type]
+    lambda: merge(parts, [8.0, 8.0]),  # type: ignore[list-item]
+    lambda: training_apply(x32, stats, 16.0, epsilon=0),  # type: ignore[call-overload]
+    lambda: training_apply(x32, None, 16, epsilon=0),  # type: ignore[call-overload]
+    lambda: training_apply(x32, stats, 16, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
+    lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-overload]
+    lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[call-overload]
+    lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[call-overload]
+    lambda: inference(x32, v32, v32, epsilon=0, relu="no"),  # type: ignore[call-overload]
+    lambda: double(x32, x32, v32, v32, epsilon=0),  # type: ignore[call-overload]
+    lambda: double(x32, x32, v32, v32, v32, None, epsilon=0),  # type: ignore[call-overload]
+    lambda: double(x32, x32, v32, v32, None, x32, 1.0, epsilon=0),  # type: ignore[call-overload]
+    lambda: double(x32, x32, v32, v32, None, x32, epsilon=0, is_training="False"),  # type: ignore[call-overload]
+    lambda: made(3.0),  # type: ignore[arg-type]
+    lambda: made(3, momentum=0.1),  # type: ignore[arg-type]
+    lambda: made(3, exponential_avg_factor="0.1"),  # type: ignore[arg-type]
+    lambda: made(3, correction=None),  # type: ignore[arg-type]
+    lambda: made(3, data_format="NHWC"),  # type: ignore[arg-type]
+    lambda: made(3, relu="yes"),  # type: ignore[arg-type]
+    lambda: made(3).forward(1.0),  # type: ignore[arg-type]
+    lambda: made(3).load_state_dict([v32]),  # type: ignore[arg-type]
+    lambda: made(3).train("yes"),  # type: ignore[arg-type]
+    lambda: fused_v3(x4, v32, v32, None, None),  # type: ignore[call-overload]
+    lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[call-overload]
+    lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[call-overload]
+    lambda: native_forward(x3, None, None, None, None, "True", 0.1, 1e-5),  # type: ignore[call-overload]
+    lambda: native_forward(x3, None, None, None, None, True, "0.1", 1e-5),  # type: ignore[call-overload]
 ]

@@ -97,6 +97,11 @@ def batch_norm_forward_training(
         for float64 and for float16 vectors, ValueError for an epsilon or a momentum that
         is not positive and for gamma without beta or the reverse.
 
+    See Also
+    --------
+    bn_ext.batch_norm_training
+    batch_norm_training_backward : The gradient.
+
     Notes
     -----
     Any rank from 2 up is accepted; epsilon and momentum are used as doubles. What counts
@@ -212,6 +217,10 @@ def batch_norm_inference(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_inference`; also TypeError for float64 and for float16
         vectors, ValueError for an epsilon that is not positive.
+
+    See Also
+    --------
+    bn_ext.batch_norm_inference
 
     Notes
     -----

@@ -89,6 +89,11 @@ def batch_norm_backward_reduce(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_backward_reduce`, with this operator's names.
 
+    See Also
+    --------
+    batch_norm_backward_elemt : The gradient of a part, from the sums of all.
+    bn_ext.batch_norm_backward_reduce
+
     Notes
     -----
     `bn_ext.batch_norm_backward_reduce` gives doubles, which lose nothing on the way.
@@ -178,6 +183,11 @@ def batch_norm_backward_elemt(
     ------
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_backward_apply`, with this operator's names.
+
+    See Also
+    --------
+    batch_norm_backward_reduce : The sums of a part.
+    bn_ext.batch_norm_backward_apply
 
     Notes
     -----

@@ -78,6 +78,11 @@ def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_training_reduce`, with this operator's names.
 
+    See Also
+    --------
+    batch_norm_gather_stats_with_counts : Statistics of all parts, from these.
+    bn_ext.batch_norm_training_reduce
+
     Notes
     -----
     `bn_ext.batch_norm_training_reduce` gives doubles, which lose nothing on the way.
@@ -150,6 +155,11 @@ def batch_norm_elemt(
     ------
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_inference`, with this operator's names.
+
+    See Also
+    --------
+    batch_norm_gather_stats_with_counts : The statistics to normalize with.
+    bn_ext.batch_norm_inference
 
     Notes
     -----
@@ -258,6 +268,11 @@ def batch_norm_gather_stats(
     TypeError, ValueError
         As for `batch_norm_gather_stats_with_counts`.
 
+    See Also
+    --------
+    batch_norm_gather_stats_with_counts : For parts of different sizes.
+    bn_ext.batch_norm_training_merge
+
     Notes
     -----
     Definition: pytorch, "aten/src/ATen/native/native_functions.yaml".
@@ -310,6 +325,12 @@ def batch_norm_gather_stats_with_counts(
     TypeError, ValueError
         If an argument is not as above, or the running statistics are not writable or not
         of their own memory. Nothing has been written then.
+
+    See Also
+    --------
+    batch_norm_stats : The statistics of a part.
+    batch_norm_elemt : Normalizes with those of all.
+    bn_ext.batch_norm_training_merge
 
     Notes
     -----

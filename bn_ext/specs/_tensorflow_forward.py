@@ -183,6 +183,11 @@ def fused_batch_norm_v3(
         operator's names; also TypeError for float64 and for vectors that are not
         float32, ValueError for any other rank.
 
+    See Also
+    --------
+    bn_ext.batch_norm_training, bn_ext.batch_norm_inference
+    fused_batch_norm_grad_v3 : The gradient.
+
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
@@ -300,6 +305,10 @@ def fused_batch_norm_ex(
     ------
     TypeError, ValueError, MemoryError
         As for `fused_batch_norm_v3`.
+
+    See Also
+    --------
+    fused_batch_norm_v3 : Without an addition and a ReLU.
 
     Notes
     -----

@@ -87,6 +87,11 @@ def batch_norm_training(
         As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError
         if the arrays do not all have the same dtype.
 
+    See Also
+    --------
+    bn_ext.batch_norm_training
+    batch_norm_training_backprop : The gradient.
+
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
@@ -176,6 +181,10 @@ def batch_norm_inference(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_inference`, with this operator's names; also TypeError
         if the arrays do not all have the same dtype.
+
+    See Also
+    --------
+    bn_ext.batch_norm_inference
 
     Notes
     -----
@@ -268,6 +277,11 @@ def batch_norm_training_backprop(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError
         if the arrays do not all have the same dtype.
+
+    See Also
+    --------
+    bn_ext.batch_norm_backward
+    batch_norm_training : What it is the gradient of.
 
     Notes
     -----

@@ -123,6 +123,11 @@ def batch_norm_training_backprop(
         for float64 and for float16 vectors, ValueError for an epsilon that is not
         positive.
 
+    See Also
+    --------
+    bn_ext.batch_norm_backward
+    batch_norm_training_backward : The same under other names.
+
     Notes
     -----
     Any rank from 2 up is accepted. `epsilon` is used as a double: pass
@@ -246,6 +251,11 @@ def batch_norm_training_backward(
         As for `bn_ext.batch_norm_backward`; also TypeError for float64 and for float16
         vectors, ValueError for an epsilon that is not positive and for one optional
         output without the other.
+
+    See Also
+    --------
+    bn_ext.batch_norm_backward
+    batch_norm_forward_training : What it is the gradient of.
 
     Notes
     -----

@@ -161,6 +161,11 @@ def native_batch_norm(
         are lacking, not writable or not of their own memory. Nothing has been written
         then.
 
+    See Also
+    --------
+    bn_ext.batch_norm_training, bn_ext.batch_norm_inference
+    native_batch_norm_backward : Its gradient.
+
     Notes
     -----
     As in torch, save_invstd is 0 and output is bias where variance and eps are 0 with
@@ -287,6 +292,11 @@ def native_batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, with this operator's names; also ValueError
         if the statistics that are used are None.
 
+    See Also
+    --------
+    bn_ext.batch_norm_backward
+    native_batch_norm : What it is the gradient of.
+
     Notes
     -----
     torch 2.13 on a CPU differs: the process ends if statistics are lacking or input has
@@ -368,6 +378,10 @@ def batch_norm_update_stats(
     ------
     TypeError, ValueError, MemoryError
         As for `native_batch_norm`.
+
+    See Also
+    --------
+    native_batch_norm : Normalizes, too.
 
     Notes
     -----

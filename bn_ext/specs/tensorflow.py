@@ -119,6 +119,11 @@ def fused_batch_norm_grad_v3(
         As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError
         for float64 and for vectors that are not float32, ValueError for any other rank.
 
+    See Also
+    --------
+    bn_ext.batch_norm_backward
+    fused_batch_norm_v3 : What it is the gradient of.
+
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;

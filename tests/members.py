@@ -1,0 +1,112 @@
+"""The members of the family, as tests call them that hold for every one of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from cases import EPSILON, packed
+
+import bn_ext
+
+
+class Member(NamedTuple):
+    """What it reads and returns; the call."""
+
+    #: Tensors, by name; src first.
+    reads: list[str]
+    #: Of each result: is it a tensor like src, or a vector?
+    returns: list[str]
+    #: Takes a problem, the tensors as they lie, is_training and halves (in two calls, if there are
+    #: halves?), `out` and options; returns the results, and what else was written.
+    call: Callable[..., tuple[Any, list[Any]]]
+
+
+def backward(gate=None, diff_src_1=False):
+    """The gradient; gate: what a ReLU let pass is known by this."""
+
+    def call(p, t, is_training, halves, out, **options):
+        given = {
+            None: {},
+            "beta": {"relu": True, "beta": p.beta},
+            "dst": {"relu": True, "dst": t.get("dst")},
+            "workspace": {"relu": True, "workspace": packed(p.passes, t["src"])},
+        }[gate]
+        more = {"epsilon": EPSILON, "is_training": is_training, "diff_src_1": diff_src_1}
+        more |= {"out": out, **given, **options}
+        data = t["src"], t["diff_dst"]
+        if not halves:
+            return bn_ext.batch_norm_backward(*data, *p.vectors(), **more), []
+        if gate == "beta":
+            given |= {"variance": p.variance, "gamma": p.gamma, "epsilon": EPSILON}
+        sums = bn_ext.batch_norm_backward_reduce(*data, p.mean, **given, **options)
+        return bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, p.count, **more), []
+
+    reads = ["src", "diff_dst", *(["dst"] if gate == "dst" else [])]
+    return Member(reads, ["tensor", "vector", "vector", *["tensor"] * diff_src_1], call)
+
+
+def fused_of(p, t):
+    """All that is fused to the forward pass, and the bits that it writes."""
+    bits = np.zeros(-(-p.src.size // 8), np.uint8)
+    return {"src_1": t["src_1"], "relu": True, "workspace": bits}, bits
+
+
+def training(fused):
+    """The forward pass, plain, or with all that is fused and with running statistics."""
+
+    def call(p, t, is_training, halves, out, **options):
+        more, written = {"epsilon": EPSILON, "out": out, **options}, []
+        if fused:
+            extra, bits = fused_of(p, t)
+            written = [p.running_mean.copy(), p.running_variance.copy(), bits]
+            more |= {"running_mean": written[0], "running_variance": written[1], **extra}
+            more |= {"exponential_avg_factor": 0.3, "correction": 0}
+        if not halves:
+            return bn_ext.batch_norm_training(t["src"], p.gamma, p.beta, **more), written
+        stats = bn_ext.batch_norm_training_reduce(t["src"], **options)
+        given = t["src"], stats, p.count, p.gamma, p.beta
+        return bn_ext.batch_norm_training_apply(*given, **more), written
+
+    reads = ["src", *(["src_1"] if fused else [])]
+    return Member(reads, ["tensor", "vector", "vector"], call)
+
+
+def inference(fused):
+    """With given statistics, plain or with all that is fused."""
+
+    def call(p, t, is_training, halves, out, **options):
+        extra, bits = fused_of(p, t) if fused else ({}, None)
+        given = t["src"], p.mean, p.variance, p.gamma, p.beta
+        out = None if out is None else out[0]
+        dst = bn_ext.batch_norm_inference(*given, epsilon=EPSILON, out=out, **extra, **options)
+        return (dst,), [bits]
+
+    return Member(["src", *(["src_1"] if fused else [])], ["tensor"], call)
+
+
+def double_backward():
+    """The gradient of the gradient."""
+
+    def call(p, t, is_training, halves, out, **options):
+        given = t["src"], t["diff_dst"], *p.vectors(), t["diff_diff_src"]
+        found = bn_ext.batch_norm_double_backward(
+            *given, p.diff_diff_gamma, p.diff_diff_beta,
+            epsilon=EPSILON, is_training=is_training, out=out, **options,
+        )  # fmt: skip
+        return found, []
+
+    return Member(["src", "diff_dst", "diff_diff_src"], ["tensor", "tensor", "vector"], call)
+
+
+MEMBERS = {
+    "backward": backward(),
+    "backward, beta": backward("beta"),
+    "backward, dst": backward("dst"),
+    "backward, workspace": backward("workspace"),
+    "backward, dst, add": backward("dst", diff_src_1=True),
+    "training": training(fused=False),
+    "training, fused": training(fused=True),
+    "inference": inference(fused=False),
+    "inference, fused": inference(fused=True),
+    "double backward": double_backward(),
+}
