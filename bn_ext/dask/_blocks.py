@@ -94,9 +94,7 @@ def _on_blocks(
     for operand in operands.values():
         pairs += [operand, axes]
     for vector in vectors.values():
-        chunks = (*vector.shape[:-1], src.chunks[channel])
-        rows = range(-vector.ndim + 1, 0)  # of sums: axes in one chunk, which no result has
-        pairs += [da.from_array(vector, chunks=chunks), (*rows, channel)]
+        pairs += [da.from_array(_packed(vector), chunks=(src.chunks[channel],)), (channel,)]
     on_a_block = partial(
         task, function=function, names=(*operands, *vectors), dtype=src.dtype, options=options
     )
@@ -108,10 +106,26 @@ def _on_blocks(
         dtype=dtype,
         meta=np.empty((0,) * len(out), dtype),
         align_arrays=False,
-        concatenate=True,
         **more,
     )
     return result
+
+
+def _packed(rows: NDArray[Any]) -> NDArray[Any]:
+    """Sums with one element for each channel: if an axis were in blocks of them alone, Dask would
+    take this for a reduction, and fuse no reading into it.
+    """
+    if rows.ndim == 1:
+        return rows
+    packed = np.empty(rows.shape[-1], [("rows", rows.dtype, rows.shape[:-1])])
+    packed["rows"] = np.moveaxis(rows, -1, 0)
+    return packed
+
+
+def _unpacked(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.names is None:
+        return array
+    return np.ascontiguousarray(np.moveaxis(array["rows"], 0, -1))
 
 
 # ---- what tasks do ----------------------------------------------------------------
@@ -129,9 +143,7 @@ def _call(
         raise TypeError(
             f"src: expected chunks of {dtype}, which is the Dask array's dtype, got {src.dtype}"
         )
-    given = dict(zip(names, arrays, strict=True))
-    if "sums" in given:  # some channels of all
-        given["sums"] = np.ascontiguousarray(given["sums"])
+    given = dict(zip(names, map(_unpacked, arrays), strict=True))
     return function(**given, **options)
 
 
