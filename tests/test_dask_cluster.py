@@ -5,15 +5,19 @@
 .ci/dask installs what this needs: distributed and zarr. on_cluster.py is what runs there.
 """
 
+import doctest
+import importlib.util
 import json
 import os
 
 import pytest
 from processes import python
-from tree import TESTS
+from tree import ROOT, TESTS
 
-pytest.importorskip("distributed")
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="no distributed"),
+]
 
 
 def on_cluster(job):
@@ -58,3 +62,14 @@ def test_fewer_than_four_chunks_on_a_worker(where):
     print(found)
     assert len(found) == 8
     assert all(chunks < 4 for chunks in found.values())
+
+
+def test_the_page():
+    """All of it, as a reader would type it."""
+    for needed in ("xarray", "zarr"):
+        pytest.importorskip(needed)
+    page = ROOT / "docs" / "howto" / "dask.md"
+    text = page.read_text().replace("```\n", "\n")
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    assert runner.run(test).failed == 0

@@ -12,7 +12,7 @@ Two graphs, since in one each chunk that was summed would be kept until all are.
 """
 
 try:
-    import dask.array  # noqa: F401
+    import dask.array as _  # noqa: F401
 except ImportError as error:
     raise ModuleNotFoundError(
         f"bn_ext.dask: expected Dask, got {error!r:.200}; python -m pip install 'bn_ext[dask]'",
