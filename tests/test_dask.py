@@ -278,7 +278,7 @@ def test_the_same_call_has_the_same_tasks(rng):
 @pytest.mark.parametrize("exact", [True, False])
 def test_fewer_than_four_chunks_in_memory_for_each_worker(exact):
     """Of 44 for each; with the graphs, results and sums that there are."""
-    workers, chunk = 2, (64, 128, 128)
+    workers, chunk = 2, (64, 128, 64)
     shape = (44 * workers * chunk[0], *chunk[1:])
     src, diff_dst = (da.from_array(Stored(shape), chunks=chunk) for _ in range(2))
     ones = np.ones(chunk[-1], np.float32)

@@ -55,7 +55,7 @@ def reduce_blocks(
         adjust_chunks=dict.fromkeys(others, 1),
         new_axes=dict(zip(new, rows, strict=True)),
     )
-    total: NDArray[Any] = da.reduction(
+    total: da.Array = da.reduction(
         parts,
         chunk=_as_it_is,
         aggregate=partial(_merged, merge=merge),
@@ -63,8 +63,9 @@ def reduce_blocks(
         dtype=parts.dtype,
         meta=np.empty((0,) * of_none.ndim, of_none.dtype),
         name=f"{function.__name__}-merge",
-    ).compute()
-    return total
+    )
+    # What came from another process may lie at any address.
+    return np.require(total.compute(), requirements="CA")
 
 
 # ---- how blocks meet ------------------------------------------------------------
@@ -125,7 +126,7 @@ def _packed(rows: NDArray[Any]) -> NDArray[Any]:
 def _unpacked(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.names is None:
         return array
-    return np.ascontiguousarray(np.moveaxis(array["rows"], 0, -1))
+    return np.array(np.moveaxis(array["rows"], 0, -1), order="C")
 
 
 # ---- what tasks do ----------------------------------------------------------------
