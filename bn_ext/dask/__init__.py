@@ -13,11 +13,11 @@ Two graphs, since in one each chunk that was summed would be kept until all are.
 
 try:
     import dask.array as _  # noqa: F401
-except ImportError as error:
+except ImportError as _error:
     raise ModuleNotFoundError(
-        f"bn_ext.dask: expected Dask, got {error!r:.200}; python -m pip install 'bn_ext[dask]'",
+        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'bn_ext[dask]'",
         name="dask",
-    ) from error
+    ) from _error
 
 from bn_ext.dask._backward import batch_norm_backward
 from bn_ext.dask._forward import batch_norm_inference, batch_norm_training

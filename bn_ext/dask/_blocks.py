@@ -65,7 +65,7 @@ def reduce_blocks(
         name=f"{function.__name__}-merge",
     )
     # What came from another process may lie at any address.
-    return np.require(total.compute(), requirements="CA")
+    return np.require(total.compute(), requirements=["C", "A"])
 
 
 # ---- how blocks meet ------------------------------------------------------------
