@@ -27,8 +27,7 @@ def map_blocks(
 ) -> da.Array:
     """The first result of function on every block, a Dask array like src."""
     src = operands["src"]
-    axes = tuple(range(src.ndim))
-    return _on_blocks(_result, function, operands, vectors, axes, src.dtype, options)
+    return _on_blocks(_result, function, operands, vectors, _axes(src), src.dtype, options)
 
 
 def reduce_blocks(
@@ -42,8 +41,9 @@ def reduce_blocks(
     src = operands["src"]
     of_none = with_count(on_nothing(function, operands, vectors, **options), 0)
     *rows, _ = of_none.shape
-    *others, channel = _axes(src, options)
-    new = tuple(range(src.ndim, src.ndim + len(rows)))
+    others = [*_axes(src)]
+    channel = others.pop(channel_axis(src, options["data_format"]))
+    new = [f"row {i}" for i in range(len(rows))]
     parts = _on_blocks(
         _summed,
         function,
@@ -71,10 +71,9 @@ def reduce_blocks(
 # ---- how blocks meet ------------------------------------------------------------
 
 
-def _axes(src: da.Array, options: Mapping[str, Any]) -> tuple[int, ...]:
-    """All of src's axes, the channels last."""
-    channel = channel_axis(src, options["data_format"])
-    return (*(axis for axis in range(src.ndim) if axis != channel), channel)
+def _axes(src: da.Array) -> tuple[str, ...]:
+    """Names of them all."""
+    return tuple(map(str, range(src.ndim)))
 
 
 def _on_blocks(
@@ -82,20 +81,21 @@ def _on_blocks(
     function: Callable[..., Any],
     operands: Operands,
     vectors: Vectors,
-    out: tuple[int, ...],
+    out: tuple[str, ...],
     dtype: np.dtype[Any],
     options: dict[str, Any],
     **more: Any,
 ) -> da.Array:
     """The task on each block of all operands, and on the channels of the vectors that it has."""
     src = operands["src"]
-    axes = tuple(range(src.ndim))
+    axes = _axes(src)
     channel = channel_axis(src, options["data_format"])
     pairs: list[Any] = []
     for operand in operands.values():
         pairs += [operand, axes]
     for vector in vectors.values():
-        pairs += [da.from_array(_packed(vector), chunks=(src.chunks[channel],)), (channel,)]
+        of_channels = da.from_array(_packed(vector), chunks=(src.chunks[channel],))
+        pairs += [of_channels, axes[channel : channel + 1]]
     on_a_block = partial(
         task, function=function, names=(*operands, *vectors), dtype=src.dtype, options=options
     )
@@ -172,6 +172,9 @@ def _merged(
     merge: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
     """Parts that lie side by side along the first axes."""
-    number = math.prod(parts.shape[: len(axis)])
-    total = merge(parts.reshape(number, *parts.shape[len(axis) :]))
+    number, shape = math.prod(parts.shape[: len(axis)]), parts.shape[len(axis) :]
+    if parts.size:
+        total = merge(parts.reshape(number, *shape))
+    else:  # no channels; or Dask asks for what comes out
+        total = np.zeros(shape, parts.dtype)
     return total.reshape((1,) * len(axis) + total.shape) if keepdims else total

@@ -30,7 +30,7 @@ def added(parts: NDArray[Any]) -> NDArray[Any]:
 
 def merged(parts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Plain statistics of parts, along the first axis, become one."""
-    counts = parts[:, 2].max(axis=1, initial=0).astype(np.int64)
+    counts = parts[:, 2, 0].astype(np.int64)
     stats = bn_ext.batch_norm_training_merge(parts[:, :2], counts)
     return with_count(stats, int(counts.sum()) * stats.shape[1])
 
