@@ -274,6 +274,17 @@ def test_the_same_call_has_the_same_tasks(rng):
     assert names.pop().startswith("batch_norm_backward_apply-")
 
 
+def test_a_block_is_one_task(rng):
+    """Which reads them too: between tasks, a scheduler keeps blocks."""
+    p = problem(rng, shape=(40, 5, 4, 8))
+    lazily = Lazily(p, -1)
+    lazily.src, lazily.diff_dst = (
+        da.from_array(Stored((40, 5, 4, 8)), chunks=(1, 5, 4, 8)) for _ in range(2)
+    )
+    (diff_src,) = dask.optimize(lazily.backward().diff_src)
+    assert 40 <= len(dict(diff_src.__dask_graph__())) < 60
+
+
 def test_fewer_than_four_chunks_in_memory_for_each_worker():
     """Of 44 for each; with the graphs, results and sums that there are."""
     workers, chunk = 2, (64, 128, 64)
