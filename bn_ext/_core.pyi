@@ -40,7 +40,7 @@ __all__ = [
 # The dtypes of src and of mean.
 _S = TypeVar("_S", bound=generic)
 _V = TypeVar("_V", bound=generic)
-_Data = TypeVar("_Data", bound=NDArray[Any], covariant=True)
+_Data = TypeVar("_Data", covariant=True)
 _Vector = TypeVar("_Vector", bound=NDArray[Any] | None, covariant=True)
 
 class BatchNormDoubleBackward(NamedTuple, Generic[_Data, _Vector]):

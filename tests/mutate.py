@@ -85,8 +85,8 @@ MUTANTS = [
     ("formulas.inc", "SCALE * dy, .of", "dy, .of", "gamma dropped, frozen"),
     (
         "formulas.inc",
-        "+ OFFSET - STORED(TO_ZERO), dy)",
-        "+ OFFSET, dy)",
+        "STORED(TO_ZERO) + (VEC){0}), dy);",
+        "(VEC){0}), dy);",
         "what passes is decided before it is rounded to 16 bits",
     ),
     (
@@ -670,8 +670,8 @@ MUTANTS = [
     ),
     (
         "coefs.h",
-        "low[i] = isfinite(rest) ? rest : 0;",
-        "low[i] = rest;",
+        "return isfinite(low) ? low : 0;",
+        "return low;",
         "a mean that is no float has a low part",
     ),
     (

@@ -135,7 +135,9 @@ class CDLL(ctypes.CDLL):
 class Plugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self):
-        import hypothesis
+        import contextlib, hypothesis
+        with contextlib.suppress(ImportError):
+            import dask.array
         platform = sys.platform
         ctypes.CDLL = CDLL
         for name in ("fork", "sched_getaffinity", "sched_setaffinity"):

@@ -1,6 +1,7 @@
 """Every example in a public docstring, in the README and in docs/ runs."""
 
 import doctest
+import importlib.util
 import re
 import runpy
 import statistics
@@ -11,9 +12,17 @@ from tree import ROOT
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
+MODULES = [bn_ext, ngraph, onednn_graph, pytorch, tensorflow]
+#: Modules that need more than NumPy, and pages whose examples do: {name: what}.
+NEEDS = {"dask": "dask"}
+MODULES += [
+    importlib.import_module(f"bn_ext.{name}")
+    for name, what in NEEDS.items()
+    if importlib.util.find_spec(what)
+]
 OBJECTS = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (bn_ext, ngraph, onednn_graph, pytorch, tensorflow)
+    for module in MODULES
     for name in module.__all__
     if callable(getattr(module, name))
 }
@@ -45,6 +54,8 @@ CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOT
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
 def test_pages(path):
     """Examples with prompts; "pycon" marks those that need what is not installed here."""
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem])
     text = re.sub(r"^```pycon\n.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     run(text.replace("```\n", "\n"), path.name)
 

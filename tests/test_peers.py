@@ -12,11 +12,13 @@ import os
 import re
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, OUTPUTS, SHORT, Problem
+from processes import python
 from tree import ROOT
 
 import bn_ext
@@ -238,3 +240,37 @@ def test_the_page_for_torch():
     test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
     assert test.examples
     assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
+
+
+#: What each of several processes does with the samples that it is dealt.
+ON_A_RANK = """
+import sys
+import numpy as np
+
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1],
+                        rank=int(sys.argv[2]), world_size=int(sys.argv[3]))
+rng = np.random.default_rng(0)
+src, diff_dst = rng.standard_normal((2, 40, 3, 3, 8), np.float32)
+diff_dst[0] *= 1e6
+diff_dst[1] = -diff_dst[0]
+mean, variance = src.mean((0, 1, 2)), src.var((0, 1, 2))
+mine = slice(dist.get_rank(), None, dist.get_world_size())
+grads = batch_norm_backward(src[mine], diff_dst[mine], mean, variance, mean, epsilon=1e-5)
+whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, mean, epsilon=1e-5, exact=True)
+print(np.array_equal(grads.diff_src, whole.diff_src[mine]),
+      *(np.array_equal(a, b) for a, b in zip(grads[1:], whole[1:])))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_torch_page_in_several_processes(tmp_path, ranks):
+    pytest.importorskip("torch")
+    page = ROOT / "docs" / "howto" / "torch.md"
+    (recipe,) = re.findall(r"^```python\n(import.*?)^```$", page.read_text(), re.M | re.S)
+    (tmp_path / "rank.py").write_text(recipe + ON_A_RANK)
+    with ThreadPoolExecutor(ranks) as pool:
+        done = [*pool.map(
+            lambda rank: python(tmp_path / "rank.py", tmp_path / "meeting", rank, ranks),
+            range(ranks))]  # fmt: skip
+    assert [(one.stdout, one.returncode) for one in done] == [("True True True\n", 0)] * ranks, done

@@ -1,0 +1,25 @@
+"""Batch normalization and its gradient for Dask arrays, chunked along any axes.
+
+The functions have the names and arguments of the general ones. What needs all the data, statistics
+and the sums of the gradient, is computed at once, block by block; what is as large as the data is
+a Dask array, of which nothing is computed yet.
+
+    src (chunks) --reduce--> sums of a block --tree of +--> sums of all
+         |                                                      |
+         '---------------apply, when it is asked for <----------'
+
+Two graphs, since in one each chunk that was summed would be kept until all are.
+"""
+
+try:
+    import dask.array as _  # noqa: F401
+except ImportError as _error:
+    raise ModuleNotFoundError(
+        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'bn_ext[dask]'",
+        name="dask",
+    ) from _error
+
+from bn_ext.dask._backward import batch_norm_backward
+from bn_ext.dask._forward import batch_norm_inference, batch_norm_training
+
+__all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]

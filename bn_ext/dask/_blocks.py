@@ -1,0 +1,180 @@
+"""A function on every block: what it returns of the parts merged by a tree, or lazily side by side.
+
+Tasks hold a block of each operand and nothing else that is as large, and reading is fused into
+them: so much of the data is in memory as tasks run at a time.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext.dask._arguments import Operands, Vectors, channel_axis, on_nothing
+from bn_ext.dask._merge import with_count
+
+__all__ = ["map_blocks", "reduce_blocks"]
+
+
+def map_blocks(
+    function: Callable[..., Any],
+    operands: Operands,
+    vectors: Vectors,
+    **options: Any,
+) -> da.Array:
+    """The first result of function on every block, a Dask array like src."""
+    src = operands["src"]
+    return _on_blocks(_result, function, operands, vectors, _axes(src), src.dtype, options)
+
+
+def reduce_blocks(
+    function: Callable[..., Any],
+    operands: Operands,
+    vectors: Vectors,
+    merge: Callable[[NDArray[Any]], NDArray[Any]],
+    **options: Any,
+) -> NDArray[Any]:
+    """What function gives of every block, with the count, merged; computed now."""
+    src = operands["src"]
+    of_none = with_count(on_nothing(function, operands, vectors, **options), 0)
+    *rows, _ = of_none.shape
+    others = [*_axes(src)]
+    channel = others.pop(channel_axis(src, options["data_format"]))
+    new = [f"row {i}" for i in range(len(rows))]
+    parts = _on_blocks(
+        _summed,
+        function,
+        operands,
+        vectors,
+        (*others, *new, channel),
+        of_none.dtype,
+        options,
+        adjust_chunks=dict.fromkeys(others, 1),
+        new_axes=dict(zip(new, rows, strict=True)),
+    )
+    total: da.Array = da.reduction(
+        parts,
+        chunk=_as_it_is,
+        aggregate=partial(_merged, merge=merge),
+        axis=tuple(range(len(others))),
+        dtype=parts.dtype,
+        meta=np.empty((0,) * of_none.ndim, of_none.dtype),
+        name=f"{function.__name__}-merge",
+    )
+    # What came from another process may lie at any address.
+    return np.require(total.compute(), requirements=["C", "A"])
+
+
+# ---- how blocks meet ------------------------------------------------------------
+
+
+def _axes(src: da.Array) -> tuple[str, ...]:
+    """Names of them all."""
+    return tuple(map(str, range(src.ndim)))
+
+
+def _on_blocks(
+    task: Callable[..., Any],
+    function: Callable[..., Any],
+    operands: Operands,
+    vectors: Vectors,
+    out: tuple[str, ...],
+    dtype: np.dtype[Any],
+    options: dict[str, Any],
+    **more: Any,
+) -> da.Array:
+    """The task on each block of all operands, and on the channels of the vectors that it has."""
+    src = operands["src"]
+    axes = _axes(src)
+    channel = channel_axis(src, options["data_format"])
+    pairs: list[Any] = []
+    for operand in operands.values():
+        pairs += [operand, axes]
+    for vector in vectors.values():
+        of_channels = da.from_array(_packed(vector), chunks=(src.chunks[channel],))
+        pairs += [of_channels, axes[channel : channel + 1]]
+    on_a_block = partial(
+        task, function=function, names=(*operands, *vectors), dtype=src.dtype, options=options
+    )
+    result: da.Array = da.blockwise(
+        on_a_block,
+        out,
+        *pairs,
+        token=function.__name__,
+        dtype=dtype,
+        meta=np.empty((0,) * len(out), dtype),
+        align_arrays=False,
+        **more,
+    )
+    return result
+
+
+def _packed(rows: NDArray[Any]) -> NDArray[Any]:
+    """Sums with one element for each channel: if an axis were in blocks of them alone, Dask would
+    take this for a reduction, and fuse no reading into it.
+    """
+    if rows.ndim == 1:
+        return rows
+    packed = np.empty(rows.shape[-1], [("rows", rows.dtype, rows.shape[:-1])])
+    packed["rows"] = np.moveaxis(rows, -1, 0)
+    return packed
+
+
+def _unpacked(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.names is None:
+        return array
+    return np.array(np.moveaxis(array["rows"], 0, -1), order="C")
+
+
+# ---- what tasks do ----------------------------------------------------------------
+
+
+def _call(
+    *arrays: NDArray[Any],
+    function: Callable[..., Any],
+    names: tuple[str, ...],
+    dtype: np.dtype[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    src = arrays[0]
+    if src.dtype != dtype:
+        raise TypeError(
+            f"src: expected chunks of {dtype}, which is the Dask array's dtype, got {src.dtype}"
+        )
+    given = dict(zip(names, map(_unpacked, arrays), strict=True))
+    return function(**given, **options)
+
+
+def _result(*arrays: NDArray[Any], **call: Any) -> Any:
+    """What a function writes."""
+    result = _call(*arrays, **call)
+    return result if isinstance(result, np.ndarray) else result[0]
+
+
+def _summed(*arrays: NDArray[Any], **call: Any) -> NDArray[Any]:
+    """What a function sums up, as a block of one element along all axes of src but the channels."""
+    part = with_count(_call(*arrays, **call), arrays[0].size)
+    return part.reshape((1,) * (arrays[0].ndim - 1) + part.shape)
+
+
+def _as_it_is(parts: NDArray[Any], axis: object, keepdims: object) -> NDArray[Any]:
+    return parts
+
+
+def _merged(
+    parts: NDArray[Any],
+    axis: tuple[int, ...],
+    keepdims: bool,
+    *,
+    merge: Callable[[NDArray[Any]], NDArray[Any]],
+) -> NDArray[Any]:
+    """Parts that lie side by side along the first axes."""
+    number, shape = math.prod(parts.shape[: len(axis)]), parts.shape[len(axis) :]
+    if parts.size:
+        total = merge(parts.reshape(number, *shape))
+    else:  # no channels; or Dask asks for what comes out
+        total = np.zeros(shape, parts.dtype)
+    return total.reshape((1,) * len(axis) + total.shape) if keepdims else total

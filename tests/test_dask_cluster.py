@@ -1,0 +1,75 @@
+"""bn_ext.dask on two worker processes, whatever becomes of them.
+
+    pytest -m cluster
+
+.ci/dask installs what this needs: distributed and zarr. on_cluster.py is what runs there.
+"""
+
+import doctest
+import importlib.util
+import json
+import os
+
+import pytest
+from processes import python
+from tree import ROOT, TESTS
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not importlib.util.find_spec("distributed"), reason="no distributed"),
+]
+
+
+def on_cluster(job):
+    """What it finds; nothing of it is left running."""
+    done = python(TESTS / "on_cluster.py", job, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = json.loads(done.stdout)
+    for pid in printed["pids"]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    return printed["found"]
+
+
+def test_one_digest():
+    """Over chunks along any axes and schedulers, with exact sums; of plain ones, one for each way
+    to cut that is not along channels alone.
+    """
+    found = on_cluster("digests")
+    print(*found, sep="\n")
+    assert len({digest for *_, exact, digest in found if exact}) == 1
+    plain = {(chunks, digest) for chunks, _, exact, digest in found if not exact}
+    assert len(plain) == len({chunks for chunks, *_ in found})
+    assert len({digest for _, digest in plain}) > 1
+
+
+def test_a_killed_worker():
+    found = on_cluster("killed")
+    print(found)
+    assert found["found"] == found["expected"]
+    for step in ("sums", "diff_src"):
+        notes = found[step]
+        assert notes["by the one that was killed"] > 0
+        assert notes["read"] > notes["blocks"] > notes["by others"] - notes["read"]
+
+
+@pytest.mark.parametrize("where", ["memory", "zarr"])
+def test_fewer_than_four_chunks_on_a_worker(where):
+    """Of 44 for each of two workers, 22 on disk."""
+    if where == "zarr":
+        pytest.importorskip("zarr")
+    found = on_cluster(where)
+    print(found)
+    assert len(found) == 8
+    assert all(chunks < 4 for chunks in found.values())
+
+
+def test_the_page():
+    """All of it, as a reader would type it."""
+    for needed in ("xarray", "zarr"):
+        pytest.importorskip(needed)
+    page = ROOT / "docs" / "howto" / "dask.md"
+    text = page.read_text().replace("```\n", "\n")
+    test = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    assert runner.run(test).failed == 0
