@@ -1,0 +1,149 @@
+"""A call on all ranks: what each has found becomes what all have, or an error on every rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._mpi.agreement import WORDS, CollectiveError, fingerprints, judge, words
+from bn_ext._mpi.ranks import Key, OverRanks, as_communicator, as_timeout, record_of, sum_over
+
+__all__ = ["Exchange", "Part"]
+
+
+@dataclass
+class Part:
+    """What a rank has found in its data."""
+
+    channels: int
+    dtype: str
+    #: Names of agreement.NAMES, and what must be the same on all ranks.
+    alike: dict[str, object]
+    #: What is to be summed over all ranks.
+    sums: NDArray[Any]
+
+
+class Exchange:
+    """One call's collectives.
+
+    A rank that has failed takes part as well, with a word that says so: else the others would wait
+    for it.
+    """
+
+    def __init__(
+        self, function: str, comm: object, exact: object, check: object, timeout: object
+    ) -> None:
+        self.function = function
+        self.comm = as_communicator(comm)
+        self.exact = _core._as_flag(exact, "exact")
+        self.check = _core._as_flag(check, "check")
+        self.timeout = as_timeout(timeout)
+        self.record = record_of(self.comm)
+        self._error: Exception | None = None
+        self._prints: NDArray[np.int64] | None = None
+        self._alike: dict[str, object] = {}
+        self._way: OverRanks | None = None
+
+    def prepare(
+        self, find: Callable[[], Part], seen: Callable[[], tuple[set[int], str]]
+    ) -> NDArray[Any]:
+        """What this rank sends, once all know that they may sum.
+
+        Parameters
+        ----------
+        find
+            Finds this rank's part.
+        seen
+            If that fails, what can still be said of channels and dtype.
+        """
+        part = self._found(find)
+        if part is not None:
+            self._alike = {
+                "function": self.function, "channels": part.channels, "dtype": part.dtype,
+                "exact": self.exact, "check": self.check, "timeout": self.timeout is not None,
+                **part.alike,
+            }  # fmt: skip
+            self._prints = fingerprints(self._alike)
+            key: Key | None = self._key(part.channels, part.dtype)
+        else:
+            key = self._likely_key(*seen())
+        if self.check or key is None or key not in self.record.agreed:
+            mine = words(self._prints, self.comm.rank)
+            self._judge(OverRanks(self.comm, self.record, mine).result(self.timeout))
+            assert key is not None
+            assert part is not None
+            self.record.agreed[key] = part.sums.size
+        return self._message(part, self.record.agreed[key])
+
+    def again(self, find: Callable[[], Part], size: int) -> NDArray[Any]:
+        """What this rank sends in a further round, of as many elements."""
+        return self._message(self._found(find), size)
+
+    def _found(self, find: Callable[[], Part]) -> Part | None:
+        try:
+            return find()
+        except Exception as error:
+            self._error, self._prints = error, None
+            return None
+
+    def _message(self, part: Part | None, size: int) -> NDArray[Any]:
+        sent = np.zeros(WORDS + size, np.int64 if self.exact else np.float64)
+        sent[:WORDS] = words(self._prints, self.comm.rank, sent.dtype)
+        if part is not None:
+            sent[WORDS:] = part.sums.reshape(-1)
+        return sent
+
+    def _key(self, channels: int, dtype: str) -> Key:
+        return self.function, channels, dtype, self.exact, self.timeout is not None
+
+    def _likely_key(self, channels: set[int], dtype: str) -> Key | None:
+        """The sum that the others are at, if this rank has failed; None if they are to agree."""
+        like = self._key(0, dtype)
+        known = [k for k in self.record.agreed if (k[0], *k[3:]) == (like[0], *like[3:])]
+        fit = [k for k in known if k[1] in channels]
+        fit = [k for k in fit if k[2] == dtype] or fit
+        if not channels:
+            fit = known
+        if len(fit) > 1:
+            # Any choice but theirs would mix up two collectives.
+            assert self._error is not None
+            self._error.add_note(
+                "bn_ext.mpi: the other ranks could not be told, since nothing here says how many "
+                "channels they sum"
+            )
+            raise self._error
+        return fit[0] if fit else None
+
+    def _judge(self, total: NDArray[Any]) -> None:
+        """Raise on every rank, or on none."""
+        size, rank = self.comm.size, self.comm.rank
+        wrong = judge(total, self._prints, rank, size, self._alike)
+        if self._error is not None:
+            raise self._error
+        if wrong:
+            raise CollectiveError(f"{self.function}: {wrong}")
+
+    def sum(self, sent: NDArray[Any]) -> NDArray[Any]:
+        """Of all ranks, now."""
+        return self._checked(sum_over(self.comm, self.record, sent, self.timeout))
+
+    def start(self, sent: NDArray[Any]) -> None:
+        """Send it off: `finish` waits."""
+        self._way = OverRanks(self.comm, self.record, sent)
+
+    def arrived(self) -> bool:
+        """Would `finish` return at once?"""
+        assert self._way is not None
+        return self._way.arrived()
+
+    def finish(self) -> NDArray[Any]:
+        """Of all ranks, what `start` sent off."""
+        assert self._way is not None
+        return self._checked(self._way.result(self.timeout))
+
+    def _checked(self, total: NDArray[Any]) -> NDArray[Any]:
+        self._judge(total[:WORDS])
+        return total[WORDS:]
