@@ -74,6 +74,7 @@ class Pending(Generic[_T]):
         if self._apply is not None:
             try:
                 self._result = self._apply(self._exchange.finish())
+                self._exchange.end()
             except Exception as error:
                 self._error = error
             self._apply = None
@@ -224,7 +225,9 @@ def batch_norm_backward(
     given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
     exchange = Exchange("batch_norm_backward", comm, exact, check, timeout)
     part = GradientPart(exchange.exact, given)
-    found: _Gradients = part.apply(exchange.sum(exchange.prepare(part.find, part.seen)))
+    exchange.prepare(part.find, part.seen)
+    found: _Gradients = part.apply(exchange.sum())
+    exchange.end()
     return found
 
 
@@ -346,7 +349,8 @@ def batch_norm_backward_start(
     given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
     exchange = Exchange("batch_norm_backward_start", comm, exact, check, timeout)
     part = GradientPart(exchange.exact, given)
-    exchange.start(exchange.prepare(part.find, part.seen))
+    exchange.prepare(part.find, part.seen)
+    exchange.start()
     return Pending(exchange, part.apply)
 
 
@@ -423,7 +427,9 @@ def batch_norm_training(
     exchange = Exchange("batch_norm_training", comm, exact, check, timeout)
     part = TrainingPart(exchange.exact, given)
     with np.errstate(all="ignore"):  # as all else here: the result says it
-        total = exchange.sum(exchange.prepare(part.find, part.seen))
-        squares = exchange.sum(exchange.again(lambda: part.find_squares(total), total.size))
-    found: BatchNormTraining[NDArray[Any]] = part.apply(squares)
+        exchange.prepare(part.find, part.seen)
+        total = exchange.sum()
+        exchange.again(lambda: part.find_squares(total))
+        found: BatchNormTraining[NDArray[Any]] = part.apply(exchange.sum())
+    exchange.end()
     return found

@@ -1,7 +1,13 @@
-"""One problem dealt to ranks in several ways, and the digest of all that comes of it."""
+"""One problem dealt to ranks in several ways, and the digest of all that comes of it.
+
+python -P tests/dealt.py NAME     prints a table, NAME being that of the MPI in use
+"""
 
 import hashlib
 import itertools
+import sys
+import tempfile
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -108,3 +114,24 @@ def wanted(data, layout):
         exact=True,
     )  # fmt: skip
     return digest(problem, whole, vectors)
+
+
+def table(engine):
+    """How many digests there are over layouts, ways of dealing, starting or waiting, and ranks."""
+    from engines import on_ranks
+
+    for ranks in (1, 2, 3, 7):
+        found = {}
+        for exact in (0, 1):
+            with tempfile.TemporaryDirectory() as folder:
+                returned = on_ranks(ranks, "digests", Path(folder), exact).returned
+            for name, one in (pair for each in returned for pair in each.items()):
+                found.setdefault((name.split()[0], exact), set()).add(one)
+        for data in sorted({data for data, _ in found}):
+            exact = ",".join(sorted(found[data, 1]))
+            plain = len(found[data, 0])
+            print(f"{engine:8} ranks {ranks} {data:8} plain: {plain:2} digests, exact: {exact}")
+
+
+if __name__ == "__main__":
+    table(sys.argv[1])

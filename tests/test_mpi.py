@@ -9,8 +9,9 @@ import re
 import numpy as np
 import pytest
 from dealt import DEALS, KINDS, wanted
-from engines import needs_mpi, on_ranks
+from engines import needs_mpi, on_ranks, run
 from processes import in_new_process, printed_by
+from tree import ROOT
 
 from bn_ext._mpi import agreement
 
@@ -273,3 +274,22 @@ def test_examples_of_the_docstrings(tmp_path):
     failed, attempted = found
     assert failed == 0
     assert attempted > 15
+
+
+# ---- the example --------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.engines)])
+def test_the_network_has_the_same_weights_on_any_number_of_ranks(ranks, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    example = ROOT / "examples" / "train_digits_mpi.py"
+    ended = run(ranks, [example, "--steps", 12, "--plot", picture], tmp_path)
+    assert ended.status == 0, ended.printed
+    rows = re.findall(r"^ +(\d) +([0-9a-f]{12}) +([0-9.]+) +", ended.printed, re.MULTILINE)
+    assert [row[0] for row in rows] == [str(n) for n in (1, 2, 4) if n <= ranks]
+    assert len({row[1:] for row in rows}) == 1
+    assert "the same weights to the bit" in ended.printed
+    assert picture.read_bytes().startswith(b"\x89PNG")

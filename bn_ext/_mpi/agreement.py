@@ -4,7 +4,8 @@ The words travel at the head of what is summed anyway, so a call learns of anoth
 or of another epsilon there, without a message of its own, and on every rank in the same call.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from zlib import crc32
@@ -41,14 +42,19 @@ _FAILURES, _FAILED_RANKS, _HIGH, _LOW, _HEAD = range(5)
 WORDS = _HEAD + 3 * len(NAMES)
 
 
-def fingerprints(values: Mapping[str, object]) -> NDArray[np.int64]:
+def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
     """A number for each of NAMES; what is missing counts as None."""
     return np.array([_fingerprint(values.get(name)) for name in NAMES], np.int64)
 
 
-def _fingerprint(value: object) -> int:
+def _fingerprint(value: Any) -> int:
     if isinstance(value, np.ndarray):
-        return crc32(value.tobytes(), crc32(value.dtype.name.encode()))
+        return crc32(value.tobytes(), ord(value.dtype.char))
+    return _of_plain(type(value), value)
+
+
+@lru_cache(1000)
+def _of_plain(_: type, value: Hashable) -> int:
     return crc32(repr(value).encode())
 
 
@@ -64,8 +70,8 @@ def words(prints: NDArray[np.int64] | None, rank: int, dtype: DTypeLike = np.int
         found[_FAILURES], found[_FAILED_RANKS] = 1, rank
         return found
     found[_HIGH], found[_LOW] = _signature(prints)
-    short = prints & 0xFFFF
-    found[_HEAD:] = np.concatenate((short, short * short, short * rank))
+    short, rest = prints & 0xFFFF, found[_HEAD:].reshape(3, -1)
+    rest[0], rest[1], rest[2] = short, short * short, short * rank
     return found
 
 

@@ -47,10 +47,8 @@ class Exchange:
         self._alike: dict[str, object] = {}
         self._way: OverRanks | None = None
 
-    def prepare(
-        self, find: Callable[[], Part], seen: Callable[[], tuple[set[int], str]]
-    ) -> NDArray[Any]:
-        """What this rank sends, once all know that they may sum.
+    def prepare(self, find: Callable[[], Part], seen: Callable[[], tuple[set[int], str]]) -> None:
+        """Find what this rank sends, and see that all may sum.
 
         Parameters
         ----------
@@ -72,15 +70,17 @@ class Exchange:
             key = self._likely_key(*seen())
         if self.check or key is None or key not in self.record.agreed:
             mine = words(self._prints, self.comm.rank)
-            self._judge(OverRanks(self.comm, self.record, mine).result(self.timeout))
+            both = mine, np.empty_like(mine)
+            self._judge(OverRanks(self.comm, self.record, both).result(self.timeout))
             assert key is not None
             assert part is not None
             self.record.agreed[key] = part.sums.size
-        return self._message(part, self.record.agreed[key])
+        self._take(WORDS + self.record.agreed[key])
+        self._write(part)
 
-    def again(self, find: Callable[[], Part], size: int) -> NDArray[Any]:
-        """What this rank sends in a further round, of as many elements."""
-        return self._message(self._found(find), size)
+    def again(self, find: Callable[[], Part]) -> None:
+        """Find what this rank sends in a further round, of as many elements."""
+        self._write(self._found(find))
 
     def _found(self, find: Callable[[], Part]) -> Part | None:
         try:
@@ -89,12 +89,13 @@ class Exchange:
             self._error, self._prints = error, None
             return None
 
-    def _message(self, part: Part | None, size: int) -> NDArray[Any]:
-        sent = np.zeros(WORDS + size, np.int64 if self.exact else np.float64)
+    def _take(self, size: int) -> None:
+        self._buffers = self.record.take(size, "int64" if self.exact else "float64")
+
+    def _write(self, part: Part | None) -> None:
+        sent = self._buffers[0]
         sent[:WORDS] = words(self._prints, self.comm.rank, sent.dtype)
-        if part is not None:
-            sent[WORDS:] = part.sums.reshape(-1)
-        return sent
+        sent[WORDS:] = 0 if part is None else part.sums.reshape(-1)
 
     def _key(self, channels: int, dtype: str) -> Key:
         return self.function, channels, dtype, self.exact, self.timeout is not None
@@ -126,13 +127,13 @@ class Exchange:
         if wrong:
             raise CollectiveError(f"{self.function}: {wrong}")
 
-    def sum(self, sent: NDArray[Any]) -> NDArray[Any]:
-        """Of all ranks, now."""
-        return self._checked(sum_over(self.comm, self.record, sent, self.timeout))
+    def sum(self) -> NDArray[Any]:
+        """Of all ranks, now: in memory that `end` gives to the next call."""
+        return self._checked(sum_over(self.comm, self.record, self._buffers, self.timeout))
 
-    def start(self, sent: NDArray[Any]) -> None:
+    def start(self) -> None:
         """Send it off: `finish` waits."""
-        self._way = OverRanks(self.comm, self.record, sent)
+        self._way = OverRanks(self.comm, self.record, self._buffers)
 
     def arrived(self) -> bool:
         """Would `finish` return at once?"""
@@ -143,6 +144,10 @@ class Exchange:
         """Of all ranks, what `start` sent off."""
         assert self._way is not None
         return self._checked(self._way.result(self.timeout))
+
+    def end(self) -> None:
+        """Nobody needs the sums any more."""
+        self.record.give_back(self._buffers)
 
     def _checked(self, total: NDArray[Any]) -> NDArray[Any]:
         self._judge(total[:WORDS])

@@ -68,6 +68,8 @@ class _LocalPart:
 
     def check_written(self, names: tuple[str, ...], others: dict[str, Any]) -> None:
         """What is written: as many samples as src has, writable, in memory of its own."""
+        if self.given["out"] is None and not any(a is not None for a in others.values()):
+            return
         data, vectors = self.some(*self.data), self.some(*self.vectors)
         shape = data["src"].shape
         written = {}
@@ -133,7 +135,7 @@ class GradientPart(_LocalPart):
         _core.batch_norm_backward_apply(sums=np.zeros((2, channels)), count=0, **nothing)
         self.check_written(self.names, {})
         alike = self.some("mean", "variance", "gamma", "beta") | {
-            "epsilon": _core._as_epsilon(given["epsilon"]),
+            "epsilon": _core._as_epsilon(given["epsilon"]) + 0.0,  # not -0.0
             "relu": bool(given["relu"]),
             "is_training": bool(given["is_training"]),
         }
@@ -170,12 +172,13 @@ class TrainingPart(_LocalPart):
         _core.batch_norm_training_apply(stats=np.zeros((2, self.channels)), count=0, **nothing)
         self._check_samples()
         self.check_written(self.names, self.some("workspace", *self.running))
-        alike = self.some("gamma", "beta", "correction", *self.running) | {
-            "epsilon": _core._as_epsilon(given["epsilon"]),
+        alike = self.some("gamma", "beta", *self.running) | {
+            "epsilon": _core._as_epsilon(given["epsilon"]) + 0.0,  # not -0.0
             "relu": bool(given["relu"]),
         }
-        factor = given["exponential_avg_factor"]
-        alike["exponential_avg_factor"] = None if factor is None else float(factor)
+        if given["running_mean"] is not None:
+            alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
+            alike["correction"] = int(given["correction"])
         count = self.count(self.channels)
         sums = self.local if self.exact else self.sums(count, count * self.local[0])
         return Part(self.channels, given["src"].dtype.name, alike, sums)

@@ -20,6 +20,8 @@ __all__ = ["Key", "OverRanks", "Record", "as_communicator", "as_timeout", "recor
 
 #: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
+#: What is sent, and what is received.
+Buffers: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass
@@ -29,6 +31,22 @@ class Record:
     #: What its ranks have agreed on, with the number of elements that they then sum.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
+    #: Memory to send from and to receive in, by size and dtype: fresh pages take longer than the
+    #: sums themselves.
+    spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
+
+    def take(self, size: int, dtype: str) -> Buffers:
+        """Buffers of so many elements, not cleared."""
+        try:
+            return self.spare[size, dtype].pop()
+        except LookupError:
+            return np.empty(size, dtype), np.empty(size, dtype)
+
+    def give_back(self, buffers: Buffers) -> None:
+        """For another call; of a size some are kept."""
+        kept = self.spare.setdefault((buffers[0].size, buffers[0].dtype.name), [])
+        if len(kept) < 4:
+            kept.append(buffers)
 
 
 def _mpi() -> Any:
@@ -86,10 +104,10 @@ def record_of(comm: "MPI.Intracomm") -> Record:
 class OverRanks:
     """A sum over all ranks, on its way: what it reads and writes lives until it has arrived."""
 
-    def __init__(self, comm: "MPI.Intracomm", record: Record, sent: NDArray[Any]) -> None:
-        self._record, self._sent, self._received = record, sent, np.empty_like(sent)
+    def __init__(self, comm: "MPI.Intracomm", record: Record, buffers: Buffers) -> None:
+        self._record, self._buffers = record, buffers
         self.late = False
-        self._request: MPI.Request | None = comm.Iallreduce(sent, self._received)
+        self._request: MPI.Request | None = comm.Iallreduce(*buffers)
         for earlier in [*_on_their_way]:
             earlier.arrived()
         _on_their_way.add(self)
@@ -121,7 +139,7 @@ class OverRanks:
                 )
             # At first as often as can be: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
-        return self._received
+        return self._buffers[1]
 
 
 _on_their_way: set[OverRanks] = set()
@@ -151,11 +169,10 @@ def _end() -> None:
 
 
 def sum_over(
-    comm: "MPI.Intracomm", record: Record, sent: NDArray[Any], timeout: float | None
+    comm: "MPI.Intracomm", record: Record, buffers: Buffers, timeout: float | None
 ) -> NDArray[Any]:
     """At once: without a timeout by the blocking collective, which is faster."""
     if timeout is not None:
-        return OverRanks(comm, record, sent).result(timeout)
-    received = np.empty_like(sent)
-    comm.Allreduce(sent, received)
-    return received
+        return OverRanks(comm, record, buffers).result(timeout)
+    comm.Allreduce(*buffers)
+    return buffers[1]
