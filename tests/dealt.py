@@ -1,6 +1,6 @@
 """One problem dealt to ranks in several ways, and the digest of all that comes of it.
 
-python -P tests/dealt.py NAME     prints a table, NAME being that of the MPI in use
+As a program, with the name of the MPI that is in use, it prints a table of digests.
 """
 
 import hashlib

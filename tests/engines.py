@@ -55,6 +55,7 @@ def run(ranks, arguments, folder, timeout=120, **options):
         command(ranks, *arguments, **options),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, start_new_session=True,
+        cwd=folder,  # -m would take what lies here for what is installed
     )  # fmt: skip
     try:
         printed, _ = process.communicate(timeout=timeout)
