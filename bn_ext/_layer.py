@@ -243,7 +243,7 @@ class BatchNorm:
         factor = self.exponential_avg_factor
         if factor is None:
             factor = 1 / (self.num_batches_tracked + 1)
-        found = _core.batch_norm_training(
+        found = self._training(
             data,
             self.gamma,
             self.beta,
@@ -255,7 +255,9 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
+        self.num_batches_tracked = min(
+            self.num_batches_tracked + self._is_batch(data), _MOST_BATCHES
+        )
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         self._saved = _Saved(data, mean, variance, True, added, gate)
         return found.dst
@@ -316,7 +318,7 @@ class BatchNorm:
             options = {"diff_src_1": True}
         if self.relu:
             options |= {"relu": True, **saved.gate}
-        found: Any = _core.batch_norm_backward(
+        found: Any = self._gradients(
             saved.src,
             diff,
             saved.mean,
@@ -333,6 +335,18 @@ class BatchNorm:
         if not saved.added:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
+
+    # ---- what a step is made of: a layer over several ranks has others -------------------
+
+    def _training(self, *arguments: Any, **options: Any) -> Any:
+        return _core.batch_norm_training(*arguments, **options)
+
+    def _gradients(self, *arguments: Any, **options: Any) -> Any:
+        return _core.batch_norm_backward(*arguments, **options)
+
+    def _is_batch(self, data: NDArray[Any]) -> bool:
+        """Does it count as one that the running statistics have seen?"""
+        return data.size > 0
 
     # ---- arrays of its own --------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
 from bn_ext._mpi.exchange import Exchange
+from bn_ext._mpi.layer import BatchNorm
 from bn_ext._mpi.parts import GradientPart, TrainingPart
 from bn_ext._typing import Array, DataFormat, Flag, Out
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = [
+    "BatchNorm",
     "CollectiveError",
     "CollectiveTimeoutError",
     "Pending",

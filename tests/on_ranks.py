@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from dealt import DEALS, EPSILON, KINDS, Problem, dealt, digest, steps
+from dealt import DEALS, EPSILON, KINDS, C, Problem, dealt, digest, steps
 from mpi4py import MPI
 
 import bn_ext
-from bn_ext import mpi
+from bn_ext import _mpi, mpi
 
 
 def started(*arguments, **options):
@@ -43,6 +43,31 @@ def digests(comm, exact):
                     to[part] = a
             name = " ".join(filter(None, (data, layout, deal, how)))
             found[name] = digest(problem, whole, vectors)
+    return found
+
+
+def layers(comm, size):
+    """Some steps of the layer in each mode, samples dealt to `size` ranks: a digest."""
+    group = comm.Split(0 if comm.rank < int(size) else MPI.UNDEFINED)
+    if group == MPI.COMM_NULL:
+        return None
+    problem, found = Problem("float32", "NXC"), []
+    for options in ({}, {"relu": True}, {"affine": False}, {"exponential_avg_factor": None}):
+        layer = mpi.BatchNorm(C, comm=group, **options)
+        for deal in (*DEALS, "frozen", "eval"):
+            mine = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)[group.rank]
+            layer.eval() if deal == "eval" else layer.freeze(deal == "frozen")
+            dst = layer.forward(problem.src[mine], problem.src_1[mine]).copy()
+            diff_src, _ = layer.backward(problem.diff_dst[mine])
+            whole = [np.empty_like(problem.src) for _ in range(2)]
+            for part, arrays in zip(
+                group.allgather(mine), group.allgather((dst, diff_src)), strict=True
+            ):
+                for to, a in zip(whole, arrays, strict=True):
+                    to[part] = a
+            vectors = [*layer.parameters, *layer.gradients, layer.running_variance]
+            found.append(digest(problem, whole, vectors))
+        found.append(layer.num_batches_tracked)
     return found
 
 
@@ -234,7 +259,9 @@ def intercommunicator(comm):
 
 def examples(comm):
     """Of the docstrings."""
-    return list(doctest.testmod(mpi, optionflags=doctest.NORMALIZE_WHITESPACE))
+    flags = doctest.NORMALIZE_WHITESPACE
+    found = [doctest.testmod(module, optionflags=flags) for module in (mpi, _mpi.layer)]
+    return [sum(numbers) for numbers in zip(*found, strict=True)]
 
 
 # ---- communicators --------------------------------------------------------------------

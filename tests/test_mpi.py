@@ -139,6 +139,15 @@ def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_p
     assert any(name.startswith("float64") for name in differ)
 
 
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
+def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
+    wanted = on_ranks(1, "layers", tmp_path, 1).returned[0]
+    assert wanted[-1] == len(DEALS)
+    assert len({*wanted}) > 15
+    assert on_ranks(ranks, "layers", tmp_path, ranks).returned == [wanted] * ranks
+
+
 # ---- faults -------------------------------------------------------------------------------
 
 

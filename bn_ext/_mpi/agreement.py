@@ -50,11 +50,11 @@ def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
 def _fingerprint(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return crc32(value.tobytes(), ord(value.dtype.char))
-    return _of_plain(type(value), value)
+    return _of_plain(type(value).__name__, value)
 
 
 @lru_cache(1000)
-def _of_plain(_: type, value: Hashable) -> int:
+def _of_plain(_: str, value: Hashable) -> int:
     return crc32(repr(value).encode())
 
 

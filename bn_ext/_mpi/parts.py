@@ -38,7 +38,11 @@ class _LocalPart:
 
     def sums(self, count: int, sums: NDArray[Any]) -> NDArray[Any]:
         """As they are sent: exact ones know their count."""
-        return sums if self.exact else np.append(np.float64(count), sums)
+        if self.exact:
+            return sums
+        counted = np.empty(1 + sums.size)
+        counted[0], counted[1:] = count, sums.reshape(-1)
+        return counted
 
     def seen(self) -> tuple[set[int], str]:
         """Numbers of channels that the arguments suggest, of which some may be wrong; the dtype."""
