@@ -255,9 +255,8 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked = min(
-            self.num_batches_tracked + self._is_batch(data), _MOST_BATCHES
-        )
+        seen = self.num_batches_tracked + self._is_batch(data)
+        self.num_batches_tracked = min(seen, _MOST_BATCHES)
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         self._saved = _Saved(data, mean, variance, True, added, gate)
         return found.dst
@@ -338,7 +337,7 @@ class BatchNorm:
 
     # ---- what a step is made of: a layer over several ranks has others -------------------
 
-    def _training(self, *arguments: Any, **options: Any) -> Any:
+    def _training(self, *arguments: Any, **options: Any) -> _core.BatchNormTraining[NDArray[Any]]:
         return _core.batch_norm_training(*arguments, **options)
 
     def _gradients(self, *arguments: Any, **options: Any) -> Any:

@@ -1,5 +1,6 @@
 """The layer, over the ranks of a communicator."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from numpy.typing import NDArray
@@ -68,17 +69,19 @@ class BatchNorm(_layer.BatchNorm):
         self.exact = _core._as_flag(exact, "exact")
         self.timeout = as_timeout(timeout)
 
-    def _training(self, *arguments: Any, **options: Any) -> Any:
+    def _training(self, *arguments: Any, **options: Any) -> _core.BatchNormTraining[NDArray[Any]]:
         from bn_ext import mpi  # which imports this
 
-        return mpi.batch_norm_training(*arguments, **options, **self._over())
+        step: Callable[..., _core.BatchNormTraining[NDArray[Any]]] = mpi.batch_norm_training
+        return step(*arguments, **options, **self._over())
 
     def _gradients(self, *arguments: Any, **options: Any) -> Any:
         from bn_ext import mpi
 
         if not options["is_training"] and not options["param_grads"]:
             return super()._gradients(*arguments, **options)  # there is nothing to sum
-        return mpi.batch_norm_backward(*arguments, **options, **self._over())
+        step: Callable[..., Any] = mpi.batch_norm_backward
+        return step(*arguments, **options, **self._over())
 
     def _over(self) -> dict[str, Any]:
         return {"comm": self.comm, "exact": self.exact, "timeout": self.timeout}
