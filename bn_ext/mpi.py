@@ -204,9 +204,9 @@ def batch_norm_backward(
     -----
     There is one collective, an allreduce. Words that stand before the sums tell every rank whether
     another has failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training.
-    What these words cannot tell is that a rank sends more of them: with ``check=False``, once
-    calls with 64 and with 128 channels have been made, one rank that calls with 64 while the others
-    do with 128 is an error of MPI's, a wait without end, or with Intel MPI wrong sums.
+    They cannot be relied on where ranks send different numbers of bytes: with ``check=False``, if
+    calls with 64 and with 128 channels have been made and then one rank calls with 64 while the
+    others do with 128, it depends on the MPI what happens: an error, a crash or a wait without end.
 
     If MemoryError is raised when the sums have arrived, it is raised on that rank alone.
 

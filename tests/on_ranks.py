@@ -6,6 +6,7 @@ What a function returns is written to FOLDER/RANK.json.
 import doctest
 import itertools
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from dealt import DEALS, EPSILON, KINDS, C, Problem, dealt, digest, steps
 from mpi4py import MPI
+from tree import ROOT
 
 import bn_ext
 from bn_ext import _mpi, mpi
@@ -198,6 +200,14 @@ def functions_mixed(comm):
     return outcome(function, **backward_arguments(), comm=comm)
 
 
+def another_layer(comm, exact):
+    """Both known, so that without a check nothing but the sums can tell."""
+    good, options = backward_arguments(), {"comm": comm, "exact": bool(int(exact))}
+    for each in (good, more(good)):
+        mpi.batch_norm_backward(**each, **options)
+    return outcome(mpi.batch_norm_backward, **(more(good) if comm.rank else good), **options)
+
+
 def no_call(comm, seconds, ends):
     """All ranks but one call; it sleeps. Errors are caught, or end the program."""
     if comm.rank:
@@ -315,6 +325,14 @@ def no_samples(comm):
         bool(np.isnan(found.mean).all()), arguments["running_mean"].tolist(),
         diff.diff_gamma.tolist(), list(diff.diff_src.shape),
     ]  # fmt: skip
+
+
+def page(comm):
+    """Examples of the page on several machines."""
+    text = (ROOT / "docs" / "howto" / "several_machines.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(blocks, {}, "page", "page", 0)
+    return list(doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test))
 
 
 def main(function, folder, *arguments):

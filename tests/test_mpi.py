@@ -181,6 +181,14 @@ def test_a_rank_that_starts_beside_one_that_waits(tmp_path):
 
 
 @needs_mpi
+@pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
+def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_path):
+    """Where ranks send different numbers of bytes, this is the MPI's affair; but an error it is."""
+    ended = on_ranks(2, "another_layer", tmp_path, exact, status=None, timeout=60)
+    assert ended.status != 0 or "" not in ended.returned
+
+
+@needs_mpi
 def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
     ended = on_ranks(2, "no_call", tmp_path, 1, "caught", status=None, timeout=60)
     error, waited, next_error = ended.returned[0]
@@ -283,6 +291,13 @@ def test_examples_of_the_docstrings(tmp_path):
     failed, attempted = found
     assert failed == 0
     assert attempted > 15
+
+
+@needs_mpi
+def test_examples_of_the_page(tmp_path):
+    for failed, attempted in on_ranks(2, "page", tmp_path).returned:
+        assert failed == 0
+        assert attempted > 10
 
 
 # ---- the example --------------------------------------------------------------------------
