@@ -106,10 +106,11 @@ class OverRanks:
 
     def __init__(self, comm: "MPI.Intracomm", record: Record, buffers: Buffers) -> None:
         self._record, self._buffers = record, buffers
-        self.late = False
+        self.late = self.forgotten = False
         self._request: MPI.Request | None = comm.Iallreduce(*buffers)
         for earlier in [*_on_their_way]:
-            earlier.arrived()
+            if earlier.forgotten:  # others may be asked about by another thread just now
+                earlier.arrived()
         _on_their_way.add(self)
 
     def arrived(self) -> bool:
