@@ -413,8 +413,9 @@ def batch_norm_training(
     There are two collectives, one for the mean and one for the squares about it, and with
     ``exact=True`` src is read once more than otherwise.
 
-    With ``exact=False`` the statistics are the same every time only for the same samples on the
-    same ranks, as far as the MPI sums in the same order.
+    With ``exact=False`` the statistics are equal on every rank because MPI demands that of an
+    allreduce, and the same every time for the same samples on the same ranks if the MPI then sums
+    in the same order, as it should.
 
     Examples
     --------

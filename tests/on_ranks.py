@@ -208,6 +208,19 @@ def another_layer(comm, exact):
     return outcome(mpi.batch_norm_backward, **(more(good) if comm.rank else good), **options)
 
 
+def nothing_said(comm):
+    """One rank is refused all that would tell which of two layers it is in."""
+    good, options = backward_arguments(), {"comm": comm, "timeout": 2.0}
+    for each in (good, more(good)):
+        mpi.batch_norm_backward(**each, **options)
+    nothing = dict.fromkeys(("src", "diff_dst", "mean", "variance", "gamma"))
+    try:
+        mpi.batch_norm_backward(**good | (nothing if comm.rank else {}), **options)
+    except Exception as error:
+        found = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    return found
+
+
 def no_call(comm, seconds, ends):
     """All ranks but one call; it sleeps. Errors are caught, or end the program."""
     if comm.rank:

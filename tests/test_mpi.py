@@ -189,6 +189,17 @@ def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_p
 
 
 @needs_mpi
+def test_a_rank_of_which_nothing_is_known_says_that_the_others_wait(tmp_path):
+    waits, refused = on_ranks(2, "nothing_said", tmp_path, status=None, timeout=60).returned
+    assert waits[0].startswith("CollectiveTimeoutError: ")
+    assert refused == [
+        "TypeError: src: expected an array, got NoneType",
+        "bn_ext.mpi: the other ranks could not be told, since nothing here says how many channels "
+        "they sum",
+    ]
+
+
+@needs_mpi
 def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
     ended = on_ranks(2, "no_call", tmp_path, 1, "caught", status=None, timeout=60)
     error, waited, next_error = ended.returned[0]

@@ -47,6 +47,11 @@ class Exchange:
         self._alike: dict[str, object] = {}
         self._way: OverRanks | None = None
 
+    def __del__(self) -> None:
+        way: OverRanks | None = getattr(self, "_way", None)
+        if way is not None:
+            way.forgotten = True
+
     def prepare(self, find: Callable[[], Part], seen: Callable[[], tuple[set[int], str]]) -> None:
         """Find what this rank sends, and see that all may sum.
 
