@@ -327,7 +327,12 @@ def one_element(comm):
 
 
 def no_samples(comm):
-    """On any rank."""
+    """On any rank; then no channels."""
+    nothing = np.empty((comm.rank, 0), np.float32)
+    for exact in (True, False):
+        options = {"epsilon": EPSILON, "comm": comm, "exact": exact}
+        found = mpi.batch_norm_training(nothing, **options)
+        mpi.batch_norm_backward(nothing, nothing, *found[1:], **options)
     arguments = training_arguments()
     arguments["src"] = arguments["src"][:0]
     found = mpi.batch_norm_training(**arguments, comm=comm)

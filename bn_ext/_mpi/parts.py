@@ -23,6 +23,7 @@ class _LocalPart:
 
     def __init__(self, exact: bool, arguments: dict[str, Any]) -> None:
         self.exact, self.given = exact, arguments
+        self.shape: tuple[int, ...] = ()  # of sums
 
     def convert(self) -> None:
         for name in (*self.data, *self.vectors):
@@ -43,6 +44,10 @@ class _LocalPart:
         counted = np.empty(1 + sums.size)
         counted[0], counted[1:] = count, sums.reshape(-1)
         return counted
+
+    def state(self, total: NDArray[Any]) -> NDArray[Any]:
+        """Exact sums as they came."""
+        return total.reshape(self.shape)
 
     def seen(self) -> tuple[set[int], str]:
         """Numbers of channels that the arguments suggest, of which some may be wrong; the dtype."""
@@ -133,7 +138,7 @@ class GradientPart(_LocalPart):
             given["src"], given["diff_dst"], given["mean"], exact=self.exact,
             **gate, **self.some(*self.options),
         )  # fmt: skip
-        channels = sums.shape[-1]
+        self.shape, channels = sums.shape, sums.shape[-1]
         bits = None if given["workspace"] is None else np.empty(0, np.uint8)
         nothing = {**given, **self.none_of_it(), "workspace": bits, "out": self.trial_out()}
         _core.batch_norm_backward_apply(sums=np.zeros((2, channels)), count=0, **nothing)
@@ -147,13 +152,10 @@ class GradientPart(_LocalPart):
 
     def apply(self, total: NDArray[Any]) -> Any:
         """Its results."""
-        channels = self.given["mean"].size
         if self.exact:
-            return _core.batch_norm_backward_apply(
-                sums=total.reshape(-1, 2, channels), **self.given
-            )
+            return _core.batch_norm_backward_apply(sums=self.state(total), **self.given)
         return _core.batch_norm_backward_apply(
-            sums=total[1:].reshape(2, channels), count=int(total[0]), **self.given
+            sums=total[1:].reshape(self.shape), count=int(total[0]), **self.given
         )
 
 
@@ -170,7 +172,7 @@ class TrainingPart(_LocalPart):
         self.convert()
         given = self.given
         self.local = self._reduce()
-        self.channels = self.local.shape[-1]
+        self.shape, self.channels = self.local.shape, self.local.shape[-1]
         bits = None if given["workspace"] is None else np.empty(0, np.uint8)
         nothing = {**given, **self.none_of_it(), "workspace": bits, "out": self.trial_out()}
         _core.batch_norm_training_apply(stats=np.zeros((2, self.channels)), count=0, **nothing)
@@ -211,11 +213,7 @@ class TrainingPart(_LocalPart):
         """Sums of squares about the mean of all."""
         squares: NDArray[Any]
         if self.exact:
-            state = total.reshape(self.local.shape)
-            count = _core.batch_norm_count(state)
-            mean = _core.batch_norm_sums(state)[0] / max(count, 1)
-            wide = self.given["src"].dtype == np.float64
-            self.mean = mean if wide else mean.astype(np.float32)
+            self.mean = _core.batch_norm_training_stats(self.state(total)).stats[0]
             squares = self._reduce(mean=self.mean)
         else:
             count = self.count(self.channels)
@@ -227,9 +225,7 @@ class TrainingPart(_LocalPart):
     def apply(self, total: NDArray[Any]) -> Any:
         """Its results."""
         if self.exact:
-            stats, count = _core.batch_norm_training_stats(
-                total.reshape(self.local.shape), self.mean
-            )
+            stats, count = _core.batch_norm_training_stats(self.state(total), self.mean)
         else:
             stats, count = np.array([self.mean, total[1:]]), int(total[0])
         if self.given["running_mean"] is not None and count == self.given["correction"] == 1:
