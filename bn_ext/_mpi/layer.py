@@ -35,9 +35,9 @@ class BatchNorm(_layer.BatchNorm):
     Ranks that do the same steps keep the same parameters and statistics, to the bit. A batch counts
     in num_batches_tracked on a rank without samples as well.
 
-    After ``eval()``, ``forward`` uses the running statistics, and no other rank is asked; nor is one
-    by ``backward`` in a frozen layer. All other calls are made by all ranks. What the layer itself
-    refuses, such as a src of other channels, is an error on that rank alone.
+    After ``eval()``, ``forward`` uses the running statistics, and no other rank is asked; nor does
+    ``backward`` ask one in a frozen layer. All other calls are made by all ranks. What the layer
+    itself refuses, such as a src of other channels, is an error on that rank alone.
 
     Examples
     --------
