@@ -245,10 +245,26 @@ def never_waited(comm, who):
     """What `start` has sent off when the process ends."""
     call = {**backward_arguments(), "comm": comm}
     started(**call)
-    if who == "all" or comm.rank == 0:
+    if who != "one" or comm.rank == 0:
+        time.sleep(comm.rank if who == "late" else 0)
         for _ in range(3):
             mpi.batch_norm_backward_start(**call)  # of no name: nothing but bn_ext keeps it
+    if who == "finalized":
+        comm.Barrier()
+        MPI.Finalize()
     return "started"
+
+
+def late_after_all(comm):
+    """Timed out on one rank; when that ends, the others have called."""
+    call = {**backward_arguments(), "comm": comm, "timeout": 60}
+    mpi.batch_norm_backward(**call)
+    if comm.rank:
+        time.sleep(1)
+        return [outcome(mpi.batch_norm_backward, **call)]
+    found = [outcome(mpi.batch_norm_backward, **call | {"timeout": 0.2}) for _ in range(2)]
+    time.sleep(3)
+    return found
 
 
 def let_go(comm):
@@ -312,11 +328,14 @@ def groups(comm):
 
 
 def in_order(comm):
-    """Two at once, waited for in another order."""
+    """Several at once, waited for in another order."""
     good = backward_arguments()
-    twice = {**good, "diff_dst": good["diff_dst"] * 2}
-    one, two = (mpi.batch_norm_backward_start(**each, comm=comm) for each in (good, twice))
-    return bool((two.wait().diff_beta == 2 * one.wait().diff_beta).all())
+    pending = [
+        mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
+        for n in range(6)
+    ]
+    found = [each.wait().diff_src for each in reversed(pending)][::-1]
+    return all((each == found[1] * n).all() for n, each in enumerate(found) if n in (0, 1, 2, 4))
 
 
 def one_element(comm):
@@ -354,9 +373,9 @@ def page(comm):
 
 
 def main(function, folder, *arguments):
-    comm = MPI.COMM_WORLD
-    found = globals()[function](comm, *arguments)
-    (Path(folder) / f"{comm.rank}.json").write_text(json.dumps(found))
+    rank = MPI.COMM_WORLD.rank
+    found = globals()[function](MPI.COMM_WORLD, *arguments)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from dealt import DEALS, KINDS, wanted
 from engines import needs_mpi, on_ranks, run
+from numpy.lib.stride_tricks import as_strided
 from processes import in_new_process, printed_by
 from tree import ROOT
 
-from bn_ext._mpi import agreement
+from bn_ext._mpi import agreement, parts
 
 RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
 quick = pytest.mark.quick
@@ -108,6 +109,18 @@ def test_without_mpi4py_an_error_says_what_to_install():
     )
     wanted = 'bn_ext.mpi needs mpi4py and an MPI: pip install "bn_ext[mpi]"'
     assert printed_by(code).startswith(wanted)
+
+
+@quick
+def test_what_is_too_hard_to_decide_counts_as_shared(rng):
+    memory = rng.standard_normal(200_000, np.float32)
+    shape, steps = (4, 13, 11, 12), [4 * n for n in (5310, 408, 37, 3)]
+    others = [4 * n for n in (3758, 4614, 2545, 4819)]
+    one, other = as_strided(memory, shape, steps), as_strided(memory[14773:], shape, others)
+    with pytest.raises(RuntimeError):
+        np.shares_memory(one, other, max_work=10_000)
+    assert parts._share(one, other)
+    assert not parts._share(one, memory[-5:])
 
 
 # ---- bits ---------------------------------------------------------------------------------
@@ -214,6 +227,16 @@ def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
 
 
 @needs_mpi
+def test_a_timeout_that_all_have_made_up_for_ends_nothing(tmp_path):
+    found = on_ranks(2, "late_after_all", tmp_path).returned
+    assert [error.partition(":")[0] for error in found[0]] == [
+        "CollectiveTimeoutError",
+        "CollectiveError",
+    ]
+    assert found[1] == [""]
+
+
+@needs_mpi
 def test_an_uncaught_timeout_ends_all_ranks(tmp_path):
     ended = on_ranks(2, "no_call", tmp_path, 1, "uncaught", status=None, timeout=60)
     assert ended.status != 0
@@ -226,8 +249,9 @@ def test_a_rank_that_calls_late_is_waited_for(tmp_path):
 
 
 @needs_mpi
-def test_what_nobody_waits_for_ends_with_the_process(tmp_path):
-    assert on_ranks(2, "never_waited", tmp_path, "all").returned == ["started"] * 2
+@pytest.mark.parametrize("who", ["all", "late", "finalized"])
+def test_what_nobody_waits_for_ends_with_the_process(who, tmp_path):
+    assert on_ranks(2, "never_waited", tmp_path, who).returned == ["started"] * 2
 
 
 @needs_mpi

@@ -159,7 +159,7 @@ def _end() -> None:
     late = any(each.late for each in _on_their_way)
     end = time.monotonic() + (0 if late else _AT_EXIT)
     while not all([each.arrived() for each in [*_on_their_way]]):
-        if time.monotonic() > end:
+        if time.monotonic() > end:  # pragma: no cover - what is aborted leaves no report
             print(
                 f"bn_ext.mpi: rank {mpi.COMM_WORLD.rank} of MPI.COMM_WORLD ends, but not all ranks "
                 "have made a call that it made: MPI cannot be finalized, and is aborted",
