@@ -144,8 +144,8 @@ class OverRanks:
 
 
 _on_their_way: set[OverRanks] = set()
-#: Seconds at exit for sums that nobody waited for; those that were have had theirs.
-_AT_EXIT = 5.0
+#: Seconds at exit for sums that nobody waited for; and if others have had theirs already.
+_AT_EXIT, _IF_LATE = 5.0, 1.0
 
 
 @atexit.register
@@ -157,7 +157,7 @@ def _end() -> None:
     if mpi.Is_finalized():
         return
     late = any(each.late for each in _on_their_way)
-    end = time.monotonic() + (0 if late else _AT_EXIT)
+    end = time.monotonic() + (_IF_LATE if late else _AT_EXIT)
     while not all([each.arrived() for each in [*_on_their_way]]):
         if time.monotonic() > end:  # pragma: no cover - what is aborted leaves no report
             print(
