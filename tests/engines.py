@@ -51,6 +51,7 @@ def run(ranks, arguments, folder, timeout=120, **options):
     """Run a program on so many ranks; nothing of it runs afterwards."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
+    environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them
     process = subprocess.Popen(
         command(ranks, *arguments, **options),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
