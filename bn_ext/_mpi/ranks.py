@@ -4,7 +4,6 @@ import atexit
 import sys
 import time
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -84,10 +83,15 @@ def as_timeout(timeout: object) -> float | None:
     return seconds
 
 
-@cache
+#: The key of records among the attributes of communicators, once there is one.
+_keyvals: list[int] = []
+
+
 def _keyval() -> int:
-    # Without a copy function, a duplicate of a communicator starts with no record.
-    return int(_mpi().Comm.Create_keyval())
+    if not _keyvals:
+        # Without a copy function, a duplicate of a communicator starts with no record.
+        _keyvals.append(_mpi().Comm.Create_keyval())
+    return _keyvals[0]
 
 
 def record_of(comm: "MPI.Intracomm") -> Record:
