@@ -255,8 +255,8 @@ class BatchNorm:
         # All that takes memory comes before the call, which changes the running statistics.
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = min(self.num_batches_tracked + (data.size > 0), _MOST_BATCHES)
-        found = _core.batch_norm_training(
+        tracked = self.num_batches_tracked, min(self.num_batches_tracked + 1, _MOST_BATCHES)
+        found = self._training(
             data,
             self.gamma,
             self.beta,
@@ -268,7 +268,7 @@ class BatchNorm:
             out=(dst, mean, variance),
             **options,
         )
-        self.num_batches_tracked, self._saved = tracked, saved
+        self.num_batches_tracked, self._saved = tracked[self._is_batch(data)], saved
         return found.dst
 
     def _as_data(self, src: Array) -> NDArray[Any]:
@@ -327,7 +327,7 @@ class BatchNorm:
             options = {"diff_src_1": True}
         if self.relu:
             options |= {"relu": True, **saved.gate}
-        found: Any = _core.batch_norm_backward(
+        found: Any = self._gradients(
             saved.src,
             diff,
             saved.mean,
@@ -344,6 +344,18 @@ class BatchNorm:
         if not saved.added:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
+
+    # ---- what a step is made of: a layer over several ranks has others -------------------
+
+    def _training(self, *arguments: Any, **options: Any) -> _core.BatchNormTraining[NDArray[Any]]:
+        return _core.batch_norm_training(*arguments, **options)
+
+    def _gradients(self, *arguments: Any, **options: Any) -> Any:
+        return _core.batch_norm_backward(*arguments, **options)
+
+    def _is_batch(self, data: NDArray[Any]) -> bool:
+        """Does it count as one that the running statistics have seen?"""
+        return data.size > 0
 
     # ---- arrays of its own --------------------------------------------------------------
 

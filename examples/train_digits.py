@@ -84,13 +84,23 @@ class Convolution:
         patches = windows.transpose(0, 1, 2, 4, 5, 3).reshape(-1, 9 * channels)
         self.patches = patches.astype(self.weight.dtype, copy=False)
         self.shape_in, self.shape_out = x.shape, windows.shape[:3]
-        return (self.patches @ self.weight).reshape(*self.shape_out, -1).astype(x.dtype)
+        dst = self.patches @ self.weight
+        return dst.reshape(*self.shape_out, self.weight.shape[1]).astype(x.dtype)
 
     def backward(self, diff):
-        diff_rows = diff.reshape(-1, diff.shape[-1]).astype(self.weight.dtype, copy=False)
-        self.gradients = [self.patches.T @ diff_rows]
+        self.gradients = self.parameter_gradients(diff)
+        return self.input_gradient(diff)
+
+    def rows(self, diff):
+        return diff.reshape(-1, diff.shape[-1]).astype(self.weight.dtype, copy=False)
+
+    def parameter_gradients(self, diff):
+        return [self.patches.T @ self.rows(diff)]
+
+    def input_gradient(self, diff):
         n, height, width, channels = self.shape_in
-        diff_patches = (diff_rows @ self.weight.T).reshape(*self.shape_out, 3, 3, channels)
+        diff_patches = self.rows(diff) @ self.weight.T
+        diff_patches = diff_patches.reshape(*self.shape_out, 3, 3, channels)
         diff_padded = np.zeros((n, height + 2, width + 2, channels), self.weight.dtype)
         rows, columns, s = self.shape_out[1], self.shape_out[2], self.stride
         for i in range(3):
@@ -151,11 +161,17 @@ class Dense:
 
     def forward(self, x, training):
         self.shape, self.dtype = x.shape, x.dtype
-        self.x = x.reshape(len(x), -1).astype(self.weight.dtype, copy=False)
+        self.x = x.reshape(len(x), len(self.weight)).astype(self.weight.dtype, copy=False)
         return self.x @ self.weight + self.bias
 
     def backward(self, diff):
-        self.gradients = [self.x.T @ diff, diff.sum(axis=0)]
+        self.gradients = self.parameter_gradients(diff)
+        return self.input_gradient(diff)
+
+    def parameter_gradients(self, diff):
+        return [self.x.T @ diff, diff.sum(axis=0)]
+
+    def input_gradient(self, diff):
         return (diff @ self.weight.T).reshape(self.shape).astype(self.dtype)
 
 

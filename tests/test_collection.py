@@ -60,6 +60,7 @@ ELSEWHERE = {
     "test_cli.py": ["bn_ext/__main__.py"],
     "test_import.py": ["bn_ext/__init__.py", "bn_ext/_version.py"],
     "test_example.py": ["examples/fold.py", "examples/train_digits.py"],
+    "test_mpi.py": ["examples/train_digits_mpi.py"],
 }
 FILE_OF_TESTS = {source: test for test, some in ELSEWHERE.items() for source in some}
 whole_tree = pytest.mark.skipif(

@@ -1,0 +1,1 @@
+"""What bn_ext.mpi is made of: a rank's part, what ranks must have alike, sums over ranks."""

@@ -1,0 +1,137 @@
+"""One problem dealt to ranks in several ways, and the digest of all that comes of it.
+
+As a program, with the name of the MPI that is in use, it prints a table of digests.
+"""
+
+import hashlib
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+import bn_ext
+
+C, SAMPLES = 24, 29
+DEALS = ["blocks", "strided", "permuted", "an empty rank"]
+#: Data, its vectors, layout: a gap between the channels of a position is a view.
+KINDS = [
+    *itertools.product(["float32", "float64"], ["NXC", "NCX"]),
+    ("float16", "NXC"), ("bfloat16", "NCX"), ("float32", "NXC with gaps"),
+    ("float32", "NCX over NXC"),
+]  # fmt: skip
+EPSILON = 1e-5
+
+
+def dtype_of(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+class Problem:
+    """The same on every rank: a test, not a pipeline."""
+
+    def __init__(self, data, layout):
+        rng = np.random.default_rng(5)
+        self.format = layout[:3]
+        self.axis = 1 if self.format == "NCX" else -1
+        src, diff_dst = rng.standard_normal((2, SAMPLES, 5, 3, C)) * 3 + 1
+        diff_dst[0] *= 1e3
+        diff_dst[1] = -diff_dst[0]  # cancels, so that another order of sums shows
+        self.src, self.diff_dst, self.src_1 = (
+            self.laid_out(a.astype(dtype_of(data)), layout) for a in (src, diff_dst, src[::-1])
+        )
+        number = "float64" if data == "float64" else "float32"
+        self.gamma, self.beta = rng.standard_normal((2, C)).astype(number)
+
+    @staticmethod
+    def laid_out(array, layout):
+        if layout == "NXC with gaps":
+            wide = np.zeros((*array.shape[:-1], C + 5), array.dtype)
+            wide[..., :C] = array
+            return wide[..., :C]
+        if layout == "NCX over NXC":
+            return np.moveaxis(array, -1, 1)
+        return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if layout == "NCX" else array
+
+    def running(self):
+        return {
+            "running_mean": np.zeros(C), "running_variance": np.ones(C),
+            "exponential_avg_factor": 0.25, "correction": 1,
+        }  # fmt: skip
+
+
+def dealt(deal, size):
+    """Samples of each rank."""
+    order = np.arange(SAMPLES)
+    if deal == "strided":
+        return [order[rank::size] for rank in range(size)]
+    if deal == "blocks":
+        return np.array_split(order, size)
+    order = np.random.default_rng(size).permutation(SAMPLES)
+    if deal == "permuted":
+        return np.array_split(order, size)
+    return [*np.array_split(order, max(size - 1, 1)), order[:0]][:size]
+
+
+def digest(problem, data, vectors):
+    """Of values in one order of axes, so that layouts can be compared."""
+    found = hashlib.sha256()
+    for array in data:
+        found.update(np.moveaxis(array, problem.axis, -1).tobytes())
+    for array in vectors:
+        found.update(array.tobytes())
+    return found.hexdigest()[:12]
+
+
+def steps(problem, mine, training, backward, **options):
+    """Forward and backward, plain and with all that may be fused: arrays of data, and vectors."""
+    running = problem.running()
+    src, diff_dst, src_1 = problem.src[mine], problem.diff_dst[mine], problem.src_1[mine]
+    vectors = problem.gamma, problem.beta
+    options |= {"epsilon": EPSILON, "data_format": problem.format}
+    plain = training(src, *vectors, **running, **options)
+    grads = backward(src, diff_dst, *plain[1:], vectors[0], **options)
+    frozen = backward(src, diff_dst, *plain[1:], **options, is_training=False)
+    bits = np.zeros(-(-src.size // 8), np.uint8)
+    fused = training(src, *vectors, src_1=src_1, relu=True, workspace=bits, **options)
+    gated = backward(
+        src, diff_dst, *fused[1:], vectors[0], relu=True, workspace=bits, diff_src_1=True, **options
+    )
+    data = [plain.dst, grads.diff_src, frozen.diff_src, fused.dst, gated.diff_src, gated.diff_src_1]
+    found = [*plain[1:], *fused[1:], running["running_mean"], running["running_variance"]]
+    for each in (grads, frozen, gated):
+        found += [each.diff_gamma, each.diff_beta]
+    return data, found
+
+
+def wanted(data, layout):
+    """The digest of one call over everything, with exact sums."""
+    problem = Problem(data, layout)
+    whole, vectors = steps(
+        problem, np.arange(SAMPLES), bn_ext.batch_norm_training, bn_ext.batch_norm_backward,
+        exact=True,
+    )  # fmt: skip
+    return digest(problem, whole, vectors)
+
+
+def table(engine):
+    """How many digests there are over layouts, ways of dealing, starting or waiting, and ranks."""
+    from engines import on_ranks
+
+    for ranks in (1, 2, 3, 7):
+        found = {}
+        for exact in (0, 1):
+            with tempfile.TemporaryDirectory() as folder:
+                returned = on_ranks(ranks, "digests", Path(folder), exact).returned
+            for name, one in (pair for each in returned for pair in each.items()):
+                found.setdefault((name.split()[0], exact), set()).add(one)
+        for data in sorted({data for data, _ in found}):
+            exact = ",".join(sorted(found[data, 1]))
+            plain = len(found[data, 0])
+            print(f"{engine:8} ranks {ranks} {data:8} plain: {plain:2} digests, exact: {exact}")
+
+
+if __name__ == "__main__":
+    table(sys.argv[1])

@@ -1,0 +1,96 @@
+"""An MPI: its mpiexec, programs on so many ranks, and that none of them is left over."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tree import TESTS
+
+#: Beside this Python, where the wheels of MPICH, Open MPI and Intel MPI put theirs; or on the path.
+_BESIDE = Path(sys.executable).with_name("mpiexec")
+MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
+PROGRAM = TESTS / "on_ranks.py"
+
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or MPIEXEC is None or sys.platform == "win32",
+    reason="needs mpi4py and mpiexec: pip install mpi4py mpich",
+)
+
+#: Open MPI refuses root, and more ranks than cores, unless it is told.
+_OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+class Ended:
+    """A program that has run: its exit status, what it printed, what each rank returned."""
+
+    def __init__(self, status, printed, folder, ranks):
+        self.status, self.printed = status, printed
+        files = [folder / f"{rank}.json" for rank in range(ranks)]
+        self.returned = [json.loads(f.read_text()) if f.exists() else None for f in files]
+
+
+def command(ranks, *arguments, module="mpi4py"):
+    """mpiexec, and a Python whose uncaught error ends all ranks."""
+    runs = ["-m", module] if module else []
+    return [MPIEXEC, "-n", str(ranks), sys.executable, *runs, *map(str, arguments)]
+
+
+def run(ranks, arguments, folder, timeout=120, **options):
+    """Run a program on so many ranks; nothing of it runs afterwards."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
+    environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them
+    process = subprocess.Popen(
+        command(ranks, *arguments, **options),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, env=environment, start_new_session=True,
+        cwd=folder,  # -m would take what lies here for what is installed
+    )  # fmt: skip
+    try:
+        printed, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        left_over(mark, kill=True)
+        printed, _ = process.communicate()
+        pytest.fail(f"ran for more than {timeout} s:\n{printed[-4000:]}")
+    end = time.monotonic() + 20  # an abort's signals take their time
+    while left_over(mark) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left_over(mark) == [], printed
+    return Ended(process.returncode, printed, folder, ranks)
+
+
+def on_ranks(ranks, function, folder, *arguments, status=0, **options):
+    """What a function of on_ranks.py returned on each rank."""
+    ended = run(ranks, [PROGRAM, function, folder, *arguments], folder, **options)
+    if status is not None:
+        assert ended.status == status, ended.printed[-4000:]
+    return ended
+
+
+def left_over(mark, kill=False):
+    """Processes that were started with this mark and still run, where the system tells."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
+                if state != "Z":
+                    found.append(int(path.parent.name))
+        except OSError:  # it has ended
+            continue
+    for pid in found if kill else []:
+        os.kill(pid, signal.SIGKILL)
+    return found

@@ -1,0 +1,382 @@
+"""Programs for the ranks of test_mpi.py: python -m mpi4py on_ranks.py FUNCTION FOLDER [ARGUMENTS].
+
+What a function returns is written to FOLDER/RANK.json.
+"""
+
+import doctest
+import itertools
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from dealt import DEALS, EPSILON, KINDS, C, Problem, dealt, digest, steps
+from mpi4py import MPI
+from tree import ROOT
+
+import bn_ext
+from bn_ext import _mpi, mpi
+
+
+def started(*arguments, **options):
+    pending = mpi.batch_norm_backward_start(*arguments, **options)
+    pending.done()
+    found = pending.wait()
+    assert pending.wait() is found
+    assert pending.done()
+    return found
+
+
+def digests(comm, exact):
+    """{kind and deal: digest of the data of all ranks and of this rank's vectors}"""
+    found = {}
+    for (data, layout), deal in itertools.product(KINDS, DEALS):
+        problem, parts = Problem(data, layout), dealt(deal, comm.size)
+        for how, backward in (("", mpi.batch_norm_backward), ("started", started)):
+            mine, vectors = steps(
+                problem, parts[comm.rank], mpi.batch_norm_training, backward,
+                comm=comm, exact=bool(int(exact)),
+            )  # fmt: skip
+            whole = [np.empty_like(problem.src) for _ in mine]
+            for part, arrays in zip(parts, comm.allgather(mine), strict=True):
+                for to, a in zip(whole, arrays, strict=True):
+                    to[part] = a
+            name = " ".join(filter(None, (data, layout, deal, how)))
+            found[name] = digest(problem, whole, vectors)
+    return found
+
+
+def layers(comm, size):
+    """Some steps of the layer in each mode, samples dealt to `size` ranks: a digest."""
+    group = comm.Split(0 if comm.rank < int(size) else MPI.UNDEFINED)
+    if group == MPI.COMM_NULL:
+        return None
+    problem, found = Problem("float32", "NXC"), []
+    for options in ({}, {"relu": True}, {"affine": False}, {"exponential_avg_factor": None}):
+        layer = mpi.BatchNorm(C, comm=group, **options)
+        for deal in (*DEALS, "frozen", "eval"):
+            mine = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)[group.rank]
+            layer.eval() if deal == "eval" else layer.freeze(deal == "frozen")
+            dst = layer.forward(problem.src[mine], problem.src_1[mine]).copy()
+            diff_src, _ = layer.backward(problem.diff_dst[mine])
+            whole = [np.empty_like(problem.src) for _ in range(2)]
+            for part, arrays in zip(
+                group.allgather(mine), group.allgather((dst, diff_src)), strict=True
+            ):
+                for to, a in zip(whole, arrays, strict=True):
+                    to[part] = a
+            vectors = [*layer.parameters, *layer.gradients, layer.running_variance]
+            found.append(digest(problem, whole, vectors))
+        found.append(layer.num_batches_tracked)
+    return found
+
+
+# ---- faults ---------------------------------------------------------------------------
+
+
+def backward_arguments():
+    rng = np.random.default_rng(1)
+    src, diff_dst = rng.standard_normal((2, 6, 4, 8), dtype=np.float32)
+    mean, variance = src.mean((0, 1)), src.var((0, 1))
+    return {
+        "src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance,
+        "gamma": np.ones(8, np.float32), "epsilon": EPSILON,
+    }  # fmt: skip
+
+
+def training_arguments():
+    good = backward_arguments()
+    return {
+        "src": good["src"], "gamma": good["gamma"], "beta": good["mean"], "epsilon": EPSILON,
+        "running_mean": np.zeros(8), "running_variance": np.ones(8),
+        "exponential_avg_factor": 0.1, "correction": 1,
+    }  # fmt: skip
+
+
+def wide(good):
+    """The same with float64 data, or twice the channels."""
+    return {k: v.astype(np.float64) if isinstance(v, np.ndarray) else v for k, v in good.items()}
+
+
+def more(good):
+    return {
+        k: np.concatenate((v, v), axis=-1) if isinstance(v, np.ndarray) else v
+        for k, v in good.items()
+    }
+
+
+#: What one rank does otherwise than the others: for a call of which first words are exchanged
+#: ("first"), of one that has been made before ("later"), or with check=True ("check").
+BACKWARD = {
+    "channels": (more, ["first", "check"]),
+    "dtype": (wide, ["first", "check"]),
+    "epsilon": (lambda good: good | {"epsilon": 1e-3}, ["first", "later", "check"]),
+    "mean": (lambda good: good | {"mean": good["mean"] + 1}, ["first", "later", "check"]),
+    "variance": (lambda good: good | {"variance": good["variance"] * 2}, ["first", "later"]),
+    "gamma": (lambda good: good | {"gamma": None}, ["first", "later", "check"]),
+    "is_training": (lambda good: good | {"is_training": False}, ["first", "later"]),
+    "relu": (lambda good: good | {"relu": True, "beta": good["mean"]}, ["first", "later"]),
+    "exact": (lambda good: good | {"exact": not good["exact"]}, ["first"]),
+    "timeout": (lambda good: good | {"timeout": 30.0}, ["first"]),
+    "check": (lambda good: good | {"check": True}, ["first"]),
+}
+TRAINING = {
+    "channels": (more, ["first", "check"]),
+    "epsilon": (lambda good: good | {"epsilon": 1e-3}, ["first", "later"]),
+    "gamma": (lambda good: good | {"gamma": good["gamma"] * 2}, ["first", "later"]),
+    "running_mean": (lambda good: good | {"running_mean": np.ones(8)}, ["first", "later"]),
+    "correction": (lambda good: good | {"correction": 0}, ["first", "later"]),
+    "relu": (lambda good: good | {"relu": True}, ["later"]),
+}
+#: What one rank is refused, and how the error begins.
+REFUSED = {
+    "backward": {
+        "shape": lambda good: good | {"diff_dst": good["diff_dst"][:-1]},
+        "no array": lambda good: good | {"src": None},
+        "epsilon < 0": lambda good: good | {"epsilon": -1},
+        "a vector too long": lambda good: good | {"mean": np.zeros(9, np.float32)},
+        "out of another shape": lambda good: good | {
+            "out": (np.empty((5, 4, 8), np.float32), None, None)},
+        "out read-only": lambda good: good | {
+            "out": (None, np.broadcast_to(np.float32(0), 8), None)},
+        "out shared": lambda good: good | {"out": (good["src"][::-1], None, None)},
+        "no gate": lambda good: good | {"relu": True},
+    },
+    "training": {
+        "shape": lambda good: good | {"src_1": good["src"][:-1]},
+        "workspace": lambda good: good | {"relu": True, "workspace": np.empty(3, np.uint8)},
+        "momentum": lambda good: good | {"momentum": 0.1},
+        "out": lambda good: good | {"out": (None, np.empty(8, np.float16), None)},
+        "running shared": lambda good: good | {
+            "running_mean": good["running_variance"]},
+    },
+}  # fmt: skip
+FUNCTIONS = {
+    "backward": (mpi.batch_norm_backward, backward_arguments),
+    "started": (started, backward_arguments),
+    "training": (mpi.batch_norm_training, training_arguments),
+}
+
+
+def outcome(function, **options):
+    """The error, if there is one."""
+    try:
+        function(**options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def faults(comm, exact):
+    """{function, kind, when: the error of this rank, and of a good call after it}"""
+    found = {}
+    odd = comm.size - 1  # the rank that does otherwise
+    for name, (function, arguments) in FUNCTIONS.items():
+        kinds = TRAINING if name == "training" else BACKWARD
+        cases = [(kind, when, how) for kind, (how, whens) in kinds.items() for when in whens]
+        refused = REFUSED["training" if name == "training" else "backward"]
+        for when in ("first", "later"):
+            cases += [(f"refused {kind}", when, how) for kind, how in refused.items()]
+        for kind, when, how in cases:
+            own = comm.Dup()
+            options = {"comm": own, "exact": bool(int(exact)), "check": when == "check"}
+            if when == "later" or (when == "check" and kind in ("channels", "dtype")):
+                assert outcome(function, **arguments(), **options) == ""
+                if when == "check":  # both are known, so that nothing but the check tells
+                    assert outcome(function, **how(arguments()), **options) == ""
+            good = arguments() | options
+            error = outcome(function, **(how(good) if comm.rank == odd else good))
+            after = outcome(function, **arguments(), **options)
+            found[f"{name}, {kind}, {when}"] = error, after
+            own.Free()
+    return found
+
+
+def functions_mixed(comm):
+    """A rank that starts, beside one that waits at once."""
+    function = mpi.batch_norm_backward_start if comm.rank else mpi.batch_norm_backward
+    return outcome(function, **backward_arguments(), comm=comm)
+
+
+def another_layer(comm, exact):
+    """Both known, so that without a check nothing but the sums can tell."""
+    good, options = backward_arguments(), {"comm": comm, "exact": bool(int(exact))}
+    for each in (good, more(good)):
+        mpi.batch_norm_backward(**each, **options)
+    return outcome(mpi.batch_norm_backward, **(more(good) if comm.rank else good), **options)
+
+
+def nothing_said(comm):
+    """One rank is refused all that would tell which of two layers it is in."""
+    good, options = backward_arguments(), {"comm": comm, "timeout": 2.0}
+    for each in (good, more(good)):
+        mpi.batch_norm_backward(**each, **options)
+    nothing = dict.fromkeys(("src", "diff_dst", "mean", "variance", "gamma"))
+    try:
+        mpi.batch_norm_backward(**good | (nothing if comm.rank else {}), **options)
+    except Exception as error:
+        found = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    return found
+
+
+def no_call(comm, seconds, ends):
+    """All ranks but one call; it sleeps. Errors are caught, or end the program."""
+    if comm.rank:
+        time.sleep(float(seconds) * 20)
+        return None
+    start = time.monotonic()
+    call = {**backward_arguments(), "comm": comm, "timeout": float(seconds)}
+    if ends == "uncaught":
+        mpi.batch_norm_backward(**call)
+    found = outcome(mpi.batch_norm_backward, **call), time.monotonic() - start
+    return [*found, outcome(mpi.batch_norm_backward, **call)]
+
+
+def slow_call(comm, seconds):
+    """A rank that calls late, but in time."""
+    time.sleep(comm.rank * float(seconds))
+    call = {**backward_arguments(), "comm": comm, "timeout": float(seconds) * 60}
+    return [outcome(mpi.batch_norm_backward, **call), outcome(started, **call)]
+
+
+def never_waited(comm, who):
+    """What `start` has sent off when the process ends."""
+    call = {**backward_arguments(), "comm": comm}
+    started(**call)
+    if who != "one" or comm.rank == 0:
+        time.sleep(comm.rank if who == "late" else 0)
+        for _ in range(3):
+            mpi.batch_norm_backward_start(**call)  # of no name: nothing but bn_ext keeps it
+    if who == "finalized":
+        comm.Barrier()
+        MPI.Finalize()
+    return "started"
+
+
+def late_after_all(comm):
+    """Timed out on one rank; when that ends, the others have called."""
+    call = {**backward_arguments(), "comm": comm, "timeout": 60}
+    mpi.batch_norm_backward(**call)
+    if comm.rank:
+        time.sleep(1)
+        return [outcome(mpi.batch_norm_backward, **call)]
+    found = [outcome(mpi.batch_norm_backward, **call | {"timeout": 0.2}) for _ in range(2)]
+    time.sleep(3)
+    return found
+
+
+def let_go(comm):
+    """What nobody waits for does not stay for ever."""
+    from bn_ext._mpi import ranks
+
+    call = {**backward_arguments(), "comm": comm}
+    for _ in range(100):
+        mpi.batch_norm_backward_start(**call)
+        comm.Barrier()
+    return len(ranks._on_their_way)
+
+
+def refused_at_once(comm):
+    """What no rank can be told of."""
+    call = backward_arguments() | {"comm": comm}
+    wrong = [
+        {"comm": None}, {"comm": MPI.COMM_NULL}, {"comm": "COMM_WORLD"},
+        {"exact": 2}, {"check": None}, {"timeout": 0}, {"timeout": "soon"},
+        {"timeout": float("nan")}, {"timeout": True},
+    ]  # fmt: skip
+    return [outcome(mpi.batch_norm_backward, **call | each) for each in wrong]
+
+
+def intercommunicator(comm):
+    """Two groups, which have no sum in common."""
+    half = comm.Split(comm.rank % 2)
+    between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    return outcome(mpi.batch_norm_backward, **backward_arguments(), comm=between)
+
+
+def examples(comm):
+    """Of the docstrings."""
+    flags = doctest.NORMALIZE_WHITESPACE
+    found = [doctest.testmod(module, optionflags=flags) for module in (mpi, _mpi.layer)]
+    return [sum(numbers) for numbers in zip(*found, strict=True)]
+
+
+# ---- communicators --------------------------------------------------------------------
+
+
+def groups(comm):
+    """Each half of the ranks by itself, then all; a duplicate and a freed one know of nothing."""
+    good = backward_arguments()
+    own = comm.Split(comm.rank % 2, comm.rank)
+    part = {**good, "diff_dst": good["diff_dst"] * (1 + comm.rank % 2)}
+    found = mpi.batch_norm_backward(**part, comm=own).diff_beta
+    alone = bn_ext.batch_norm_backward(**part).diff_beta
+    near = bool(np.allclose(found, alone * own.size, rtol=1e-5))
+    from bn_ext._mpi import ranks
+
+    counts = []
+    for each in (own, own.Dup()):
+        counts.append(len(ranks.record_of(each).agreed))
+    own.Free()
+    again = comm.Dup()
+    counts.append(len(ranks.record_of(again).agreed))
+    none = comm.Split(MPI.UNDEFINED if comm.rank else 0)
+    left = outcome(mpi.batch_norm_backward, **good, comm=none) if comm.rank else ""
+    return [near, counts, left]
+
+
+def in_order(comm):
+    """Several at once, waited for in another order."""
+    good = backward_arguments()
+    pending = [
+        mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
+        for n in range(6)
+    ]
+    found = [each.wait().diff_src for each in reversed(pending)][::-1]
+    return all((each == found[1] * n).all() for n, each in enumerate(found) if n in (0, 1, 2, 4))
+
+
+def one_element(comm):
+    """In each channel of all ranks together, with correction=1."""
+    arguments = training_arguments()
+    arguments["src"] = arguments["src"][: comm.rank == 0, :1]
+    return outcome(mpi.batch_norm_training, **arguments, comm=comm)
+
+
+def no_samples(comm):
+    """On any rank; then no channels."""
+    nothing = np.empty((comm.rank, 0), np.float32)
+    for exact in (True, False):
+        options = {"epsilon": EPSILON, "comm": comm, "exact": exact}
+        found = mpi.batch_norm_training(nothing, **options)
+        mpi.batch_norm_backward(nothing, nothing, *found[1:], **options)
+    arguments = training_arguments()
+    arguments["src"] = arguments["src"][:0]
+    found = mpi.batch_norm_training(**arguments, comm=comm)
+    grads = backward_arguments()
+    grads |= {name: grads[name][:0] for name in ("src", "diff_dst")}
+    diff = mpi.batch_norm_backward(**grads, comm=comm)
+    return [
+        bool(np.isnan(found.mean).all()), arguments["running_mean"].tolist(),
+        diff.diff_gamma.tolist(), list(diff.diff_src.shape),
+    ]  # fmt: skip
+
+
+def page(comm):
+    """Examples of the page on several machines."""
+    text = (ROOT / "docs" / "howto" / "several_machines.md").read_text(encoding="utf-8")
+    blocks = "".join(re.findall(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(blocks, {}, "page", "page", 0)
+    return list(doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test))
+
+
+def main(function, folder, *arguments):
+    rank = MPI.COMM_WORLD.rank
+    found = globals()[function](MPI.COMM_WORLD, *arguments)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,354 @@
+"""On the ranks of an MPI: the same bits however samples are dealt, and nobody waits for ever.
+
+The ranks are processes of an mpiexec, which run on_ranks.py. Marked "engines" are those with other
+numbers of ranks than two; .ci/mpi runs all, with each MPI that has a wheel.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from dealt import DEALS, KINDS, wanted
+from engines import needs_mpi, on_ranks, run
+from numpy.lib.stride_tricks import as_strided
+from processes import in_new_process, printed_by
+from tree import ROOT
+
+from bn_ext._mpi import agreement, parts
+
+RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
+quick = pytest.mark.quick
+
+
+# ---- words that ranks exchange ------------------------------------------------------------
+
+
+def judged(values, failed=(), dtype=np.int64):
+    """What each rank finds in the sums of all words."""
+    size = len(values)
+    prints = [
+        None if r in failed else agreement.fingerprints(each) for r, each in enumerate(values)
+    ]
+    total = np.sum([agreement.words(p, r, dtype) for r, p in enumerate(prints)], axis=0)
+    return [
+        agreement.judge(total, prints[r], r, size, values[r])
+        for r in range(size) if r not in failed
+    ]  # fmt: skip
+
+
+@quick
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+@pytest.mark.parametrize("size", [2, 3, 7, 1000])
+def test_the_rank_that_differs_is_named(rng, size, dtype):
+    mean = rng.standard_normal(5)
+    values = [{"epsilon": 1e-5, "mean": mean} for _ in range(size)]
+    assert judged(values, dtype=dtype) == [""] * size
+    odd = int(rng.integers(size))
+    values[odd] = {"epsilon": 1e-3, "mean": mean + 1}
+    found = judged(values, dtype=dtype)
+    others = [each for rank, each in enumerate(found) if rank != odd]
+    for rank, each in enumerate(found):
+        if rank != odd:
+            assert each == (
+                f"epsilon: rank {odd} has another one than rank {rank}, which has 1e-05; "
+                f"mean: rank {odd} has another one than rank {rank}"
+            )
+    who = f"rank {1 - odd} has" if size == 2 else "all other ranks have"
+    assert found[odd].startswith(f"epsilon: {who} another one than rank {odd}, which has 0.001")
+    assert len(others) == size - 1
+
+
+@quick
+def test_several_that_differ_are_not_taken_for_one():
+    values = [{"epsilon": e} for e in (1, 2, 1, 2, 1)]
+    for rank, found in enumerate(judged(values)):
+        assert found.startswith(f"epsilon: several ranks have another one than rank {rank}")
+    values = [{"epsilon": e} for e in (1, 2, 3)]
+    assert all("several" in found for found in judged(values))
+
+
+@quick
+@pytest.mark.parametrize("failed", [(0,), (2,), (1, 2), (0, 1, 2, 3)])
+def test_those_that_failed_are_named_or_counted(failed):
+    found = judged([{"epsilon": 1}] * 5, failed)
+    who = f"rank {failed[0]} failed" if len(failed) == 1 else f"{len(failed)} of 5 ranks failed"
+    assert [each.partition(",")[0] for each in found] == [who] * (5 - len(failed))
+
+
+@quick
+def test_a_size_that_differs_is_told_first():
+    values = [{"channels": c, "mean": np.zeros(c)} for c in (4, 5)]
+    assert judged(values) == [
+        f"channels: rank {1 - r} has another one than rank {r}, which has {4 + r}" for r in (0, 1)
+    ]
+
+
+@quick
+def test_every_name_has_its_words():
+    """Each alone is noticed, and called by its name."""
+    for name in agreement.NAMES:
+        first, second = judged([{name: 1}, {name: 2}])
+        assert first.startswith(f"{name}: rank 1 has another one than rank 0, which has 1")
+        assert second.startswith(f"{name}: rank 0 ")
+
+
+# ---- imports ------------------------------------------------------------------------------
+
+
+def test_mpi_is_not_initialized_by_an_import():
+    code = "import sys, bn_ext, bn_ext.mpi; print('mpi4py' in sys.modules)"
+    assert in_new_process(code) == ["False"]
+
+
+def test_without_mpi4py_an_error_says_what_to_install():
+    code = (
+        "import sys; sys.modules['mpi4py'] = None\n"
+        "import numpy as np, bn_ext.mpi as mpi\n"
+        "try: mpi.batch_norm_training(np.ones((2, 3)), epsilon=0, comm=None)\n"
+        "except ImportError as error: print(error)\n"
+    )
+    wanted = 'bn_ext.mpi needs mpi4py and an MPI: pip install "bn_ext[mpi]"'
+    assert printed_by(code).startswith(wanted)
+
+
+@quick
+def test_what_is_too_hard_to_decide_counts_as_shared(rng):
+    memory = rng.standard_normal(200_000, np.float32)
+    shape, steps = (4, 13, 11, 12), [4 * n for n in (5310, 408, 37, 3)]
+    others = [4 * n for n in (3758, 4614, 2545, 4819)]
+    one, other = as_strided(memory, shape, steps), as_strided(memory[14773:], shape, others)
+    with pytest.raises(RuntimeError):
+        np.shares_memory(one, other, max_work=10_000)
+    assert parts._share(one, other)
+    assert not parts._share(one, memory[-5:])
+
+
+# ---- bits ---------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", RANKS)
+def test_exact_sums_give_one_calls_bits_however_samples_are_dealt(ranks, tmp_path):
+    found = on_ranks(ranks, "digests", tmp_path, 1).returned
+    assert all(each == found[0] for each in found)
+    for data, layout in KINDS:
+        one = wanted(data, layout)
+        for deal in DEALS:
+            for how in ("", " started"):
+                assert found[0][f"{data} {layout} {deal}{how}"] == one
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", RANKS)
+def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_path):
+    """And others than exact ones: or the test above would not tell the two apart."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    runs = [on_ranks(ranks, "digests", folder, 0).returned for folder in folders[:2]]
+    assert all(each == runs[0][0] for run in runs for each in run)
+    exact = on_ranks(ranks, "digests", folders[2], 1).returned[0]
+    differ = [name for name, digest in runs[0][0].items() if digest != exact[name]]
+    assert any(name.startswith("float64") for name in differ)
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
+def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
+    wanted = on_ranks(1, "layers", tmp_path, 1).returned[0]
+    assert wanted[-1] == len(DEALS)
+    assert len({*wanted}) > 15
+    assert on_ranks(ranks, "layers", tmp_path, ranks).returned == [wanted] * ranks
+
+
+# ---- faults -------------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
+def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
+    *others, odd = on_ranks(ranks, "faults", tmp_path, exact, timeout=60).returned
+    assert len(odd) > 80
+    for case, (error, after) in odd.items():
+        function, kind, _ = case.split(", ")
+        assert after == "", case
+        if kind.startswith("refused"):
+            assert re.match("(TypeError|ValueError): ", error), (case, error)
+        else:
+            assert error.startswith("CollectiveError: batch_norm_"), (case, error)
+        for error, after in (each[case] for each in others):
+            assert after == "", case
+            name = "batch_norm_" + {"started": "backward_start"}.get(function, function)
+            assert error.startswith(f"CollectiveError: {name}: "), (case, error)
+            if kind.startswith("refused"):
+                assert f"rank {ranks - 1} failed, and its error says why" in error, (case, error)
+            else:
+                assert f"{kind}: rank {ranks - 1} has another one than" in error, (case, error)
+
+
+@needs_mpi
+def test_a_rank_that_starts_beside_one_that_waits(tmp_path):
+    for error in on_ranks(2, "functions_mixed", tmp_path).returned:
+        assert "function: rank" in error
+
+
+@needs_mpi
+@pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
+def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_path):
+    """Where ranks send different numbers of bytes, this is the MPI's affair; but an error it is."""
+    ended = on_ranks(2, "another_layer", tmp_path, exact, status=None, timeout=60)
+    assert ended.status != 0 or "" not in ended.returned
+
+
+@needs_mpi
+def test_a_rank_of_which_nothing_is_known_says_that_the_others_wait(tmp_path):
+    waits, refused = on_ranks(2, "nothing_said", tmp_path, status=None, timeout=60).returned
+    assert waits[0].startswith("CollectiveTimeoutError: ")
+    assert refused == [
+        "TypeError: src: expected an array, got NoneType",
+        "bn_ext.mpi: the other ranks could not be told, since nothing here says how many channels "
+        "they sum",
+    ]
+
+
+@needs_mpi
+def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
+    ended = on_ranks(2, "no_call", tmp_path, 1, "caught", status=None, timeout=60)
+    error, waited, next_error = ended.returned[0]
+    assert error.startswith("CollectiveTimeoutError: timeout: not all ranks made this call within")
+    assert waited < 10
+    assert next_error == (
+        "CollectiveError: comm: cannot be used any more: a call timed out after 1 s"
+    )
+    # MPI cannot be finalized then.
+    assert ended.status != 0
+    assert "bn_ext.mpi: rank 0 of MPI.COMM_WORLD ends, but" in ended.printed
+
+
+@needs_mpi
+def test_a_timeout_that_all_have_made_up_for_ends_nothing(tmp_path):
+    found = on_ranks(2, "late_after_all", tmp_path).returned
+    assert [error.partition(":")[0] for error in found[0]] == [
+        "CollectiveTimeoutError",
+        "CollectiveError",
+    ]
+    assert found[1] == [""]
+
+
+@needs_mpi
+def test_an_uncaught_timeout_ends_all_ranks(tmp_path):
+    ended = on_ranks(2, "no_call", tmp_path, 1, "uncaught", status=None, timeout=60)
+    assert ended.status != 0
+    assert "bn_ext.mpi.CollectiveTimeoutError: timeout: not all ranks" in ended.printed
+
+
+@needs_mpi
+def test_a_rank_that_calls_late_is_waited_for(tmp_path):
+    assert on_ranks(2, "slow_call", tmp_path, 1).returned == [["", ""]] * 2
+
+
+@needs_mpi
+@pytest.mark.parametrize("who", ["all", "late", "finalized"])
+def test_what_nobody_waits_for_ends_with_the_process(who, tmp_path):
+    assert on_ranks(2, "never_waited", tmp_path, who).returned == ["started"] * 2
+
+
+@needs_mpi
+def test_what_one_rank_alone_has_started_ends_all(tmp_path):
+    ended = on_ranks(2, "never_waited", tmp_path, "one", status=None, timeout=60)
+    assert ended.status != 0
+    assert "bn_ext.mpi: rank 0 of MPI.COMM_WORLD ends, but" in ended.printed
+
+
+@needs_mpi
+def test_what_nobody_waits_for_is_let_go(tmp_path):
+    assert max(on_ranks(2, "let_go", tmp_path).returned) < 10
+
+
+@needs_mpi
+def test_what_no_rank_can_be_told_of_is_refused_at_once(tmp_path):
+    (found,) = on_ranks(1, "refused_at_once", tmp_path).returned
+    assert found == [
+        "TypeError: comm: expected an mpi4py communicator, got NoneType",
+        "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL",
+        "TypeError: comm: expected an mpi4py communicator, got str",
+        "TypeError: exact: expected True or False, got 2",
+        "TypeError: check: expected True or False, got None",
+        "ValueError: timeout: expected a positive number of seconds, got 0",
+        "TypeError: timeout: expected seconds or None, got 'soon'",
+        "ValueError: timeout: expected a positive number of seconds, got nan",
+        "TypeError: timeout: expected seconds or None, got True",
+    ]
+
+
+@needs_mpi
+def test_two_groups_have_no_sum_in_common(tmp_path):
+    for error in on_ranks(2, "intercommunicator", tmp_path).returned:
+        assert error == "TypeError: comm: expected an intracommunicator, got Intercomm"
+
+
+# ---- communicators ------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, pytest.param(7, marks=pytest.mark.engines)])
+def test_groups_of_ranks(ranks, tmp_path):
+    found = on_ranks(ranks, "groups", tmp_path).returned
+    # A duplicate has agreed on nothing, nor has what comes after one that was freed.
+    assert [each[:2] for each in found] == [[True, [1, 0, 0]]] * ranks
+    none = "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL"
+    assert [each[2] for each in found] == ["", *[none] * (ranks - 1)]
+
+
+@needs_mpi
+def test_two_at_once(tmp_path):
+    assert on_ranks(2, "in_order", tmp_path).returned == [True, True]
+
+
+@needs_mpi
+def test_one_element_of_all_ranks_has_no_unbiased_variance(tmp_path):
+    for error in on_ranks(2, "one_element", tmp_path).returned:
+        assert error == (
+            "ValueError: correction: expected 0, since each channel has one element alone, got 1"
+        )
+
+
+@needs_mpi
+def test_no_samples_on_any_rank(tmp_path):
+    zeros = [0.0] * 8
+    assert on_ranks(2, "no_samples", tmp_path).returned == [[True, zeros, zeros, [0, 4, 8]]] * 2
+
+
+@needs_mpi
+def test_examples_of_the_docstrings(tmp_path):
+    (found,) = on_ranks(1, "examples", tmp_path).returned
+    failed, attempted = found
+    assert failed == 0
+    assert attempted > 15
+
+
+@needs_mpi
+def test_examples_of_the_page(tmp_path):
+    for failed, attempted in on_ranks(2, "page", tmp_path).returned:
+        assert failed == 0
+        assert attempted > 10
+
+
+# ---- the example --------------------------------------------------------------------------
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.engines)])
+def test_the_network_has_the_same_weights_on_any_number_of_ranks(ranks, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    example = ROOT / "examples" / "train_digits_mpi.py"
+    ended = run(ranks, [example, "--steps", 12, "--plot", picture], tmp_path)
+    assert ended.status == 0, ended.printed
+    rows = re.findall(r"^ +(\d) +([0-9a-f]{12}) +([0-9.]+) +", ended.printed, re.MULTILINE)
+    assert [row[0] for row in rows] == [str(n) for n in (1, 2, 4) if n <= ranks]
+    assert len({row[1:] for row in rows}) == 1
+    assert "the same weights to the bit" in ended.printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
