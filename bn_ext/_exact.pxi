@@ -291,7 +291,7 @@ def batch_norm_training_stats(state, mean=None):
             found = stats[0] / count if mean is None else own
             squares = stats[1] - stats[0] * (found - pivot)
             stats[0] = found
-            stats[1] = np.where(squares < 0, 0, squares)
+            stats[1] = np.maximum(squares, 0)
     return BatchNormStats(stats, count)
 
 

@@ -142,6 +142,35 @@ def backward_calls(a, options):
             )
 
 
+def exact_calls(a, options):
+    """Exact sums, with each gate, and what takes them."""
+    statistics, vectors = (a.src, a.diff_dst, a.mean), (a.vector, a.another_vector)
+    reduce = functools.partial(
+        bn_ext.batch_norm_backward_reduce, *statistics, exact=True, **options
+    )
+    moments = functools.partial(bn_ext.batch_norm_training_reduce, a.src, exact=True, **options)
+    from_src = {"relu": True, "beta": a.beta, "variance": a.variance, "epsilon": 1e-3}
+    yield reduce
+    yield functools.partial(reduce, **from_src)
+    yield functools.partial(reduce, relu=True, workspace=a.workspace)
+    yield functools.partial(moments, mean=a.mean)
+    state, results = reduce(), (a.result, *vectors)
+    yield functools.partial(
+        bn_ext.batch_norm_backward_apply, *statistics, a.variance, a.gamma, state, out=results,
+        epsilon=1e-3, **options,
+    )  # fmt: skip
+    yield functools.partial(
+        bn_ext.batch_norm_training, a.src, exact=True, out=results, epsilon=1e-3, **options
+    )
+    yield functools.partial(bn_ext.batch_norm_training_stats, moments())
+    for function in (
+        bn_ext.batch_norm_sums,
+        bn_ext.batch_norm_count,
+        bn_ext.batch_norm_canonical,
+    ):
+        yield functools.partial(function, state)
+
+
 def double_backward_calls(a, options):
     """The gradient of the gradient: apart, and over two of what it reads."""
     for is_training, results in itertools.product(
@@ -154,7 +183,7 @@ def double_backward_calls(a, options):
         )  # fmt: skip
 
 
-MEMBERS = forward_calls, backward_calls, double_backward_calls
+MEMBERS = forward_calls, backward_calls, exact_calls, double_backward_calls
 
 
 def operands(regions, rng, shape, layout, data, vector, gaps, at_end):

@@ -44,9 +44,9 @@ def attempt(call, n):
 
 
 def bits(result):
-    """Of all arrays of a result, which may be one array."""
-    arrays = (result,) if isinstance(result, np.ndarray) else result
-    return [a.tobytes() for a in arrays]
+    """Of all arrays and numbers of a result, which may be one."""
+    several = result if isinstance(result, (list, tuple)) else (result,)
+    return [np.asarray(a).tobytes() for a in several]
 
 
 def check(call, out):
@@ -169,6 +169,29 @@ def forward_calls(p):
                 yield functools.partial(call, out=out, **fused, **running), changed
 
 
+def exact_calls(p):
+    """Exact sums, and what takes them."""
+    for x, dy in ((p.src, p.diff_dst), p.turned):
+        reduce = functools.partial(
+            bn_ext.batch_norm_backward_reduce, x, dy, p.mean, exact=True, **p.options
+        )
+        moments = functools.partial(bn_ext.batch_norm_training_reduce, x, exact=True, **p.options)
+        yield reduce, []
+        yield functools.partial(moments, mean=p.mean), []
+        for out, memory in p.results(1, 2):
+            yield functools.partial(
+                bn_ext.batch_norm_backward_apply, x, dy, *p.vectors(), reduce(), epsilon=1e-3,
+                out=out, **p.options,
+            ), memory  # fmt: skip
+    for function, state in (
+        (bn_ext.batch_norm_sums, reduce()),
+        (bn_ext.batch_norm_count, reduce()),
+        (bn_ext.batch_norm_canonical, reduce()),
+        (bn_ext.batch_norm_training_stats, moments()),
+    ):
+        yield functools.partial(function, state), []
+
+
 def double_backward_calls(p):
     """The gradient of the gradient."""
     for dy, g in ((p.diff_dst, p.diff_diff_src), (p.spread, p.diff_diff_src), p.turned):
@@ -179,7 +202,7 @@ def double_backward_calls(p):
             ), memory  # fmt: skip
 
 
-MEMBERS = forward_calls, backward_calls, double_backward_calls
+MEMBERS = forward_calls, backward_calls, exact_calls, double_backward_calls
 
 
 def steps_of(kind, relu, added, mode):
