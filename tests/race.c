@@ -13,6 +13,7 @@
 #include "axes.h"
 #include "count_again.h"
 #include "machine.h"
+#include "state.h"
 
 typedef struct {
     ptrdiff_t outer, channels, inner;
@@ -55,6 +56,22 @@ static bn_status training_halves(const bn_problem *p) {
     return by_halves(p, bn_training_reduce, bn_training_apply);
 }
 
+/* By exact sums, which all threads add to one state. */
+static bn_status exact_halves(const bn_problem *p) {
+    const bn_axis one = {.size = 1}, *outer = p->n_outer ? p->outer : &one,
+                  *inner = p->n_inner ? p->inner : &one;
+    const size_t row = BN_SUMS * (size_t)p->channel.size;
+    int64_t *state = calloc((size_t)(bn_digits(p->dtype) + BN_MORE_ROWS) * row, sizeof *state);
+    double *sums = malloc(row * sizeof *sums);
+    bn_status status = bn_backward_reduce_exactly(p, state);
+    bn_backward_sums(p, state, sums);
+    if (status == BN_OK)
+        status = bn_backward_apply(p, sums, (double)(outer->size * inner->size));
+    free(state);
+    free(sums);
+    return status;
+}
+
 /* The operands that each touches, as bits. */
 #define BIT(role)       (1u << BN_##role)
 #define BACKWARD        (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
@@ -70,6 +87,7 @@ static const struct {
     {"backward", bn_backward, BACKWARD, .training = true},
     {"backward, frozen", bn_backward, BACKWARD, .training = false},
     {"backward's halves", backward_halves, BACKWARD, .training = true},
+    {"backward by exact sums", exact_halves, BACKWARD, .training = true},
     {"training", bn_training, FORWARD, .sums_again = true},
     {"training's halves", training_halves, FORWARD | BIT(SRC_1), .relu = true, .sums_again = true},
     {"inference", bn_inference, FORWARD | BIT(SRC_1), .training = false},
