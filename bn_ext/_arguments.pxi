@@ -389,6 +389,9 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
 cdef int convert_sums(Call *c, object sums, object count) except -1:
     """What was summed and counted over all parts; a state has counted itself."""
     convert(c, SUMS, sums)
+    given = array_of(c, SUMS)
+    if given.ndim == 3 and given.dtype == INT64:
+        keep(c, SUMS, as_dense(given))
     c.parts_count = owned(None if count is None else as_count(count))
     return 0
 

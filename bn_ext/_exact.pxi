@@ -120,6 +120,11 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 # ---- states ------------------------------------------------------------------------
 
+cdef object as_dense(object state):
+    """Aligned and C-contiguous: itself, or a copy. What comes from a network may be neither."""
+    return np.require(state, INT64, ("C", "A"))
+
+
 cdef object as_state(object state):
     """A dense array that has a state's shape."""
     a = as_array(state, "state")
@@ -130,7 +135,7 @@ cdef object as_state(object state):
         raise ValueError(
             f"state: expected shape (k, 2, C), where k is {few} or {many}, got {a.shape}"
         )
-    return np.ascontiguousarray(a)
+    return as_dense(a)
 
 
 def batch_norm_sums(state):

@@ -321,6 +321,25 @@ def test_what_apply_refuses(rng, change, error, message):
     assert all_bits(out) == before
 
 
+def test_a_state_of_any_strides_and_alignment(rng):
+    p = Problem(rng, (40, 3), "NXC")
+    state = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
+    spread = np.zeros((11, 4, 6), np.int64)[:, ::2, ::2]
+    unaligned = np.zeros(state.nbytes + 1, np.uint8)[1:].view(np.int64).reshape(state.shape)
+    spread[...] = unaligned[...] = state
+    found = []
+    for given in (state, spread, unaligned):
+        before = given.tobytes()
+        found.append(
+            bn_ext.batch_norm_backward_apply(
+                p.src, p.diff_dst, *p.vectors(), given, epsilon=EPSILON
+            )
+        )
+        assert np.array_equal(bn_ext.batch_norm_sums(given), bn_ext.batch_norm_sums(state))
+        assert given.tobytes() == before
+    assert all_bits(found[0]) == all_bits(found[1]) == all_bits(found[2])
+
+
 def test_other_arguments_are_refused(rng):
     p = Problem(rng, (40, 3), "NXC")
     with pytest.raises(TypeError, match="exact: expected True or False"):
