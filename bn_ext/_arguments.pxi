@@ -360,7 +360,7 @@ cdef int refuse_unknown(str function, dict refused) except -1:
         )
     if refused:
         raise TypeError(
-            f"{function} got an unexpected keyword argument {_shown(next(iter(refused)))}"
+            f"{function}() got an unexpected keyword argument {_shown(next(iter(refused)))}"
         )
     return 0
 

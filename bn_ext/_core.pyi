@@ -273,7 +273,7 @@ def batch_norm_backward(
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
         exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
-        shared memory is accepted.
+        shared memory is accepted, not even of the two.
     num_threads : int, optional
         Number of threads: at most one per task is used, and no more than the system
         can start. None means as many as OpenMP and the affinity of the calling thread
@@ -318,10 +318,17 @@ def batch_norm_backward(
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an option is out of
         range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of those
-        without it, or an array in `out` has the wrong shape or dtype, is read-only, or
+        without it, ``diff_src_1=True`` comes without dst or workspace, a vector is in `out` with
+        ``param_grads=False``, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
         If there is not enough memory for outputs or partial sums.
+
+    See Also
+    --------
+    batch_norm_training : The forward pass.
+    batch_norm_double_backward : The gradient of this one.
+    batch_norm_backward_reduce, batch_norm_backward_apply : For data in parts.
 
     Notes
     -----
@@ -436,8 +443,8 @@ def batch_norm_backward_reduce(
     relu, beta, dst, workspace
         As for `batch_norm_backward`, of this part.
     variance, gamma, epsilon
-        As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
-        used without it.
+        As for `batch_norm_backward`; variance and epsilon must be given with beta; without it they
+        are checked, and not used.
     exact : bool, optional
         If True, the sums are exact.
 
@@ -455,6 +462,11 @@ def batch_norm_backward_reduce(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
+
+    See Also
+    --------
+    batch_norm_backward_apply : The second half.
+    batch_norm_sums : The sums of a state.
 
     Notes
     -----
@@ -646,6 +658,10 @@ def batch_norm_backward_apply(
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
 
+    See Also
+    --------
+    batch_norm_backward_reduce : The first half.
+
     Notes
     -----
     Arrays are copied in the same cases as by `batch_norm_backward`; sums that are not
@@ -755,6 +771,10 @@ def batch_norm_double_backward(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
+
+    See Also
+    --------
+    batch_norm_backward : The gradient itself.
 
     Notes
     -----
@@ -1089,9 +1109,9 @@ def batch_norm_training(
         Statistics to keep for inference, changed in place once everything else has succeeded.
         These two and the next two are given together, or not at all.
     exponential_avg_factor : float, optional
-        The weight of the batch: ``running = (1 - factor) * running + factor * batch``. With 1,
-        what was there before is not read. There is no default, and ``momentum`` is not accepted,
-        because packages disagree on both.
+        The weight of the batch: ``running = (1 - factor) * running + factor * batch``, any finite
+        number. With 1, what was there before is not read. There is no default, and ``momentum`` is
+        not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is that of the batch divided by ``M - correction``: 1 in PyTorch and
         TensorFlow, 0 in oneDNN, Flax and Keras.
@@ -1105,7 +1125,8 @@ def batch_norm_training(
         byte; contiguous.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
-        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
+        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta, where given, are
+        too.
     num_threads : int, optional
         As for `batch_norm_backward`.
     exact : bool, optional
@@ -1120,14 +1141,24 @@ def batch_norm_training(
     -------
     BatchNormTraining
         Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)),
-        in the dtype of gamma and beta; without those, float64 with float64 data, else float32.
+        in the dtype of gamma and beta; without those, in that of the first of both in `out`;
+        without that too, float64 with float64 data, else float32.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`; TypeError for ``momentum``; ValueError if some, but not all
-        arguments of the running statistics are given, and for ``correction=1`` with one element
-        in each channel.
+        arguments of the running statistics are given, or these share memory with others, for
+        ``correction=1`` with one element in each channel, and for ``workspace`` without
+        ``relu=True``.
+
+    See Also
+    --------
+    batch_norm_inference : With given statistics.
+    batch_norm_backward : The gradient.
+    batch_norm_training_reduce, batch_norm_training_merge, batch_norm_training_apply :
+        For data in parts.
+    BatchNorm : As a layer.
 
     Notes
     -----
@@ -1140,10 +1171,10 @@ def batch_norm_training(
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0. But a variance is Inf where its dtype does not reach, and the gradient from it 0:
-    in float16 from a deviation of 256 on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or
-    ``mean`` in `out`) reach further; of float64 data, M times the variance must stay below
-    1.8e308.
+    variance 0 (and dst NaN, if epsilon is 0 too). But a variance is Inf where its dtype does not
+    reach, and the gradient from it 0: in float16 from a deviation of 256 on, in float32 from 1.8e19
+    on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of float64 data, M times the
+    variance must stay below 1.8e308.
 
     An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
     statistics alone.
@@ -1242,6 +1273,11 @@ def batch_norm_training_apply(
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
 
+    See Also
+    --------
+    batch_norm_training_reduce : The first half.
+    batch_norm_training_merge : What comes in between.
+
     Examples
     --------
     A batch split into two parts:
@@ -1313,6 +1349,12 @@ def batch_norm_training_reduce(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
+
+    See Also
+    --------
+    batch_norm_training_merge : What follows; with ``exact=True`` it is ``+``.
+    batch_norm_training_apply : The second half.
+    batch_norm_training_stats : Statistics from a state.
 
     Notes
     -----
@@ -1400,6 +1442,11 @@ def batch_norm_inference(
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
+
+    See Also
+    --------
+    batch_norm_training : With the statistics of the batch.
+    batch_norm_backward : The gradient, with ``is_training=False``.
 
     Notes
     -----

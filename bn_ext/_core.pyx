@@ -131,7 +131,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
         exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
-        shared memory is accepted.
+        shared memory is accepted, not even of the two.
     num_threads : int, optional
         Number of threads: at most one per task is used, and no more than the system
         can start. None means as many as OpenMP and the affinity of the calling thread
@@ -176,10 +176,17 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an option is out of
         range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of those
-        without it, or an array in `out` has the wrong shape or dtype, is read-only, or
+        without it, ``diff_src_1=True`` comes without dst or workspace, a vector is in `out` with
+        ``param_grads=False``, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
         If there is not enough memory for outputs or partial sums.
+
+    See Also
+    --------
+    batch_norm_training : The forward pass.
+    batch_norm_double_backward : The gradient of this one.
+    batch_norm_backward_reduce, batch_norm_backward_apply : For data in parts.
 
     Notes
     -----
@@ -261,8 +268,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     relu, beta, dst, workspace
         As for `batch_norm_backward`, of this part.
     variance, gamma, epsilon
-        As for `batch_norm_backward`; variance and epsilon must be given with beta, and are not
-        used without it.
+        As for `batch_norm_backward`; variance and epsilon must be given with beta; without it they
+        are checked, and not used.
     exact : bool, optional
         If True, the sums are exact.
 
@@ -280,6 +287,11 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
+
+    See Also
+    --------
+    batch_norm_backward_apply : The second half.
+    batch_norm_sums : The sums of a state.
 
     Notes
     -----
@@ -353,6 +365,10 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
+
+    See Also
+    --------
+    batch_norm_backward_reduce : The first half.
 
     Notes
     -----

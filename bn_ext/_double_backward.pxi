@@ -56,6 +56,10 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`.
 
+    See Also
+    --------
+    batch_norm_backward : The gradient itself.
+
     Notes
     -----
     If an error is raised, nothing has been written.

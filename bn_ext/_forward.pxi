@@ -31,9 +31,9 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         Statistics to keep for inference, changed in place once everything else has succeeded.
         These two and the next two are given together, or not at all.
     exponential_avg_factor : float, optional
-        The weight of the batch: ``running = (1 - factor) * running + factor * batch``. With 1,
-        what was there before is not read. There is no default, and ``momentum`` is not accepted,
-        because packages disagree on both.
+        The weight of the batch: ``running = (1 - factor) * running + factor * batch``, any finite
+        number. With 1, what was there before is not read. There is no default, and ``momentum`` is
+        not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is that of the batch divided by ``M - correction``: 1 in PyTorch and
         TensorFlow, 0 in oneDNN, Flax and Keras.
@@ -47,7 +47,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         byte; contiguous.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
-        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
+        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta, where given, are
+        too.
     num_threads : int, optional
         As for `batch_norm_backward`.
     exact : bool, optional
@@ -62,14 +63,24 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     -------
     BatchNormTraining
         Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)),
-        in the dtype of gamma and beta; without those, float64 with float64 data, else float32.
+        in the dtype of gamma and beta; without those, in that of the first of both in `out`;
+        without that too, float64 with float64 data, else float32.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`; TypeError for ``momentum``; ValueError if some, but not all
-        arguments of the running statistics are given, and for ``correction=1`` with one element
-        in each channel.
+        arguments of the running statistics are given, or these share memory with others, for
+        ``correction=1`` with one element in each channel, and for ``workspace`` without
+        ``relu=True``.
+
+    See Also
+    --------
+    batch_norm_inference : With given statistics.
+    batch_norm_backward : The gradient.
+    batch_norm_training_reduce, batch_norm_training_merge, batch_norm_training_apply :
+        For data in parts.
+    BatchNorm : As a layer.
 
     Notes
     -----
@@ -82,10 +93,10 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0. But a variance is Inf where its dtype does not reach, and the gradient from it 0:
-    in float16 from a deviation of 256 on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or
-    ``mean`` in `out`) reach further; of float64 data, M times the variance must stay below
-    1.8e308.
+    variance 0 (and dst NaN, if epsilon is 0 too). But a variance is Inf where its dtype does not
+    reach, and the gradient from it 0: in float16 from a deviation of 256 on, in float32 from 1.8e19
+    on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of float64 data, M times the
+    variance must stay below 1.8e308.
 
     An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
     statistics alone.
@@ -161,6 +172,12 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
 
+    See Also
+    --------
+    batch_norm_training_merge : What follows; with ``exact=True`` it is ``+``.
+    batch_norm_training_apply : The second half.
+    batch_norm_training_stats : Statistics from a state.
+
     Notes
     -----
     Over the same array, reduce and apply give the same bits as the single call.
@@ -230,6 +247,11 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
 
+    See Also
+    --------
+    batch_norm_training_reduce : The first half.
+    batch_norm_training_merge : What comes in between.
+
     Examples
     --------
     A batch split into two parts:
@@ -289,6 +311,11 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_training`.
+
+    See Also
+    --------
+    batch_norm_training : With the statistics of the batch.
+    batch_norm_backward : The gradient, with ``is_training=False``.
 
     Notes
     -----

@@ -4,10 +4,10 @@
  * sums: terms are computed a strip at a time, as memory lies, and added up by a thread's account,
  * which at the end of a task joins the state.
  *
- *     by rows    where channels are last, or runs short: a row is one or more positions without a
- * gap between their elements, a column has one channel. A task has some columns of some rows. by
- * runs    each channel's elements, run after run, in any number of columns, all of that channel. A
- * task has some channels, or some elements of one.
+ *     by rows   where channels are last, or runs short: a row is one or more positions without a
+ *               gap, a column has one channel; a task has some columns of some rows
+ *     by runs   a channel's elements, run after run, in any number of columns; a task has some
+ *               channels, or some elements of one
  *
  *     terms -> numbers of the account -> its digits -> the state's digits
  *
