@@ -298,7 +298,8 @@ def batch_norm_backward(
     exact : bool, optional
         If True, sums are exact until they are rounded once: the bits of the result then depend on
         the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
-        It takes up to three times as long.
+        It takes 1.2 to 3 times as long, with little data and many channels far longer: what is
+        done once per channel takes a microsecond.
 
     Returns
     -------
@@ -456,7 +457,9 @@ def batch_norm_backward_reduce(
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
         difference and the product are each rounded as elements are computed (in float32, or
-        float64 for float64 data), and nothing else is. k is 11, and 57 for float64 data.
+        float64 for float64 data), and nothing else is. mean is rounded to float32 first, unless
+        the data is float64: apply takes that into account, `batch_norm_sums` does not. k is 11,
+        and 57 for float64 data.
 
     Raises
     ------
@@ -480,9 +483,10 @@ def batch_norm_backward_reduce(
     States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
     is the state of all the data, whatever the parts, their order and that of their axes: what
     `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
-    about another mean, or of another dtype, and of more than 2**20 states: before that
-    `batch_norm_canonical` makes one of those added so far. Data whose exponents differ widely
-    take longer, up to twenty times as long as plain sums.
+    about another mean, or of another dtype, and of 2**20 states or more: before that
+    `batch_norm_canonical` makes one of those added so far. Of which ReLU dy came through, a state
+    does not know. Data whose exponents differ widely, NaN and Inf take longer, up to a
+    hundred times as long as plain sums.
 
     Examples
     --------
@@ -840,12 +844,13 @@ def batch_norm_sums(state: Array) -> NDArray[float64]:
     Returns
     -------
     ndarray of float64, shape (2, C)
-        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf.
+        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf. Whether
+        all parts were summed about one mean is not checked here.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of more than 2**20 of them.
+        If it is no state, or a sum of 2**20 of them or more.
 
     Examples
     --------
@@ -892,8 +897,8 @@ def batch_norm_canonical(state: Array) -> NDArray[int64]:
     Returns
     -------
     ndarray of int64, shape (k, 2, C)
-        A new array. States of the same elements, which may differ before, are equal then. Another
-        2**20 of them can be added.
+        A new array. States of the same elements, which may differ before, are equal then. It counts
+        as one where states are added.
 
     Raises
     ------
@@ -1131,9 +1136,9 @@ def batch_norm_training(
         As for `batch_norm_backward`.
     exact : bool, optional
         If True, sums are exact until they are rounded: the bits of the result then depend on the
-        values alone, and are those of any parts of the data, see `batch_norm_training_reduce`. src
-        is read once more, and deviations whose squares overflow or vanish in float32 (float64, for
-        float64 data) are not seen to.
+        values alone, and are those of any parts of the data, see `batch_norm_training_reduce`.
+        src is read once more, what is done once per channel takes microseconds, and deviations
+        whose squares overflow or vanish in float32 (float64, for float64 data) are not seen to.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 

@@ -61,7 +61,8 @@ cdef int round_sums(Call *c) except -1:
     """A state, pinned as the sums, gives them, and the count."""
     cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
     cdef const bn_view *given = &c.view[SUMS]
-    cdef const bn_view *state = &c.view[COPIES]
+    cdef const bn_view *state = &c.view[STATE]
+    cdef uint64_t mode
     cdef const int64_t *data
     if <object>c.parts_count is not None:
         raise ValueError(
@@ -76,7 +77,7 @@ cdef int round_sums(Call *c) except -1:
         )
     if not is_state(given, rows, c.channels):
         raise ValueError("sums: expected a C-contiguous state")
-    move(c, SUMS, COPIES)
+    move(c, SUMS, STATE)
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     data = <const int64_t *>state.data
     c.problem.dtype = <bn_dtype>c.dtype
@@ -88,14 +89,15 @@ cdef int round_sums(Call *c) except -1:
             f"sums: expected a state of at least {c.elements} elements per channel, those of this "
             f"part alone, got one of {int(c.count)}"
         )
+    mode = fp_mode_enter()
     cdef int64_t stranger = bn_stranger(data, &c.problem, BN_OF_GRADIENTS)
+    bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
+    fp_mode_leave(mode)
     if stranger >= 0:
         raise ValueError(
             "sums: expected a state of parts that were all summed about this mean, with this "
             f"dtype, by batch_norm_backward_reduce; of channel {stranger} some were not"
         )
-    bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
-    let_go(c, COPIES)
     return 0
 
 
@@ -107,13 +109,13 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
     for i in range(channels):
         if parts[i] < 0 or parts[i] > BN_MOST_PARTS:
             raise ValueError(
-                f"{name}: expected a sum of at most 2**20 states, got one of {parts[i]}; "
+                f"{name}: expected a sum of at most 2**20 - 1 states, got one of {parts[i]}; "
                 "batch_norm_canonical makes one of those added so far"
             )
         if count[i] < 0 or count[i] >> LOG2_MOST_TERMS or count[i] != count[0]:
             raise ValueError(
-                f"{name}: expected a state, with one count of less than 2**{LOG2_MOST_TERMS} for all "
-                f"channels, got {count[i]} for channel {i}"
+                f"{name}: expected a state of less than 2**{LOG2_MOST_TERMS} elements of each "
+                f"channel, the same number of all, got {count[i]} of channel {i}"
             )
     return count[0] if channels else 0
 
@@ -150,12 +152,13 @@ def batch_norm_sums(state):
     Returns
     -------
     ndarray of float64, shape (2, C)
-        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf.
+        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf. Whether
+        all parts were summed about one mean is not checked here.
 
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of more than 2**20 of them.
+        If it is no state, or a sum of 2**20 of them or more.
 
     Examples
     --------
@@ -166,12 +169,15 @@ def batch_norm_sums(state):
     """
     cdef const int64_t[:, :, ::1] digits = as_state(state)
     cdef double[:, ::1] sums
+    cdef uint64_t mode
     cdef int rows = <int>digits.shape[0]
     result = np.zeros((BN_SUMS, digits.shape[2]))
     if digits.shape[2]:
         count_of_state(&digits[0, 0, 0], rows, digits.shape[2], "state")
         sums = result
+        mode = fp_mode_enter()
         bn_round_state(&digits[0, 0, 0], rows - BN_MORE_ROWS, digits.shape[2], &sums[0, 0])
+        fp_mode_leave(mode)
     return result
 
 
@@ -217,8 +223,8 @@ def batch_norm_canonical(state):
     Returns
     -------
     ndarray of int64, shape (k, 2, C)
-        A new array. States of the same elements, which may differ before, are equal then. Another
-        2**20 of them can be added.
+        A new array. States of the same elements, which may differ before, are equal then. It counts
+        as one where states are added.
 
     Raises
     ------
@@ -284,27 +290,41 @@ def batch_norm_training_stats(state, mean=None):
            [14.]]), count=3)
     """
     a = as_state(state)
-    cdef int rows = <int>a.shape[0]
-    own = as_mean(mean, a.shape[2])
-    with np.errstate(all="ignore"):
-        pivot = own if rows == f64_DIGITS + BN_MORE_ROWS else own.astype(np.float32).astype(float)
-    check_pivot(a, pivot)
+    cdef uint64_t mode
+    if mean is not None:
+        mean = as_array(mean, "mean")
     count = batch_norm_count(a)
     stats = batch_norm_sums(a)
-    if count:
-        with np.errstate(all="ignore"):
-            found = stats[0] / count if mean is None else own
-            squares = stats[1] - stats[0] * (found - pivot)
-            stats[0] = found
-            stats[1] = np.maximum(squares, 0)
+    # In the caller's mode a mean may be rounded otherwise.
+    mode = fp_mode_enter()
+    try:
+        own = as_mean(mean, a.shape[2])
+        check_pivot(a, own)
+        set_stats(stats, own, count, mean is not None, a.shape[0] == f64_DIGITS + BN_MORE_ROWS)
+    finally:
+        fp_mode_leave(mode)
     return BatchNormStats(stats, count)
+
+
+cdef int set_stats(double[:, ::1] stats, double[::1] mean, double count, bint known,
+                   bint in_doubles) except -1:
+    """Of sums about the mean as kernels take it."""
+    cdef double pivot, found, squares
+    cdef Py_ssize_t i
+    for i in range(mean.shape[0] if count > 0 else 0):
+        pivot = mean[i] if in_doubles else <float>mean[i]
+        found = mean[i] if known else stats[0, i] / count
+        squares = stats[1, i] - stats[0, i] * (found - pivot)
+        stats[0, i] = found
+        stats[1, i] = 0 if squares < 0 else squares
+    return 0
 
 
 cdef object as_mean(object mean, Py_ssize_t channels):
     """In float64."""
     if mean is None:
         return np.zeros(channels)
-    a = as_array(mean, "mean")
+    a = mean
     if a.shape != (channels,):
         raise ValueError(f"mean: expected shape ({channels},), got {a.shape}")
     if code_of(a.dtype) < 0:

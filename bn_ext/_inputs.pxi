@@ -171,11 +171,11 @@ cdef int check_sums(Call *c) except -1:
     if (c.entry == BACKWARD_APPLY and c.view[SUMS].ndim == 3
             and dtype_of_array(array_of(c, SUMS)) == INT64):
         return round_sums(c)
+    if dtype_of(c, SUMS) != BN_F64:
+        raise wrong_input(c, SUMS, "float64, or a state" if c.entry == BACKWARD_APPLY else "float64")
     if <object>c.parts_count is None:
         raise TypeError("count: expected an integer, got None; only a state has one of its own")
     check_count(c)
-    if dtype_of(c, SUMS) != BN_F64:
-        raise wrong_input(c, SUMS, "float64")
     if not fits(c, SUMS):
         raise wrong_shape(c, SUMS)
     return 0 if is_dense(&c.view[SUMS]) else copy_sums(c)

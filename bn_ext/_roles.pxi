@@ -24,7 +24,8 @@ cdef enum:
     RUNNING_VARIANCE = VECTORS + BN_RUNNING_VARIANCE
     SUMS = VECTORS + BN_VECTORS
     WORKSPACE = SUMS + 1
-    COPIES = WORKSPACE + 1
+    STATE = WORKSPACE + 1
+    COPIES = STATE + 1
     ROLES = COPIES + BN_OPERANDS
 
 _NAMES = {
@@ -48,6 +49,7 @@ _NAMES = {
     RUNNING_VARIANCE: "running_variance",
     SUMS: "sums",
     WORKSPACE: "workspace",
+    STATE: "sums",
 }
 cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
 del _NAMES

@@ -14,7 +14,7 @@
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^43 terms: 8 and 54 digits hold
  * them. Parts: a canonical digit is below 2^40, so 2^23 of them fit 63 bits; a flag's field holds
- * 2^20 - 1.
+ * 2^20 - 1, and one more would be a flag of the next field.
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H
@@ -29,7 +29,7 @@ enum {
     f64_DIGITS = 54,
     f32_LOWEST = -160,
     f64_LOWEST = -1074,
-    BN_MOST_PARTS = 1 << 20,
+    BN_MOST_PARTS = (1 << 20) - 1,
     /* Behind the digits. */
     BN_FLAGS = 0,
     BN_COUNT_AND_STAMP,

@@ -793,8 +793,8 @@ MUTANTS = [
     ),
     (
         "exact.inc",
-        "? BN_NAN_FLAG\n",
-        "? BN_INF_FLAG\n",
+        "(nan[i] ? BN_NAN_FLAG",
+        "(nan[i] ? BN_INF_FLAG",
         "a NaN is counted as Inf",
     ),
     (

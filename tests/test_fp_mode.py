@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import Problem
+from cases import Problem, all_bits
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import with_libgomp
@@ -48,6 +48,32 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
             flags = libm.fetestexcept(SERIOUS)
             found = fp_mode_in_effect()
         assert (found, flags) == (name, 0), what
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("data", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", FP_MODES)
+def test_exact_sums_in_any_mode(rng, name, data):
+    """Rounding, means and statistics too, which are no kernels' work; and of subnormals."""
+    for scale in (1, {"float32": 3e-40, "float64": 3e-310, "float16": 1e-6}[data]):
+        p = Problem(rng, (100, 3), "NXC", data)
+        p.src = (p.src.astype(np.longdouble) * scale).astype(p.src.dtype)
+        mean = (p.mean.astype(np.longdouble) * scale).astype(np.float64)
+        vectors = mean, p.variance.astype(np.float64), p.gamma.astype(np.float64)
+
+        def found(p=p, vectors=vectors):
+            state = bn_ext.batch_norm_training_reduce(p.src, exact=True, mean=vectors[0])
+            gradient = bn_ext.batch_norm_backward(
+                p.src, p.diff_dst, *vectors, epsilon=0.0, exact=True
+            )
+            forward = bn_ext.batch_norm_training(p.src, epsilon=0.0, exact=True)
+            stats, _ = bn_ext.batch_norm_training_stats(state, vectors[0])
+            return all_bits([*gradient, *forward, stats, bn_ext.batch_norm_sums(state)])
+
+        expected = found()
+        with fp_mode(name):
+            here = found()
+        assert here == expected
 
 
 @needs_openmp

@@ -26,8 +26,10 @@ def test_every_member_is_in(name, program):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect of anonymous pages")
-@pytest.mark.parametrize("caches", ["0 0", "4096 4096"], ids=["real caches", "tiny caches"])
-@pytest.mark.parametrize("isa", bn_ext.available_isas())
+@pytest.mark.parametrize(
+    ("isa", "caches"),
+    [*((isa, "0 0") for isa in bn_ext.available_isas()), (bn_ext.get_isa(), "4096 4096")],
+)
 def test_guard_pages(isa, caches):
     pytest.importorskip("ml_dtypes")
     done = python("-X", "faulthandler", GUARDED, isa, *caches.split(), timeout=None)

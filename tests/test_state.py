@@ -95,13 +95,22 @@ def test_canonical_digits(rng, rows):
 
 def test_parts_are_counted():
     part = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
-    most = functools.reduce(operator.add, [part] * 4) * 2**18
-    assert bn_ext.batch_norm_count(most) == 3 * 2**20
-    assert bn_ext.batch_norm_sums(most).tolist() == [[3 * 2**20] * 2] * 2
-    with pytest.raises(ValueError, match=r"state.*2\*\*20 states, got one of 1048577"):
+    most = functools.reduce(operator.add, [part] * 5) * (2**20 // 5)
+    assert 2**20 // 5 * 5 == 2**20 - 1
+    assert bn_ext.batch_norm_count(most) == 3 * (2**20 - 1)
+    assert bn_ext.batch_norm_sums(most).tolist() == [[3 * (2**20 - 1)] * 2] * 2
+    with pytest.raises(ValueError, match=r"state.*2\*\*20 - 1 states, got one of 1048576"):
         bn_ext.batch_norm_sums(most + part)
     again = bn_ext.batch_norm_canonical(most) + part
-    assert bn_ext.batch_norm_sums(again).tolist() == [[3 * 2**20 + 3] * 2] * 2
+    assert bn_ext.batch_norm_sums(again).tolist() == [[3 * 2**20] * 2] * 2
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_flags_of_as_many_parts_as_may_be(value):
+    part = bn_ext.batch_norm_training_reduce(np.full((3, 2), value), exact=True)
+    assert np.array_equal(
+        bn_ext.batch_norm_sums(part * (2**20 - 1)), [[value] * 2, [abs(value)] * 2], equal_nan=True
+    )
 
 
 STATE = np.zeros((11, 2, 3), np.int64)
