@@ -202,6 +202,7 @@ def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_p
 
 
 @needs_mpi
+@pytest.mark.engines
 def test_a_rank_of_which_nothing_is_known_says_that_the_others_wait(tmp_path):
     waits, refused = on_ranks(2, "nothing_said", tmp_path, status=None, timeout=60).returned
     assert waits[0].startswith("CollectiveTimeoutError: ")
@@ -227,6 +228,7 @@ def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
 
 
 @needs_mpi
+@pytest.mark.engines
 def test_a_timeout_that_all_have_made_up_for_ends_nothing(tmp_path):
     found = on_ranks(2, "late_after_all", tmp_path).returned
     assert [error.partition(":")[0] for error in found[0]] == [
@@ -255,6 +257,7 @@ def test_what_nobody_waits_for_ends_with_the_process(who, tmp_path):
 
 
 @needs_mpi
+@pytest.mark.engines
 def test_what_one_rank_alone_has_started_ends_all(tmp_path):
     ended = on_ranks(2, "never_waited", tmp_path, "one", status=None, timeout=60)
     assert ended.status != 0
