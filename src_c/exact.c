@@ -25,14 +25,20 @@
 #include "walk.h"
 
 enum {
-    PANEL = 256,               /* columns of a task by rows: four strips */
-    ROW = BN_STRIP,            /* columns that positions side by side make, at least */
-    SHORT_RUN = 16,            /* elements: shorter ones go by rows */
-    TASKS_PER_THREAD = 4,      /* at least, where there is enough to do */
+    PANEL = 256,           /* columns of a task by rows: four strips */
+    ROW = BN_STRIP,        /* columns that positions side by side make, at least */
+    SHORT_RUN = 16,        /* elements: shorter ones go by rows */
+    TASKS_PER_THREAD = 4,  /* of several; at least, where there is enough to do */
+    BLOCK_ROWS = 64,       /* added up at once, if no rounding shows */
+    BLOCK_ELEMENTS = 8192, /* likewise, by runs */
+    PART_ELEMENTS = 1024,  /* of a block in which some does */
+    MOST_HASTE = 32,
     FEWEST_ROWS = 128,         /* of a task */
     MOST_ROWS = 1 << 16,       /* digits of an account hold what these may have */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
     MOST_ELEMENTS = 1 << 18,   /* likewise */
+    AT_ONCE = 128,             /* elements of a run: fewer wait for others (measured) */
+    BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
     PARTS_OF_NUMBERS = 2,      /* of a double: exact.inc */
 };
 
@@ -47,22 +53,26 @@ typedef struct {
     int64_t element_bytes, number_bytes;
     int64_t positions, run_length;
     bool by_runs, evenly, flag_tells;
-    bool alone; /* is there one thread? */
-    int64_t tasks;
+    bool alone;    /* is there one thread? */
+    bool in_order; /* is an account's column a channel, and the next one the next? */
+    int64_t tasks, columns_per_task;
+    uint64_t touched; /* rows of the state that may not be zeros, as bits */
 
     /* By rows. */
-    int64_t positions_per_row, columns, rows, rows_per_task, panels;
+    int64_t positions_per_row, columns, rows_per_task, panels;
     bn_coefs coefs; /* by columns of a row */
     char *expanded;
 
     /* By runs. */
     int64_t channels_per_task, tasks_per_channel, elements_per_task;
+    int64_t channels_ahead; /* that memory is fetched */
 } exact;
 
 /* A thread's own. */
 typedef struct {
-    bn_account account;
-    char *terms; /* of two sums, and a unit more */
+    bn_account account; /* of a task: columns of rows, or channels */
+    bn_account run;     /* of a channel, by runs */
+    char *terms;        /* of two sums, and a unit more */
 } exact_scratch;
 
 /* ---- where things are ------------------------------------------------------- */
@@ -98,123 +108,179 @@ static void compute_terms(const exact *e, const exact_scratch *s, const bn_block
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
-/* Computed and added up at once, if that can be. */
-static bool add_block(const exact *e, exact_scratch *s, int64_t column, const bn_block *b,
-                      const bn_coefs *coefs) {
-    bn_account *a = &s->account;
-    bn_quiet_kernel *add = e->kernels->add_quietly[e->operation->formulas[SUM]];
-    if (!add || !a->flag_tells || a->hasty)
-        return false;
-    if (add(a, column, b, coefs))
-        return true;
-    a->hasty = BN_HASTE;
-    return false;
+/* Can terms be computed and added up at once? */
+static bool is_quiet(const exact *e, const bn_account *a) {
+    return e->kernels->add_quietly[e->operation->formulas[SUM]] && a->flag_tells && !a->unclean &&
+           !a->wide;
 }
 
-static void add_terms(const exact *e, exact_scratch *s, int64_t column, int64_t columns,
-                      int64_t rows) {
+static bool add_quietly(const exact *e, bn_account *a, int64_t column, const bn_block *b,
+                        const bn_coefs *coefs) {
+    return is_quiet(e, a) &&
+           e->kernels->add_quietly[e->operation->formulas[SUM]](a, column, b, coefs);
+}
+
+static bool add_terms(const exact *e, const exact_scratch *s, bn_account *a, int64_t column,
+                      int64_t columns, int64_t rows) {
     const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->paired ? 2 * e->kernels->lanes : 1;
-    e->kernels->sum_exactly(&s->account, column, round_up(columns, unit), &terms, rows);
+    return e->kernels->sum_exactly(a, column, round_up(columns, unit), &terms, rows);
+}
+
+/* Was a block added up without rounding? If not, parts of others will be tried instead, twice as
+ * many as the last time, `least` at least: one tiny number among many is common, and not worth
+ * more. */
+static void learn(bn_account *a, bool added, int least) {
+    if (added) {
+        a->failing /= 2;
+    } else if (a->hasty) {
+        a->hasty--;
+    } else {
+        a->hasty = (int)at_least(a->failing, least);
+        a->failing = (int)at_most(2 * a->failing + 1, MOST_HASTE);
+    }
 }
 
 /* ---- from an account to the state ---------------------------------------------- */
 
-/* Digits are carried as far as any are, and one further, so that a negative sum does not need them
- * all. */
-static void carry(const exact *e, bn_account *a) {
-    const int64_t n = BN_SUMS * (a->one_channel ? 1 : a->columns);
-    const uint64_t digits = a->touched & ~(~0ull << e->digits);
-    if (digits == 0)
-        return;
-    const int last = 63 - __builtin_clzll(digits);
-    for (int k = __builtin_ctzll(digits); k <= last && k + 1 < e->digits; k++) {
-        int64_t *row = a->digit + k * n, *next = row + n;
-        if (!(a->touched >> (k + 1) & 1))
-            memset(next, 0, (size_t)n * sizeof *next);
-        a->touched |= (uint64_t)1 << (k + 1);
-        for (int64_t i = 0; i < n; i++) {
-            next[i] += row[i] >> BN_DIGIT_BITS;
-            row[i] &= ((int64_t)1 << BN_DIGIT_BITS) - 1;
-        }
+/* Columns of digits, or of flags, in the state; those of no channel are left out. */
+static void join_digits(const exact *e, int k, const int64_t *digit, int64_t columns,
+                        const int64_t *channel, int64_t *to) {
+    const bool flags = k >= e->digits;
+    for (int64_t j = 0; j < columns; j++) {
+        if (channel[j] < 0 || digit[j] == 0)
+            continue;
+        if (flags)
+            __atomic_fetch_or(to + channel[j], digit[j], __ATOMIC_RELAXED);
+        else
+            __atomic_fetch_add(to + channel[j], digit[j], __ATOMIC_RELAXED);
     }
-}
-
-/* A digit, or flags, in the state. */
-static void join(const exact *e, bool flags, int64_t *to, int64_t value) {
-    if (value == 0)
-        return;
-    if (flags)
-        __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
-    else if (e->alone)
-        *to += value;
-    else
-        __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
 
 /* Which column of a row an account's column is. */
 static int64_t column_of(const exact *e, int64_t j) {
     const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
-    return e->kernels->paired ? j - within + 2 * (within % lanes) + within / lanes : j;
+    return e->kernels->paired && !e->by_runs ? j - within + 2 * (within % lanes) + within / lanes
+                                             : j;
 }
 
-/* What an account has in digits, of so many columns, the first of which is this one of a row, or of
- * one channel, joins the state. */
-static void publish(const exact *e, bn_account *a, int64_t first, int64_t columns) {
-    const int64_t channels = e->problem->channel.size, row = a->one_channel ? 1 : a->columns;
-    const int64_t all =
-        e->kernels->paired && columns > 1 ? round_up(columns, 2 * e->kernels->lanes) : columns;
-    int64_t channel[PANEL]; /* of a column; -1: of none */
-    for (int64_t j = 0; j < all; j++) {
-        const int64_t own = a->one_channel ? j : column_of(e, j);
-        channel[j] = own >= columns   ? -1
-                     : a->one_channel ? first
-                                      : (first + own) / e->run_length % channels;
-    }
-    carry(e, a);
-    for (int k = 0; k <= e->digits + BN_FLAGS; k++)
-        for (int s = 0; s < BN_SUMS && (a->touched >> k & 1); s++) {
-            const int64_t *digit = a->digit + (k * BN_SUMS + s) * row;
-            int64_t *to = e->state + (k * BN_SUMS + s) * channels;
-            for (int64_t j = 0; j < all; j++)
-                if (channel[j] >= 0)
-                    join(e, k >= e->digits, to + channel[j], digit[j]);
+/* The channels of an account's columns: of so many of a row from the first on; -1: of none. */
+static void channels_of(const exact *e, int64_t first, int64_t columns, int64_t all,
+                        int64_t *channel) {
+    const int64_t each = e->by_runs ? 1 : e->run_length;
+    int64_t in_order[PANEL], c = first / each % e->channels.channels, left = each - first % each;
+    for (int64_t j = 0; j < columns; j++) {
+        in_order[j] = c;
+        if (--left == 0) {
+            left = each;
+            c = c + 1 < e->channels.channels ? c + 1 : 0;
         }
-    a->touched = 0;
+    }
+    for (int64_t j = 0; j < all; j++)
+        channel[j] = column_of(e, j) < columns ? in_order[column_of(e, j)] : -1;
+}
+
+/* What an account has of so many columns, the first of which is this one of a row, or this channel,
+ * joins the state. */
+static void publish(exact *e, bn_account *a, int64_t first, int64_t columns) {
+    const int64_t channels = e->problem->channel.size;
+    const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
+    const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
+    int64_t channel[PANEL];
+    e->kernels->settle(a, round_up(columns, BN_STRIP));
+    if (!at_once)
+        channels_of(e, first, columns, all, channel);
+    __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);
+    for (; a->touched; a->touched &= a->touched - 1) {
+        const int k = __builtin_ctzll(a->touched);
+        for (int s = 0; s < BN_SUMS; s++) {
+            const int64_t *digit = a->digit + k * a->pitch + s * a->columns;
+            int64_t *to = e->state + (k * BN_SUMS + s) * channels;
+            if (at_once)
+                for (int64_t j = 0; j < columns; j++)
+                    to[first + j] += digit[j];
+            else
+                join_digits(e, k, digit, all, channel, to);
+        }
+    }
 }
 
 /* ---- by rows ------------------------------------------------------------------ */
 
-/* A strip of so many rows from a position on; a row has positions_per_row of them. */
+/* So many rows from a position on, of them so many columns. */
+static bn_block rows_at(const exact *e, int64_t column, int64_t cols, int64_t position,
+                        int64_t rows) {
+    int64_t offset[BN_OPERANDS];
+    offset_of(e, 0, position, offset);
+    return block_at(e, offset, column * e->element_bytes, cols, rows, e->positions_per_row);
+}
+
+static bn_coefs coefs_by_columns(const exact *e, int64_t column) {
+    bn_coefs coefs = e->coefs;
+    coefs.column = (const char *)coefs.column + column * e->number_bytes;
+    return coefs;
+}
+
+/* Rows whose terms there is room for. */
+static int64_t rows_of_terms(const exact *e) {
+    return numbers_of(e) / BN_STRIP;
+}
+
+/* So many rows from a position on, and of each so many columns, by parts of a register each. */
+static void sum_parts(const exact *e, exact_scratch *s, int64_t first, int64_t x, int64_t position,
+                      int64_t rows) {
+    const int64_t unit = e->kernels->lanes * e->number_bytes / e->element_bytes;
+    for (int64_t row = 0, here; row < rows; row += here) {
+        here = at_most(rows_of_terms(e), rows - row);
+        for (int64_t u = x; u < x + BN_STRIP; u += unit) {
+            const bn_coefs coefs = coefs_by_columns(e, first + u);
+            const bn_block b =
+                rows_at(e, first + u, unit, position + row * e->positions_per_row, here);
+            if (add_quietly(e, &s->account, u, &b, &coefs))
+                continue;
+            compute_terms(e, s, &b, &coefs, 0, BN_STRIP);
+            add_terms(e, s, &s->account, u, unit, here);
+        }
+    }
+}
+
+/* The same of a strip. */
 static void sum_strip(const exact *e, exact_scratch *s, int64_t first, int64_t x, int64_t cols,
                       int64_t position, int64_t rows) {
-    const int64_t m = e->positions_per_row, together = e->evenly ? rows : 1;
-    bn_coefs coefs = e->coefs;
-    coefs.column = (const char *)coefs.column + (first + x) * e->number_bytes;
-    for (int64_t i = 0; i < rows; i += together) {
-        int64_t offset[BN_OPERANDS];
-        offset_of(e, 0, position + i * m, offset);
-        const bn_block b = block_at(e, offset, (first + x) * e->element_bytes, cols, together, m);
-        if (e->evenly && cols == BN_STRIP && add_block(e, s, x, &b, &coefs))
-            return;
-        compute_terms(e, s, &b, &coefs, i * BN_STRIP, BN_STRIP);
+    bn_account *a = &s->account;
+    const bn_coefs coefs = coefs_by_columns(e, first + x);
+    if (e->evenly && cols == BN_STRIP && is_quiet(e, a)) {
+        const bn_block b = rows_at(e, first + x, cols, position, rows);
+        const bool added = !a->hasty && add_quietly(e, a, x, &b, &coefs);
+        if (!added)
+            sum_parts(e, s, first, x, position, rows);
+        learn(a, added, 0);
+        return;
     }
-    add_terms(e, s, x, cols, rows);
+    for (int64_t row = 0, here; row < rows; row += here) {
+        here = at_most(rows_of_terms(e), rows - row);
+        const int64_t together = e->evenly ? here : 1;
+        for (int64_t i = 0; i < here; i += together) {
+            const bn_block b =
+                rows_at(e, first + x, cols, position + (row + i) * e->positions_per_row, together);
+            compute_terms(e, s, &b, &coefs, i * BN_STRIP, BN_STRIP);
+        }
+        learn(a, add_terms(e, s, a, x, cols, here), 0);
+    }
 }
 
 /* So many rows of a panel. */
 static void sum_panel(const exact *e, exact_scratch *s, int64_t first, int64_t columns,
                       int64_t position, int64_t rows) {
-    const int64_t most = numbers_of(e) / BN_STRIP;
     for (int64_t row = 0, here; row < rows; row += here) {
-        here = at_most(most, rows - row);
+        here = at_most(BLOCK_ROWS, rows - row);
         for (int64_t x = 0; x < columns; x += BN_STRIP)
             sum_strip(e, s, first, x, at_most(BN_STRIP, columns - x),
                       position + row * e->positions_per_row, here);
     }
 }
 
-static void task_by_rows(const exact *e, exact_scratch *s, int64_t index) {
+static void task_by_rows(exact *e, exact_scratch *s, int64_t index) {
     const int64_t m = e->positions_per_row, whole = e->positions / m;
     const int64_t first = index % e->panels * PANEL, from = index / e->panels * e->rows_per_task;
     const int64_t columns = at_most(PANEL, e->columns - first);
@@ -224,7 +290,6 @@ static void task_by_rows(const exact *e, exact_scratch *s, int64_t index) {
         const int64_t left = e->positions % m * (e->columns / m) - first;
         sum_panel(e, s, first, at_most(columns, left), whole * m, 1);
     }
-    e->kernels->settle(&s->account, round_up(columns, BN_STRIP));
     publish(e, &s->account, first, columns);
 }
 
@@ -238,9 +303,14 @@ static void element_offset(const exact *e, int64_t channel, int64_t element,
     add_offset(p->inner, p->n_inner, element % e->run_length, offset);
 }
 
+/* Of n things in portions of at most so many, which are equal as far as they can be. */
+static int64_t even_share(int64_t n, int64_t most) {
+    return ceil_div(n, ceil_div(n, most));
+}
+
 /* As many elements of a channel, from one on, as are a segment, or segments of one length and a
  * fixed distance apart: so many at most. Meanwhile those behind are fetched, or, if these are the
- * task's last, those of the next channel from `first` on. */
+ * task's last, those of a later channel from `first` on. */
 static bn_block segments_at(const exact *e, int64_t channel, int64_t first, int64_t element,
                             int64_t to, int64_t most) {
     const bn_problem *p = e->problem;
@@ -249,54 +319,89 @@ static bn_block segments_at(const exact *e, int64_t channel, int64_t first, int6
     int64_t rows = 1, cols = at_most(length - x % length, most);
     int64_t offset[BN_OPERANDS], next[BN_OPERANDS];
     if (length == e->run_length && x == 0 && e->evenly && length <= most)
-        rows = most / length;
+        rows = even_share((to - element) / length, most / length);
     element_offset(e, channel, element, offset);
     bn_block b = block_at(e, offset, 0, cols, rows, 1);
     const int64_t behind = element + rows * cols;
-    const bool more = channel + 1 < e->channels.channels;
-    element_offset(e, channel + (behind >= to && more), behind < to ? behind : first, next);
+    if (behind < to)
+        element_offset(e, channel, behind, next);
+    else
+        element_offset(e, at_most(channel + e->channels_ahead, e->channels.channels - 1), first,
+                       next);
     for (int o = 0; o < BN_OPERANDS; o++)
         b.step[o] = next[o] - offset[o];
     return b;
 }
 
-static void sum_channel(const exact *e, exact_scratch *s, int64_t channel, int64_t from,
-                        int64_t to) {
-    enum { AT_ONCE = 128 }; /* elements: fewer wait for others (measured) */
-    const int64_t room = numbers_of(e);
-    const bn_coefs coefs = {e->channels.coefs + channel * e->number_bytes, e->channels.channels, 1,
-                            ONE_FOR_ALL};
-    for (int64_t element = from; element < to;) {
-        int64_t have = 0;
-        while (have < room && element < to) {
-            const bn_block b =
-                segments_at(e, channel, from, element, to, at_most(room - have, to - element));
-            const int64_t n = b.rows * b.cols;
-            element += n;
-            if (have == 0 && n >= AT_ONCE && add_block(e, s, 0, &b, &coefs))
-                continue;
-            compute_terms(e, s, &b, &coefs, have, b.cols);
-            have += n;
-        }
-        if (have == 0)
-            break;
-        const int64_t whole = round_up(have, BN_STRIP);
-        for (int k = 0; k < BN_SUMS; k++)
-            memset(s->terms + (k * (room + BN_STRIP) + have) * e->number_bytes, 0,
-                   (size_t)((whole - have) * e->number_bytes));
-        add_terms(e, s, 0, BN_STRIP, whole / BN_STRIP);
-    }
-    e->kernels->settle(&s->account, BN_STRIP);
-    publish(e, &s->account, channel, 1);
+static bn_coefs coefs_of(const exact *e, int64_t channel) {
+    return (bn_coefs){e->channels.coefs + channel * e->number_bytes, e->channels.channels, 1,
+                      ONE_FOR_ALL};
 }
 
-static void task_by_runs(const exact *e, exact_scratch *s, int64_t index) {
+/* Segments from an element on, added up at once. Returns how many elements these were. */
+static int64_t add_segments(const exact *e, exact_scratch *s, int64_t channel, int64_t first,
+                            int64_t element, int64_t to) {
+    const bn_coefs coefs = coefs_of(e, channel);
+    const int64_t most = s->run.hasty ? PART_ELEMENTS : BLOCK_ELEMENTS;
+    const bn_block b = segments_at(e, channel, first, element, to, at_most(most, to - element));
+    const int64_t n = b.rows * b.cols;
+    if (n < AT_ONCE)
+        return 0;
+    const bool added = add_quietly(e, &s->run, 0, &b, &coefs);
+    learn(&s->run, added && !s->run.hasty, BLOCK_ELEMENTS / PART_ELEMENTS);
+    return added ? n : 0;
+}
+
+/* The same by terms, as many as there is room for. */
+static int64_t sum_segments(const exact *e, exact_scratch *s, int64_t channel, int64_t first,
+                            int64_t element, int64_t to) {
+    const bn_coefs coefs = coefs_of(e, channel);
+    const int64_t room = numbers_of(e), most = is_quiet(e, &s->run) ? PART_ELEMENTS : room;
+    int64_t have = 0;
+    while (have < most && element + have < to) {
+        const bn_block b = segments_at(e, channel, first, element + have, to,
+                                       at_most(most - have, to - element - have));
+        compute_terms(e, s, &b, &coefs, have, b.cols);
+        have += b.rows * b.cols;
+    }
+    const int64_t whole = round_up(have, BN_STRIP);
+    for (int k = 0; k < BN_SUMS; k++)
+        memset(s->terms + (k * (room + BN_STRIP) + have) * e->number_bytes, 0,
+               (size_t)((whole - have) * e->number_bytes));
+    const bool added = add_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
+    if (!is_quiet(e, &s->run))
+        learn(&s->run, added, 0);
+    return have;
+}
+
+static void sum_channel(const exact *e, exact_scratch *s, int64_t channel, int64_t from,
+                        int64_t to) {
+    for (int64_t element = from, n; element < to; element += n) {
+        n = is_quiet(e, &s->run) ? add_segments(e, s, channel, from, element, to) : 0;
+        if (n == 0)
+            n = sum_segments(e, s, channel, from, element, to);
+    }
+}
+
+static void task_by_runs(exact *e, exact_scratch *s, int64_t index) {
     const int64_t all = e->positions * e->run_length;
     const int64_t channel = index / e->tasks_per_channel * e->channels_per_task;
     const int64_t from = index % e->tasks_per_channel * e->elements_per_task;
     const int64_t to = at_most(from + e->elements_per_task, all);
-    for (int64_t c = 0; c < e->channels_per_task && channel + c < e->channels.channels; c++)
-        sum_channel(e, s, channel + c, from, to);
+    const int64_t n = at_most(e->channels_per_task, e->channels.channels - channel);
+    bn_block block = segments_at(e, channel, from, from, to, at_most(BLOCK_ELEMENTS, to - from));
+    const bool whole = block.rows * block.cols == to - from && to - from >= AT_ONCE;
+    for (int64_t c = 0; c < n; c++) {
+        const bn_coefs coefs = coefs_of(e, channel + c);
+        if (whole && !s->run.hasty && add_quietly(e, &s->run, 0, &block, &coefs))
+            learn(&s->run, true, 0);
+        else
+            sum_channel(e, s, channel + c, from, to);
+        e->kernels->close(&s->run, &s->account, c);
+        for (int o = 0; o < BN_OPERANDS; o++)
+            block.data[o] = address(block.data[o], e->problem->channel.stride[o]);
+    }
+    publish(e, &s->account, channel, n);
 }
 
 /* ---- the plan ------------------------------------------------------------------- */
@@ -317,6 +422,10 @@ static bool is_dense(const exact *e, bool among_positions) {
     return true;
 }
 
+static int64_t tasks_for(int threads) {
+    return threads == 1 ? 1 : TASKS_PER_THREAD * threads;
+}
+
 static void plan_rows(exact *e, int threads) {
     const int64_t own = e->channels.channels * e->run_length;
     if (e->evenly && own < ROW && is_dense(e, true))
@@ -324,17 +433,19 @@ static void plan_rows(exact *e, int threads) {
     e->columns = own * e->positions_per_row;
     e->panels = ceil_div(e->columns, PANEL);
     const int64_t rows = e->positions / e->positions_per_row;
-    const int64_t tasks = ceil_div(TASKS_PER_THREAD * threads, e->panels);
+    const int64_t tasks = ceil_div(tasks_for(threads), e->panels);
     e->rows_per_task = at_most(at_least(ceil_div(rows, tasks), FEWEST_ROWS), MOST_ROWS);
     e->tasks = e->panels * ceil_div(rows, e->rows_per_task);
+    e->columns_per_task = at_most(round_up(e->columns, BN_STRIP), PANEL);
 }
 
 static void plan_runs(exact *e, int threads) {
     const int64_t own = e->positions * e->run_length, channels = e->channels.channels;
-    const int64_t each =
-        at_most(at_least(ceil_div(own * channels, TASKS_PER_THREAD * threads), FEWEST_ELEMENTS),
-                MOST_ELEMENTS);
-    e->channels_per_task = at_least(each / own, 1);
+    const int64_t each = at_most(
+        at_least(ceil_div(own * channels, tasks_for(threads)), FEWEST_ELEMENTS), MOST_ELEMENTS);
+    e->channels_per_task = at_most(at_least(each / own, 1), PANEL);
+    e->columns_per_task = round_up(e->channels_per_task, BN_STRIP);
+    e->channels_ahead = ceil_div(BYTES_AHEAD, e->run_length * e->element_bytes);
     e->tasks_per_channel = ceil_div(own, each);
     e->elements_per_task =
         at_most(round_up(ceil_div(own, e->tasks_per_channel), e->run_length), MOST_ELEMENTS);
@@ -367,6 +478,7 @@ static exact exact_of(const bn_problem *p, const bn_operation *operation, int64_
         plan_runs(&e, threads);
     else
         plan_rows(&e, threads);
+    e.in_order = e.by_runs || (e.columns == e.channels.channels && !e.kernels->paired);
     return e;
 }
 
@@ -382,28 +494,43 @@ static size_t lay_out_exact(exact *e, char *memory) {
     return used;
 }
 
+static bn_account lay_out_account(const exact *e, int64_t columns, bool one_channel, char *memory,
+                                  size_t *used) {
+    /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
+    const int64_t pitch =
+        one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
+    return (bn_account){
+        .plane = lay_out(memory, used, PARTS_OF_NUMBERS * BN_SUMS * columns, sizeof(double)),
+        .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
+        .columns = columns,
+        .pitch = pitch,
+        .one_channel = one_channel,
+        .flag_tells = e->flag_tells,
+    };
+}
+
 static size_t lay_out_exact_scratch(const exact *e, exact_scratch *s, char *memory) {
     size_t used = 0;
-    const int64_t columns = e->by_runs ? BN_STRIP : PANEL;
     lay_out(memory, &used, 1, sizeof *s);
-    s->account =
-        (bn_account){.columns = columns, .one_channel = e->by_runs, .flag_tells = e->flag_tells};
-    s->account.plane = lay_out(memory, &used, PARTS_OF_NUMBERS * BN_SUMS * columns, sizeof(double));
-    s->account.digit = lay_out(
-        memory, &used, (e->digits + 1) * BN_SUMS * (e->by_runs ? 1 : columns), sizeof(int64_t));
+    s->account = lay_out_account(e, e->columns_per_task, false, memory, &used);
+    s->run = lay_out_account(e, BN_STRIP, true, memory, &used);
     s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
     return used;
+}
+
+static void clear_numbers(const bn_account *a) {
+    memset(a->plane, 0, (size_t)(PARTS_OF_NUMBERS * BN_SUMS * a->columns) * sizeof(double));
 }
 
 static void start_thread(void *exact_, void *scratch) {
     exact_scratch *s = scratch;
     lay_out_exact_scratch(exact_, s, scratch);
-    memset(s->account.plane, 0,
-           (size_t)(PARTS_OF_NUMBERS * BN_SUMS * s->account.columns) * sizeof(double));
+    clear_numbers(&s->account);
+    clear_numbers(&s->run);
 }
 
 static void task(void *exact_, void *scratch, int pass, int64_t tile, int64_t index) {
-    const exact *e = exact_;
+    exact *e = exact_;
     (void)pass, (void)tile;
     if (e->by_runs)
         task_by_runs(e, scratch, index);
@@ -425,7 +552,7 @@ static void expand(exact *e) {
                                e->columns, e->expanded + i * stride * e->number_bytes);
 }
 
-static bn_status execute_on(exact *e, int threads) {
+static bn_status sum_on(exact *e, int threads) {
     exact_scratch counted;
     const bn_schedule schedule = {
         .tiles = 1,
@@ -460,13 +587,12 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
     if (count > 0 && p->channel.size > 0) {
         const int threads = bn_enter(p->num_threads, count * p->channel.size);
         exact e = exact_of(p, operation, state, threads);
-        status = execute_on(&e, threads);
+        status = sum_on(&e, threads);
         bn_leave(threads);
+        bn_carry(state, e.digits, e.touched, p->channel.size);
     }
-    if (status == BN_OK) {
-        bn_make_canonical(state, bn_digits(p->dtype), p->channel.size);
+    if (status == BN_OK)
         bn_sign_state(state, p, kind, count);
-    }
     fp_mode_leave(mode);
     return status;
 }

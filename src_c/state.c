@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "channel.h"
+#include "kernels/kernels.h"
+#include "sizes.h"
 
 static const int64_t DIGIT_MASK = ((int64_t)1 << BN_DIGIT_BITS) - 1;
 
@@ -16,13 +18,16 @@ static int64_t one_of_each(int64_t flags) {
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
 }
 
+void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels) {
+    const int64_t n = BN_SUMS * channels;
+    const int first = touched ? __builtin_ctzll(touched) : digits;
+    if (first < digits)
+        bn_kernels_current()->carry(state + first * n, n, digits - first, n);
+}
+
 void bn_make_canonical(int64_t *state, int digits, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
-    for (int k = 0; k + 1 < digits; k++)
-        for (int64_t i = 0; i < n; i++) {
-            state[(k + 1) * n + i] += state[k * n + i] >> BN_DIGIT_BITS;
-            state[k * n + i] &= DIGIT_MASK;
-        }
+    bn_carry(state, digits, ~0ull, channels);
     int64_t *flags = bn_state_row(state, channels, digits + BN_FLAGS);
     for (int64_t i = 0; i < n; i++)
         flags[i] = one_of_each(flags[i]);
@@ -45,20 +50,27 @@ static uint64_t mixed(uint64_t x) {
 enum { FORMAT = 1 };
 
 /* Odd, so that no count but 0 times it is 0. */
-static uint64_t hash_of(double mean, bn_dtype dtype, bn_kind_of_state kind) {
+static uint64_t hash_of(double mean, uint64_t what) {
     const double canonical = isnan(mean) ? (double)NAN : mean + 0.0; /* one 0, one NaN */
     uint64_t bits;
     memcpy(&bits, &canonical, sizeof bits);
-    const uint64_t what = (uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)dtype;
-    return mixed(bits ^ mixed(what)) | 1;
+    return mixed(bits ^ what) | 1;
 }
 
-/* As far as terms depend on it: of gradients' sums its low part is taken into account later. */
-static double mean_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
-    double mean = 0;
+/* Channels whose hashes are computed at once. */
+enum { HASHES = 64 };
+
+/* Of the mean as far as terms depend on it: of gradients' sums its low part is taken into account
+ * later. */
+static void hashes_of(const bn_problem *p, bn_kind_of_state kind, int64_t first, int64_t n,
+                      uint64_t hash[HASHES]) {
+    const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
+    const bool in_floats = kind == BN_OF_MOMENTS && bn_digits(p->dtype) == f32_DIGITS;
+    double mean[HASHES] = {0};
     if (p->vector[BN_MEAN].data)
-        vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
-    return kind == BN_OF_MOMENTS && bn_digits(p->dtype) == f32_DIGITS ? (double)(float)mean : mean;
+        vector_read(&p->vector[BN_MEAN], first, n, mean);
+    for (int64_t i = 0; i < n; i++)
+        hash[i] = hash_of(in_floats ? (double)(float)mean[i] : mean[i], what);
 }
 
 void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
@@ -66,21 +78,29 @@ void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, i
     const int64_t channels = p->channel.size;
     int64_t *counts = bn_state_row(state, channels, digits + BN_COUNT_AND_STAMP);
     int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
-    for (int64_t c = 0; c < channels; c++) {
-        counts[c] = count;
-        counts[channels + c] =
-            (int64_t)((uint64_t)count * hash_of(mean_of(p, kind, c), p->dtype, kind));
-        parts[c] = 1;
+    for (int64_t c = 0; c < channels; c += HASHES) {
+        uint64_t hash[HASHES];
+        const int64_t n = at_most(HASHES, channels - c);
+        hashes_of(p, kind, c, n, hash);
+        for (int64_t i = 0; i < n; i++) {
+            counts[c + i] = count;
+            counts[channels + c + i] = (int64_t)((uint64_t)count * hash[i]);
+            parts[c + i] = 1;
+        }
     }
 }
 
 int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
     const int64_t channels = p->channel.size;
     const int64_t *counts = state + (bn_digits(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
-    for (int64_t c = 0; c < channels; c++)
-        if ((uint64_t)counts[c] * hash_of(mean_of(p, kind, c), p->dtype, kind) !=
-            (uint64_t)counts[channels + c])
-            return c;
+    for (int64_t c = 0; c < channels; c += HASHES) {
+        uint64_t hash[HASHES];
+        const int64_t n = at_most(HASHES, channels - c);
+        hashes_of(p, kind, c, n, hash);
+        for (int64_t i = 0; i < n; i++)
+            if ((uint64_t)counts[c + i] * hash[i] != (uint64_t)counts[channels + c + i])
+                return c + i;
+    }
     return -1;
 }
 
@@ -130,26 +150,31 @@ static double rounded(const int64_t *digit, int digits, int lowest) {
     return ldexp((double)(kept + up), exponent + drop);
 }
 
+static double rounded_sum(int64_t *digit, int digits, int64_t flags) {
+    const int64_t each = one_of_each(flags);
+    const bool inf = each & BN_INF_FLAG, negative_inf = each & BN_NEGATIVE_INF_FLAG;
+    if ((each & BN_NAN_FLAG) || (inf && negative_inf))
+        return fabs((double)NAN);
+    if (inf || negative_inf)
+        return inf ? (double)INFINITY : -(double)INFINITY;
+    const bool negative = magnitude_of(digit, digits);
+    const double sum = rounded(digit, digits, bn_lowest(digits));
+    return negative ? -sum : sum;
+}
+
 void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
-    const int64_t n = BN_SUMS * channels;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t digit[f64_DIGITS];
+    enum { AT_ONCE = LINE_BYTES / sizeof(int64_t) }; /* a row's line is read once */
+    const int64_t n = BN_SUMS * channels, *flags = state + (digits + BN_FLAGS) * n;
+    for (int64_t i = 0; i < n; i += AT_ONCE) {
+        int64_t digit[f64_DIGITS * AT_ONCE] = {0}, own[f64_DIGITS];
+        const int64_t here = at_most(AT_ONCE, n - i);
         for (int k = 0; k < digits; k++)
-            digit[k] = state[k * n + i];
-        for (int k = 0; k + 1 < digits; k++) {
-            digit[k + 1] += digit[k] >> BN_DIGIT_BITS;
-            digit[k] &= DIGIT_MASK;
-        }
-        const int64_t flags = one_of_each(state[(digits + BN_FLAGS) * n + i]);
-        const bool inf = flags & BN_INF_FLAG, negative_inf = flags & BN_NEGATIVE_INF_FLAG;
-        if ((flags & BN_NAN_FLAG) || (inf && negative_inf))
-            sums[i] = fabs((double)NAN);
-        else if (inf || negative_inf)
-            sums[i] = inf ? (double)INFINITY : -(double)INFINITY;
-        else {
-            const bool negative = magnitude_of(digit, digits);
-            const double sum = rounded(digit, digits, bn_lowest(digits));
-            sums[i] = negative ? -sum : sum;
+            memcpy(digit + k * AT_ONCE, state + k * n + i, (size_t)here * sizeof *digit);
+        bn_kernels_current()->carry(digit, AT_ONCE, digits, AT_ONCE);
+        for (int64_t j = 0; j < here; j++) {
+            for (int k = 0; k < digits; k++)
+                own[k] = digit[k * AT_ONCE + j];
+            sums[i + j] = rounded_sum(own, digits, flags[i + j]);
         }
     }
 }

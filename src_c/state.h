@@ -54,6 +54,9 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 
+/* Carry from the lowest digit on that is touched, as bits; the others are zeros. */
+void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels);
+
 /* Carry, and let each flag be 0 or 1; it is one part then. */
 void bn_make_canonical(int64_t *state, int digits, int64_t channels);
 

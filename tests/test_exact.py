@@ -30,6 +30,7 @@ KINDS = [
     "wide",
     "widest",
     "lognormal",
+    "rare",
     "cancelling",
     "subnormal",
     "zeros",
@@ -49,6 +50,8 @@ def values(rng, kind, shape, name):
         x = np.ldexp(x, rng.integers(-1060, 1000, shape) // (1 if wide == 900 else 8))
     elif kind == "lognormal":
         x *= np.exp(3 * rng.standard_normal(shape))
+    elif kind == "rare":  # a few that their block does not expect
+        x.flat[rng.integers(x.size, size=3)] *= smallest**0.5
     elif kind == "cancelling":
         half = len(x) // 2
         x *= 1e6

@@ -45,6 +45,7 @@ INLINE int first_of(unsigned operands) {
     return __builtin_ctz(operands);
 }
 
+#include "kernels/digits.inc"
 #define ARITHMETIC f32
 #include "kernels/exact.inc"
 #define STORAGE f32
@@ -79,6 +80,7 @@ INLINE int first_of(unsigned operands) {
               .terms = {EXACT_FORMULAS(TERMS_KERNEL, x)},                                          \
               .add_quietly = {EXACT_FORMULAS(QUIET_KERNEL, x)},                                    \
               .sum_exactly = computed##_exact_terms,                                               \
+              .close = computed##_exact_close,                                                     \
               .settle = computed##_exact_settle,                                                   \
               .write = {WRITE_FORMULAS(WRITE_KERNEL, x)},                                          \
               .passed = passed_##x,                                                                \
@@ -96,4 +98,5 @@ extern const bn_kernels JOIN(bn_kernels, BN_LEVEL);
 const bn_kernels JOIN(bn_kernels, BN_LEVEL) = {
     .name = NAME(BN_LEVEL),
     .dtype = {BN_DTYPE_TABLE(KERNELS)},
+    .carry = carry_digits,
 };

@@ -90,8 +90,9 @@ typedef struct {
  * columns, row by row, as many as fill BN_TERMS_BYTES for each of the BN_SUMS sums. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
 
-/* Strips after one that could not be added without rounding, that leave nothing in numbers. */
-enum { BN_HASTE = 32 };
+/* Calls after one with NaN or Inf in its terms that look for these first; and after one with terms
+ * that only digits could hold. */
+enum { BN_UNCLEAN = 32, BN_WIDE = 16 };
 
 /* A block's `step` says how far behind its data lies what should be fetched meanwhile.
  *
@@ -104,14 +105,17 @@ typedef struct {
 
 /* What was summed of so many columns: numbers that hold it without having been rounded, (parts,
  * BN_SUMS, columns), and what those could not hold, as digits: (digits and flags, BN_SUMS,
- * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS). Of these only
- * rows that are `touched` have been set. */
+ * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one
+ * row of them to the next. Of these only rows that are `touched` have been set. */
 typedef struct {
     double *plane;
     int64_t *digit;
-    int64_t columns;
+    int64_t columns, pitch;
     uint64_t touched;
-    int hasty; /* strips to come that leave nothing in numbers */
+    int hasty;   /* blocks to come that are not tried at once; 0: numbers may hold all of one */
+    int failing; /* as many will be, after the next that cannot be added without rounding */
+    int unclean; /* calls to come that look for NaN and Inf first */
+    int wide;    /* calls to come whose terms are thought to fit no numbers */
     bool one_channel;
     bool flag_tells; /* does fp_inexact? */
 } bn_account;
@@ -137,15 +141,19 @@ typedef struct {
     /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL. */
     bn_terms_kernel *terms[FORMULAS];
 
-    /* The same, added to what an account has in numbers, of a whole strip from a column on or, with
-     * coefficients ONE_FOR_ALL, of any number of columns. Returns whether that took no rounding;
-     * else nothing has changed. NULL where terms cannot be computed without setting fp_inexact. */
+    /* The same, added to what an account has in numbers, of a whole strip from a column on, or of
+     * VEC_BYTES of it; or, with coefficients ONE_FOR_ALL, of any number of columns. Returns whether
+     * that took no rounding; else nothing has changed. NULL where terms cannot be computed without
+     * setting fp_inexact. */
     bn_quiet_kernel *add_quietly[FORMULAS];
 
-    /* Add so many rows of `columns` terms to an account's columns from one on; and let digits have
-     * what is in numbers, of the first so many columns. */
-    void (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
+    /* Add so many rows of `columns` terms to an account's columns from one on; returns whether
+     * numbers took all of them at once. Let a column of
+     * another account, which has nothing in it, have what one of one channel has. Let digits have
+     * what is in numbers, of the first so many columns, and carry. */
+    bool (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
                         int64_t rows);
+    void (*close)(bn_account *a, bn_account *to, int64_t column);
     void (*settle)(bn_account *a, int64_t columns);
 
     /* Of n elements, one behind the other, a bit each: does ReLU let it pass? */
@@ -173,6 +181,9 @@ typedef struct {
 typedef struct {
     const char *name;
     bn_dtype_kernels dtype[BN_DTYPES];
+
+    /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
+    void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
 } bn_kernels;
 
 /* ---- dispatch ---------------------------------------------------------- */
