@@ -9,6 +9,7 @@
     python -m benchmarks --report situations               other work around a call; growth
     python -m benchmarks --report ladder                   from the plain loop on, step by step
     python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
+    python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
@@ -31,7 +32,7 @@ import bn_ext
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
-from . import accuracy, bare_loops, kernels, ladder, places, readme, rows, situations, sizes
+from . import accuracy, bare_loops, exact, kernels, ladder, places, readme, rows, situations, sizes
 
 
 def machine():
@@ -175,8 +176,16 @@ def report_accuracy(options, console, library):
     accuracy.write(console, date.today())
 
 
+def report_exact(options, console, library):
+    _, title = machine()
+    with counted(console, "rows", len(exact.measured())) as advance:
+        found = exact.measure(options.seconds, advance)
+    exact.write(console, title, found)
+
+
 REPORTS = {
     "accuracy": report_accuracy,
+    "exact": report_exact,
     "rows": report_rows,
     "readme": report_readme,
     "ladder": report_ladder,

@@ -304,6 +304,16 @@ def test_given_and_fresh_outputs_are_the_same(op):
         assert (ours is theirs is None) or (theirs is out and (ours == out).all())
 
 
+@pytest.mark.parametrize("op", ["backward", "training"])
+def test_a_call_with_exact_sums(op):
+    problem = problems.Problem((400, 3, 5), "NXC", "float32", op=op)
+    digests = set()
+    for exact in (False, True):
+        peers.bn_ext_call(problem, 1, exact=exact)()
+        digests.add(b"".join(a.tobytes() for a in problem.out))
+    assert len(digests) == 2
+
+
 def test_operations_differ():
     """Each by what it is given."""
     digests = set()

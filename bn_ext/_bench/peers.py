@@ -26,8 +26,11 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def bn_ext_call(problem: Problem, threads: int, fresh: bool = False) -> Call:
-    """One call, with the outputs given, or with fresh ones, as peers return them."""
+def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any) -> Call:
+    """One call, with the outputs given, or with fresh ones, as peers return them.
+
+    `also`: arguments that not every operation has.
+    """
     p, op = problem, problem.op
     more: dict[str, Any] = {
         "epsilon": p.epsilon,
@@ -35,6 +38,7 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False) -> Call:
         # If this is the default, let the package choose: it gives a small problem one thread.
         "num_threads": None if threads == _core._default_threads() else threads,
         "out": None if fresh else p.out if len(p.out) > 1 else p.out[0],
+        **also,
     }
     if op == "double-backward":
         return lambda: bn_ext.batch_norm_double_backward(
