@@ -32,14 +32,15 @@ enum {
     BLOCK_ROWS = 64,       /* added up at once, if no rounding shows */
     BLOCK_ELEMENTS = 8192, /* likewise, by runs */
     PART_ELEMENTS = 1024,  /* of a block in which some does */
-    MOST_HASTE = 32,
-    FEWEST_ROWS = 128,         /* of a task */
-    MOST_ROWS = 1 << 16,       /* digits of an account hold what these may have */
+    MOST_HASTE = 32,       /* see learn() */
+    SQUARES_ROWS = 256,    /* that numbers hold, of squares: the larger sums are, the fewer terms
+                              fit them, and of squares the exponents differ most (measured) */
+    FEWEST_ROWS = 128,     /* of a task */
+    MOST_ROWS = 1 << 16,   /* digits of an account hold what these may have */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
     MOST_ELEMENTS = 1 << 18,   /* likewise */
     AT_ONCE = 128,             /* elements of a run: fewer wait for others (measured) */
     BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
-    PARTS_OF_NUMBERS = 2,      /* of a double: exact.inc */
 };
 
 typedef struct {
@@ -277,6 +278,8 @@ static void sum_panel(const exact *e, exact_scratch *s, int64_t first, int64_t c
         for (int64_t x = 0; x < columns; x += BN_STRIP)
             sum_strip(e, s, first, x, at_most(BN_STRIP, columns - x),
                       position + row * e->positions_per_row, here);
+        if (s->account.squares && (row + here) % SQUARES_ROWS == 0)
+            e->kernels->settle(&s->account, round_up(columns, BN_STRIP));
     }
 }
 
@@ -376,10 +379,16 @@ static int64_t sum_segments(const exact *e, exact_scratch *s, int64_t channel, i
 
 static void sum_channel(const exact *e, exact_scratch *s, int64_t channel, int64_t from,
                         int64_t to) {
+    int64_t unsettled = 0;
     for (int64_t element = from, n; element < to; element += n) {
         n = is_quiet(e, &s->run) ? add_segments(e, s, channel, from, element, to) : 0;
         if (n == 0)
             n = sum_segments(e, s, channel, from, element, to);
+        unsettled += n;
+        if (s->run.squares && unsettled >= SQUARES_ROWS * BN_STRIP) {
+            e->kernels->settle(&s->run, BN_STRIP);
+            unsettled = 0;
+        }
     }
 }
 
@@ -500,11 +509,12 @@ static bn_account lay_out_account(const exact *e, int64_t columns, bool one_chan
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
     return (bn_account){
-        .plane = lay_out(memory, used, PARTS_OF_NUMBERS * BN_SUMS * columns, sizeof(double)),
+        .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
         .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
         .columns = columns,
         .pitch = pitch,
         .one_channel = one_channel,
+        .squares = e->operation->formulas[SUM] == MOMENTS,
         .flag_tells = e->flag_tells,
     };
 }
@@ -519,7 +529,7 @@ static size_t lay_out_exact_scratch(const exact *e, exact_scratch *s, char *memo
 }
 
 static void clear_numbers(const bn_account *a) {
-    memset(a->plane, 0, (size_t)(PARTS_OF_NUMBERS * BN_SUMS * a->columns) * sizeof(double));
+    memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
 }
 
 static void start_thread(void *exact_, void *scratch) {

@@ -780,8 +780,8 @@ MUTANTS = [
     ("state.c", "parts[c] = parts[c] != 0;", "parts[c] = parts[c];", "parts are counted for ever"),
     (
         "state.c",
-        "mixed(bits ^ mixed(what)) | 1",
-        "mixed(mixed(what)) | 1",
+        "mixed(bits ^ what) | 1",
+        "mixed(what) | 1",
         "the stamp knows no mean",
     ),
     ("state.c", "(uint64_t)kind << 8", "(uint64_t)kind << 64 - 64 & 0", "the stamp knows no kind"),

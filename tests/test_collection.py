@@ -52,6 +52,7 @@ ELSEWHERE = {
         "bn_ext/_roles.pxi",
     ],
     "test_exact.py": ["src_c/kernels/terms.inc"],
+    "test_state.py": ["src_c/kernels/digits.inc"],
     "test_typing.py": ["bn_ext/__init__.pyi", "bn_ext/_core.pyi"],
     "test_arguments.py": ["bn_ext/_inputs.pxi"],
     "test_bad_input.py": ["bn_ext/_messages.pxi"],

@@ -103,10 +103,12 @@ typedef struct {
     int64_t plane, pitch;
 } bn_terms;
 
-/* What was summed of so many columns: numbers that hold it without having been rounded, (parts,
- * BN_SUMS, columns), and what those could not hold, as digits: (digits and flags, BN_SUMS,
+/* What was summed of so many columns: numbers that hold it without having been rounded, BN_PLANES
+ * of columns at most, and what those could not hold, as digits: (digits and flags, BN_SUMS,
  * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one
  * row of them to the next. Of these only rows that are `touched` have been set. */
+enum { BN_PLANES = 5 };
+
 typedef struct {
     double *plane;
     int64_t *digit;
@@ -117,6 +119,7 @@ typedef struct {
     int unclean; /* calls to come that look for NaN and Inf first */
     int wide;    /* calls to come whose terms are thought to fit no numbers */
     bool one_channel;
+    bool squares;    /* is the second sum one of squares? */
     bool flag_tells; /* does fp_inexact? */
 } bn_account;
 

@@ -22,14 +22,12 @@
  *
  * From them, for each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
  * wider than their terms; A_canonical; A_half(v, h), the register as two of doubles that have bits
- * to spare, and A_whole(v, h), h = 0 alone for f64. For each storage type S in {f32, f64, f16,
- * bf16}: S_PACK              registers in a pack, which holds the numbers of one register of
- *                         elements: 2 for 16-bit types, else 1
- *     S_PAIRED            is register 0 of a pack its even elements, register 1 the odd ones?
- *     S_load(p, h)        register h of the pack at p
- *     S_load_edge         the same of a pack that ends after n elements; the rest is 0
- *     S_store(p, v)       a whole pack, rounded to nearest even; every NaN canonical
- *     S_store_edge        its first n elements
+ * to spare, A_whole(v, h), h = 0 alone for f64, and A_upper(v). For each storage type S in {f32,
+ * f64, f16, bf16}: S_PACK              registers in a pack, which holds the numbers of one register
+ * of elements: 2 for 16-bit types, else 1 S_PAIRED            is register 0 of a pack its even
+ * elements, register 1 the odd ones? S_load(p, h)        register h of the pack at p S_load_edge
+ * the same of a pack that ends after n elements; the rest is 0 S_store(p, v)       a whole pack,
+ * rounded to nearest even; every NaN canonical S_store_edge        its first n elements
  *     S_store_nontemporal a whole pack past the cache
  *     S_split, S_join     between column order and pack order
  *     S_where_bits        register h of a pack where the element's bit is set, elsewhere 0
@@ -297,6 +295,13 @@ INLINE f64v f32_whole(f32v v, int h) {
 }
 INLINE f64v f32_half(f32v v, int h) {
     return f32_whole(v, h);
+}
+/* The upper 12 bits of a float, or 18 of a double: what is left has as many, or twice as many. */
+INLINE f32v f32_upper(f32v v) {
+    return (f32v)((u32v)v & (~0u << 12));
+}
+INLINE f64v f64_upper(f64v v) {
+    return (f64v)((u64v)v & (~0ull << 35));
 }
 INLINE f64v f64_whole(f64v v, int h) {
     (void)h;
