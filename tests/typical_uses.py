@@ -238,6 +238,27 @@ isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
 version: str = bn_ext.__version__
 
+# Exact sums: what a first half gives follows from the flag.
+state = bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=True)
+assert_type(state, NDArray[np.int64])
+assert_type(bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=False), NDArray[np.float64])
+of_all = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, v32, state + state, epsilon=1e-5)
+assert_type(of_all.diff_src, NDArray[np.float32])
+assert_type(bn_ext.batch_norm_sums(state), NDArray[np.float64])
+assert_type(bn_ext.batch_norm_count(state), int)
+assert_type(bn_ext.batch_norm_canonical(state), NDArray[np.int64])
+exact_mean = bn_ext.batch_norm_training_stats(bn_ext.batch_norm_training_reduce(x32, exact=True))
+about_it = bn_ext.batch_norm_training_reduce(x32, exact=True, mean=exact_mean.stats[0])
+assert_type(about_it, NDArray[np.int64])
+exact_stats, exact_count = bn_ext.batch_norm_training_stats(about_it, exact_mean.stats[0])
+bn_ext.batch_norm_training_apply(x32, exact_stats, exact_count, epsilon=1e-5)
+assert_type(
+    bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, exact=True).diff_src,
+    NDArray[np.float32],
+)
+assert_type(bn_ext.batch_norm_training(x32, epsilon=1e-5, exact=True).dst, NDArray[np.float32])
+
+
 # What the functions refuse, type checkers refuse.
 general = bn_ext.batch_norm_backward
 reduce = bn_ext.batch_norm_backward_reduce
@@ -256,6 +277,11 @@ fused_ex = tensorflow.fused_batch_norm_ex
 native_forward = pytorch.native_batch_norm
 WRONG: list[Callable[[], object]] = [
     lambda: reduce("abc", x32, v32),  # type: ignore[call-overload]
+    lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[call-overload]
+    lambda: training_reduce(x32, exact=True, mean=0.0),  # type: ignore[call-overload]
+    lambda: bn_ext.batch_norm_sums("abc"),  # type: ignore[arg-type]
+    lambda: bn_ext.batch_norm_sums(1),  # type: ignore[arg-type]
+    lambda: bn_ext.batch_norm_training_stats(None),  # type: ignore[arg-type]
     lambda: reduce(b"abc", x32, v32),  # type: ignore[call-overload]
     lambda: reduce(1.0, x32, v32),  # type: ignore[call-overload]
     lambda: reduce(np.float32(1), x32, v32),  # type: ignore[call-overload]
