@@ -120,6 +120,16 @@ static bool magnitude_of(int64_t *digit, int digits) {
     return true;
 }
 
+/* x * 2^exponent. */
+static double scaled(double x, int exponent) {
+    if (exponent < -1022 || exponent > 1023)
+        return ldexp(x, exponent);
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return x * power;
+}
+
 /* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
  * 64 bits, of which the last says whether anything is behind them, have 11 more than a double's: a
  * second rounding of those is that of the whole. A subnormal result has fewer bits than 53, and is
@@ -147,10 +157,10 @@ static double rounded(const int64_t *digit, int digits, int lowest) {
     const uint64_t kept = leading >> drop, rest = leading & (((uint64_t)1 << drop) - 1);
     const uint64_t half = drop ? (uint64_t)1 << (drop - 1) : 0;
     const bool up = drop && (rest > half || (rest == half && (more || (kept & 1))));
-    return ldexp((double)(kept + up), exponent + drop);
+    return scaled((double)(kept + up), exponent + drop);
 }
 
-static double rounded_sum(int64_t *digit, int digits, int64_t flags) {
+static double rounded_sum(int64_t *digit, int digits, int lowest, int64_t flags) {
     const int64_t each = one_of_each(flags);
     const bool inf = each & BN_INF_FLAG, negative_inf = each & BN_NEGATIVE_INF_FLAG;
     if ((each & BN_NAN_FLAG) || (inf && negative_inf))
@@ -158,23 +168,54 @@ static double rounded_sum(int64_t *digit, int digits, int64_t flags) {
     if (inf || negative_inf)
         return inf ? (double)INFINITY : -(double)INFINITY;
     const bool negative = magnitude_of(digit, digits);
-    const double sum = rounded(digit, digits, bn_lowest(digits));
+    const double sum = rounded(digit, digits, lowest);
     return negative ? -sum : sum;
 }
 
+/* Columns of a state at a time. */
+enum { BLOCK = 32 };
+
+/* Is a row of canonical digits but the sign of what is below it, in all columns? */
+static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
+    int64_t other = 0;
+    for (int j = 0; j < BLOCK; j++)
+        other |= row[j] ^ (sign[j] & mask);
+    return other == 0;
+}
+
+/* Sums of a block, from the digits `from` to `to`: all others are zeros, or signs. */
+static void round_block(const int64_t (*digit)[BLOCK], int from, int to, int digits,
+                        const int64_t *flags, int64_t n, double *sums) {
+    const int lowest = bn_lowest(digits) + BN_DIGIT_BITS * from;
+    for (int64_t j = 0; j < n; j++) {
+        int64_t own[f64_DIGITS + 1];
+        int count = 0;
+        for (int k = from; k <= to; k++)
+            own[count++] = digit[k][j];
+        if (to + 1 < digits)
+            own[count++] = digit[digits - 1][j] >> 63;
+        sums[j] = rounded_sum(own, count, lowest, flags[j]);
+    }
+}
+
 void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
-    enum { AT_ONCE = LINE_BYTES / sizeof(int64_t) }; /* a row's line is read once */
+    static const int64_t zeros[BLOCK];
     const int64_t n = BN_SUMS * channels, *flags = state + (digits + BN_FLAGS) * n;
-    for (int64_t i = 0; i < n; i += AT_ONCE) {
-        int64_t digit[f64_DIGITS * AT_ONCE] = {0}, own[f64_DIGITS];
-        const int64_t here = at_most(AT_ONCE, n - i);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t digit[f64_DIGITS][BLOCK] = {{0}};
+        const int64_t here = at_most(BLOCK, n - i);
         for (int k = 0; k < digits; k++)
-            memcpy(digit + k * AT_ONCE, state + k * n + i, (size_t)here * sizeof *digit);
-        bn_kernels_current()->carry(digit, AT_ONCE, digits, AT_ONCE);
-        for (int64_t j = 0; j < here; j++) {
-            for (int k = 0; k < digits; k++)
-                own[k] = digit[k * AT_ONCE + j];
-            sums[i + j] = rounded_sum(own, digits, flags[i + j]);
-        }
+            memcpy(digit[k], state + k * n + i, (size_t)here * sizeof *state);
+        bn_kernels_current()->carry(digit[0], BLOCK, digits, BLOCK);
+        int from = 0, to = digits - 1;
+        while (from < to && is_sign(digit[from], zeros, 0))
+            from++;
+        int64_t sign[BLOCK];
+        for (int j = 0; j < BLOCK; j++)
+            sign[j] = digit[to][j] >> 63;
+        if (is_sign(digit[to], sign, -1))
+            for (to--; to > from && is_sign(digit[to], sign, DIGIT_MASK); to--)
+                ;
+        round_block((const int64_t (*)[BLOCK])digit, from, to, digits, flags + i, here, sums + i);
     }
 }
