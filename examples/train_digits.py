@@ -413,7 +413,7 @@ def as_picture(text):
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
     if not existed:
-        path.unlink()
+        path.unlink(missing_ok=True)  # several ranks may try at once
     return path
 
 
