@@ -310,7 +310,7 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
     about another mean, or of another dtype, and of 2**20 states or more: before that
     `batch_norm_canonical` makes one of those added so far. Of which ReLU dy came through, a state
-    does not know. Data whose exponents differ widely, NaN and Inf take longer, up to forty
+    does not know. Data whose exponents differ widely, NaN and Inf take longer, up to sixty
     times as long as plain sums.
 
     Examples
