@@ -11,7 +11,8 @@
  *
  *     terms -> numbers of the account -> its digits -> the state's digits
  *
- * Integers are added to the state by atomic additions, in whatever order: no order matters.
+ * Integers are added to the state in whatever order, by several threads atomically: no order
+ * matters.
  */
 #include <string.h>
 
@@ -177,8 +178,10 @@ static void channels_of(const exact *e, int64_t first, int64_t columns, int64_t 
             c = c + 1 < e->channels.channels ? c + 1 : 0;
         }
     }
-    for (int64_t j = 0; j < all; j++)
-        channel[j] = column_of(e, j) < columns ? in_order[column_of(e, j)] : -1;
+    for (int64_t j = 0; j < all; j++) {
+        const int64_t own = column_of(e, j);
+        channel[j] = own < columns ? in_order[own] : -1;
+    }
 }
 
 /* What an account has of so many columns, the first of which is this one of a row, or this channel,

@@ -124,10 +124,7 @@ static bool magnitude_of(int64_t *digit, int digits) {
 static double scaled(double x, int exponent) {
     if (exponent < -1022 || exponent > 1023)
         return ldexp(x, exponent);
-    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return x * power;
+    return x * bn_power_of_2(exponent);
 }
 
 /* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
@@ -175,7 +172,7 @@ static double rounded_sum(int64_t *digit, int digits, int lowest, int64_t flags)
 /* Columns of a state at a time. */
 enum { BLOCK = 32 };
 
-/* Is a row of canonical digits but the sign of what is below it, in all columns? */
+/* Is a row of canonical digits but the sign, or with a mask of 0 nothing at all, in all columns? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     int64_t other = 0;
     for (int j = 0; j < BLOCK; j++)
@@ -199,7 +196,6 @@ static void round_block(const int64_t (*digit)[BLOCK], int from, int to, int dig
 }
 
 void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
-    static const int64_t zeros[BLOCK];
     const int64_t n = BN_SUMS * channels, *flags = state + (digits + BN_FLAGS) * n;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t digit[f64_DIGITS][BLOCK] = {{0}};
@@ -208,11 +204,11 @@ void bn_round_state(const int64_t *state, int digits, int64_t channels, double *
             memcpy(digit[k], state + k * n + i, (size_t)here * sizeof *state);
         bn_kernels_current()->carry(digit[0], BLOCK, digits, BLOCK);
         int from = 0, to = digits - 1;
-        while (from < to && is_sign(digit[from], zeros, 0))
-            from++;
         int64_t sign[BLOCK];
         for (int j = 0; j < BLOCK; j++)
             sign[j] = digit[to][j] >> 63;
+        while (from < to && is_sign(digit[from], sign, 0))
+            from++;
         if (is_sign(digit[to], sign, -1))
             for (to--; to > from && is_sign(digit[to], sign, DIGIT_MASK); to--)
                 ;

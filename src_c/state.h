@@ -20,6 +20,7 @@
 #define BN_STATE_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "bn.h"
 
@@ -46,6 +47,12 @@ static inline int bn_digits(bn_dtype dtype) {
 }
 static inline int bn_lowest(int digits) {
     return digits == f64_DIGITS ? f64_LOWEST : f32_LOWEST;
+}
+static inline double bn_power_of_2(int exponent) { /* of a normal double */
+    const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
 }
 static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;

@@ -63,6 +63,8 @@ typedef double f64_num;
 typedef f32v f32_vec;
 typedef f64v f64_vec;
 
+enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
+
 /* ---- NaN --------------------------------------------------------------- */
 
 /* x86 and Arm make NaNs of different sign, so every NaN that is written is made the
