@@ -32,8 +32,6 @@ enum {
     TASKS_PER_THREAD = 4,  /* of several; at least, where there is enough to do */
     BLOCK_ROWS = 64,       /* added up at once, if no rounding shows */
     BLOCK_ELEMENTS = 8192, /* likewise, by runs */
-    PART_ELEMENTS = 1024,  /* of a block in which some does */
-    MOST_HASTE = 32,       /* see learn() */
     SQUARES_ROWS = 256,    /* that numbers hold, of squares: the larger sums are, the fewer terms
                               fit them, and of squares the exponents differ most (measured) */
     FEWEST_ROWS = 128,     /* of a task */
@@ -110,37 +108,34 @@ static void compute_terms(const exact *e, const exact_scratch *s, const bn_block
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
-/* Can terms be computed and added up at once? */
+/* Are terms computed and added up at once? */
 static bool is_quiet(const exact *e, const bn_account *a) {
     return e->kernels->add_quietly[e->operation->formulas[SUM]] && a->flag_tells && !a->unclean &&
-           !a->wide;
+           (!a->wide || a->anchored);
 }
 
 static bool add_quietly(const exact *e, bn_account *a, int64_t column, const bn_block *b,
                         const bn_coefs *coefs) {
-    return is_quiet(e, a) &&
-           e->kernels->add_quietly[e->operation->formulas[SUM]](a, column, b, coefs);
+    if (!is_quiet(e, a))
+        return false;
+    const formula f = e->operation->formulas[SUM];
+    if (!a->wide) {
+        if (e->kernels->add_quietly[f](a, column, b, coefs))
+            return true;
+        if (!a->anchored)
+            return false;
+        e->kernels->settle(a, a->columns);
+        a->wide = BN_WIDE;
+    }
+    a->wide--;
+    return e->kernels->add_anchored[f](a, column, b, coefs);
 }
 
-static bool add_terms(const exact *e, const exact_scratch *s, bn_account *a, int64_t column,
+static void add_terms(const exact *e, const exact_scratch *s, bn_account *a, int64_t column,
                       int64_t columns, int64_t rows) {
     const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->paired ? 2 * e->kernels->lanes : 1;
-    return e->kernels->sum_exactly(a, column, round_up(columns, unit), &terms, rows);
-}
-
-/* Was a block added up without rounding? If not, parts of others will be tried instead, twice as
- * many as the last time, `least` at least: one tiny number among many is common, and not worth
- * more. */
-static void learn(bn_account *a, bool added, int least) {
-    if (added) {
-        a->failing /= 2;
-    } else if (a->hasty) {
-        a->hasty--;
-    } else {
-        a->hasty = (int)at_least(a->failing, least);
-        a->failing = (int)at_most(2 * a->failing + 1, MOST_HASTE);
-    }
+    e->kernels->sum_exactly(a, column, round_up(columns, unit), &terms, rows);
 }
 
 /* ---- from an account to the state ---------------------------------------------- */
@@ -230,46 +225,23 @@ static int64_t rows_of_terms(const exact *e) {
     return numbers_of(e) / BN_STRIP;
 }
 
-/* So many rows from a position on, and of each so many columns, by parts of a register each. */
-static void sum_parts(const exact *e, exact_scratch *s, int64_t first, int64_t x, int64_t position,
-                      int64_t rows) {
-    const int64_t unit = e->kernels->lanes * e->number_bytes / e->element_bytes;
-    for (int64_t row = 0, here; row < rows; row += here) {
-        here = at_most(rows_of_terms(e), rows - row);
-        for (int64_t u = x; u < x + BN_STRIP; u += unit) {
-            const bn_coefs coefs = coefs_by_columns(e, first + u);
-            const bn_block b =
-                rows_at(e, first + u, unit, position + row * e->positions_per_row, here);
-            if (add_quietly(e, &s->account, u, &b, &coefs))
-                continue;
-            compute_terms(e, s, &b, &coefs, 0, BN_STRIP);
-            add_terms(e, s, &s->account, u, unit, here);
-        }
-    }
-}
-
-/* The same of a strip. */
+/* The same, of a strip. */
 static void sum_strip(const exact *e, exact_scratch *s, int64_t first, int64_t x, int64_t cols,
                       int64_t position, int64_t rows) {
     bn_account *a = &s->account;
     const bn_coefs coefs = coefs_by_columns(e, first + x);
-    if (e->evenly && cols == BN_STRIP && is_quiet(e, a)) {
-        const bn_block b = rows_at(e, first + x, cols, position, rows);
-        const bool added = !a->hasty && add_quietly(e, a, x, &b, &coefs);
-        if (!added)
-            sum_parts(e, s, first, x, position, rows);
-        learn(a, added, 0);
-        return;
-    }
     for (int64_t row = 0, here; row < rows; row += here) {
+        bn_block b = rows_at(e, first + x, cols, position + row * e->positions_per_row, rows - row);
+        if (e->evenly && cols == BN_STRIP && add_quietly(e, a, x, &b, &coefs))
+            return;
         here = at_most(rows_of_terms(e), rows - row);
-        const int64_t together = e->evenly ? here : 1;
-        for (int64_t i = 0; i < here; i += together) {
-            const bn_block b =
-                rows_at(e, first + x, cols, position + (row + i) * e->positions_per_row, together);
+        b.rows = e->evenly ? (int)here : 1;
+        for (int64_t i = 0; i < here; i += b.rows) {
+            if (i > 0)
+                b = rows_at(e, first + x, cols, position + (row + i) * e->positions_per_row, 1);
             compute_terms(e, s, &b, &coefs, i * BN_STRIP, BN_STRIP);
         }
-        learn(a, add_terms(e, s, a, x, cols, here), 0);
+        add_terms(e, s, a, x, cols, here);
     }
 }
 
@@ -348,25 +320,21 @@ static bn_coefs coefs_of(const exact *e, int64_t channel) {
 static int64_t add_segments(const exact *e, exact_scratch *s, int64_t channel, int64_t first,
                             int64_t element, int64_t to) {
     const bn_coefs coefs = coefs_of(e, channel);
-    const int64_t most = s->run.hasty ? PART_ELEMENTS : BLOCK_ELEMENTS;
-    const bn_block b = segments_at(e, channel, first, element, to, at_most(most, to - element));
+    const bn_block b =
+        segments_at(e, channel, first, element, to, at_most(BLOCK_ELEMENTS, to - element));
     const int64_t n = b.rows * b.cols;
-    if (n < AT_ONCE)
-        return 0;
-    const bool added = add_quietly(e, &s->run, 0, &b, &coefs);
-    learn(&s->run, added && !s->run.hasty, BLOCK_ELEMENTS / PART_ELEMENTS);
-    return added ? n : 0;
+    return n >= AT_ONCE && add_quietly(e, &s->run, 0, &b, &coefs) ? n : 0;
 }
 
 /* The same by terms, as many as there is room for. */
 static int64_t sum_segments(const exact *e, exact_scratch *s, int64_t channel, int64_t first,
                             int64_t element, int64_t to) {
     const bn_coefs coefs = coefs_of(e, channel);
-    const int64_t room = numbers_of(e), most = is_quiet(e, &s->run) ? PART_ELEMENTS : room;
+    const int64_t room = numbers_of(e);
     int64_t have = 0;
-    while (have < most && element + have < to) {
+    while (have < room && element + have < to) {
         const bn_block b = segments_at(e, channel, first, element + have, to,
-                                       at_most(most - have, to - element - have));
+                                       at_most(room - have, to - element - have));
         compute_terms(e, s, &b, &coefs, have, b.cols);
         have += b.rows * b.cols;
     }
@@ -374,9 +342,7 @@ static int64_t sum_segments(const exact *e, exact_scratch *s, int64_t channel, i
     for (int k = 0; k < BN_SUMS; k++)
         memset(s->terms + (k * (room + BN_STRIP) + have) * e->number_bytes, 0,
                (size_t)((whole - have) * e->number_bytes));
-    const bool added = add_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
-    if (!is_quiet(e, &s->run))
-        learn(&s->run, added, 0);
+    add_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
     return have;
 }
 
@@ -384,7 +350,7 @@ static void sum_channel(const exact *e, exact_scratch *s, int64_t channel, int64
                         int64_t to) {
     int64_t unsettled = 0;
     for (int64_t element = from, n; element < to; element += n) {
-        n = is_quiet(e, &s->run) ? add_segments(e, s, channel, from, element, to) : 0;
+        n = add_segments(e, s, channel, from, element, to);
         if (n == 0)
             n = sum_segments(e, s, channel, from, element, to);
         unsettled += n;
@@ -405,9 +371,7 @@ static void task_by_runs(exact *e, exact_scratch *s, int64_t index) {
     const bool whole = block.rows * block.cols == to - from && to - from >= AT_ONCE;
     for (int64_t c = 0; c < n; c++) {
         const bn_coefs coefs = coefs_of(e, channel + c);
-        if (whole && !s->run.hasty && add_quietly(e, &s->run, 0, &block, &coefs))
-            learn(&s->run, true, 0);
-        else
+        if (!whole || !add_quietly(e, &s->run, 0, &block, &coefs))
             sum_channel(e, s, channel + c, from, to);
         e->kernels->close(&s->run, &s->account, c);
         for (int o = 0; o < BN_OPERANDS; o++)

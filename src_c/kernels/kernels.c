@@ -68,9 +68,11 @@ INLINE int first_of(unsigned operands) {
 #define RUNS_KERNEL(x, f)  [f] = sum_runs_##f##_##x,
 #define TERMS_KERNEL(x, f) [f] = terms_##f##_##x,
 #if QUIET_ARITHMETIC
-#define QUIET_KERNEL(x, f) [f] = add_quietly_##f##_##x,
+#define QUIET_KERNEL(x, f)    [f] = add_quietly_##f##_##x,
+#define ANCHORED_KERNEL(x, f) [f] = add_anchored_##f##_##x,
 #else
-#define QUIET_KERNEL(x, f) [f] = NULL,
+#define QUIET_KERNEL(x, f)    [f] = NULL,
+#define ANCHORED_KERNEL(x, f) [f] = NULL,
 #endif
 #define WRITE_KERNEL(x, f) [f] = write_##f##_##x,
 #define KERNELS(code, x, name, computed, ...)                                                      \
@@ -79,6 +81,7 @@ INLINE int first_of(unsigned operands) {
               .sum_runs = {SUM_FORMULAS(RUNS_KERNEL, x)},                                          \
               .terms = {EXACT_FORMULAS(TERMS_KERNEL, x)},                                          \
               .add_quietly = {EXACT_FORMULAS(QUIET_KERNEL, x)},                                    \
+              .add_anchored = {EXACT_FORMULAS(ANCHORED_KERNEL, x)},                                \
               .sum_exactly = computed##_exact_terms,                                               \
               .close = computed##_exact_close,                                                     \
               .settle = computed##_exact_settle,                                                   \

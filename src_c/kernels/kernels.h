@@ -91,8 +91,8 @@ typedef struct {
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
 
 /* Calls after one with NaN or Inf in its terms that look for these first; and after one with terms
- * that only digits could hold. */
-enum { BN_UNCLEAN = 32, BN_WIDE = 16 };
+ * that numbers could not hold, which do not try. */
+enum { BN_UNCLEAN = 32, BN_WIDE = 64 };
 
 /* A block's `step` says how far behind its data lies what should be fetched meanwhile.
  *
@@ -114,10 +114,11 @@ typedef struct {
     int64_t *digit;
     int64_t columns, pitch;
     uint64_t touched;
-    int hasty;   /* blocks to come that are not tried at once; 0: numbers may hold all of one */
-    int failing; /* as many will be, after the next that cannot be added without rounding */
-    int unclean; /* calls to come that look for NaN and Inf first */
-    int wide;    /* calls to come whose terms are thought to fit no numbers */
+    int unclean;                       /* calls to come that look for NaN and Inf first */
+    int wide;                          /* calls to come whose terms are thought to fit no numbers */
+    int top[BN_SUMS], bottom[BN_SUMS]; /* such terms are below 2^top, and multiples of 2^bottom */
+    bool known;                        /* are there such bounds? */
+    bool anchored;                     /* if so, may kernels that add quietly anchor terms? */
     bool one_channel;
     bool squares;    /* is the second sum one of squares? */
     bool flag_tells; /* does fp_inexact? */
@@ -144,17 +145,17 @@ typedef struct {
     /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL. */
     bn_terms_kernel *terms[FORMULAS];
 
-    /* The same, added to what an account has in numbers, of a whole strip from a column on, or of
-     * VEC_BYTES of it; or, with coefficients ONE_FOR_ALL, of any number of columns. Returns whether
-     * that took no rounding; else nothing has changed. NULL where terms cannot be computed without
-     * setting fp_inexact. */
-    bn_quiet_kernel *add_quietly[FORMULAS];
+    /* The same, added to what an account has, of a whole strip from a column on, or, with
+     * coefficients ONE_FOR_ALL, of any number of columns. Returns whether that took no rounding;
+     * else nothing has changed. Anchored, to numbers and digits, if bounds of its terms are known:
+     * that takes more exponents, and more time. NULL where terms cannot be computed without setting
+     * fp_inexact. */
+    bn_quiet_kernel *add_quietly[FORMULAS], *add_anchored[FORMULAS];
 
-    /* Add so many rows of `columns` terms to an account's columns from one on; returns whether
-     * numbers took all of them at once. Let a column of
+    /* Add so many rows of `columns` terms to an account's columns from one on. Let a column of
      * another account, which has nothing in it, have what one of one channel has. Let digits have
      * what is in numbers, of the first so many columns, and carry. */
-    bool (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
+    void (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
                         int64_t rows);
     void (*close)(bn_account *a, bn_account *to, int64_t column);
     void (*settle)(bn_account *a, int64_t columns);

@@ -11,6 +11,7 @@
 
 /* A rounding that an instruction states itself sets no flag. */
 enum { QUIETLY = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+enum { LARGER_MAGNITUDE = 0xb }; /* of VRANGEPS: by magnitudes, the larger, without its sign */
 
 INLINE f32v f32_quiet_minus(f32v a, f32v b) {
     return (f32v)_mm512_sub_round_ps((__m512)a, (__m512)b, QUIETLY);
@@ -39,6 +40,15 @@ INLINE f64v quiet_one(void) {
 }
 INLINE f64v quiet_add(f64v sum, f64v term, f64v one) {
     return (f64v)_mm512_fmadd_pd((__m512d)term, (__m512d)one, (__m512d)sum);
+}
+INLINE f32v f32_larger_magnitude(f32v a, f32v b) {
+    return (f32v)_mm512_range_ps((__m512)a, (__m512)b, LARGER_MAGNITUDE);
+}
+INLINE f64v f64_larger_magnitude(f64v a, f64v b) {
+    return (f64v)_mm512_range_pd((__m512d)a, (__m512d)b, LARGER_MAGNITUDE);
+}
+INLINE f64v quiet_anchored(f64v term, f64v one, f64v anchor) {
+    return (f64v)_mm512_fmadd_round_pd((__m512d)term, (__m512d)one, (__m512d)anchor, QUIETLY);
 }
 
 /* Even (h = 0) or odd floats as doubles, by their bits: a conversion costs as much as an addition.
