@@ -1,6 +1,7 @@
 """Exact sums: what fractions say, whatever the values and the parts."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -96,6 +97,65 @@ def test_sums_are_those_of_fractions(rng, kind, name):
         assert np.array_equal(bn_ext.batch_norm_sums(state), gradients, equal_nan=True)
         state = bn_ext.batch_norm_training_reduce(src, mean=mean, **options)
         assert np.array_equal(bn_ext.batch_norm_sums(state), moments, equal_nan=True)
+
+
+def patchwork(rng, rows, channels, name):
+    """Stretches of rows, each of a kind of its own, so that ways of adding that were right for one
+    are wrong for the next.
+    """
+    most, tiny, sigma = {"float64": (400, 1e-300, 3), "float16": (8, 1e-7, 1)}.get(
+        name, (50, 1e-40, 3)
+    )
+    x = rng.standard_normal((rows, channels))
+    row = 0
+    while row < rows:
+        n = int(rng.integers(20, 500))
+        some = x[row : row + n]
+        match rng.integers(8):
+            case 0:
+                some *= np.exp(sigma * rng.standard_normal(some.shape))
+            case 1:
+                some *= 2.0 ** rng.integers(-most, most)
+            case 2:
+                some *= 2.0 ** rng.integers(-most, most, some.shape)
+            case 3:
+                some[rng.random(some.shape) < 0.1] *= tiny
+            case 4:
+                some.flat[rng.integers(some.size)] *= 2.0 ** rng.integers(-most, most)
+            case 5:
+                some[rng.integers(len(some)), 0] = rng.choice([np.nan, np.inf, -np.inf])
+            case _:  # as before
+                pass
+        row += n
+    with np.errstate(all="ignore"):
+        return x.astype(dtype(name))
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_exponents_that_change(rng, data_format, name):
+    """More rows than are added up at once."""
+    channels = 130 if data_format == "NXC" else 3
+    rows = 300_000 // channels
+    for _ in range(2):
+        x, dy = (patchwork(rng, rows, channels, name) for _ in "ab")
+        mean = rng.standard_normal(channels).astype(arithmetic(name))
+        src, diff_dst = (a if data_format == "NXC" else a.T[None].copy() for a in (x, dy))
+        options = {"data_format": data_format, "num_threads": 1, "exact": True}
+        with np.errstate(all="ignore"):
+            xc = x.astype(arithmetic(name)) - mean
+            products, squares = dy.astype(arithmetic(name)) * xc, xc * xc
+        for state, terms in (
+            (bn_ext.batch_norm_backward_reduce(src, diff_dst, mean, **options), (dy, products)),
+            (bn_ext.batch_norm_training_reduce(src, mean=mean, **options), (xc, squares)),
+        ):
+            found = bn_ext.batch_norm_sums(state)
+            for sums, of in zip(found, terms, strict=True):
+                finite = np.isfinite(of).all(axis=0)
+                assert finite.any()
+                assert np.array_equal(np.isfinite(sums), finite)
+                columns = of.T[finite].astype(np.float64)
+                assert sums[finite].tolist() == [math.fsum(column) for column in columns]
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
