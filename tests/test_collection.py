@@ -51,7 +51,11 @@ ELSEWHERE = {
         "bn_ext/_results.pxi",
         "bn_ext/_roles.pxi",
     ],
-    "test_exact.py": ["src_c/kernels/terms.inc"],
+    "test_exact.py": [
+        "src_c/kernels/anchored.inc",
+        "src_c/kernels/quiet.inc",
+        "src_c/kernels/terms.inc",
+    ],
     "test_state.py": ["src_c/kernels/digits.inc"],
     "test_typing.py": ["bn_ext/__init__.pyi", "bn_ext/_core.pyi"],
     "test_arguments.py": ["bn_ext/_inputs.pxi"],
