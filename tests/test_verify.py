@@ -13,6 +13,7 @@ from bn_ext._verify import (
     arithmetic,
     command,
     digests,
+    exact,
     formulas,
     kernels,
     problems,
@@ -26,6 +27,41 @@ from bn_ext._verify.dtypes import DTYPES
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
 def test_every_kernel_of_every_level(isa):
     assert kernels.check_level(isa, seed=1) > 10_000
+
+
+@pytest.mark.parametrize("isa", bn_ext.available_isas())
+def test_exact_sums_of_every_level(isa):
+    pytest.importorskip("ml_dtypes")
+    assert exact.check_level(isa, seed=1) == 2 * 2 * len(exact.SHAPES) * len(DTYPES)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_wrong_exact_sum_is_found(at, monkeypatch):
+    right = bn_ext.batch_norm_sums
+
+    def wrong(state):
+        sums = right(state)
+        sums.reshape(-1)[at] = np.nextafter(sums.reshape(-1)[at], 0)
+        return sums
+
+    monkeypatch.setattr(bn_ext, "batch_norm_sums", wrong)
+    with pytest.raises(kernels.WrongBitsError, match="exact gradients float32: "):
+        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+
+
+@pytest.mark.quick
+def test_exact_sums_of_what_overflows_on_its_way():
+    largest = np.finfo(np.float64).max
+    for terms, total in (
+        ([largest, largest, -largest], largest),
+        ([largest, largest], np.inf),
+        ([-largest, -largest, 1.0], -np.inf),
+        ([np.inf, 1.0], np.inf),
+        ([1.0, 2.0**-53, 2.0**-140], 1 + 2.0**-52),
+    ):
+        assert exact._rounded(np.array(terms)) == total
+    assert np.isnan(exact._rounded(np.array([np.inf, -np.inf])))
 
 
 @pytest.mark.quick
@@ -119,8 +155,8 @@ def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
     """Zeros of either sign are equal, and NaN is not equal to itself."""
     found, wanted = np.array([found]), np.array([wanted])
     with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
-        kernels._demand(found, wanted, "here")
-    kernels._demand(wanted, wanted.copy(), "here")
+        kernels.demand(found, wanted, "here")
+    kernels.demand(wanted, wanted.copy(), "here")
 
 
 @pytest.mark.quick
@@ -142,6 +178,7 @@ def test_a_wrong_bit_of_expand_is_found(kernel, at, monkeypatch):
 @pytest.mark.quick
 def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)
+    monkeypatch.setattr(exact, "check_level", lambda isa, seed: 0)
     monkeypatch.setitem(digests.DIGESTS, "float32 training", "0")
     said = []
     assert command.verify(say=said.append) == 1
@@ -167,6 +204,7 @@ def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
 def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)
+    monkeypatch.setattr(exact, "check_level", lambda isa, seed: 0)
     said = []
     assert command.verify(say=said.append) == 0
     assert "no bfloat16 without ml_dtypes" in said[1]

@@ -3,6 +3,7 @@
     command.py      the command: every level, its kernels, then whole calls
     digests.py      whole calls against known digests
     problems.py     what whole calls are given: the same bits on every machine
+    exact.py        exact sums against those of integers
     kernels.py      kernels against the arithmetic, bit for bit
     speeds.py       the speed of each kernel
     running.py      one kernel, run by itself

@@ -2,16 +2,17 @@
 
 First, every kernel of every instruction-set level is compared, bit for bit,
 with NumPy doing the same arithmetic: all numbers of rows, all lengths up to
-four times the widest unit, all alignments, values of every kind. Then whole
-calls, in every form and with every way of splitting their sums, are compared
-with digests that are the same on every machine.
+four times the widest unit, all alignments, values of every kind. Then exact
+sums are compared with those of Python's integers, and whole calls, in every
+form and with every way of splitting their sums, with digests that are the same
+on every machine.
 """
 
 import time
 from collections.abc import Callable
 
 import bn_ext
-from bn_ext._verify import digests, kernels, speeds
+from bn_ext._verify import digests, exact, kernels, speeds
 from bn_ext._verify.dtypes import DTYPES
 from bn_ext._verify.kernels import WrongBitsError
 
@@ -33,13 +34,15 @@ def verify(seed: int = 0, say: Callable[[str], object] = print) -> int:
     try:
         for isa in bn_ext.available_isas():
             runs = kernels.check_level(isa, seed)
+            sums = exact.check_level(isa, seed)
             found = digests.digests(isa)
             known = digests.DIGESTS
             wrong = {k: v for k, v in found.items() if known.get(k) != v}
             if wrong:
                 raise WrongBitsError(f"{isa}: digests of whole calls: {wrong}, expected {known}")
             missing = "" if len(found) == len(known) else " (no bfloat16 without ml_dtypes)"
-            say(f"{isa:>8}: {runs} kernel runs and {len(found)} digests correct{missing}")
+            checked = f"{runs} kernel runs, {sums} exact sums and {len(found)} digests"
+            say(f"{isa:>8}: {checked} correct{missing}")
     except WrongBitsError as error:
         say(f"WRONG (seed {seed}): {error}\n{REPORT}")
         return 1

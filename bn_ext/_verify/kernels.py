@@ -14,7 +14,7 @@ from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
-__all__ = ["WrongBitsError", "check_level"]
+__all__ = ["WrongBitsError", "check_level", "demand"]
 
 
 class WrongBitsError(AssertionError):
@@ -30,7 +30,8 @@ def _wrong(found: Array, wanted: Array) -> Array:
     return np.asarray((found.view(bits) != wanted.view(bits)) & ~both_nan)
 
 
-def _demand(found: Array, wanted: Array, what: str) -> None:
+def demand(found: Array, wanted: Array, what: str) -> None:
+    """WrongBitsError if they differ anywhere."""
     wrong = _wrong(found, wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -40,8 +41,8 @@ def _demand(found: Array, wanted: Array, what: str) -> None:
 def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) -> None:
     """The sums, and zeros where the kernel may only have added zeros."""
     found = case.planes
-    _demand(found[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
-    _demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
+    demand(found[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
+    demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
@@ -149,7 +150,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
                     row = end
                 wanted = arithmetic.sums_of_runs(formula, given)
                 what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
-                _demand(found[:kept, c], wanted[:kept], f"{what}, channel {c}")
+                demand(found[:kept, c], wanted[:kept], f"{what}, channel {c}")
     return len(shapes) * len(lengths)
 
 
@@ -188,7 +189,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
                 f"boundary, {ahead=}, {span}"
             )
             for name in written:
-                _demand(operands[name], wanted[name], what)
+                demand(operands[name], wanted[name], what)
                 if not memory.is_untouched_around(name, operands[name]):
                     raise WrongBitsError(f"{what}: wrote outside its rows")
             runs += 1
@@ -222,7 +223,7 @@ def check_passed(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
             passes = ~(dtype.widen(elements) <= 0)
         bits = np.packbits(np.pad(passes, (0, -len(passes) % 64)), bitorder="little")
         found = running.run_passed(isa, dtype, elements)
-        _demand(found, bits.view("<u8"), f"{isa} {kernel}_{dtype.name}: {len(elements)} elements")
+        demand(found, bits.view("<u8"), f"{isa} {kernel}_{dtype.name}: {len(elements)} elements")
     return len(lengths)
 
 
@@ -241,7 +242,7 @@ def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
         found = np.zeros_like(wanted)
         running.run_expand(isa, kernel, dtype, channel, each, n, found)
         what = f"{isa} {kernel}_{dtype.name}: {n} of {channels} x {each}"
-        _demand(found, wanted, what)
+        demand(found, wanted, what)
     return len(sizes)
 
 

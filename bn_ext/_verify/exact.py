@@ -1,0 +1,110 @@
+"""Exact sums against exact sums: as integers have them, rounded once."""
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+import bn_ext
+from bn_ext import _core
+from bn_ext._bench.problems import Layout, Shape, dtype_of
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype
+from bn_ext._verify.kernels import demand
+from bn_ext._verify.values import values
+
+__all__ = ["check_level"]
+
+#: By rows and by runs; parts of blocks, a few blocks, and so many that ways of adding are changed
+#: and changed back.
+SHAPES: list[tuple[Shape, Layout]] = [
+    ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
+    ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
+    ((1, 2, 70_000), "NCX"),
+]  # fmt: skip
+
+
+def _rounded(terms: Array) -> float:
+    """The sum of all, rounded to nearest even once."""
+    other = terms[~np.isfinite(terms)]
+    if other.size:
+        special: float = sum(other.tolist())
+        return special
+    try:
+        return math.fsum(terms.tolist()) + 0.0
+    except OverflowError:  # on its way, or indeed
+        total = sum(map(Fraction, terms.tolist()))
+    try:
+        return float(total)
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+def _stretches(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Array:
+    """(rows, columns) bits: one stretch of rows is of other exponents than the next."""
+    most = {"float64": 300, "float16": 10}.get(dtype.name, 30)
+    normal = rng.standard_normal((rows, columns))
+    ends = np.append(np.flatnonzero(rng.random(rows) < 0.005), rows)
+    for first, end in zip([0, *ends], ends, strict=False):
+        some = normal[first:end]
+        shape = some.shape if rng.random() < 0.3 else (1, 1)
+        some *= np.exp2(rng.integers(-most, most + 1, shape))
+    return dtype.narrow(normal.astype(dtype.number))
+
+
+def _problems(
+    dtype: Dtype, rng: np.random.Generator
+) -> Iterator[tuple[Array, Array, Shape, Layout]]:
+    """Both operands as (elements, channels) bits, and the shape that they shall have."""
+    for shape, layout in SHAPES:
+        channels = shape[-1 if layout == "NXC" else 1]
+        rows = math.prod(shape) // channels
+        for of in (values, _stretches):
+            src, diff_dst = (of(dtype, rows, channels, rng) for _ in "ab")
+            yield src, diff_dst, shape, layout
+
+
+def _shaped(bits: Array, shape: Shape, layout: Layout, storage: Any) -> Array:
+    if layout == "NCX":
+        bits = np.moveaxis(bits.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+    shaped: Array = np.ascontiguousarray(bits).view(storage).reshape(shape)
+    return shaped
+
+
+def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
+    """Check both operations' sums, at the level in use; return the number of calls."""
+    try:
+        storage = dtype_of(dtype.name)
+    except ImportError:
+        return 0
+    calls = 0
+    for src, diff_dst, shape, layout in _problems(dtype, rng):
+        mean: Array = rng.standard_normal(src.shape[1:]).astype(dtype.number)
+        x, y = (_shaped(bits, shape, layout, storage) for bits in (src, diff_dst))
+        options: Any = {"data_format": layout, "exact": True}
+        with np.errstate(all="ignore"):
+            xc, dy = dtype.widen(src) - mean, dtype.widen(diff_dst)
+            gradients, moments = (dy, dy * xc), (xc, xc * xc)
+        for what, state, terms in (
+            ("gradients", bn_ext.batch_norm_backward_reduce(x, y, mean, **options), gradients),
+            ("moments", bn_ext.batch_norm_training_reduce(x, mean=mean, **options), moments),
+        ):
+            wanted = np.array([[_rounded(column) for column in of.T] for of in terms])
+            found = bn_ext.batch_norm_sums(state)
+            demand(found, wanted, f"{isa} exact {what} {dtype.name}: {shape} {layout}")
+            calls += 1
+    return calls
+
+
+def check_level(isa: str, seed: int) -> int:
+    """Check every dtype at one level; return the number of calls."""
+    before = bn_ext.get_isa()
+    _core._use_isa(isa)
+    try:
+        return sum(
+            check_exact(isa, dtype, np.random.default_rng([seed, *dtype.name.encode()]))
+            for dtype in DTYPES.values()
+        )
+    finally:
+        _core._use_isa(before)
