@@ -98,6 +98,7 @@ cdef extern from "state.h" nogil:
         BN_OF_MOMENTS
 
     int bn_digits(bn_dtype dtype)
+    int bn_lowest(int digits)
     int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
     void bn_make_canonical(int64_t *state, int digits, int64_t channels)
     void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)

@@ -15,7 +15,8 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}.
+    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}, "digits"
+    {dtype: (of its exact sums so many digits, the exponent of the lowest one's unit)}.
     """
     operands = {
         BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1",
@@ -41,6 +42,9 @@ def _kernel_interface():
         "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
+        "digits": {name: (bn_digits(<bn_dtype>f), bn_lowest(bn_digits(<bn_dtype>f)))
+                   for f, name in enumerate(DTYPE_NAMES)},
+        "digit_bits": BN_DIGIT_BITS,
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},

@@ -9,6 +9,7 @@
  *     The plainest call for the same problem (elements gathered by hand, lowest level, one thread)
  *     gives what loops in long doubles do, within bounds: fuzz_reference.c.
  *     The call as given, or its halves, give that bit for bit, and change no other byte.
+ *     So do its exact sums, as integers.
  *     Where squares overflow or vanish, channels are summed again.
  *
  * Built and run by .ci/fuzz.
@@ -21,6 +22,7 @@
 #include "fuzz.h"
 #include "kernels/kernels.h"
 #include "machine.h"
+#include "state.h"
 
 /* ---- operations ----------------------------------------------------------- */
 
@@ -37,6 +39,7 @@ typedef struct {
 
     /* Its halves, and the tensors and vectors that the first of them reads; NULL: it has none. */
     bn_status (*reduce)(const bn_problem *p, double *sums);
+    bn_status (*reduce_exactly)(const bn_problem *p, int64_t *state);
     bn_status (*apply)(const bn_problem *p, const double *sums, double count);
     unsigned reduce_reads, reduce_vectors;
 
@@ -54,6 +57,7 @@ static const operation operations[] = {
         .may_freeze = true,
         .whole = bn_backward,
         .reduce = bn_backward_reduce,
+        .reduce_exactly = bn_backward_reduce_exactly,
         .apply = bn_backward_apply,
         .reduce_reads = TENSOR(SRC) | TENSOR(DIFF_DST),
         .reduce_vectors = VECTOR(MEAN) | VECTOR(VARIANCE) | VECTOR(GAMMA) | VECTOR(BETA),
@@ -69,6 +73,7 @@ static const operation operations[] = {
         .relu = true,
         .whole = bn_training,
         .reduce = bn_training_reduce,
+        .reduce_exactly = bn_training_reduce_exactly,
         .apply = bn_training_apply,
         .reduce_reads = TENSOR(SRC),
         .check = check_training,
@@ -145,6 +150,19 @@ static bool untouched_around(const tensor *t, const double *sums) {
     return untouched;
 }
 
+/* A state of zeros, with as much room around it. */
+static ptrdiff_t state_numbers(const tensor *t) {
+    return (bn_digits(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
+}
+
+static int64_t *allocate_state(const tensor *t) {
+    const ptrdiff_t n = state_numbers(t);
+    int64_t *state = allocate((n + 2 * AROUND) * (ptrdiff_t)sizeof *state);
+    for (ptrdiff_t i = 0; i < n + 2 * AROUND; i++)
+        state[i] = i >= AROUND && i < AROUND + n ? 0 : 77;
+    return state;
+}
+
 /* The problem of this half: what else the other one has is not there. */
 static bn_problem reduced(bn_problem p) {
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -180,6 +198,7 @@ static void call_plainly(const tensor *t, bn_problem p, plain *results) {
     if (results->sums) {
         const bn_problem reduce = reduced(p);
         demand(chosen->reduce(&reduce, results->sums) == BN_OK, "memory", t);
+        demand(chosen->reduce_exactly(&reduce, results->state + AROUND) == BN_OK, "memory", t);
     }
     demand(chosen->whole(&p) == BN_OK, "memory", t);
 }
@@ -194,6 +213,16 @@ static void call_halves(const tensor *t, const bn_problem *p, const plain *resul
     demand(!memcmp(sums, results->sums, bytes), "sums that are read change", t);
     demand(untouched_around(t, around), "bytes around sums", t);
     free(around);
+}
+
+/* Exact sums are the same integers, whatever the order. */
+static void call_exactly(const tensor *t, const bn_problem *p, const plain *results) {
+    const bn_problem reduce = reduced(*p);
+    int64_t *state = allocate_state(t);
+    demand(chosen->reduce_exactly(&reduce, state + AROUND) == BN_OK, "memory", t);
+    const size_t bytes = (size_t)(state_numbers(t) + 2 * AROUND) * sizeof *state;
+    demand(!memcmp(state, results->state, bytes), "other bits: exact sums", t);
+    free(state);
 }
 
 /* An operand that can be walked in this order: itself, or a dense copy. */
@@ -248,6 +277,8 @@ static void call_as_given(const tensor *t, bn_problem p, const plain *results) {
     bn_isa_use((int)take((unsigned)bn_isa_count()));
     const int64_t l2 = caches[take(4)];
     bn_set_cache_sizes(l2, caches[take(4)]);
+    if (results->state && take(3) == 0)
+        call_exactly(t, &p, results);
     if (results->sums && take(3) == 0)
         call_halves(t, &p, results);
     else
@@ -290,6 +321,7 @@ static void gather_all(const tensor *t, plain *to) {
     for (int v = 0; v < BN_VECTORS; v++)
         if (t->vector[v].view.data)
             gather_vector(t, v, to->vector[v] = allocate(t->channels * t->vector[v].view.itemsize));
+    to->state = chosen->reduce ? allocate_state(t) : NULL;
     to->sums = chosen->reduce ? allocate(2 * t->channels * (ptrdiff_t)sizeof(double)) : NULL;
 }
 
@@ -326,6 +358,7 @@ static void check_and_free(tensor *t, plain *results) {
     for (int v = 0; v < BN_VECTORS; v++)
         free(results->vector[v]);
     free(results->sums);
+    free(results->state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_of_data) {

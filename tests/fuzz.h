@@ -41,7 +41,8 @@ typedef struct {
  * results are those of the plainest call. */
 typedef struct {
     char *data[BN_OPERANDS], *vector[BN_VECTORS];
-    double *sums; /* of reduce; NULL: there is none */
+    double *sums;   /* of reduce; NULL: there is none */
+    int64_t *state; /* the same, exactly, with room around it */
 } plain;
 
 void demand(bool holds, const char *what, const tensor *t);

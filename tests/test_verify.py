@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -51,17 +52,45 @@ def test_a_wrong_exact_sum_is_found(at, monkeypatch):
 
 
 @pytest.mark.quick
-def test_exact_sums_of_what_overflows_on_its_way():
+@pytest.mark.parametrize("k", [0, -4])
+def test_a_wrong_digit_is_found(k, monkeypatch):
+    """Which may be too low to change what is rounded."""
+    right = bn_ext.batch_norm_training_reduce
+
+    def wrong(*arguments, **options):
+        state = right(*arguments, **options)
+        state[k, 1, -1] += 1
+        return state
+
+    monkeypatch.setattr(bn_ext, "batch_norm_training_reduce", wrong)
+    with pytest.raises(kernels.WrongBitsError, match=r"exact moments float32: .* at \(1, 7\) got"):
+        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+
+
+@pytest.mark.quick
+def test_sums_as_integers(rng):
+    for lowest, name in ((-160, np.float32), (-1074, np.float64)):
+        bits = rng.integers(0, 2 ** (8 * name().itemsize), 1000, f"u{name().itemsize}")
+        terms = bits.view(name)
+        terms = terms[np.isfinite(terms)]
+        expected = sum(map(Fraction, terms.tolist())) / Fraction(2) ** lowest
+        assert exact.units_of(terms, lowest) == expected
+
+
+@pytest.mark.quick
+def test_exact_sums_are_rounded_once():
     largest = np.finfo(np.float64).max
-    for terms, total in (
+    for terms, rounded in (
         ([largest, largest, -largest], largest),
         ([largest, largest], np.inf),
         ([-largest, -largest, 1.0], -np.inf),
-        ([np.inf, 1.0], np.inf),
         ([1.0, 2.0**-53, 2.0**-140], 1 + 2.0**-52),
+        ([1.0, 2.0**-53], 1.0),
     ):
-        assert exact._rounded(np.array(terms)) == total
-    assert np.isnan(exact._rounded(np.array([np.inf, -np.inf])))
+        total = exact.units_of(np.array(terms), -1074)
+        assert exact._rounded(np.array(terms), total, -1074) == rounded
+    assert exact._rounded(np.array([np.inf, 1.0]), 0, -1074) == np.inf
+    assert np.isnan(exact._rounded(np.array([np.inf, -np.inf]), 0, -1074))
 
 
 @pytest.mark.quick

@@ -1,8 +1,7 @@
-"""Exact sums against exact sums: as integers have them, rounded once."""
+"""Exact sums against those of integers, digits and what is rounded."""
 
 import math
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,12 @@ import bn_ext
 from bn_ext import _core
 from bn_ext._bench.problems import Layout, Shape, dtype_of
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.kernels import demand
+from bn_ext._verify.kernels import WrongBitsError, demand
 from bn_ext._verify.values import values
 
-__all__ = ["check_level"]
+__all__ = ["check_level", "units_of"]
+
+INTERFACE: dict[str, Any] = _core._kernel_interface()
 
 #: By rows and by runs; parts of blocks, a few blocks, and so many that ways of adding are changed
 #: and changed back.
@@ -25,20 +26,48 @@ SHAPES: list[tuple[Shape, Layout]] = [
 ]  # fmt: skip
 
 
-def _rounded(terms: Array) -> float:
-    """The sum of all, rounded to nearest even once."""
+def units_of(terms: Array, lowest: int) -> int:
+    """The sum of finite numbers, in units of 2**lowest, of which each is a multiple."""
+    if not terms.size:
+        return 0
+    mantissa, exponent = np.frexp(terms.astype(np.float64))
+    shift = exponent.astype(np.int64) - 53 - lowest
+    order = np.argsort(shift)
+    shift, whole = shift[order], np.ldexp(mantissa, 53).astype(np.int64)[order]
+    first = np.flatnonzero(np.diff(shift, prepend=shift[0] - 1))
+    half = 27  # bits: sums of more would not fit
+    upper, lower = (np.add.reduceat(part, first) for part in (whole >> half, whole % (1 << half)))
+    total = 0
+    for high, low, left in zip(upper.tolist(), lower.tolist(), shift[first].tolist(), strict=True):
+        number = (high << half) + low
+        total += number << left if left >= 0 else number >> -left
+    return total
+
+
+def _rounded(terms: Array, total: int, lowest: int) -> float:
+    """The sum of all, of which those that are finite are so many units, to nearest even."""
     other = terms[~np.isfinite(terms)]
     if other.size:
         special: float = sum(other.tolist())
         return special
     try:
-        return math.fsum(terms.tolist()) + 0.0
-    except OverflowError:  # on its way, or indeed
-        total = sum(map(Fraction, terms.tolist()))
-    try:
-        return float(total)
+        return total / (1 << -lowest)
     except OverflowError:
         return math.inf if total > 0 else -math.inf
+
+
+def _check(state: Array, terms: tuple[Array, Array], dtype: Dtype, what: str) -> None:
+    """Digits, and what they are rounded to."""
+    digits, lowest = INTERFACE["digits"][dtype.name]
+    sums = bn_ext.batch_norm_sums(state)
+    for s, of in enumerate(terms):
+        for c, column in enumerate(of.T):
+            total = units_of(column[np.isfinite(column)], lowest)
+            found = sum(int(state[k, s, c]) << INTERFACE["digit_bits"] * k for k in range(digits))
+            if found != total:
+                raise WrongBitsError(f"{what}: at ({s}, {c}) got {found} units, expected {total}")
+            wanted = np.array([_rounded(column, total, lowest)])
+            demand(sums[s, c : c + 1], wanted, f"{what}: sum {s} of channel {c}")
 
 
 def _stretches(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Array:
@@ -90,9 +119,7 @@ def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
             ("gradients", bn_ext.batch_norm_backward_reduce(x, y, mean, **options), gradients),
             ("moments", bn_ext.batch_norm_training_reduce(x, mean=mean, **options), moments),
         ):
-            wanted = np.array([[_rounded(column) for column in of.T] for of in terms])
-            found = bn_ext.batch_norm_sums(state)
-            demand(found, wanted, f"{isa} exact {what} {dtype.name}: {shape} {layout}")
+            _check(state, terms, dtype, f"{isa} exact {what} {dtype.name}: {shape} {layout}")
             calls += 1
     return calls
 
