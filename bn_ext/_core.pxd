@@ -88,6 +88,8 @@ cdef extern from "state.h" nogil:
         f64_LOWEST
         BN_DIGIT_BITS
         BN_MOST_PARTS
+        BN_LOG2_TERMS
+        BN_LOG2_TERMS_OF_PART
         BN_FLAGS
         BN_COUNT_AND_STAMP
         BN_PARTS_ADDED

@@ -22,16 +22,11 @@ cdef object new_state(Call *c):
     return state
 
 
-cdef enum:
-    # Of a channel, over all parts: more would not fit the digits.
-    LOG2_MOST_TERMS = 43
-
-
 cdef int check_terms(const Call *c) except -1:
-    if c.elements >> LOG2_MOST_TERMS:
+    if c.elements >> BN_LOG2_TERMS_OF_PART:
         raise ValueError(
-            f"src: expected less than 2**{LOG2_MOST_TERMS} elements per channel with exact=True, "
-            f"got {c.elements}"
+            f"src: expected less than 2**{BN_LOG2_TERMS_OF_PART} elements per channel in a part "
+            f"with exact=True, got {c.elements}"
         )
     return 0
 
@@ -112,9 +107,9 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
                 f"{name}: expected a sum of at most 2**20 - 1 states, got one of {parts[i]}; "
                 "batch_norm_canonical makes one of those added so far"
             )
-        if count[i] < 0 or count[i] >> LOG2_MOST_TERMS or count[i] != count[0]:
+        if count[i] < 0 or count[i] >> BN_LOG2_TERMS or count[i] != count[0]:
             raise ValueError(
-                f"{name}: expected a state of less than 2**{LOG2_MOST_TERMS} elements of each "
+                f"{name}: expected a state of less than 2**{BN_LOG2_TERMS} elements of each "
                 f"channel, the same number of all, got {count[i]} of channel {i}"
             )
     return count[0] if channels else 0

@@ -42,6 +42,10 @@ enum {
     BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
 };
 
+/* Tasks add digits below 2^40 to the state's, which are carried when all are done: 2^23 times. */
+_Static_assert((int64_t)MOST_ROWS << (63 - BN_DIGIT_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
+               "a part's digits hold its terms");
+
 typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;

@@ -12,9 +12,9 @@
  *     parts, 0         that were added; BN_MOST_PARTS at most
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
- * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^43 terms: 8 and 54 digits hold
- * them. Parts: a canonical digit is below 2^40, so 2^23 of them fit 63 bits; a flag's field holds
- * 2^20 - 1, and one more would be a flag of the next field.
+ * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
+ * digits hold them. Parts: a canonical digit is below 2^40, so 2^23 of them fit 63 bits; a flag's
+ * field holds 2^20 - 1, and one more would be a flag of the next field.
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H
@@ -31,6 +31,8 @@ enum {
     f32_LOWEST = -160,
     f64_LOWEST = -1074,
     BN_MOST_PARTS = (1 << 20) - 1,
+    BN_LOG2_TERMS = 43,         /* of a sum of parts: fewer */
+    BN_LOG2_TERMS_OF_PART = 39, /* of a part: see exact.c */
     /* Behind the digits. */
     BN_FLAGS = 0,
     BN_COUNT_AND_STAMP,
