@@ -30,7 +30,7 @@ enum {
     ROW = BN_STRIP,        /* columns that positions side by side make, at least */
     SHORT_RUN = 16,        /* elements: shorter ones go by rows */
     TASKS_PER_THREAD = 4,  /* of several; at least, where there is enough to do */
-    BLOCK_ROWS = 64,       /* added up at once, if no rounding shows */
+    BLOCK_ROWS = 128,      /* added up at once, if no rounding shows */
     BLOCK_ELEMENTS = 8192, /* likewise, by runs */
     SQUARES_ROWS = 256,    /* that numbers hold, of squares: the larger sums are, the fewer terms
                               fit them, and of squares the exponents differ most (measured) */

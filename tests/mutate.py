@@ -26,7 +26,7 @@ import build_c  # noqa: E402
 
 FAST = ["-m", "quick and not full"]
 REST = ["--ignore=tests/test_example.py"]
-# Seconds after which verify, which takes ten, and the tests hang.
+# Seconds after which verify, which takes fifty, and the tests hang.
 VERIFY_HANGS, TESTS_HANG = 120, 1800
 
 #: (file, what it is now, what it becomes, description); the text occurs once. A fifth entry
