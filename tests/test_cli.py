@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -14,7 +15,8 @@ from processes import python
 import bn_ext
 from bn_ext import _cli, _runtime
 from bn_ext._cli import bench
-from bn_ext._verify import command, digests, speeds
+from bn_ext._verify import command, digests, exact, speeds
+from bn_ext._verify.dtypes import DTYPES
 
 
 def test_as_a_module_and_as_a_script():
@@ -220,10 +222,15 @@ def test_info_warns_of_two_pools(capsys, monkeypatch):
 
 
 def test_verify(capsys):
+    pytest.importorskip("ml_dtypes")
     status, out, _ = run(capsys, "verify", "--seed", "7")
     assert status == 0
-    for isa in bn_ext.available_isas():
-        assert f"{isa}: " in out
+    levels = re.findall(r"(\w+): (\d+) kernel runs, (\d+) exact sums and (\d+) digests", out)
+    assert [isa for isa, *_ in levels] == list(bn_ext.available_isas())
+    for _, runs, sums, found in levels:
+        assert int(runs) > 10_000
+        assert int(sums) == 2 * 2 * len(exact.SHAPES) * len(DTYPES)
+        assert int(found) == len(digests.DIGESTS)
     assert "every bit as promised" in out
 
 

@@ -1,4 +1,4 @@
-"""The kernel check itself: it passes here, and it can fail."""
+"""The kernel check itself: it can fail. That it passes here is shown by its command (test_cli)."""
 
 import ctypes
 import sys
@@ -23,17 +23,6 @@ from bn_ext._verify import (
     values,
 )
 from bn_ext._verify.dtypes import DTYPES
-
-
-@pytest.mark.parametrize("isa", bn_ext.available_isas())
-def test_every_kernel_of_every_level(isa):
-    assert kernels.check_level(isa, seed=1) > 10_000
-
-
-@pytest.mark.parametrize("isa", bn_ext.available_isas())
-def test_exact_sums_of_every_level(isa):
-    pytest.importorskip("ml_dtypes")
-    assert exact.check_level(isa, seed=1) == 2 * 2 * len(exact.SHAPES) * len(DTYPES)
 
 
 @pytest.mark.quick
