@@ -8,8 +8,6 @@
 #include "kernels/kernels.h"
 #include "sizes.h"
 
-static const int64_t DIGIT_MASK = ((int64_t)1 << BN_DIGIT_BITS) - 1;
-
 /* ---- canonical ----------------------------------------------------------- */
 
 static int64_t one_of_each(int64_t flags) {
@@ -114,7 +112,7 @@ static bool magnitude_of(int64_t *digit, int digits) {
     for (int k = 0; k < digits; k++) {
         const int64_t d = -digit[k] - borrow;
         const bool last = k == digits - 1;
-        digit[k] = last ? d : d & DIGIT_MASK;
+        digit[k] = last ? d : d & BN_DIGIT_MASK;
         borrow = last ? 0 : -(d >> BN_DIGIT_BITS);
     }
     return true;
@@ -210,7 +208,7 @@ void bn_round_state(const int64_t *state, int digits, int64_t channels, double *
         while (from < to && is_sign(digit[from], sign, 0))
             from++;
         if (is_sign(digit[to], sign, -1))
-            for (to--; to > from && is_sign(digit[to], sign, DIGIT_MASK); to--)
+            for (to--; to > from && is_sign(digit[to], sign, BN_DIGIT_MASK); to--)
                 ;
         round_block((const int64_t (*)[BLOCK])digit, from, to, digits, flags + i, here, sums + i);
     }

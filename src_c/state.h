@@ -39,6 +39,7 @@ enum {
     BN_PARTS_ADDED,
     BN_MORE_ROWS,
 };
+#define BN_DIGIT_MASK        (((int64_t)1 << BN_DIGIT_BITS) - 1)
 #define BN_NAN_FLAG          ((int64_t)1)
 #define BN_INF_FLAG          ((int64_t)1 << 20)
 #define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)

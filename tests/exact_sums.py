@@ -6,7 +6,7 @@ import numpy as np
 
 DIGIT = 40
 #: Rows of a state -> digits, and the exponent of the lowest one's unit.
-FORMATS = {11: (8, -160), 57: (54, -1074)}
+STATES = {11: (8, -160), 57: (54, -1074)}
 
 
 def rounded(total):
@@ -36,7 +36,7 @@ def state_of(integers, rows, rng=None):
     """A state of one channel whose two sums are so many units; with rng, digits as additions leave
     them.
     """
-    digits, _ = FORMATS[rows]
+    digits, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)
     for s, number in enumerate(integers):
         for k in range(digits):

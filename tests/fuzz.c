@@ -150,11 +150,11 @@ static bool untouched_around(const tensor *t, const double *sums) {
     return untouched;
 }
 
-/* A state of zeros, with as much room around it. */
 static ptrdiff_t state_numbers(const tensor *t) {
     return (bn_digits(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
 }
 
+/* Of zeros, with as much room around it. */
 static int64_t *allocate_state(const tensor *t) {
     const ptrdiff_t n = state_numbers(t);
     int64_t *state = allocate((n + 2 * AROUND) * (ptrdiff_t)sizeof *state);

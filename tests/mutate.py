@@ -858,13 +858,13 @@ MUTANTS = [
         "no anchor for the largest doubles",
     ),
     (
-        "exact.c",
+        "exact_walk.c",
         "return e->kernels->paired && !e->by_runs ?",
         "return false ?",
         "even and odd columns change places",
     ),
     (
-        "exact.c",
+        "exact_walk.c",
         "__atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);",
         "",
         "a part's digits are not carried",
@@ -895,7 +895,7 @@ MUTANTS = [
         "what has become a flag is summed",
     ),
     (
-        "exact.c",
+        "exact_rows.c",
         "if (from + rows == whole) {",
         "if (from + rows == whole && m == 1) {",
         "positions that make no row are left out",

@@ -52,6 +52,10 @@ ELSEWHERE = {
         "bn_ext/_roles.pxi",
     ],
     "test_exact.py": [
+        "src_c/exact_rows.c",
+        "src_c/exact_runs.c",
+        "src_c/exact_walk.c",
+        "src_c/exact_walk.h",
         "src_c/kernels/anchored.inc",
         "src_c/kernels/quiet.inc",
         "src_c/kernels/terms.inc",

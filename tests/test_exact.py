@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, arithmetic, dtype
-from exact_sums import DIGIT, exact_sums
-from exact_sums import FORMATS as STATES
+from exact_sums import DIGIT, STATES, exact_sums
 
 import bn_ext
 from bn_ext._verify.exact import units_of

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_sums import FORMATS, rounded, state_of
+from exact_sums import STATES, rounded, state_of
 
 import bn_ext
 
@@ -18,13 +18,13 @@ def sums_of(integers, rows, rng=None):
 
 
 def value(integer, rows):
-    return rounded(Fraction(integer) * Fraction(2) ** FORMATS[rows][1])
+    return rounded(Fraction(integer) * Fraction(2) ** STATES[rows][1])
 
 
-@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
     """Rounded as fractions are, whatever the digits they come in."""
-    digits, _ = FORMATS[rows]
+    digits, _ = STATES[rows]
     for _ in range(600):
         bits = int(rng.integers(1, 40 * digits - 8))
         integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
@@ -34,12 +34,12 @@ def test_integers_of_every_size(rng, rows):
         assert sums_of(integers, rows, rng).tolist() == expected
 
 
-@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("rows", STATES)
 def test_ties(rows):
     """A half is rounded to even, unless anything at all lies beside it: random data has no such
     bits.
     """
-    digits, _ = FORMATS[rows]
+    digits, _ = STATES[rows]
     for top in range(54, 40 * digits - 9, 7):
         for odd in (0, 1):
             kept = (1 << 52 | odd) << (top - 52)
@@ -51,7 +51,7 @@ def test_ties(rows):
                     assert sums_of([integer, -integer], rows).tolist() == [expected, -expected]
 
 
-@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("rows", STATES)
 def test_nothing_is_plus_zero(rows):
     assert not np.signbit(sums_of([0, 0], rows)).any()
 
@@ -67,7 +67,7 @@ def test_the_ends_of_float64():
     assert sums_of([1, -(2**52 - 1)], 57).tolist() == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
 
 
-@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("rows", STATES)
 @pytest.mark.parametrize("flags", range(8))
 def test_flags(rows, flags):
     """NaN wins, and both infinities make one; as many parts may have flags as may be added."""
@@ -83,7 +83,7 @@ def test_flags(rows, flags):
     assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
 
 
-@pytest.mark.parametrize("rows", FORMATS)
+@pytest.mark.parametrize("rows", STATES)
 def test_canonical_digits(rng, rows):
     """The same integer, the same digits; the caller's array is left alone."""
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):

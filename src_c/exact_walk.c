@@ -1,0 +1,104 @@
+/* exact_walk.c: from terms to an account, and from there to the state. See exact_walk.h. */
+#include "exact_walk.h"
+
+/* ---- from terms to an account --------------------------------------------------- */
+
+void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
+                            const bn_coefs *coefs, int64_t at, int64_t pitch) {
+    const bn_terms to = {s->terms + at * e->number_bytes, numbers_of(e) + BN_STRIP, pitch};
+    e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
+}
+
+/* Are terms computed and added up at once? */
+static bool is_quiet(const bn_exact *e, const bn_account *a) {
+    return e->kernels->add_quietly[e->operation->formulas[SUM]] && a->flag_tells && !a->unclean &&
+           (!a->wide || a->anchored);
+}
+
+bool bn_exact_add_quietly(const bn_exact *e, bn_account *a, int64_t column, const bn_block *b,
+                          const bn_coefs *coefs) {
+    if (!is_quiet(e, a))
+        return false;
+    const formula f = e->operation->formulas[SUM];
+    if (!a->wide) {
+        if (e->kernels->add_quietly[f](a, column, b, coefs))
+            return true;
+        if (!a->anchored)
+            return false;
+        e->kernels->settle(a, a->columns);
+        a->wide = BN_WIDE;
+    }
+    a->wide--;
+    return e->kernels->add_anchored[f](a, column, b, coefs);
+}
+
+void bn_exact_add_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a, int64_t column,
+                        int64_t columns, int64_t rows) {
+    const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
+    const int64_t unit = e->kernels->paired ? 2 * e->kernels->lanes : 1;
+    e->kernels->sum_exactly(a, column, round_up(columns, unit), &terms, rows);
+}
+
+/* ---- from an account to the state ---------------------------------------------- */
+
+/* Columns of digits, or of flags, in the state; those of no channel are left out. */
+static void join_digits(const bn_exact *e, int k, const int64_t *digit, int64_t columns,
+                        const int64_t *channel, int64_t *to) {
+    const bool flags = k >= e->digits;
+    for (int64_t j = 0; j < columns; j++) {
+        if (channel[j] < 0 || digit[j] == 0)
+            continue;
+        if (flags)
+            __atomic_fetch_or(to + channel[j], digit[j], __ATOMIC_RELAXED);
+        else
+            __atomic_fetch_add(to + channel[j], digit[j], __ATOMIC_RELAXED);
+    }
+}
+
+/* Which column of a row an account's column is. */
+static int64_t column_of(const bn_exact *e, int64_t j) {
+    const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
+    return e->kernels->paired && !e->by_runs ? j - within + 2 * (within % lanes) + within / lanes
+                                             : j;
+}
+
+/* The channels of an account's columns: of so many of a row from the first on; -1: of none. */
+static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64_t all,
+                        int64_t *channel) {
+    const int64_t each = e->by_runs ? 1 : e->run_length;
+    int64_t in_order[BN_PANEL], c = first / each % e->channels.channels, left = each - first % each;
+    for (int64_t j = 0; j < columns; j++) {
+        in_order[j] = c;
+        if (--left == 0) {
+            left = each;
+            c = c + 1 < e->channels.channels ? c + 1 : 0;
+        }
+    }
+    for (int64_t j = 0; j < all; j++) {
+        const int64_t own = column_of(e, j);
+        channel[j] = own < columns ? in_order[own] : -1;
+    }
+}
+
+void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns) {
+    const int64_t channels = e->problem->channel.size;
+    const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
+    const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
+    int64_t channel[BN_PANEL];
+    e->kernels->settle(a, round_up(columns, BN_STRIP));
+    if (!at_once)
+        channels_of(e, first, columns, all, channel);
+    __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);
+    for (; a->touched; a->touched &= a->touched - 1) {
+        const int k = __builtin_ctzll(a->touched);
+        for (int s = 0; s < BN_SUMS; s++) {
+            const int64_t *digit = a->digit + k * a->pitch + s * a->columns;
+            int64_t *to = e->state + (k * BN_SUMS + s) * channels;
+            if (at_once)
+                for (int64_t j = 0; j < columns; j++)
+                    to[first + j] += digit[j];
+            else
+                join_digits(e, k, digit, all, channel, to);
+        }
+    }
+}
