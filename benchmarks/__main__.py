@@ -10,6 +10,7 @@
     python -m benchmarks --report ladder                   from the plain loop on, step by step
     python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
     python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
+    python -m benchmarks --report ranks                    over MPI ranks, into docs/howto
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
 
@@ -32,7 +33,19 @@ import bn_ext
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._bench.timing import cases_of, markdown
 
-from . import accuracy, bare_loops, exact, kernels, ladder, places, readme, rows, situations, sizes
+from . import (
+    accuracy,
+    bare_loops,
+    exact,
+    kernels,
+    ladder,
+    places,
+    ranks,
+    readme,
+    rows,
+    situations,
+    sizes,
+)
 
 
 def machine():
@@ -183,6 +196,13 @@ def report_exact(options, console, library):
     exact.write(console, title, found)
 
 
+def report_ranks(options, console, library):
+    _, title = machine()
+    with counted(console, "numbers of ranks", len(ranks.RANKS)) as advance:
+        found = ranks.measure(options.seconds, advance)
+    ranks.write(console, title, found)
+
+
 REPORTS = {
     "accuracy": report_accuracy,
     "exact": report_exact,
@@ -190,6 +210,7 @@ REPORTS = {
     "readme": report_readme,
     "ladder": report_ladder,
     "places": report_places,
+    "ranks": report_ranks,
     "sizes": report_sizes,
     "kernels": report_kernels,
     "situations": report_situations,

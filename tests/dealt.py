@@ -1,10 +1,13 @@
 """One problem dealt to ranks in several ways, and the digest of all that comes of it.
 
-As a program, with the name of the MPI that is in use, it prints a table of digests.
+As a program, with the name of the package whose MPI is in use, it writes digests and the words of
+errors to a file, which ranks_page.py reads.
 """
 
 import hashlib
+import importlib.metadata
 import itertools
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -116,10 +119,11 @@ def wanted(data, layout):
     return digest(problem, whole, vectors)
 
 
-def table(engine):
-    """How many digests there are over layouts, ways of dealing, starting or waiting, and ranks."""
+def count_digests():
+    """[(ranks, data, number of digests of plain sums, digests of exact ones)]"""
     from engines import on_ranks
 
+    lines = []
     for ranks in (1, 2, 3, 7):
         found = {}
         for exact in (0, 1):
@@ -128,10 +132,21 @@ def table(engine):
             for name, one in (pair for each in returned for pair in each.items()):
                 found.setdefault((name.split()[0], exact), set()).add(one)
         for data in sorted({data for data, _ in found}):
-            exact = ",".join(sorted(found[data, 1]))
-            plain = len(found[data, 0])
-            print(f"{engine:8} ranks {ranks} {data:8} plain: {plain:2} digests, exact: {exact}")
+            lines.append((ranks, data, len(found[data, 0]), sorted(found[data, 1])))
+    return lines
+
+
+def words(ranks=3):
+    """{fault: the error of each rank}"""
+    from engines import on_ranks
+
+    with tempfile.TemporaryDirectory() as folder:
+        returned = on_ranks(ranks, "faults", Path(folder), 1).returned
+    return {case: [each[case][0] for each in returned] for case in returned[0]}
 
 
 if __name__ == "__main__":
-    table(sys.argv[1])
+    engine, to = sys.argv[1:]
+    version = importlib.metadata.version(engine)
+    found = {"engine": f"{engine} {version}", "digests": count_digests(), "faults": words()}
+    Path(to).write_text(json.dumps(found))

@@ -887,7 +887,12 @@ MUTANTS = [
         "return !ONCE(SPLIT);",
         "NaN and Inf are taken for numbers",
     ),
-    ("digits.inc", "high >> (2 * BN_DIGIT_BITS - 64)", "high & 0", "a double's third digit is lost"),
+    (
+        "digits.inc",
+        "high >> (2 * BN_DIGIT_BITS - 64)",
+        "high & 0",
+        "a double's third digit is lost",
+    ),
     (
         "exact.inc",
         "*at = (VEC)((u32v)term & (u32v)(term - term == 0));",
