@@ -35,6 +35,10 @@ enum {
 _Static_assert((int64_t)MOST_ROWS << (63 - BN_DIGIT_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
                "a part's digits hold its terms");
 
+/* A term adds less than 2^40 to a digit of an account, which is carried at the end of a task. */
+_Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_DIGIT_BITS),
+               "an account's digits hold a task's terms");
+
 /* ---- the plan ------------------------------------------------------------------- */
 
 /* Are all elements of so many positions without a gap, in every operand that is read? */

@@ -4,6 +4,7 @@
 #include "exact_walk.h"
 
 enum { BLOCK_ROWS = 128 }; /* added up at once, if no rounding shows */
+_Static_assert((int)BLOCK_ROWS <= (int)BN_ROWS_AT_ONCE, "counts hold them");
 
 /* So many rows from a position on, of them so many columns. */
 static bn_block rows_at(const bn_exact *e, int64_t column, int64_t cols, int64_t position,
@@ -24,7 +25,7 @@ static int64_t rows_of_terms(const bn_exact *e) {
     return numbers_of(e) / BN_STRIP;
 }
 
-/* The same, of a strip. */
+/* So many rows of a strip. */
 static void sum_strip(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t x,
                       int64_t cols, int64_t position, int64_t rows) {
     bn_account *a = &s->account;
@@ -44,7 +45,7 @@ static void sum_strip(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
     }
 }
 
-/* So many rows of a panel. */
+/* The same of a panel. */
 static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t columns,
                       int64_t position, int64_t rows) {
     for (int64_t row = 0, here; row < rows; row += here) {

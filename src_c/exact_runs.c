@@ -2,10 +2,7 @@
  */
 #include "exact_walk.h"
 
-enum {
-    BLOCK_ELEMENTS = 8192, /* added up at once, if no rounding shows */
-    AT_ONCE = 128,         /* of a run: fewer wait for others (measured) */
-};
+enum { AT_ONCE = 128 }; /* elements of a run: fewer wait for others (measured) */
 
 /* Where an element of a channel lies. */
 static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
@@ -31,7 +28,7 @@ static bn_block segments_at(const bn_exact *e, int64_t channel, int64_t first, i
     int64_t rows = 1, cols = at_most(length - x % length, most);
     int64_t offset[BN_OPERANDS], next[BN_OPERANDS];
     if (length == e->run_length && x == 0 && e->evenly && length <= most)
-        rows = even_share((to - element) / length, most / length);
+        rows = even_share((to - element) / length, at_most(most / length, BN_ROWS_AT_ONCE));
     element_offset(e, channel, element, offset);
     bn_block b = block_at(e, offset, 0, cols, rows, 1);
     const int64_t behind = element + rows * cols;
@@ -55,7 +52,7 @@ static int64_t add_segments(const bn_exact *e, bn_exact_scratch *s, int64_t chan
                             int64_t element, int64_t to) {
     const bn_coefs coefs = coefs_of(e, channel);
     const bn_block b =
-        segments_at(e, channel, first, element, to, at_most(BLOCK_ELEMENTS, to - element));
+        segments_at(e, channel, first, element, to, at_most(BN_ELEMENTS_AT_ONCE, to - element));
     const int64_t n = b.rows * b.cols;
     return n >= AT_ONCE && bn_exact_add_quietly(e, &s->run, 0, &b, &coefs) ? n : 0;
 }
@@ -101,7 +98,8 @@ void bn_exact_task_by_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t from = index % e->tasks_per_channel * e->elements_per_task;
     const int64_t to = at_most(from + e->elements_per_task, all);
     const int64_t n = at_most(e->channels_per_task, e->channels.channels - channel);
-    bn_block block = segments_at(e, channel, from, from, to, at_most(BLOCK_ELEMENTS, to - from));
+    bn_block block =
+        segments_at(e, channel, from, from, to, at_most(BN_ELEMENTS_AT_ONCE, to - from));
     const bool whole = block.rows * block.cols == to - from && to - from >= AT_ONCE;
     for (int64_t c = 0; c < n; c++) {
         const bn_coefs coefs = coefs_of(e, channel + c);

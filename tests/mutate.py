@@ -804,7 +804,7 @@ MUTANTS = [
     (
         "quiet.inc",
         "all &= (double)largest[s][i] < bn_power_of_2(a->top[s]);",
-        "all &= largest[s][i] >= 0;",
+        "all &= a && largest[s][i] >= 0;",
         "terms beyond an anchor are counted quietly",
     ),
     (
@@ -878,13 +878,13 @@ MUTANTS = [
     (
         "exact.inc",
         "*digit_at(to, k, s, column) += *digit_at(a, k, s, 0);",
-        ";",
+        "*digit_at(to, k, s, column) += 0;",
         "a run's digits are lost",
     ),
     (
         "quiet.inc",
         "return !ONCE(SPLIT) && s == 0;",
-        "return !ONCE(SPLIT);",
+        "return !ONCE(SPLIT) && s < 2;",
         "NaN and Inf are taken for numbers",
     ),
     (
@@ -892,6 +892,24 @@ MUTANTS = [
         "high >> (2 * BN_DIGIT_BITS - 64)",
         "high & 0",
         "a double's third digit is lost",
+    ),
+    (
+        "digits.inc",
+        "(bits & (one - 1)) | (one & normal)",
+        "(bits & (one - 1)) | one",
+        "subnormal doubles have a leading bit",
+    ),
+    (
+        "digits.inc",
+        "digit[k * a->pitch] += of_lane[k][i];",
+        "digit[k * a->pitch] = of_lane[k][i];",
+        "the digits of lanes replace their channel's",
+    ),
+    (
+        "digits.inc",
+        "apart ? DOUBLES : 0, t, rows);",
+        "0, t, rows);",
+        "planes of doubles go to the first columns' digits",
     ),
     (
         "exact.inc",
@@ -905,6 +923,13 @@ MUTANTS = [
         "if (from + rows == whole && m == 1) {",
         "positions that make no row are left out",
     ),
+    (
+        "exact.c",
+        "        bn_carry(state, e.digits, e.touched, p->channel.size);\n",
+        "",
+        "a part's digits are not canonical",
+    ),
+    ("exact_walk.c", " && !(a->touched >> e->digits)", "", "flags of a part's tasks are added"),
     ("vec.h", "(~0ull << 27)", "(~0ull << 20)", "a double's upper part has no bits to spare"),
     (
         "backward.c",

@@ -132,24 +132,39 @@ def patchwork(rng, rows, channels, name):
         return x.astype(dtype(name))
 
 
+#: Channels, and elements of a run: 1 where channels are last, all where there is one position.
+WALKS = {
+    "rows": (130, 1),
+    "several positions in a row": (3, 1),
+    "short runs": (40, 16),
+    "runs": (40, 250),
+    "one run": (3, 100_000),
+}
+
+
 @pytest.mark.parametrize("name", DATA_DTYPES)
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_exponents_that_change(rng, data_format, name):
+@pytest.mark.parametrize("walk", WALKS)
+def test_exponents_that_change(rng, walk, name):
     """More rows than are added up at once."""
-    channels = 130 if data_format == "NXC" else 3
-    rows = 300_000 // channels
+    channels, run = WALKS[walk]
+    rows = 300_000 // channels // run * run
     for num_threads in (1, 2):
         x, dy = (patchwork(rng, rows, channels, name) for _ in "ab")
         mean = rng.standard_normal(channels).astype(arithmetic(name))
-        src, diff_dst = (a if data_format == "NXC" else a.T[None].copy() for a in (x, dy))
-        options = {"data_format": data_format, "num_threads": num_threads, "exact": True}
+        src, diff_dst = x, dy
+        if run > 1:
+            runs = (a.reshape(-1, run, channels) for a in (x, dy))
+            src, diff_dst = (np.ascontiguousarray(np.moveaxis(a, -1, 1)) for a in runs)
+        options = {"data_format": "NCX" if run > 1 else "NXC", "num_threads": num_threads}
         with np.errstate(all="ignore"):
             xc = x.astype(arithmetic(name)) - mean
             products, squares = dy.astype(arithmetic(name)) * xc, xc * xc
+        reduce, statistics = bn_ext.batch_norm_backward_reduce, bn_ext.batch_norm_training_reduce
         for state, terms in (
-            (bn_ext.batch_norm_backward_reduce(src, diff_dst, mean, **options), (dy, products)),
-            (bn_ext.batch_norm_training_reduce(src, mean=mean, **options), (xc, squares)),
+            (reduce(src, diff_dst, mean, exact=True, **options), (dy, products)),
+            (statistics(src, mean=mean, exact=True, **options), (xc, squares)),
         ):
+            assert np.array_equal(state, bn_ext.batch_norm_canonical(state))
             digits, lowest = STATES[len(state)]
             sums = bn_ext.batch_norm_sums(state)
             for s, of in enumerate(terms):
@@ -163,6 +178,46 @@ def test_exponents_that_change(rng, data_format, name):
                 for c in range(channels):
                     found = sum(int(state[k, s, c]) << DIGIT * k for k in range(digits))
                     assert found == units_of(of[finite[:, c], c], lowest)
+
+
+@pytest.mark.parametrize(
+    ("data_format", "shape"), [("NXC", (70_000, 64)), ("NCX", (1, 2, 600_000))]
+)
+def test_a_part_of_several_tasks_is_canonical(data_format, shape):
+    """On one thread: each task brings digits below 0, and the same flags."""
+    src, diff_dst = np.zeros(shape, np.float32), np.full(shape, -1.5, np.float32)
+    by_channel = diff_dst.reshape(-1, shape[1]).T if data_format == "NXC" else diff_dst[0]
+    by_channel[0, ::100] = np.nan
+    options = {"data_format": data_format, "num_threads": 1, "exact": True}
+    mean = np.zeros(shape[1], np.float32)
+    state = bn_ext.batch_norm_backward_reduce(src, diff_dst, mean, **options)
+    assert np.array_equal(state, bn_ext.batch_norm_canonical(state))
+    sums = bn_ext.batch_norm_sums(state)
+    assert np.isnan(sums[0, 0])
+    assert (sums[0, 1:] == -1.5 * by_channel.shape[1]).all()
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_counts_of_the_shortest_runs(rng, run, name):
+    """With gaps behind them, so that they are walked as runs: many rows, all in the same lanes; and
+    terms as large as anchors take, all of one sign.
+    """
+    number = np.dtype(name).type
+    narrow = rng.uniform(1, 2, 30_000) * 2.0 ** rng.integers(-20, 20, 30_000)
+    for top in (32, 33, 34):
+        large = np.full(90_000, np.nextafter(number(2.0**top), number(0)))
+        dy = np.concatenate((narrow.astype(name), large))
+        diff_dst, src = np.zeros((2, len(dy) // run, 2, run + 1), name)[..., :run]
+        diff_dst[:, 0] = dy.reshape(-1, run)
+        diff_dst[:, 1] = -diff_dst[:, 0]
+        state = bn_ext.batch_norm_backward_reduce(
+            src, diff_dst, np.ones(2, name), data_format="NCX", num_threads=1, exact=True
+        )
+        digits, lowest = STATES[len(state)]
+        for c, sign in enumerate((1, -1)):
+            found = sum(int(state[k, 0, c]) << DIGIT * k for k in range(digits))
+            assert found == sign * units_of(dy, lowest)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
