@@ -14,14 +14,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._layer_arguments import as_channels, as_number
+from bn_ext._layer_arguments import MOST_BATCHES, as_channels, as_number, as_state
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
-
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
-#: That a state can hold.
-_MOST_BATCHES = 2**63 - 1
 
 
 class _Saved(NamedTuple):
@@ -255,7 +251,7 @@ class BatchNorm:
         # All that takes memory comes before the call, which changes the running statistics.
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = self.num_batches_tracked, min(self.num_batches_tracked + 1, _MOST_BATCHES)
+        tracked = self.num_batches_tracked, min(self.num_batches_tracked + 1, MOST_BATCHES)
         found = self._training(
             data,
             self.gamma,
@@ -420,32 +416,8 @@ class BatchNorm:
         TypeError, ValueError
             If a name, a shape or a dtype does not fit. Nothing has been written then.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
         own = self._state()
-        missing = own.keys() - state.keys() - {"num_batches_tracked"}
-        unexpected = state.keys() - own.keys()
-        if missing or unexpected:
-            raise ValueError(
-                f"state: expected {', '.join(own)}; missing: {', '.join(sorted(missing)) or '-'}; "
-                f"unexpected: {', '.join(sorted(map(str, unexpected))) or '-'}"
-            )
-        new = {}
-        for name, value in state.items():
-            tracked = name == "num_batches_tracked"
-            array = np.asarray(value) if tracked else _core._as_array(value, name)
-            if array.shape != own[name].shape:
-                raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
-            if tracked and array.dtype.kind not in "iu":
-                raise TypeError(f"{name}: expected an integer, got {array.dtype}")
-            if not tracked and array.dtype.name not in _FLOATS:
-                raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
-            if tracked and not 0 <= int(array) <= _MOST_BATCHES:
-                raise ValueError(f"{name}: expected 0 to {_MOST_BATCHES}, got {int(array)}")
-            if not own[name].flags.writeable:
-                raise ValueError(f"{name}: expected a writable array in the layer")
-            with np.errstate(over="ignore", under="ignore"):
-                new[name] = array.astype(own[name].dtype)
+        new = as_state(state, own)
         self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))
         for name, array in new.items():
             own[name][...] = array

@@ -121,8 +121,6 @@ def wanted(data, layout):
 
 def count_digests():
     """[(ranks, data, number of digests of plain sums, digests of exact ones)]"""
-    from engines import on_ranks
-
     lines = []
     for ranks in (1, 2, 3, 7):
         found = {}
@@ -136,16 +134,16 @@ def count_digests():
     return lines
 
 
-def words(ranks=3):
-    """{fault: the error of each rank}"""
-    from engines import on_ranks
-
+def words():
+    """{fault: the error of each rank of three}"""
     with tempfile.TemporaryDirectory() as folder:
-        returned = on_ranks(ranks, "faults", Path(folder), 1).returned
+        returned = on_ranks(3, "faults", Path(folder), 1).returned
     return {case: [each[case][0] for each in returned] for case in returned[0]}
 
 
 if __name__ == "__main__":
+    from engines import on_ranks  # it needs pytest, which ranks do without
+
     engine, to = sys.argv[1:]
     version = importlib.metadata.version(engine)
     found = {"engine": f"{engine} {version}", "digests": count_digests(), "faults": words()}

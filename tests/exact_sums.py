@@ -32,6 +32,12 @@ def exact_sums(*columns):
     return np.array([[exact_sum(c) for c in terms.T] for terms in columns])
 
 
+def integer_of(state, s, c):
+    """So many units are the sum s of channel c."""
+    digits, _ = STATES[len(state)]
+    return sum(int(state[k, s, c]) << DIGIT * k for k in range(digits))
+
+
 def state_of(integers, rows, rng=None):
     """A state of one channel whose two sums are so many units; with rng, digits as additions leave
     them.

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, arithmetic, dtype
-from exact_sums import DIGIT, STATES, exact_sums
+from exact_sums import STATES, exact_sums, integer_of
 
 import bn_ext
 from bn_ext._verify.exact import units_of
@@ -165,7 +165,7 @@ def test_exponents_that_change(rng, walk, name):
             (statistics(src, mean=mean, exact=True, **options), (xc, squares)),
         ):
             assert np.array_equal(state, bn_ext.batch_norm_canonical(state))
-            digits, lowest = STATES[len(state)]
+            _, lowest = STATES[len(state)]
             sums = bn_ext.batch_norm_sums(state)
             for s, of in enumerate(terms):
                 finite = np.isfinite(of)
@@ -176,8 +176,7 @@ def test_exponents_that_change(rng, walk, name):
                 np.testing.assert_array_equal(sums[s][wrong], special[wrong])
                 assert np.isfinite(sums[s][~wrong]).all()
                 for c in range(channels):
-                    found = sum(int(state[k, s, c]) << DIGIT * k for k in range(digits))
-                    assert found == units_of(of[finite[:, c], c], lowest)
+                    assert integer_of(state, s, c) == units_of(of[finite[:, c], c], lowest)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +213,9 @@ def test_counts_of_the_shortest_runs(rng, run, name):
         state = bn_ext.batch_norm_backward_reduce(
             src, diff_dst, np.ones(2, name), data_format="NCX", num_threads=1, exact=True
         )
-        digits, lowest = STATES[len(state)]
+        _, lowest = STATES[len(state)]
         for c, sign in enumerate((1, -1)):
-            found = sum(int(state[k, 0, c]) << DIGIT * k for k in range(digits))
-            assert found == sign * units_of(dy, lowest)
+            assert integer_of(state, 0, c) == sign * units_of(dy, lowest)
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])

@@ -95,7 +95,7 @@ enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
 enum { BN_UNCLEAN = 32, BN_WIDE = 64 };
 
 /* What is added up at once, if no rounding shows, has no more elements of a run, and no more rows:
- * where terms are counted, a lane has one of each row at least. */
+ * where terms are counted, a lane may have one of each row, besides its share of a run. */
 enum { BN_ELEMENTS_AT_ONCE = 8192, BN_ROWS_AT_ONCE = 1024 };
 
 /* A block's `step` says how far behind its data lies what should be fetched meanwhile.
