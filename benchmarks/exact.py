@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 import bn_ext
+from bn_ext import _core
 from bn_ext._bench.peers import bn_ext_call
 from bn_ext._bench.problems import LAYOUTS, Problem
 from bn_ext._bench.timing import cases_of, least_seconds, markdown
@@ -39,11 +40,12 @@ def some_nan(rng, z, least):
     return np.where(rng.random(z.shape) < 0.02, np.nan, z)
 
 
-NORMAL, WIDEST = "normal", "exponents from -1000 to 1000"
+NORMAL, LOG_NORMAL = "normal", "log-normal, sigma = 3"
+WIDEST = "exponents from -1000 to 1000"
 #: What diff_dst is, of random z; `least`: the smallest normal number.
 KINDS = {
     NORMAL: lambda rng, z, least: z,
-    "log-normal, sigma = 3": log_normal,
+    LOG_NORMAL: log_normal,
     "half normal, half subnormal": half_subnormal,
     "exponents from -100 to 100": partial(exponents, 100),
     WIDEST: partial(exponents, 1000),
@@ -76,24 +78,34 @@ def kinds_for(case):
 
 
 def measured():
-    """[(which call, case, kind)]"""
+    """[(level, which call, case, kind)]"""
     sums, whole = ([("", shape) for shape in shapes] for shapes in (SHAPES, CALLS))
     sums = cases_of(sums, ["backward"], [1], DTYPES, LAYOUTS)
     whole = cases_of(whole, ["backward", "training"], [1], ["float32"], ["NXC"])
+    spread = [case for case in sums if case.shape in SPREAD]
+    *lower, isa = bn_ext.available_isas()
     return [
-        *((reduce_call, case, kind) for case in sums for kind in kinds_for(case)),
-        *((whole_call, case, NORMAL) for case in whole),
+        *((isa, reduce_call, case, kind) for case in sums for kind in kinds_for(case)),
+        *((isa, whole_call, case, NORMAL) for case in whole),
+        *(
+            (level, reduce_call, case, kind)
+            for level in reversed(lower)
+            for case in spread
+            for kind in (NORMAL, LOG_NORMAL)
+        ),
     ]
 
 
 def measure(seconds, advance):
-    """{(which call, case, kind): multiple}"""
-    found = {}
-    for call, case, kind in measured():
+    """{(level, which call, case, kind): multiple}"""
+    found, before = {}, bn_ext.get_isa()
+    for isa, call, case, kind in measured():
+        _core._use_isa(isa)
         problem = problem_of(case, kind)
         times = least_seconds({e: call(problem, e) for e in (False, True)}, seconds)
-        found[call, case, kind] = times[True] / times[False]
+        found[isa, call, case, kind] = times[True] / times[False]
         advance()
+    _core._use_isa(before)
     return found
 
 
@@ -105,9 +117,12 @@ def table(corner, cells):
 
 
 def tables(found):
-    sums, spread, whole = {}, {}, {}
-    for (call, case, kind), multiple in found.items():
+    sums, spread, whole, lower = {}, {}, {}, {}
+    for (isa, call, case, kind), multiple in found.items():
         shape = " x ".join(map(str, case.shape))
+        if isa != bn_ext.available_isas()[-1]:
+            lower[(isa, case.dtype, kind), f"{shape} {case.layout}"] = multiple
+            continue
         if call is whole_call:
             whole[(shape,), f"batch_norm_{case.op}"] = multiple
             continue
@@ -119,7 +134,9 @@ def tables(found):
     return (
         f"`batch_norm_backward_reduce`, normal data:\n\n{table([shape, 'layout'], sums)}\n\n"
         f"The same, exponents of diff_dst that differ:\n\n{table(['dtype', 'diff_dst'], spread)}"
-        f"\n\nWhole calls, outputs given, float32, NXC:\n\n{table([shape], whole)}\n"
+        f"\n\nWhole calls, outputs given, float32, NXC:\n\n{table([shape], whole)}"
+        f"\n\n`batch_norm_backward_reduce` at lower levels, of plain sums there:\n\n"
+        f"{table(['level', 'dtype', 'diff_dst'], lower)}\n"
     )
 
 

@@ -31,7 +31,8 @@ static void sum_strip(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
     bn_account *a = &s->account;
     const bn_coefs coefs = coefs_by_columns(e, first + x);
     for (int64_t row = 0, here; row < rows; row += here) {
-        bn_block b = rows_at(e, first + x, cols, position + row * e->positions_per_row, rows - row);
+        bn_block b = rows_at(e, first + x, cols, position + row * e->positions_per_row, rows);
+        b.rows = (int)(rows - row); /* fetched are those as far behind as all of these reach */
         if (e->evenly && cols == BN_STRIP && bn_exact_add_quietly(e, a, x, &b, &coefs))
             return;
         here = at_most(rows_of_terms(e), rows - row);

@@ -21,12 +21,14 @@ bool bn_exact_add_quietly(const bn_exact *e, bn_account *a, int64_t column, cons
         return false;
     const formula f = e->operation->formulas[SUM];
     if (!a->wide) {
-        if (e->kernels->add_quietly[f](a, column, b, coefs))
+        if (e->kernels->add_quietly[f](a, column, b, coefs)) {
+            bn_narrow(a);
             return true;
+        }
         if (!a->anchored)
             return false;
         e->kernels->settle(a, a->columns);
-        a->wide = BN_WIDE;
+        bn_widen(a);
     }
     a->wide--;
     return e->kernels->add_anchored[f](a, column, b, coefs);

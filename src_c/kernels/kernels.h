@@ -91,8 +91,8 @@ typedef struct {
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
 
 /* Calls after one with NaN or Inf in its terms that look for these first; and after one with terms
- * that numbers could not hold, which do not try. */
-enum { BN_UNCLEAN = 32, BN_WIDE = 64 };
+ * that numbers could not hold, which do not try: at first, and at most. */
+enum { BN_UNCLEAN = 32, BN_WIDE = 4, BN_WIDEST = 64 };
 
 /* What is added up at once, if no rounding shows, has no more elements of a run, and no more rows:
  * where terms are counted, a lane may have one of each row, besides its share of a run. */
@@ -120,6 +120,7 @@ typedef struct {
     uint64_t touched;
     int unclean;                       /* calls to come that look for NaN and Inf first */
     int wide;                          /* calls to come whose terms are thought to fit no numbers */
+    int next_wide;                     /* as many as that will be the next time, if enough */
     int top[BN_SUMS], bottom[BN_SUMS]; /* such terms are below 2^top, and multiples of 2^bottom */
     bool known;                        /* are there such bounds? */
     bool anchored;                     /* if so, may kernels that add quietly anchor terms? */
@@ -127,6 +128,15 @@ typedef struct {
     bool squares;    /* is the second sum one of squares? */
     bool flag_tells; /* does fp_inexact? */
 } bn_account;
+
+/* Terms did not fit numbers: twice as long as the last time they are not tried; or they did. */
+static inline void bn_widen(bn_account *a) {
+    a->wide = a->next_wide > BN_WIDE ? a->next_wide : BN_WIDE;
+    a->next_wide = a->wide < BN_WIDEST / 2 ? 2 * a->wide : BN_WIDEST;
+}
+static inline void bn_narrow(bn_account *a) {
+    a->next_wide /= 2;
+}
 
 typedef bool bn_quiet_kernel(bn_account *a, int64_t column, const bn_block *block,
                              const bn_coefs *coefs);

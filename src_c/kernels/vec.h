@@ -7,27 +7,35 @@
  * which instruction set it is built for:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     QUIET_ARITHMETIC             do f32_quiet_minus, ..._plus, ..._times, and f64's, which round
- * as operators do, leave fp_inexact alone? If so, there are also quiet_add, which is +, given
- * quiet_one(), f32_quiet_half and QUIET_SCALE, its unit, split_doubles, join_doubles. load_bytes,
- * store_bytes      the first n bytes of a register, the rest 0 store_nontemporal            past
- * the cache, to a multiple of VEC_BYTES: it neither reads the line first nor evicts others, and is
- * ordered with nothing until nontemporal_fence() f32_any_nan, f64_any_nan     is there a NaN in
- * either of two registers? f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is
- * not), elsewhere 0 keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere
- * 0 keep_even_f32                the same of bit 2 * i widen_low, widen_high        half a register
- * of f32 to f64 widen_f16, narrow_f16        half a register of f16 to f32 and back join_halves two
- * halves to a register of f16 bf16_round                   f32 rounded so that its upper 16 bits
- * are a bf16 in_hand                      a register, not to be loaded again for each use
+ *                                  as operators do, leave fp_inexact alone? If so, there are also
+ *                                  quiet_add, which is +, given quiet_one(), f32_quiet_half and
+ *                                  QUIET_SCALE, its unit, split_doubles, join_doubles
+ *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
+ *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
+ *                                  the line first nor evicts others, and is ordered with nothing
+ *                                  until nontemporal_fence()
+ *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
+ *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
+ *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
+ *     keep_even_f32                the same of bit 2 * i
+ *     widen_low, widen_high        half a register of f32 to f64
+ *     widen_f16, narrow_f16        half a register of f16 to f32 and back
+ *     join_halves                  two halves to a register of f16
+ *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
+ *     in_hand                      a register, not to be loaded again for each use
  *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
  * From them, for each arithmetic type A in {f32, f64}: A_num, A_vec; A_wide_*, sums that are
  * wider than their terms; A_canonical; A_half(v, h), the register as two of doubles that have bits
  * to spare, A_whole(v, h), h = 0 alone for f64, and A_upper(v). For each storage type S in {f32,
- * f64, f16, bf16}: S_PACK              registers in a pack, which holds the numbers of one register
- * of elements: 2 for 16-bit types, else 1 S_PAIRED            is register 0 of a pack its even
- * elements, register 1 the odd ones? S_load(p, h)        register h of the pack at p S_load_edge
- * the same of a pack that ends after n elements; the rest is 0 S_store(p, v)       a whole pack,
- * rounded to nearest even; every NaN canonical S_store_edge        its first n elements
+ * f64, f16, bf16}:
+ *     S_PACK              registers in a pack, which holds the numbers of one register of
+ *                         elements: 2 for 16-bit types, else 1
+ *     S_PAIRED            is register 0 of a pack its even elements, register 1 the odd ones?
+ *     S_load(p, h)        register h of the pack at p
+ *     S_load_edge         the same of a pack that ends after n elements; the rest is 0
+ *     S_store(p, v)       a whole pack, rounded to nearest even; every NaN canonical
+ *     S_store_edge        its first n elements
  *     S_store_nontemporal a whole pack past the cache
  *     S_split, S_join     between column order and pack order
  *     S_where_bits        register h of a pack where the element's bit is set, elsewhere 0
