@@ -308,7 +308,7 @@ cdef bn_status compute(Call *c, const bn_view *walked) noexcept nogil:
         bn_write_bits(&c.problem, c.view[WORKSPACE].data)
     for o in range(DST, BN_OPERANDS):
         if status == BN_OK and has(c, COPIES + o) and is_output(c, o):
-            bn_copy_elements(&walked[o], &c.view[o], &c.order)
+            bn_copy_elements(&walked[o], &c.view[o], &c.order, c.problem.num_threads)
     return status
 
 
@@ -351,7 +351,7 @@ cdef int walkable(Call *c, int operand) except -1:
     pin_new(c, copy, new_like_src(c))
     if not is_output(c, operand):
         with nogil:
-            bn_copy_elements(&c.view[operand], &c.view[copy], &c.order)
+            bn_copy_elements(&c.view[operand], &c.view[copy], &c.order, c.problem.num_threads)
     return copy
 
 

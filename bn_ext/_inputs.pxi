@@ -187,7 +187,7 @@ cdef int copy_sums(Call *c) except -1:
     move(c, SUMS, COPIES)
     bn_order_of(&c.view[COPIES], -1, &order)
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
-    bn_copy_elements(&c.view[COPIES], &c.view[SUMS], &order)
+    bn_copy_elements(&c.view[COPIES], &c.view[SUMS], &order, 1)
     let_go(c, COPIES)
     return 0
 

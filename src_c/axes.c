@@ -5,10 +5,6 @@
 
 #include "sizes.h"
 
-static inline ptrdiff_t distance(ptrdiff_t stride) {
-    return stride < 0 ? -stride : stride;
-}
-
 /* ---- order -------------------------------------------------------------- */
 
 /* The axes that are longer than 1 and have a stride, largest |stride| first; returns how many. */
@@ -17,9 +13,9 @@ static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     for (int axis = 0; axis < view->ndim; axis++) {
         if (view->shape[axis] == 1 || view->strides[axis] == 0)
             continue;
-        const ptrdiff_t far = distance(view->strides[axis]);
+        const ptrdiff_t far = bytes_apart(view->strides[axis]);
         int k = n++;
-        for (; k > 0 && distance(view->strides[moving[k - 1]]) < far; k--)
+        for (; k > 0 && bytes_apart(view->strides[moving[k - 1]]) < far; k--)
             moving[k] = moving[k - 1];
         moving[k] = axis;
     }
@@ -46,7 +42,7 @@ bool bn_follows(const bn_view *view, const bn_order *order) {
         return false;
     ptrdiff_t before = 0;
     for (int k = 0; k < order->n; k++) {
-        const ptrdiff_t here = distance(view->strides[order->axis[k]]);
+        const ptrdiff_t here = bytes_apart(view->strides[order->axis[k]]);
         if (here == 0)
             continue;
         if (before && here > before)
@@ -98,80 +94,6 @@ void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order
     }
 }
 
-/* ---- copies ------------------------------------------------------------- */
-
-/* By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes (2.4)
- * where it gets none. */
-
-enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */
-
-/* An axis's length, and its strides in the two arrays. */
-typedef struct {
-    ptrdiff_t size, from, to;
-} axis_pair;
-
-static axis_pair axis_pair_of(const bn_view *from, const bn_view *to, const bn_order *order,
-                              int k) {
-    if (k < 0)
-        return (axis_pair){1, 0, 0};
-    const int axis = order->axis[k];
-    return (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]};
-}
-
-static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
-    if (itemsize == 8)
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 8);
-    else if (itemsize == 4)
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 4);
-    else
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 2);
-}
-
-/* Where the last axis has the longer stride, a cache line holds elements of several places along
- * the other one: a strip of the last axis is copied at all of them before the next strip. */
-static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
-                          ptrdiff_t itemsize) {
-    const bool across = distance(other.from) < distance(last.from);
-    axis_pair strip = last;
-    if (across)
-        strip.size = STRIP;
-    for (ptrdiff_t left = last.size; left > 0; left -= strip.size) {
-        if (strip.size > left)
-            strip.size = left;
-        for (ptrdiff_t i = 0; i < other.size; i++)
-            copy_axis(from + i * other.from, to + i * other.to, strip, itemsize);
-        from += strip.size * strip.from;
-        to += strip.size * strip.to;
-    }
-}
-
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order) {
-    const axis_pair last = axis_pair_of(from, to, order, order->n - 1);
-    const axis_pair other = axis_pair_of(from, to, order, order->n - 2);
-    ptrdiff_t at[BN_MAX_AXES] = {0};
-    const char *read = from->data;
-    char *write = to->data;
-    for (;;) {
-        copy_two_axes(read, write, other, last, to->itemsize);
-        int k = order->n - 3;
-        for (; k >= 0; k--) {
-            const axis_pair axis = axis_pair_of(from, to, order, k);
-            read += axis.from;
-            write += axis.to;
-            if (++at[k] < axis.size)
-                break;
-            read -= at[k] * axis.from;
-            write -= at[k] * axis.to;
-            at[k] = 0;
-        }
-        if (k < 0)
-            return;
-    }
-}
-
 /* ---- where arrays lie --------------------------------------------------- */
 
 static bool is_empty(const bn_view *view) {
@@ -208,7 +130,7 @@ bool bn_overlaps_itself(const bn_view *view) {
     int moving[BN_MAX_AXES];
     ptrdiff_t reach = view->itemsize;
     for (int k = sort_moving(view, moving) - 1; k >= 0; k--) {
-        const ptrdiff_t stride = distance(view->strides[moving[k]]);
+        const ptrdiff_t stride = bytes_apart(view->strides[moving[k]]);
         if (stride < reach)
             return true;
         reach += stride * (view->shape[moving[k]] - 1);

@@ -52,6 +52,10 @@ static inline void add_offset(const bn_axis *axes, int n, int64_t index,
     }
 }
 
+static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
+    return stride < 0 ? -stride : stride;
+}
+
 /* The axis order of src, by the rule above. */
 void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 
@@ -62,9 +66,6 @@ bool bn_follows(const bn_view *view, const bn_order *order);
 /* Set a problem's data and axes, from operands of the same shape that follow this order. */
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
                  int channel_axis);
-
-/* Copy between arrays of the same shape and itemsize, not empty, taking axes in this order. */
-void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order);
 
 bool bn_same_shape(const bn_view *a, const bn_view *b);
 

@@ -31,7 +31,10 @@ bool bn_exact_add_quietly(const bn_exact *e, bn_account *a, int64_t column, cons
         bn_widen(a);
     }
     a->wide--;
-    return e->kernels->add_anchored[f](a, column, b, coefs);
+    const bool added = e->kernels->add_anchored[f](a, column, b, coefs);
+    if (a->wide == 0) /* what anchors left is too small for numbers to come */
+        e->kernels->settle(a, a->columns);
+    return added;
 }
 
 void bn_exact_add_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a, int64_t column,

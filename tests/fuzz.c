@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copies.h"
 #include "count_again.h"
 #include "fuzz.h"
 #include "kernels/kernels.h"
@@ -240,7 +241,7 @@ static bn_view walkable(const tensor *t, const bn_order *order, int operand, arr
     }
     demand(bn_follows(&copy->view, order), "a dense copy cannot be walked", t);
     if (!(chosen->writes >> operand & 1))
-        bn_copy_elements(view, &copy->view, order);
+        bn_copy_elements(view, &copy->view, order, 2);
     return copy->view;
 }
 
@@ -285,7 +286,7 @@ static void call_as_given(const tensor *t, bn_problem p, const plain *results) {
         demand(chosen->whole(&p) == BN_OK, "memory", t);
     for (int o = 0; o < BN_OPERANDS; o++) {
         if (chosen->writes >> o & 1 && copy[o].memory)
-            bn_copy_elements(&walked[o], &t->operand[o].view, &order);
+            bn_copy_elements(&walked[o], &t->operand[o].view, &order, p.num_threads);
         free(copy[o].memory);
     }
 }

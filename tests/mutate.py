@@ -467,8 +467,8 @@ MUTANTS = [
     ),
     (
         "axes.c",
-        "distance(view->strides[moving[k - 1]]) < far",
-        "distance(view->strides[moving[k - 1]]) <= far",
+        "bytes_apart(view->strides[moving[k - 1]]) < far",
+        "bytes_apart(view->strides[moving[k - 1]]) <= far",
         "equal strides sorted backwards",
     ),
     (
@@ -936,6 +936,18 @@ MUTANTS = [
         "sums[n + i] -= low != 0 ? low * sums[i] : 0;",
         "",
         "exact sums forget the mean's low part",
+    ),
+    (
+        "copies.c",
+        "*from += k * piece * axis.from;",
+        "*from += k * axis.from;",
+        "pieces of a copy overlap",
+    ),
+    (
+        "copies.c",
+        "index /= c->across;",
+        "index /= c->along;",
+        "pieces of a copy are of other places",
     ),
 ]
 

@@ -32,6 +32,7 @@ ELSEWHERE = {
         "src_c/kernels/vec_sse2.h",
     ],
     "test_layer.py": ["bn_ext/_layer_arguments.py"],
+    "test_layouts.py": ["src_c/copies.c", "src_c/copies.h"],
     "test_plan.py": ["src_c/sizes.h"],
     "test_schedule.py": ["src_c/relax.h"],
     "test_workers.py": ["bn_ext/_threadpoolctl.py"],
