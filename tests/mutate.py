@@ -908,7 +908,7 @@ MUTANTS = [
     (
         "digits.inc",
         "apart ? DOUBLES : 0, t, rows);",
-        "0, t, rows);",
+        "apart ? 0 : 0, t, rows);",
         "planes of doubles go to the first columns' digits",
     ),
     (
