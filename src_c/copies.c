@@ -18,12 +18,14 @@ typedef struct {
     ptrdiff_t size, from, to;
 } axis_pair;
 
-static axis_pair axis_pair_of(const bn_view *from, const bn_view *to, const bn_order *order,
-                              int k) {
-    if (k < 0)
-        return (axis_pair){1, 0, 0};
-    const int axis = order->axis[k];
-    return (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]};
+/* Append an axis, or merge it into the one before if, in both, a step along that one leads just
+ * behind the end of this one. */
+static void add_axis_pair(axis_pair *axes, int *n, axis_pair axis) {
+    axis_pair *before = axes + *n - 1;
+    if (*n > 0 && before->from == axis.from * axis.size && before->to == axis.to * axis.size)
+        *before = (axis_pair){before->size * axis.size, axis.from, axis.to};
+    else
+        axes[(*n)++] = axis;
 }
 
 static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
@@ -61,14 +63,18 @@ static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair
 /* Elements of a piece: enough that taking the next one costs nothing. */
 enum { PIECE = 1 << 16 };
 
-/* All axes but the last two are taken place by place; those in pieces. */
+/* Two axes at every place along the others. A piece is a part of the two at one place, or all of
+ * them at several places. */
 typedef struct {
-    const bn_view *from, *to;
-    const bn_order *order;
+    const char *from;
+    char *to;
+    ptrdiff_t itemsize;
+    axis_pair axis[BN_MAX_AXES]; /* the others */
+    int n;
     axis_pair other, last;
     ptrdiff_t others, lasts; /* of a piece, so many along either */
     int64_t across, along;   /* pieces along either */
-    int64_t pieces;
+    int64_t places, places_of_piece, pieces;
     atomic_llong next;
 } copying;
 
@@ -81,19 +87,34 @@ static axis_pair piece_of(axis_pair axis, int64_t k, ptrdiff_t piece, const char
 }
 
 static void copy_piece(const copying *c, int64_t index) {
-    const char *from = c->from->data;
-    char *to = c->to->data;
+    const char *from = c->from;
+    char *to = c->to;
     const axis_pair last = piece_of(c->last, index % c->along, c->lasts, &from, &to);
     index /= c->along;
     const axis_pair other = piece_of(c->other, index % c->across, c->others, &from, &to);
     index /= c->across;
-    for (int k = c->order->n - 3; k >= 0; k--) {
-        const axis_pair axis = axis_pair_of(c->from, c->to, c->order, k);
-        from += index % axis.size * axis.from;
-        to += index % axis.size * axis.to;
-        index /= axis.size;
+    const int64_t first = index * c->places_of_piece;
+    int64_t left = at_most(c->places_of_piece, c->places - first), at[BN_MAX_AXES];
+    for (int64_t k = c->n - 1, place = first; k >= 0; k--) {
+        at[k] = place % c->axis[k].size;
+        place /= c->axis[k].size;
+        from += at[k] * c->axis[k].from;
+        to += at[k] * c->axis[k].to;
     }
-    copy_two_axes(from, to, other, last, c->to->itemsize);
+    for (;;) {
+        copy_two_axes(from, to, other, last, c->itemsize);
+        if (--left == 0)
+            return;
+        for (int k = c->n - 1;; k--) { /* there is a next place */
+            from += c->axis[k].from;
+            to += c->axis[k].to;
+            if (++at[k] < c->axis[k].size)
+                break;
+            from -= at[k] * c->axis[k].from;
+            to -= at[k] * c->axis[k].to;
+            at[k] = 0;
+        }
+    }
 }
 
 static void copy_some(void *copying_, int me) {
@@ -107,29 +128,33 @@ static void copy_some(void *copying_, int me) {
     }
 }
 
+/* The last of the axes, which it no longer is. */
+static axis_pair take_last(copying *c) {
+    return c->n > 0 ? c->axis[--c->n] : (axis_pair){1, 0, 0};
+}
+
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
                       int num_threads) {
-    const int n = order->n;
-    copying c = {
-        .from = from,
-        .to = to,
-        .order = order,
-        .other = axis_pair_of(from, to, order, n - 2),
-        .last = axis_pair_of(from, to, order, n - 1),
-    };
+    copying c = {.from = from->data, .to = to->data, .itemsize = to->itemsize, .places = 1};
+    for (int k = 0; k < order->n; k++) {
+        const int axis = order->axis[k];
+        add_axis_pair(c.axis, &c.n,
+                      (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]});
+    }
+    c.last = take_last(&c);
+    c.other = take_last(&c);
+    for (int k = 0; k < c.n; k++)
+        c.places *= c.axis[k].size;
     /* Along the other axis whole lines, which two threads would both write. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));
     c.along = ceil_div(c.last.size, c.lasts);
     c.across = ceil_div(c.other.size, c.others);
-    c.pieces = c.along * c.across;
-    int64_t elements = c.other.size * c.last.size;
-    for (int k = 0; k < n - 2; k++) {
-        c.pieces *= from->shape[order->axis[k]];
-        elements *= from->shape[order->axis[k]];
-    }
+    const int64_t of_place = c.other.size * c.last.size;
+    c.places_of_piece = c.along * c.across > 1 ? 1 : ceil_div(PIECE, of_place);
+    c.pieces = c.along * c.across * ceil_div(c.places, c.places_of_piece);
     atomic_init(&c.next, 0);
-    const int threads = bn_enter(num_threads, elements);
+    const int threads = bn_enter(num_threads, of_place * c.places);
     bn_run_team((int)at_most(threads, c.pieces), copy_some, &c);
     bn_leave(threads);
 }

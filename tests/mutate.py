@@ -934,7 +934,7 @@ MUTANTS = [
     (
         "backward.c",
         "sums[n + i] -= low != 0 ? low * sums[i] : 0;",
-        "",
+        "sums[n + i] -= 0 * low;",
         "exact sums forget the mean's low part",
     ),
     (

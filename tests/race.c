@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "axes.h"
+#include "copies.h"
 #include "count_again.h"
 #include "machine.h"
 #include "state.h"
@@ -72,6 +73,22 @@ static bn_status exact_halves(const bn_problem *p) {
     return status;
 }
 
+/* src to where channels come last. */
+static bn_status copied(const bn_problem *p) {
+    const ptrdiff_t size = sizeof(float), channels = p->channel.size,
+                    outer = p->n_outer ? p->outer->size : 1,
+                    inner = p->n_inner ? p->inner->size : 1;
+    const ptrdiff_t dims[] = {outer, channels, inner};
+    const ptrdiff_t first[] = {channels * inner * size, inner * size, size};
+    const ptrdiff_t last[] = {channels * inner * size, size, channels * size};
+    const bn_view from = {p->data[BN_SRC], size, 3, dims, first};
+    const bn_view to = {p->data[BN_DIFF_SRC], size, 3, dims, last};
+    bn_order order;
+    bn_order_of(&from, 1, &order);
+    bn_copy_elements(&from, &to, &order, p->num_threads);
+    return BN_OK;
+}
+
 /* The operands that each touches, as bits. */
 #define BIT(role)       (1u << BN_##role)
 #define BACKWARD        (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
@@ -93,6 +110,7 @@ static const struct {
     {"inference", bn_inference, FORWARD | BIT(SRC_1), .training = false},
     {"double backward", bn_double_backward, DOUBLE_BACKWARD, .training = true},
     {"double backward, frozen", bn_double_backward, DOUBLE_BACKWARD, .training = false},
+    {"copies", copied, BIT(SRC) | BIT(DIFF_SRC), .training = false},
 };
 enum { ENTRIES = sizeof entries / sizeof *entries };
 

@@ -78,7 +78,10 @@ SLACK = 100_000
 
 
 #: More than a piece, along each axis: see PIECE of copies.c.
-LONG = {"first": (150_001, 3), "last": (3, 150_001), "many": (37, 5, 61, 47), "one": (200_003, 1)}
+LONG = {
+    "first": (150_001, 3), "last": (3, 150_001), "many": (37, 5, 61, 47), "one": (200_003, 1),
+    "short": (11, 9, 7, 61, 2, 3), "several": (3, 5000, 61),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
