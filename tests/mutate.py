@@ -930,7 +930,6 @@ MUTANTS = [
         "a part's digits are not canonical",
     ),
     ("exact_walk.c", " && !(a->touched >> e->digits)", "", "flags of a part's tasks are added"),
-    ("vec.h", "(~0ull << 27)", "(~0ull << 20)", "a double's upper part has no bits to spare"),
     (
         "backward.c",
         "sums[n + i] -= low != 0 ? low * sums[i] : 0;",

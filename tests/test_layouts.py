@@ -79,8 +79,8 @@ SLACK = 100_000
 
 #: More than a piece, along each axis: see PIECE of copies.c.
 LONG = {
-    "first": (150_001, 3), "last": (3, 150_001), "many": (37, 5, 61, 47), "one": (200_003, 1),
-    "short": (11, 9, 7, 61, 2, 3), "several": (3, 5000, 61),
+    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
+    "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_copies_in_pieces(rng, data, dims):
             placed(p.diff_dst, "spread", order=order),
             placed(p.src, "spread", order=order),
         )
-        for num_threads in (1, 2, 3):
+        for num_threads in (1, 3):
             out[...] = 0
             grads = p.run(
                 bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
