@@ -21,8 +21,8 @@ typedef struct {
 /* Append an axis, or merge it into the one before if, in both, a step along that one leads just
  * behind the end of this one. */
 static void add_axis_pair(axis_pair *axes, int *n, axis_pair axis) {
-    axis_pair *before = axes + *n - 1;
-    if (*n > 0 && before->from == axis.from * axis.size && before->to == axis.to * axis.size)
+    axis_pair *before = *n > 0 ? &axes[*n - 1] : NULL;
+    if (before && before->from == axis.from * axis.size && before->to == axis.to * axis.size)
         *before = (axis_pair){before->size * axis.size, axis.from, axis.to};
     else
         axes[(*n)++] = axis;
