@@ -1139,8 +1139,8 @@ def batch_norm_training(
         values alone, and are those of any parts of the data, see `batch_norm_training_reduce`.
         src is read once more, and squares take more to sum: 3 to 6 times as long in all, 10 times
         with few elements in thousands of channels, and longer where exponents differ widely.
-        Deviations whose
-        squares overflow or vanish in float32 (float64, for float64 data) are not seen to.
+        Deviations whose squares overflow or vanish in float32 (float64, for float64 data) are not
+        seen to.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 

@@ -1,10 +1,6 @@
 /* axes.c: see axes.h. */
 #include "axes.h"
 
-#include <string.h>
-
-#include "sizes.h"
-
 /* ---- order -------------------------------------------------------------- */
 
 /* The axes that are longer than 1 and have a stride, largest |stride| first; returns how many. */

@@ -1,7 +1,6 @@
 /* copies.c: see copies.h. */
 #include "copies.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -74,8 +73,7 @@ typedef struct {
     axis_pair other, last;
     ptrdiff_t others, lasts; /* of a piece, so many along either */
     int64_t across, along;   /* pieces along either */
-    int64_t places, places_of_piece, pieces;
-    atomic_llong next;
+    int64_t places, places_of_piece;
 } copying;
 
 /* What is left of an axis in its k-th piece, to which both addresses move. */
@@ -86,7 +84,8 @@ static axis_pair piece_of(axis_pair axis, int64_t k, ptrdiff_t piece, const char
     return (axis_pair){at_most(piece, axis.size - k * piece), axis.from, axis.to};
 }
 
-static void copy_piece(const copying *c, int64_t index) {
+static void copy_piece(const void *copying_, int64_t index) {
+    const copying *c = copying_;
     const char *from = c->from;
     char *to = c->to;
     const axis_pair last = piece_of(c->last, index % c->along, c->lasts, &from, &to);
@@ -117,17 +116,6 @@ static void copy_piece(const copying *c, int64_t index) {
     }
 }
 
-static void copy_some(void *copying_, int me) {
-    copying *c = copying_;
-    (void)me;
-    for (;;) {
-        const int64_t index = atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
-        if (index >= c->pieces)
-            return;
-        copy_piece(c, index);
-    }
-}
-
 /* The last of the axes, which it no longer is. */
 static axis_pair take_last(copying *c) {
     return c->n > 0 ? c->axis[--c->n] : (axis_pair){1, 0, 0};
@@ -152,9 +140,6 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *or
     c.across = ceil_div(c.other.size, c.others);
     const int64_t of_place = c.other.size * c.last.size;
     c.places_of_piece = c.along * c.across > 1 ? 1 : ceil_div(PIECE, of_place);
-    c.pieces = c.along * c.across * ceil_div(c.places, c.places_of_piece);
-    atomic_init(&c.next, 0);
-    const int threads = bn_enter(num_threads, of_place * c.places);
-    bn_run_team((int)at_most(threads, c.pieces), copy_some, &c);
-    bn_leave(threads);
+    const int64_t pieces = c.along * c.across * ceil_div(c.places, c.places_of_piece);
+    bn_run_pieces(num_threads, of_place * c.places, pieces, copy_piece, &c);
 }

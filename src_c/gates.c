@@ -7,7 +7,6 @@
  */
 #include "gates.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,11 +88,10 @@ typedef struct {
     const char *given; /* bits; NULL: made from dst */
     char *to;
     int64_t n;
-    atomic_llong next; /* element */
 } making;
 
 /* n elements, from a block's first on; bits behind the last are zeros. */
-static void make_block(making *m, int64_t first, int64_t n) {
+static void make_block(const making *m, int64_t first, int64_t n) {
     uint64_t block[BLOCK / 64 + 1] = {0}, piece[BLOCK / 64 + 1] = {0};
     for (int64_t done = 0, here; done < n; done += here) {
         const char *at = segment_at(&m->dst, first + done, &here);
@@ -109,20 +107,14 @@ static void make_block(making *m, int64_t first, int64_t n) {
     memcpy(m->to + first / 8, block, (size_t)bn_bytes_of_bits(n));
 }
 
-static void make_some(void *making_, int me) {
-    making *m = making_;
-    (void)me;
-    for (;;) {
-        const int64_t some = BLOCKS_AT_ONCE * BLOCK;
-        const int64_t from = atomic_fetch_add_explicit(&m->next, some, memory_order_relaxed);
-        const int64_t end = at_most(from + some, m->n);
-        if (from >= m->n)
-            return;
-        if (m->given)
-            memcpy(m->to + from / 8, m->given + from / 8, (size_t)bn_bytes_of_bits(end - from));
-        for (int64_t first = from; !m->given && first < end; first += BLOCK)
-            make_block(m, first, at_most(BLOCK, end - first));
-    }
+static void make_some(const void *making_, int64_t piece) {
+    const making *m = making_;
+    const int64_t some = BLOCKS_AT_ONCE * BLOCK, from = piece * some;
+    const int64_t end = at_most(from + some, m->n);
+    if (m->given)
+        memcpy(m->to + from / 8, m->given + from / 8, (size_t)bn_bytes_of_bits(end - from));
+    for (int64_t first = from; !m->given && first < end; first += BLOCK)
+        make_block(m, first, at_most(BLOCK, end - first));
 }
 
 static int64_t size_of(const bn_problem *p) {
@@ -138,11 +130,7 @@ static void make(const bn_problem *p, const char *given, char *to) {
         .n = size_of(p),
     };
     add_axes(&m.dst, p);
-    atomic_init(&m.next, 0);
-    const int threads = bn_enter(p->num_threads, m.n);
-    const int64_t most = ceil_div(m.n, BLOCKS_AT_ONCE * BLOCK);
-    bn_run_team((int)at_least(at_most(threads, most), 1), make_some, &m);
-    bn_leave(threads);
+    bn_run_pieces(p->num_threads, m.n, ceil_div(m.n, BLOCKS_AT_ONCE * BLOCK), make_some, &m);
 }
 
 void bn_write_bits(const bn_problem *p, char *bits) {

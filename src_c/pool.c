@@ -77,6 +77,35 @@ void bn_forget_calls(void) {
 }
 #endif
 
+/* ---- pieces ----------------------------------------------------------------- */
+
+typedef struct {
+    bn_piece_work *work;
+    const void *argument;
+    int64_t pieces;
+    atomic_llong next;
+} sharing;
+
+static void take_pieces(void *sharing_, int me) {
+    sharing *s = sharing_;
+    (void)me;
+    for (;;) {
+        const int64_t piece = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+        if (piece >= s->pieces)
+            return;
+        s->work(s->argument, piece);
+    }
+}
+
+void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_work *work,
+                   const void *argument) {
+    sharing s = {.work = work, .argument = argument, .pieces = pieces};
+    atomic_init(&s.next, 0);
+    const int threads = bn_enter(num_threads, elements);
+    bn_run_team((int)at_least(at_most(threads, pieces), 1), take_pieces, &s);
+    bn_leave(threads);
+}
+
 /* ---- threads that can be started ------------------------------------------ */
 
 #if defined(_OPENMP) && !defined(_WIN32)

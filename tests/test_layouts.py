@@ -77,35 +77,6 @@ BIG = (40, 30, 8, 64)  # 2.4 MB of float32
 SLACK = 100_000
 
 
-#: More than a piece, along each axis: see PIECE of copies.c.
-LONG = {
-    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
-    "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
-@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
-def test_copies_in_pieces(rng, data, dims):
-    """Over threads, of every operand that has one: all elements are there, and no others."""
-    p = Problem(rng, dims, "NXC", data)
-    dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
-    for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):
-        diff_dst, out = (
-            placed(p.diff_dst, "spread", order=order),
-            placed(p.src, "spread", order=order),
-        )
-        for num_threads in (1, 3):
-            out[...] = 0
-            grads = p.run(
-                bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
-                num_threads=num_threads,
-            )  # fmt: skip
-            assert all_bits(grads) == all_bits(dense)
-            own = np.frombuffer(out.tobytes(), np.uint8)
-            assert np.count_nonzero(out.base) == np.count_nonzero(own)  # none between them
-
-
 def peak(call):
     """Most memory that NumPy had allocated at a time, beyond what there was."""
     call()
@@ -173,3 +144,32 @@ def test_in_place_over_views(rng):
                 )
                 assert grads.diff_src is target
                 assert all_bits(grads) == all_bits(want)
+
+
+#: More than a piece, along each axis: see PIECE of copies.c.
+LONG = {
+    "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
+    "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
+def test_copies_in_pieces(rng, data, dims):
+    """Over threads, of every operand that has one: all elements are there, and no others."""
+    p = Problem(rng, dims, "NXC", data)
+    dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
+    for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):
+        diff_dst, out = (
+            placed(p.diff_dst, "spread", order=order),
+            placed(p.src, "spread", order=order),
+        )
+        for num_threads in (1, 3):
+            out[...] = 0
+            grads = p.run(
+                bn_ext.batch_norm_backward, diff_dst=diff_dst, out=(out, None, None),
+                num_threads=num_threads,
+            )  # fmt: skip
+            assert all_bits(grads) == all_bits(dense)
+            own = np.frombuffer(out.tobytes(), np.uint8)
+            assert np.count_nonzero(out.base) == np.count_nonzero(own)  # none between them
