@@ -36,7 +36,8 @@ class Ended:
     """A program that has run: its exit status, what it printed, what each rank returned."""
 
     def __init__(self, status, printed, folder, ranks):
-        self.status, self.printed = status, printed
+        errors = [file.read_text() for file in sorted(folder.glob("*.err"))]
+        self.status, self.printed = status, "".join([printed, *errors])
         files = [folder / f"{rank}.json" for rank in range(ranks)]
         self.returned = [json.loads(f.read_text()) if f.exists() else None for f in files]
 

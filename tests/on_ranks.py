@@ -6,6 +6,7 @@ What a function returns is written to FOLDER/RANK.json.
 import doctest
 import itertools
 import json
+import os
 import re
 import sys
 import time
@@ -374,8 +375,14 @@ def page(comm):
 
 def main(function, folder, *arguments):
     rank = MPI.COMM_WORLD.rank
+    # mpiexec may drop what comes just before an abort, a file has it.
+    errors = os.open(Path(folder) / f"{rank}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(errors, sys.stderr.fileno())
     found = globals()[function](MPI.COMM_WORLD, *arguments)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+    whole = Path(folder) / f"{rank}.json"
+    part = whole.with_suffix(".part")  # another rank's abort may end this one while it writes
+    part.write_text(json.dumps(found))
+    part.replace(whole)
 
 
 if __name__ == "__main__":
