@@ -90,13 +90,29 @@ def cases_asked_for(options):
     return cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
 
 
+def earlier_rows(options, facts):
+    """Those of NAME.json, which must be of here and today: rows of two machines make no table."""
+    path = options.write / f"{options.name}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    found = kept.pop("rows")
+    if kept != json.loads(json.dumps(facts)):
+        raise SystemExit(f"{path}: of another machine, day or version; measure all of it")
+    return found
+
+
 def report_rows(options, console, library):
     facts, title = machine()
+    names, found = list(options.peers), []
+    how = names, library, options.seconds, console.print
     cases = cases_asked_for(options)
-    found, names = [], list(options.peers)
-    with counted(console, "rows", len(cases)) as advance:
-        for case in cases:
-            found.append(rows.measure(case, names, library, options.seconds, console.print))
+    if options.again:
+        earlier = earlier_rows(options, facts)
+        measured, total = rows.measured_again(earlier, cases, *how), len(earlier)
+    else:
+        measured, total = (rows.measure(case, *how) for case in cases), len(cases)
+    with counted(console, "rows", total) as advance:
+        for r in measured:
+            found.append(r)
             advance()
     text = rows.sections(found)
     console.print(f"{title}\n\n{text}\n", markup=False, soft_wrap=True)
@@ -106,9 +122,9 @@ def report_rows(options, console, library):
         whole = f"{rows.HEADING}{title}\n\n{picture}{text}\n"
         (options.write / f"{options.name}.md").write_text(whole)
         if library:
-            most = max(options.threads)
-            shown = [r for r in found if r["set"] == options.sets[0] and r["threads"] == most]
-            shown = [r for r in shown if r["op"] == options.op[0]]
+            most, first = max(r["threads"] for r in found), found[0]
+            shown = [r for r in found if r["set"] == first["set"] and r["threads"] == most]
+            shown = [r for r in shown if r["op"] == first["op"]]
             rows.plot(shown, title, options.write / f"{options.name}.png")
 
 
@@ -235,7 +251,13 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")
     parser.add_argument("--name", default="benchmarks", help="of the files of report rows")
+    parser.add_argument(
+        "--again", action="store_true",
+        help="report rows: those asked for that are in NAME.json and seem disturbed, once more",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.again and not options.write:
+        parser.error("--again: needs --write, the folder of NAME.json")
 
     console = Console()
     library = bare_loops.load()

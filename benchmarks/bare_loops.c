@@ -81,18 +81,26 @@ static inline __attribute__((always_inline)) void move(const v_any **from, int r
     }
 }
 
-/* What is written is whole cache lines of the first result; bytes before and behind them are left
- * alone. Results lie alike in their lines. */
+static int64_t to_next_line(const void *p) {
+    return (int64_t)(-(uintptr_t)p & 63);
+}
+
+/* What is written is whole cache lines, from the first of each result on; bytes before and behind
+ * them are left alone. */
 void loop(const char **read, int reads, char **written, int writes, int64_t bytes, int passes,
           int threads, int nontemporal) {
-    const int64_t head = (int64_t)(-(uintptr_t)written[0] & 63);
-    const int64_t n = bytes > head ? (bytes - head) / 64 : 0;
+    const int64_t head = to_next_line(written[0]);
+    int64_t most = head;
     const v_any *from[MOST_READ];
     v *to[MOST_WRITTEN];
     for (int r = 0; r < reads; r++)
         from[r] = (const v_any *)(read[r] + head);
-    for (int w = 0; w < writes; w++)
-        to[w] = (v *)(written[w] + head);
+    for (int w = 0; w < writes; w++) {
+        const int64_t own = to_next_line(written[w]);
+        to[w] = (v *)(written[w] + own);
+        most = own > most ? own : most;
+    }
+    const int64_t n = bytes > most ? (bytes - most) / 64 : 0;
     if (reads == 1)
         move(from, 1, to, 1, n, passes, threads, nontemporal);
     else if (reads == 2)

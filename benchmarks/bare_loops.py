@@ -3,6 +3,8 @@
 import ctypes
 from pathlib import Path
 
+import numpy as np
+
 from bn_ext import _core
 from bn_ext._bench.problems import OPS
 
@@ -27,12 +29,24 @@ def load():
     return library
 
 
-def loop(library, problem, threads, passes=1):
-    """A call that moves what the problem's operation must, in so many passes over what it reads."""
+def loop(library, problem, threads, passes=1, fresh=False):
+    """A call that moves what the problem's operation must, in so many passes over what it reads.
+
+    With `fresh`, to arrays that are allocated at every call.
+    """
     streams = OPS[problem.op]
-    moved = [[problem.tensors[n] for n in names] for names in (streams.reads, streams.writes)]
-    given = [part for arrays in moved for part in (pointers(arrays), len(arrays))]
+    reads = [problem.tensors[name] for name in streams.reads]
+    writes = [problem.tensors[name] for name in streams.writes]
     nbytes = problem.src.nbytes
     _, last_level = _core._cache_sizes()
     nontemporal = int(len(problem.tensors) * nbytes > NONTEMPORAL_SHARE * last_level)
-    return lambda: library.loop(*given, nbytes, passes, threads, nontemporal)
+    given, options = (pointers(reads), len(reads)), (nbytes, passes, threads, nontemporal)
+    if fresh:
+
+        def call():
+            to = [np.empty_like(a) for a in writes]
+            library.loop(*given, pointers(to), len(to), *options)
+
+        return call
+    given += pointers(writes), len(writes)
+    return lambda: library.loop(*given, *options)

@@ -118,7 +118,7 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 @pytest.mark.quick
 @pytest.mark.parametrize("caches", SERVERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("threads", "bound"), [(16, 0.9), (64, 0.8)])
+@pytest.mark.parametrize(("threads", "bound"), [(16, 0.9), (32, 0.85), (64, 0.8), (128, 0.49)])
 def test_many_threads_are_at_work(threads, bound, dtype, caches):
     """Of tensors that are worth so many, by a model of threads that carry out the C's plan."""
     _core._set_cache_sizes(*caches)
@@ -128,5 +128,5 @@ def test_many_threads_are_at_work(threads, bound, dtype, caches):
         for layout in LAYOUTS
         if dims(shape, layout) and math.prod(shape) >= threads * 65536
     }
-    assert len(found) >= 14
+    assert len(found) >= 12
     assert {problem: share for problem, share in found.items() if share < bound} == {}
