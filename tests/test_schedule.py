@@ -118,8 +118,11 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 @pytest.mark.quick
 @pytest.mark.parametrize("caches", SERVERS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("threads", "bound"), [(16, 0.9), (32, 0.85), (64, 0.8), (128, 0.49)])
-def test_many_threads_are_at_work(threads, bound, dtype, caches):
+@pytest.mark.parametrize(
+    ("threads", "bound", "least"),
+    [(16, 0.9, 14), (32, 0.85, 14), (64, 0.8, 14), (128, 0.49, 12)],
+)
+def test_many_threads_are_at_work(threads, bound, least, dtype, caches):
     """Of tensors that are worth so many, by a model of threads that carry out the C's plan."""
     _core._set_cache_sizes(*caches)
     found = {
@@ -128,5 +131,5 @@ def test_many_threads_are_at_work(threads, bound, dtype, caches):
         for layout in LAYOUTS
         if dims(shape, layout) and math.prod(shape) >= threads * 65536
     }
-    assert len(found) >= 12
+    assert len(found) >= least
     assert {problem: share for problem, share in found.items() if share < bound} == {}
