@@ -28,8 +28,9 @@ from pathlib import Path
 
 ENVIRONMENT = ("BN_EXT_BUILD_ISAS", "BN_EXT_OPENMP", "BN_EXT_WERROR")
 SOURCE = Path(__file__).resolve().parent / "src_c"
-#: The one file that is compiled once per level.
+#: The one file of kernels, and the folder of operations: compiled once per level.
 KERNELS = "kernels.c"
+OPERATIONS = "operations"
 
 # Levels by machine, lowest first: name -> compiler flags.
 X86_LEVELS = {
@@ -46,8 +47,8 @@ FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # The C around the kernels fills small structures field by field and reads them back;
 # vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce). What it
-# does once per channel is full of selects, which gcc vectorises only if exceptions do not matter:
-# a call puts their flags back.
+# does once per channel (operations) is full of selects, which gcc vectorises only if exceptions do
+# not matter: a call puts their flags back.
 SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 
 # A stack protector costs apply at v4 a sixth. A kernel's buffers on the stack are of a
@@ -126,17 +127,18 @@ def sources(source=SOURCE):
 
 
 def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
-    """All objects of the C part: kernels.c once per level, the others once."""
+    """All objects of the C part: kernels.c and operations once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *warnings(), f"-I{source}"]
     # What is hardened goes into wheels, which load with older C libraries as well.
     common += [*hardening(machine, system)[0], "-DBN_OLD_SYMBOLS"] if hardened else []
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sources(source):
-        if path.name == KERNELS:
+        if path.name == KERNELS or path.parent.name == OPERATIONS:
+            own = KERNEL if path.name == KERNELS else SERIAL
             for level, flags in built.items():
                 name = f"{path.stem}-{level}"
-                yield Unit(name, path, [*common, *KERNEL, *flags, f"-DBN_LEVEL={level}"])
+                yield Unit(name, path, [*common, *own, *flags, f"-DBN_LEVEL={level}"])
         else:
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 

@@ -243,6 +243,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t apart[BN_OPERANDS]
         int64_t channels
         int parts
+        c_bool folded
 
     ctypedef struct bn_span:
         char *data[BN_OPERANDS]
@@ -276,7 +277,7 @@ cdef extern from "kernels/kernels.h" nogil:
         int count
 
     ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
-    ctypedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs,
+    ctypedef void bn_sum_runs_kernel(const bn_runs *runs, const bn_coefs *coefs,
                                      const bn_sums *sums)
     ctypedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs)
 

@@ -983,6 +983,7 @@ def _run_runs_kernel(
     isa: str,
     dtype: str,
     formula: str,
+    folded: bool,
     parts: Sequence[tuple[Sequence[int], Sequence[int], Sequence[int], int, int, int]],
     apart: Sequence[int],
     coefs: NDArray[np.uint8],

@@ -99,9 +99,9 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
         fp_mode_leave(mode)
 
 
-def _run_runs_kernel(isa, dtype, formula, parts, apart, const unsigned char[:, ::1] coefs,
-                     double[:, ::1] planes):
-    """Run a formula's kernel for the long runs of as many channels as planes has columns.
+def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
+                     const unsigned char[:, ::1] coefs, double[:, ::1] planes):
+    """Run a formula's kernel for the runs of as many channels as planes has columns.
 
     parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
     operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
@@ -117,6 +117,7 @@ def _run_runs_kernel(isa, dtype, formula, parts, apart, const unsigned char[:, :
     c.layout = ONE_FOR_ALL
     runs.channels = planes.shape[1]
     runs.parts = len(parts)
+    runs.folded = folded
     for i in range(runs.parts):
         runs.part[i] = block_of(parts[i])
     for i in range(BN_OPERANDS):

@@ -1,13 +1,17 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
- * build_c.py has the levels, compiles kernels.c once for each, and defines BN_LEVELS(X) as a
- * list of X(name), lowest level first. Here stands what each one needs of a CPU.
+ * build_c.py has the levels, compiles kernels.c and operations/ once for each, and defines
+ * BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each one needs of a CPU.
  */
 #include "kernels/kernels.h"
 
 #include <stddef.h>
 
-#define DECLARE(level) extern const bn_kernels bn_kernels_##level;
+#include "operations/operation.h"
+
+#define DECLARE(level)                                                                             \
+    extern const bn_kernels bn_kernels_##level;                                                    \
+    BN_OPERATIONS_OF(level);
 BN_LEVELS(DECLARE)
 
 /* The x86-64 psABI's microarchitecture levels; other machines have the baseline alone. */
@@ -17,9 +21,14 @@ enum {
     NEEDS_v4 = 4,
 };
 
-#define ENTRY(level) {&bn_kernels_##level, NEEDS_##level},
+#define ENTRY(level)                                                                               \
+    {&bn_kernels_##level,                                                                          \
+     {bn_backward_##level, bn_double_backward_##level, bn_training_##level, bn_inference_##level,  \
+      &bn_moments_##level},                                                                        \
+     NEEDS_##level},
 static const struct {
     const bn_kernels *kernels;
+    bn_operations operations;
     int needs;
 } levels[] = {BN_LEVELS(ENTRY)};
 
@@ -111,4 +120,8 @@ const bn_kernels *bn_kernels_of(int level) {
 
 const bn_kernels *bn_kernels_current(void) {
     return levels[bn_isa_current()].kernels;
+}
+
+const bn_operations *bn_operations_current(void) {
+    return &levels[bn_isa_current()].operations;
 }

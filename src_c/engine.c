@@ -28,7 +28,7 @@ typedef struct {
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
-    double *partial; /* (chunks, planes, channels) */
+    double *partial; /* (chunks, planes, channels), if there are several; one has the sums' place */
     int threads;
 } engine;
 
@@ -45,8 +45,10 @@ static size_t lay_out_channels(engine *e, char *memory) {
     double *values = lay_out(memory, &used, e->operation->values * row, sizeof(double));
     for (int i = 0; i < e->operation->values; i++)
         c->value[i] = values ? values + i * row : NULL;
-    e->partial = lay_out(memory, &used, e->plan.sums ? e->plan.chunks * e->plan.planes * n : 0,
-                         sizeof(double));
+    const bool several = e->plan.sums && e->plan.chunks > 1;
+    e->partial = several
+                     ? lay_out(memory, &used, e->plan.chunks * e->plan.planes * n, sizeof(double))
+                     : c->sums.plane;
     return used;
 }
 
@@ -109,9 +111,9 @@ static channel_range tile_of(const bn_plan *plan, int64_t tile) {
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     const bn_sums sums = sums_from(&e->channels.sums, from);
-    for (int plane = 0; plane < plan->planes; plane++)
+    for (int plane = 0; plan->chunks > 1 && plane < plan->planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
-    for (int64_t chunk = 0; chunk < plan->chunks; chunk++) {
+    for (int64_t chunk = 0; plan->chunks > 1 && chunk < plan->chunks; chunk++) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
@@ -164,7 +166,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
-    if (plan->form == LONG_RUNS || (pass == WRITE && plan->writes_by_runs))
+    if (pass == WRITE ? plan->writes_by_runs : plan->sums_by_runs)
         return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
                           ONE_FOR_ALL};
     if (s->from[pass] != from)
@@ -378,6 +380,13 @@ static bn_status execute_on(engine *e, const bn_call *call, int threads) {
     return BN_OK;
 }
 
+/* In elements. A channel that has runs of its own takes as long as so many more (measured). */
+static int64_t worth_of(const bn_plan *plan, int64_t elements) {
+    enum { OF_CHANNEL = 150 };
+    const int64_t most = (int64_t)1 << 40; /* times that, and elements, fits */
+    return elements + (plan->run_length > 1 ? OF_CHANNEL * at_most(plan->channels, most) : 0);
+}
+
 bn_status bn_execute(const bn_call *call) {
     const uint64_t mode = fp_mode_enter();
     engine e = engine_of(call);
@@ -388,7 +397,7 @@ bn_status bn_execute(const bn_call *call) {
         e.plan.sums = false;
         status = execute_empty(&e, call);
     } else {
-        const int threads = bn_enter(call->problem->num_threads, elements);
+        const int threads = bn_enter(call->problem->num_threads, worth_of(plan, elements));
         status = execute_on(&e, call, threads);
         bn_leave(threads);
     }

@@ -278,12 +278,24 @@ static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* A channel's coefficients, in registers, spare reading as many for each element; but each run has
- * two ends. Where they are stored past the cache, ends are dear. */
+/* A channel's coefficients, in registers, spare reading as many for each element, and where few
+ * positions share them laying them out; but each run has two ends. Where they are stored past the
+ * cache, ends are dear. */
 static bool by_runs_is_faster(const bn_plan *plan) {
-    enum { WORTH_ENDS = 384, OF_F16 = 480 }; /* bytes of a run (measured) */
+    enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
+    enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
     const int64_t worth = plan->problem->dtype == BN_F16 ? OF_F16 : WORTH_ENDS;
-    return plan->run_length * plan->element_bytes >= worth;
+    return plan->run_length * plan->element_bytes >= worth ||
+           (plan->run_length > 1 && plan->evenly &&
+            plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
+}
+
+/* Likewise sums that stay in registers spare those by columns, in memory; but each unit of columns
+ * of a run is read by itself, at all positions. */
+static bool sums_by_runs_are_faster(const bn_plan *plan) {
+    enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run (measured) */
+    return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
+           plan->evenly && plan->run_is_segment && !plan->fused;
 }
 
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
@@ -311,6 +323,8 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
+    plan->sums_by_runs =
+        plan->form == LONG_RUNS || (plan->form == SHORT_RUNS && sums_by_runs_are_faster(plan));
     plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
     if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
         plan->ring =

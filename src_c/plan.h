@@ -47,10 +47,11 @@ typedef struct {
 
     /* CHANNELS_LAST, SHORT_RUNS */
     bool row_is_segment;
-    bool dense;          /* is all of the tensor one segment, row by row? */
-    int64_t ring;        /* numbers in a plane of the ring that writes take; 0: they take columns */
-    bool writes_by_runs; /* each channel's with its own coefficients, ONE_FOR_ALL */
-    int64_t rows;        /* of which the last may have fewer positions */
+    bool dense;   /* is all of the tensor one segment, row by row? */
+    int64_t ring; /* numbers in a plane of the ring that writes take; 0: they take columns */
+    /* Each channel's with its own coefficients, ONE_FOR_ALL? */
+    bool writes_by_runs, sums_by_runs;
+    int64_t rows; /* of which the last may have fewer positions */
     int64_t rows_per_chunk;
     int64_t rows_per_write; /* of a task that writes, where it is joint */
 

@@ -118,9 +118,8 @@ static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, in
 }
 
 /* The same of rows a fixed distance apart. */
-static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int64_t first, int rows,
-                     int64_t blocks) {
-    const bn_plan *plan = walk->plan;
+static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand, int64_t first,
+                           int rows, int64_t blocks) {
     int64_t offset[BN_OPERANDS];
     position_offset(plan, position_of(plan, s, first), offset);
     bn_block b = {.rows = rows, .cols = s->cols, .repeats = blocks};
@@ -130,6 +129,12 @@ static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int6
             b.step[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
         b.pitch[o] = strand * b.step[o];
     }
+    return b;
+}
+
+static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int64_t first, int rows,
+                     int64_t blocks) {
+    const bn_block b = even_block(walk->plan, s, strand, first, rows, blocks);
     sum_block(walk, s, &b);
 }
 
@@ -222,11 +227,32 @@ void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t
         keep_positions(walk, n);
 }
 
+/* Channel by channel, each with its own coefficients. */
+static void sum_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t row,
+                           int64_t rows) {
+    const bn_plan *plan = walk->plan;
+    segment s = {.from = from, .cols = plan->run_length};
+    add_offset(&plan->problem->channel, 1, from, s.offset);
+    const bn_strands strands = cut_strands(rows, ceil_div(rows, BN_ROWS));
+    const int64_t length = strands.length, last = strands.last;
+    bn_runs runs = {.channels = n, .parts = last < length ? 2 : 1};
+    runs.part[0] = even_block(plan, &s, length, row, (int)strands.n, last);
+    if (last < length)
+        runs.part[1] = even_block(plan, &s, length, row + last, (int)strands.n - 1, length - last);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        runs.apart[o] = plan->problem->channel.stride[o];
+    walk->kernels->sum_runs[walk->formulas[SUM]](&runs, &walk->coefs[SUM], &walk->kept);
+}
+
 void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
     const int64_t row = chunk * plan->rows_per_chunk,
                   rows = rows_end(plan, row, plan->rows_per_chunk) - row;
+    if (walk->sums && plan->sums_by_runs) {
+        sum_short_runs(walk, from, n, row, rows);
+        return;
+    }
     const int64_t length =
         plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
     const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;

@@ -94,7 +94,7 @@ static void sum_all(const bn_walk *walk, int64_t from, int64_t own, int64_t n,
                     const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     part parts[BN_PARTS];
-    bn_runs runs = {.channels = n, .parts = parts_of(plan, chunk, parts)};
+    bn_runs runs = {.channels = n, .parts = parts_of(plan, chunk, parts), .folded = true};
     for (int i = 0; i < runs.parts; i++)
         runs.part[i] = block_of(plan, from + own, &parts[i], 0, parts[i].repeats, 0, parts[i].cols);
     for (int o = 0; o < BN_OPERANDS; o++)

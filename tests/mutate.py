@@ -75,7 +75,7 @@ MUTANTS = [
         "0, low[i]);\n        const double g_xc",
         "the mean's low part not in a sum",
     ),
-    ("sums.inc", "for (; s < sums->count; s++)", "for (; s < 0; s++)", "an odd sum left out"),
+    ("sums.inc", "for (; s < count; s++)", "for (; s < 0; s++)", "an odd sum left out"),
     (
         "spans.inc",
         "strand.data[o] += strand.pitch[o];",
@@ -108,7 +108,7 @@ MUTANTS = [
         "a gate is not gathered with what it is the gate of",
     ),
     (
-        "backward.c",
+        "entries.c",
         "return FROM_SRC;",
         "return NO_GATE;",
         "a gate that would have to be computed again is left open",
@@ -289,7 +289,7 @@ MUTANTS = [
     ),
     (
         "runs.inc",
-        "                edge(j, repeat, at, rest, &group[0]);",
+        "                NAMED(add_packs)(f, &group[0], &trees);",
         "                ;",
         "tail of a run not summed",
     ),
@@ -570,14 +570,14 @@ MUTANTS = [
     ),
     (
         "runs.inc",
-        "c.first = NAMED(unit_coefs)(f, &edge);",
-        "c.first = c.all;",
+        "(VEC)((u32v)c.of[h].of[i] & (u32v)lanes->of[h]);",
+        "c.of[h].of[i];",
         "columns past a run's end add 0 * (0 - mean)",
     ),
     (
         "runs.inc",
-        "runs->part[i].data[o] += runs->apart[o];",
-        "runs->part[i].data[o] += runs->apart[BN_SRC];",
+        "part[i].block.data[o] += runs->apart[o];",
+        "part[i].block.data[o] += runs->apart[BN_SRC];",
         "channels of diff_dst as far apart as those of src",
     ),
     (
@@ -931,7 +931,7 @@ MUTANTS = [
     ),
     ("exact_walk.c", " && !(a->touched >> e->digits)", "", "flags of a part's tasks are added"),
     (
-        "backward.c",
+        "entries.c",
         "sums[n + i] -= low != 0 ? low * sums[i] : 0;",
         "sums[n + i] -= 0 * low;",
         "exact sums forget the mean's low part",
@@ -947,6 +947,74 @@ MUTANTS = [
         "index /= c->across;",
         "index /= c->along;",
         "pieces of a copy are of other places",
+    ),
+    (
+        "runs.inc",
+        "part[i].data[o] += runs->apart[o];",
+        "part[i].data[o] += runs->apart[BN_SRC];",
+        "the same of short runs",
+    ),
+    (
+        "runs.inc",
+        "fresh = j->fresh && x < STRETCH && repeat == 0;",
+        "fresh = j->fresh && x == 0 && repeat == 0;",
+        "a strip's sums begin with what the channel before left",
+    ),
+    (
+        "runs.inc",
+        "        fresh = false;\n",
+        "",
+        "of a run's groups only the last is kept",
+    ),
+    (
+        "runs.inc",
+        "runs->part[0].cols >= STRETCH;",
+        "runs->part[0].cols > 0;",
+        "columns that a run does not reach keep what the channel before left",
+    ),
+    (
+        "runs.inc",
+        "done += BN_GROUP) {",
+        "done += b->repeats) {",
+        "short runs' positions behind the first group are left out",
+    ),
+    (
+        "runs.inc",
+        "to->sum[(r + 1) % NAMED(REGISTERS)] += w->v[1];",
+        "to->sum[r] += w->v[1];",
+        "the upper half of a register's columns joins the subsums of the lower",
+    ),
+    ("runs.inc", "x + i * NAMED(LANES), &w[s][i]", "x, &w[s][i]", "likewise of a pack"),
+    (
+        "vec_avx512.h",
+        "const __m128d sum = _mm256_castpd256_pd128(half) + _mm256_extractf128_pd(half, 1);",
+        "const __m128d sum = _mm_hadd_pd(_mm256_castpd256_pd128(half), "
+        "_mm256_extractf128_pd(half, 1));",
+        "subsums are added as neighbours",
+    ),
+    (
+        "walk_rows.c",
+        "row + last, (int)strands.n - 1, length - last);\n    for",
+        "row + last, (int)strands.n, length - last);\n    for",
+        "one row too many where the last strand of short runs is shorter",
+    ),
+    (
+        "engine.c",
+        "pass == WRITE ? plan->writes_by_runs : plan->sums_by_runs",
+        "plan->writes_by_runs",
+        "sums by columns get coefficients by channel",
+    ),
+    (
+        "engine.c",
+        "OF_CHANNEL * at_most(plan->channels, most) : 0",
+        "0 : 0",
+        "threads are counted by elements alone",
+    ),
+    (
+        "dispatch.c",
+        "bn_training_##level, bn_inference_##level,",
+        "bn_training_##level, bn_training_##level,",
+        "inference sums and normalizes by the batch",
     ),
 ]
 

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "test_dtypes.py": ["src_c/channel.h"],
     "test_calls.py": [
         "src_c/bn.h",
+        "src_c/entries.c",
         "bn_ext/_call.pxi",
         "bn_ext/_core.pxd",
         "bn_ext/_core.pyx",

@@ -124,6 +124,21 @@ def test_many_callers_share_the_processors(rng):
     assert _core._last_call()[0] == min(_core._default_threads(), p.src.size >> 16)
 
 
+@pytest.mark.parametrize(
+    ("shape", "data_format", "worth"),
+    [
+        ((2048, 49), "NXC", 1),
+        ((1, 2048, 7, 7), "NCX", 2),  # as many elements, and channels that have runs of their own
+        ((1, 300, 14, 14), "NCX", 1),
+        ((2048, 64), "NXC", 2),
+    ],
+)
+def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
+    p = Problem(rng, shape, data_format)
+    p.run(bn_ext.batch_norm_backward, data_format=data_format)
+    assert _core._last_call()[0] == min(_core._default_threads(), worth)
+
+
 def test_two_callers_have_all_the_processors(rng):
     """Each: a team that shrinks whenever another call comes along starts threads anew."""
     most = _core._default_threads()

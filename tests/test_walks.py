@@ -157,6 +157,9 @@ SHAPES = {
         *((n, 60, 46) for n in (2, 12, 40)),
         *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
         (6, 1000, 9),
+        # Few positions: on both sides of where each channel's sums, and results, are its own.
+        *((n, 3, x) for n in range(1, 4) for x in around(4 * n, 24 + 8 * n, 36) if 1 < x < 48),
+        *((n, 3, x) for n in range(4, 10) for x in around(4 * n, 24 + 8 * n)),
         *((n, 1, x) for n, x in ((4, 5), (6, 7))),  # one channel: all axes are inner
     ],
     "long_runs": [

@@ -132,11 +132,16 @@ def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
         return {"sums": planes}
 
 
-def sums_of_runs(formula: str, parts: list[tuple[Case, int]]) -> Array:
+def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Array:
     """Sums of a channel, and what each lost, given each part of it and its rows."""
-    planes = np.zeros((2 * SUMS[formula], stretch_of(parts[0][0].dtype)))
+    case = parts[0][0]
+    columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
+    planes = np.zeros((2 * SUMS[formula], columns))
     for case, rows in parts:
-        planes = folded(formula, replace(case, planes=planes), rows)["sums"]
+        here = replace(case, planes=planes)
+        planes = (folded(formula, here, rows) if folds else expected(("sum", formula), here, rows))[
+            "sums"
+        ]
     found: Array = sums_expected("sum_columns", replace(case, planes=planes), planes)["sums"][:, 0]
     return found
 

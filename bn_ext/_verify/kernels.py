@@ -130,16 +130,17 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check channels of one part and of two; return the number of runs."""
     lengths = list(_lengths(dtype, 4))[::5]
+    cases = [(*at, folded) for at in lengths for folded in (True, False) if at[0] or folded]
     most, channels = max(columns for columns, _ in lengths), 3
-    shapes: list[running.Parts] = [((ROWS, 2),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
+    shapes: list[running.Parts] = [((ROWS, 9),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
     for parts in shapes:
         each = sum(rows * repeats for rows, repeats in parts)
         case = case_of(dtype, channels * each, most, rng, SUMS[formula])
         memory = Memory(dtype, channels * each, most, ("sum", formula))
-        for columns, offset in lengths:
+        for columns, offset, folded in cases:
             operands = memory.views(case, columns, offset, channels * each)
             found = np.full((len(case.planes), channels), np.nan)
-            running.run_runs(isa, formula, case, operands, parts, found)
+            running.run_runs(isa, formula, case, operands, parts, found, folded)
             kept = len(found) if dtype.loses else len(found) // 2
             for c in range(channels):
                 row, given = c * each, []
@@ -148,10 +149,10 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
                     cut = {name: a[row:end, :columns] for name, a in case.operands.items()}
                     given.append((replace(case, operands=cut, coefs=case.coefs[:, c, None]), rows))
                     row = end
-                wanted = arithmetic.sums_of_runs(formula, given)
+                wanted = arithmetic.sums_of_runs(formula, given, folded)
                 what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
-                demand(found[:kept, c], wanted[:kept], f"{what}, channel {c}")
-    return len(shapes) * len(lengths)
+                demand(found[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
+    return len(shapes) * len(cases)
 
 
 def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:

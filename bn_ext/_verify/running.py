@@ -150,15 +150,21 @@ def run_sum(
 
 
 def run_runs(
-    isa: str, formula: str, case: Case, operands: Mapping[str, Any], parts: Parts, planes: Array
+    isa: str,
+    formula: str,
+    case: Case,
+    operands: Mapping[str, Any],
+    parts: Parts,
+    planes: Array,
+    folded: bool,
 ) -> None:
-    """Sum long runs of (channels x rows, columns) views; parts: rows and repeats of each."""
+    """Sum runs of (channels x rows, columns) views; parts: rows and repeats of each."""
     channels = planes.shape[1]
     views = [operands[name] for name in OPERANDS]
     each = sum(rows * repeats for rows, repeats in parts)
     firsts = [sum(rows * repeats for rows, repeats in parts[:k]) for k in range(len(parts))]
     _core._run_runs_kernel(
-        isa, case.dtype.name, formula,
+        isa, case.dtype.name, formula, folded,
         [_block(operands, *part) for part in
          ((rows, first, repeats) for (rows, repeats), first in zip(parts, firsts, strict=True))],
         [each * a.strides[0] for a in views],

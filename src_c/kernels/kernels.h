@@ -24,9 +24,9 @@ typedef struct {
     int rows;
 } bn_block;
 
-/* What is summed of long runs: each of so many channels, `apart` bytes from one to the next, has
- * these blocks, whose rows are parts of its runs: of any number of columns, which are folded to
- * those of a stretch. */
+/* What is summed of runs: each of so many channels, `apart` bytes from one to the next, has these
+ * blocks, whose rows are parts of its runs, of any number of columns: these are `folded` to those
+ * of a stretch, or, of short runs, kept apart to the end. */
 enum { BN_PARTS = 2 };
 
 typedef struct {
@@ -34,6 +34,7 @@ typedef struct {
     int64_t apart[BN_OPERANDS];
     int64_t channels;
     int parts;
+    bool folded;
 } bn_runs;
 
 /* What is written: so many contiguous elements, `repeats` times in all, each `step` bytes behind
@@ -142,15 +143,14 @@ typedef bool bn_quiet_kernel(bn_account *a, int64_t column, const bn_block *bloc
                              const bn_coefs *coefs);
 typedef void bn_terms_kernel(const bn_block *block, const bn_coefs *coefs, const bn_terms *to);
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
-typedef void bn_sum_runs_kernel(bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
+typedef void bn_sum_runs_kernel(const bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
 
     /* Long runs, with coefficients ONE_FOR_ALL: add a block of one channel to a stretch's sums. Or
-     * sum all of several channels: theirs are the columns of `sums`, which are set; the blocks end
-     * up behind the last. */
+     * sum all of several channels: theirs are the columns of `sums`, which are set. */
     bn_sum_kernel *fold[FORMULAS];
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 

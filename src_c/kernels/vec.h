@@ -19,6 +19,7 @@
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
  *     keep_even_f32                the same of bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
+ *     sum_of_lanes                 lane i and the one half a register behind, until one is left
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     join_halves                  two halves to a register of f16
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16

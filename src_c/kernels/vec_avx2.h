@@ -53,6 +53,12 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
 }
 
+INLINE double sum_of_lanes(f64v v) {
+    const __m128d low = _mm256_castpd256_pd128((__m256d)v);
+    const __m128d sum = low + _mm256_extractf128_pd((__m256d)v, 1);
+    return sum[0] + sum[1];
+}
+
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm256_cvtph_ps((__m128i)half);
 }

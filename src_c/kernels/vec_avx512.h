@@ -119,6 +119,13 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
 }
 
+INLINE double sum_of_lanes(f64v v) {
+    const __m256d low = _mm512_castpd512_pd256((__m512d)v);
+    const __m256d half = low + _mm512_extractf64x4_pd((__m512d)v, 1);
+    const __m128d sum = _mm256_castpd256_pd128(half) + _mm256_extractf128_pd(half, 1);
+    return sum[0] + sum[1];
+}
+
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm512_cvtph_ps((__m256i)half);
 }

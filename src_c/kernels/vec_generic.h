@@ -54,6 +54,10 @@ INLINE f64v widen_high(f32v v) {
     return (f64v){v[2], v[3]};
 }
 
+INLINE double sum_of_lanes(f64v v) {
+    return sum_of_lanes_by_halves(v);
+}
+
 INLINE f32v widen_f16(u16h half) {
     return widen_f16_by_bits(half);
 }

@@ -53,6 +53,10 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)vcvt_high_f64_f32((float32x4_t)v);
 }
 
+INLINE double sum_of_lanes(f64v v) {
+    return v[0] + v[1];
+}
+
 INLINE f32v widen_f16(u16h half) {
     return (f32v)vcvt_f32_f16((float16x4_t)half);
 }

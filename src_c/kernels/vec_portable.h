@@ -108,6 +108,15 @@ INLINE void store_bytes_by_copy(char *p, u32v v, int64_t n) {
         memcpy(p, &v, (size_t)n);
 }
 
+INLINE double sum_of_lanes_by_halves(f64v v) {
+    double lane[VEC_BYTES / sizeof(double)];
+    memcpy(lane, &v, sizeof lane);
+    for (int half = VEC_BYTES / (int)sizeof(double) / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
 /* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
  * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
  * spacing of f16's subnormals. Called, not inlined: a third of the lowest level's code would be

@@ -53,6 +53,10 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v));
 }
 
+INLINE double sum_of_lanes(f64v v) {
+    return v[0] + v[1];
+}
+
 INLINE f32v widen_f16(u16h half) {
     return widen_f16_by_bits(half);
 }

@@ -15,8 +15,6 @@
 #include <math.h>
 
 #include "channel.h"
-#include "engine.h"
-#include "exact.h"
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
@@ -94,13 +92,9 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
 
-/* ---- the operations, and the entries ----------------------------------- */
+/* ---- the operations -------------------------------------------------------- */
 
 #define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
-
-/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given;
- * then what passes may be a result too. */
-enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
 
 #define BACKWARD_OF(needs_sums, sums, writes, ...)                                                 \
     {                                                                                              \
@@ -121,50 +115,7 @@ enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
         [GIVEN_ADD] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED_ADD, prepare_sums,   \
                                   prepare_results),                                                \
     }
-static const bn_operation training[GATES] = EACH_GATE(true, BACKWARD);
-static const bn_operation frozen[GATES] = EACH_GATE(false, FROZEN);
-
-static int gate_of(const bn_problem *p) {
-    if (!p->relu)
-        return NO_GATE;
-    if (!p->data[BN_GATE])
-        return FROM_SRC;
-    return p->data[BN_DIFF_SRC_1] ? GIVEN_ADD : GIVEN;
-}
-
-static const bn_operation *operation_of(const bn_problem *p) {
-    return p->training ? &training[gate_of(p)] : &frozen[gate_of(p)];
-}
-
-bn_status bn_backward(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, operation_of(p), .writes = true});
-}
-
-bn_status bn_backward_reduce(const bn_problem *p, double *sums) {
-    return bn_execute(&(bn_call){p, &training[gate_of(p)], .sums_out = sums});
-}
-
-bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count) {
-    return bn_execute(
-        &(bn_call){p, operation_of(p), .writes = true, .sums_in = sums, .count = count});
-}
-
-bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state) {
-    return bn_reduce_exactly(p, &training[gate_of(p)], BN_OF_GRADIENTS, state);
-}
-
-void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums) {
-    const int64_t n = p->channel.size;
-    const bn_channels c = {.problem = p, .channels = n};
-    bn_round_state(state, bn_digits(p->dtype), n, sums);
-    for (int64_t i = 0; bn_has_low(&c) && i < n; i++) {
-        double mean;
-        vector_read(&p->vector[BN_MEAN], i, 1, &mean);
-        const double low = bn_low_of(mean);
-        sums[n + i] -= low != 0 ? low * sums[i] : 0;
-    }
-}
-
-void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {
-    bn_outline(&(bn_call){p, operation_of(p), .writes = true}, threads, plan, schedule);
-}
+const bn_operation BN_OF_LEVEL(bn_backward)[2][GATES] = {
+    EACH_GATE(false, FROZEN),
+    EACH_GATE(true, BACKWARD),
+};

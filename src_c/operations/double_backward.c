@@ -22,7 +22,6 @@
  * Factors are computed in doubles, of double data too: what they lose is little next to what sums
  * of products have lost before (docs/numerics.md).
  */
-#include "engine.h"
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. MEAN_LOW: what the mean has beyond the arithmetic type. */
@@ -104,26 +103,23 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, value);
 }
 
-/* ---- the operations, and the entry -------------------------------------- */
+/* ---- the operations -------------------------------------------------------- */
 
-static const bn_operation training = {
-    .formulas = {DOUBLE_GRADIENTS, DOUBLE_BACKWARD},
-    .writes_need_sums = true,
-    .vectors = 1u << BN_DIFF_GAMMA,
-    .values = VALUES,
-    .prepare = {prepare_sums, prepare_results},
-    .finish = finish,
+const bn_operation BN_OF_LEVEL(bn_double_backward)[2] = {
+    {
+        .formulas = {DOUBLE_GRADIENTS, DOUBLE_FROZEN},
+        .writes_need_sums = false,
+        .vectors = 1u << BN_DIFF_GAMMA,
+        .values = VALUES,
+        .prepare = {prepare_sums, prepare_frozen},
+        .finish = finish_frozen,
+    },
+    {
+        .formulas = {DOUBLE_GRADIENTS, DOUBLE_BACKWARD},
+        .writes_need_sums = true,
+        .vectors = 1u << BN_DIFF_GAMMA,
+        .values = VALUES,
+        .prepare = {prepare_sums, prepare_results},
+        .finish = finish,
+    },
 };
-
-static const bn_operation frozen = {
-    .formulas = {DOUBLE_GRADIENTS, DOUBLE_FROZEN},
-    .writes_need_sums = false,
-    .vectors = 1u << BN_DIFF_GAMMA,
-    .values = VALUES,
-    .prepare = {prepare_sums, prepare_frozen},
-    .finish = finish_frozen,
-};
-
-bn_status bn_double_backward(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, p->training ? &training : &frozen, .writes = true});
-}

@@ -17,8 +17,6 @@
 #include <string.h>
 
 #include "axes.h"
-#include "engine.h"
-#include "exact.h"
 #include "operations/coefs.h"
 #include "sizes.h"
 
@@ -202,7 +200,14 @@ static void prepare_inference(const bn_channels *c) {
     set_results(c, 0, c->channels, c->value[MEAN]);
 }
 
-/* ---- the operations, and the entries ---------------------------------------- */
+/* Exact sums need no pivot: the caller says what they are about. */
+static void prepare_given(const bn_channels *c) {
+    double *mean = c->value[0];
+    bn_read_or_zeros(c, BN_MEAN, 0, c->channels, mean);
+    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+}
+
+/* ---- the operations -------------------------------------------------------- */
 
 /* By whether src_1 is added, and whether ReLU follows. */
 #define EACH_NORMALIZE(F)                                                                          \
@@ -224,7 +229,7 @@ static void prepare_inference(const bn_channels *c) {
         .settle = settle,                                                                          \
         .finish = finish,                                                                          \
     }
-static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
+const bn_operation BN_OF_LEVEL(bn_training)[2][2] = EACH_NORMALIZE(TRAINING);
 
 #define INFERENCE(writes)                                                                          \
     {                                                                                              \
@@ -232,42 +237,10 @@ static const bn_operation training[2][2] = EACH_NORMALIZE(TRAINING);
         .values = VALUES,                                                                          \
         .prepare = {NULL, prepare_inference},                                                      \
     }
-static const bn_operation inference[2][2] = EACH_NORMALIZE(INFERENCE);
+const bn_operation BN_OF_LEVEL(bn_inference)[2][2] = EACH_NORMALIZE(INFERENCE);
 
-static const bn_operation *which(const bn_operation operations[2][2], const bn_problem *p) {
-    return &operations[p->data[BN_SRC_1] != NULL][p->relu];
-}
-
-bn_status bn_training(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, which(training, p), .writes = true});
-}
-
-bn_status bn_training_reduce(const bn_problem *p, double *stats) {
-    return bn_execute(&(bn_call){p, &training[0][0], .sums_out = stats});
-}
-
-bn_status bn_training_apply(const bn_problem *p, const double *stats, double count) {
-    return bn_execute(
-        &(bn_call){p, which(training, p), .writes = true, .sums_in = stats, .count = count});
-}
-
-/* Exact sums need no pivot: the caller says what they are about. */
-static void prepare_given(const bn_channels *c) {
-    double *mean = c->value[0];
-    bn_read_or_zeros(c, BN_MEAN, 0, c->channels, mean);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
-}
-
-static const bn_operation about_given = {
+const bn_operation BN_OF_LEVEL(bn_moments) = {
     .formulas = {MOMENTS, NOTHING},
     .values = 1,
     .prepare = {prepare_given, NULL},
 };
-
-bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state) {
-    return bn_reduce_exactly(p, &about_given, BN_OF_MOMENTS, state);
-}
-
-bn_status bn_inference(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, which(inference, p), .writes = true});
-}

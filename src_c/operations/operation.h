@@ -42,4 +42,35 @@ typedef struct {
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
+/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given;
+ * then what passes may be a result too. */
+enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
+
+/* The files beside this one are compiled once per level, since thousands of square roots and
+ * divisions take as long as sums do where channels have few elements. So a level has tables: by
+ * whether statistics are of the batch, and by the gate; by whether src_1 is added, and whether ReLU
+ * follows. */
+typedef struct {
+    const bn_operation (*backward)[GATES];
+    const bn_operation *double_backward;
+    const bn_operation (*training)[2], (*inference)[2];
+    const bn_operation *moments; /* about the mean that is given */
+} bn_operations;
+
+const bn_operations *bn_operations_current(void);
+
+#define BN_OPERATIONS_OF(level)                                                                    \
+    extern const bn_operation bn_backward_##level[2][GATES], bn_double_backward_##level[2];        \
+    extern const bn_operation bn_training_##level[2][2], bn_inference_##level[2][2];               \
+    extern const bn_operation bn_moments_##level
+
+#ifdef BN_LEVEL
+#define BN_PASTE(a, b)    a##_##b
+#define BN_JOIN(a, b)     BN_PASTE(a, b)
+#define BN_OF_LEVEL(name) BN_JOIN(name, BN_LEVEL)
+#define BN_DECLARE(level) BN_OPERATIONS_OF(level)
+BN_DECLARE(BN_LEVEL);
+#undef BN_DECLARE
+#endif
+
 #endif
