@@ -28,7 +28,7 @@ typedef struct {
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
-    double *partial; /* (chunks, planes, channels), if there are several; one has the sums' place */
+    double *partial; /* (chunks, planes, channels); of one chunk, the sums themselves */
     int threads;
 } engine;
 
@@ -45,10 +45,9 @@ static size_t lay_out_channels(engine *e, char *memory) {
     double *values = lay_out(memory, &used, e->operation->values * row, sizeof(double));
     for (int i = 0; i < e->operation->values; i++)
         c->value[i] = values ? values + i * row : NULL;
-    const bool several = e->plan.sums && e->plan.chunks > 1;
-    e->partial = several
-                     ? lay_out(memory, &used, e->plan.chunks * e->plan.planes * n, sizeof(double))
-                     : c->sums.plane;
+    e->partial = c->sums.plane;
+    if (e->plan.sums && e->plan.chunks > 1)
+        e->partial = lay_out(memory, &used, e->plan.chunks * e->plan.planes * n, sizeof(double));
     return used;
 }
 
@@ -107,13 +106,15 @@ static channel_range tile_of(const bn_plan *plan, int64_t tile) {
     return (channel_range){from, at_most(plan->channels_per_tile, plan->channels - from)};
 }
 
-/* The n channels from `from` on: chunks in order. */
+/* The n channels from `from` on: chunks in order. One chunk alone has the sums: none of them is -0,
+ * which adding to 0 would change. */
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     const bn_sums sums = sums_from(&e->channels.sums, from);
-    for (int plane = 0; plan->chunks > 1 && plane < plan->planes; plane++)
+    const int64_t chunks = plan->chunks > 1 ? plan->chunks : 0;
+    for (int plane = 0; chunks && plane < plan->planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
-    for (int64_t chunk = 0; plan->chunks > 1 && chunk < plan->chunks; chunk++) {
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }

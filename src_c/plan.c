@@ -13,14 +13,16 @@
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
  *   stretch    as many elements as a long run is folded to: its columns
  *   group      up to eight repeats of a block, or stretches of its rows, whose trees are added
- * before they join the sums span       neighbouring elements that are written, row by row where
- * there are no gaps repeat     a kernel does a block or a span once or more, each a fixed step
- * behind the last strand     consecutive rows of a chunk, or, of long runs, consecutive positions;
- * a block takes one row from each strand, and spans may have four side by side unit       columns
- * of one register of elements; an edge has fewer: the head of wide rows, up to a register boundary,
- * and what is left at the end ring       coefficients by columns, which go round from a row's last
- * to its first part       a chunk of long runs is one block and its repeats, or two: of four rows,
- * and of less chunk      what is summed before it meets anything else: chunks are added in order
+ *              before they join the sums
+ *   span       neighbouring elements that are written, row by row where there are no gaps
+ *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
+ *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
+ *              one row from each strand, and spans may have four side by side
+ *   unit       columns of one register of elements; an edge has fewer: the head of wide rows, up
+ *              to a register boundary, and what is left at the end
+ *   ring       coefficients by columns, which go round from a row's last to its first
+ *   part       a chunk of runs is one block and its repeats, or two: of four rows, and of less
+ *   chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass; where rows are written that all tiles share, a
@@ -38,7 +40,8 @@
  *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
  *
  *                          position 0  c c c c d d d d     columns of one channel are summed
- *                          position 1  c c c c d d d d     at the end of a chunk
+ *                          position 1  c c c c d d d d     at the end of a chunk; at few
+ *                                                          positions, channel by channel
  *
  *   LONG_RUNS          (NCX.) A row is the run of one channel at one position, which is folded:
  *                      element x joins column x mod stretch. A single position's run is read as

@@ -6,6 +6,8 @@
  *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have a row less.
  *     ...
  *
+ * Short runs at few positions are summed channel by channel, in the same order.
+ *
  * Where rows are a fixed pitch apart, blocks that follow one another are one call of the
  * kernel. Where they are not (views with several outer axes), each block is gathered before
  * it is summed.
