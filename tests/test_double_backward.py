@@ -109,6 +109,29 @@ def test_near_the_exact_one(rng, dims, data, vector, is_training):
 
 
 @pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data", ["float32", "float64"])
+def test_products_that_underflow(data, is_training):
+    """Each of g*dy loses up to half of the smallest number, which is far more than roundings do."""
+    m, rstd, least = 1000, 10, smallest(data)
+    src = np.linspace(-1, 1, m, dtype=data)[:, None]
+    signs = np.where(np.arange(m) % 2, 1, -1 if is_training else 1)[:, None].astype(data)
+    # A product is 1.3 times the smallest number: 1 is left of it.
+    diff_dst = (1.3 * np.sqrt(np.longdouble(least))).astype(data) * signs
+    g = np.sqrt(np.longdouble(least)).astype(data) * signs
+    vectors = np.zeros(1), np.array([rstd**-2.0]), np.ones(1)
+    found = bn_ext.batch_norm_double_backward(
+        src, diff_dst, *vectors, g, epsilon=0, is_training=is_training
+    )
+    want = reference.batch_norm_double_backward(
+        src, diff_dst, *vectors, g, np.zeros(1), np.zeros(1), epsilon=0, axis=1,
+        is_training=is_training, wide=np.longdouble,
+    )  # fmt: skip
+    roundings = SECOND[data] * (np.longdouble(unit(data)) * want[5][0] + least)
+    off = distance(found.diff_gamma, want[2])[0]
+    assert roundings < off <= roundings + m * rstd * least / 2
+
+
+@pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_every_residue(rng, data_format, is_training):
     """Remainder loops: every C and every X modulo 64."""
