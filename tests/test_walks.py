@@ -158,8 +158,13 @@ SHAPES = {
         *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
         (6, 1000, 9),
         # Few positions: on both sides of where each channel's sums, and results, are its own.
-        *((n, 3, x) for n in range(1, 4) for x in around(4 * n, 24 + 8 * n, 36) if 1 < x < 48),
-        *((n, 3, x) for n in range(4, 10) for x in around(4 * n, 24 + 8 * n)),
+        *(
+            (n, 3, x)
+            for n in (1, 2, 3)
+            for x in (4 * n - 1, 4 * n, 23 + 8 * n, 24 + 8 * n)
+            if x < 48
+        ),
+        *((n, 3, x) for n in (4, 5, 8, 9) for x in (4 * n - 1, 4 * n, 23 + 8 * n, 24 + 8 * n)),
         *((n, 1, x) for n, x in ((4, 5), (6, 7))),  # one channel: all axes are inner
     ],
     "long_runs": [
