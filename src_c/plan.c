@@ -289,7 +289,7 @@ static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
     const int64_t worth = plan->problem->dtype == BN_F16 ? OF_F16 : WORTH_ENDS;
     return plan->run_length * plan->element_bytes >= worth ||
-           (plan->run_length > 1 && plan->evenly &&
+           (plan->evenly &&
             plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
 }
 
@@ -325,10 +325,10 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
-    /* Planes of whole cache lines, in either half of a paired one too. */
     plan->sums_by_runs =
         plan->form == LONG_RUNS || (plan->form == SHORT_RUNS && sums_by_runs_are_faster(plan));
     plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
+    /* Planes of whole cache lines, in either half of a paired one too. */
     if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
         plan->ring =
             round_up((plan->columns_written << (plan->columns_written & 1)) + BN_RING_PAD, 32);
