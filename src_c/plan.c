@@ -25,8 +25,8 @@
  *   chunk      what is summed before it meets anything else: chunks are added in order
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; where rows are written that all tiles share, a
- *              joint one: as many of them as suits the threads
+ *   task       a chunk of a tile, in one pass; where rows (of runs, positions) are written of all
+ *              tiles together, a joint one: as many of them as suits the threads
  *
  * There are three forms:
  *
@@ -166,6 +166,8 @@ static void plan_long_runs(bn_plan *plan) {
     plan->stretch = BN_STRETCH_BYTES / plan->element_bytes;
     plan->gathers = !plan->run_is_segment || !plan->evenly;
     plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
+    plan->rows = plan->positions;
+    plan->rows_per_chunk = plan->positions_per_chunk;
     /* As long as possible, but with enough tasks for many threads. */
     const int64_t tasks = ceil_div(TASKS, plan->channels);
     const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / plan->positions);
@@ -188,21 +190,24 @@ static bool is_dense(const bn_plan *plan) {
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's share of cache
  * from sum to write, and its columns in the first-level cache. But of channels that share rows only
  * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that
- * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). */
+ * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). So they are
+ * where nothing is summed: the wider, the longer the stretches of memory. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
         TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice that: a part of the second-level cache */
     };
-    if (plan->positions_per_row > 1)
+    if (plan->positions_per_row > 1 || (!plan->sums && plan->writes_by_runs))
         return plan->channels;
     /* Per channel of the tile; none for long runs, whose channels are read one by one. */
     const int64_t columns = plan->form < LONG_RUNS ? plan->adjacent_columns : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
-    if (plan->form == CHANNELS_LAST ||
-        width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
+    if (!plan->sums && plan->form == SHORT_RUNS) /* then coefficients alone are read again */
+        width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
+    else if (plan->form == CHANNELS_LAST ||
+             width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
         width = WIDEST / columns;
     else if (columns)
         width = at_most(width, TILE_COLUMNS / columns);
@@ -265,9 +270,11 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
 /* Of a joint task that writes: those of a chunk, which are still in the cache of the thread that
  * summed them, or where chunks leave too many threads idle, a part of a thread's share. */
 static int64_t rows_to_write(const bn_plan *plan, int threads) {
-    if (busy(threads, plan->chunks, largest_chunk(plan)) >= busy_enough)
-        return plan->rows_per_chunk;
-    const int64_t tasks = at_least(plan->chunks, TASKS_PER_THREAD * threads);
+    const int64_t rows = at_most(plan->rows_per_chunk, plan->rows);
+    const int64_t chunks = ceil_div(plan->rows, rows);
+    if (busy(threads, chunks, (double)rows / (double)plan->rows) >= busy_enough)
+        return rows;
+    const int64_t tasks = at_least(chunks, TASKS_PER_THREAD * threads);
     return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
@@ -301,6 +308,20 @@ static bool sums_by_runs_are_faster(const bn_plan *plan) {
            plan->evenly && plan->run_is_segment && !plan->fused;
 }
 
+/* Is what is written cut by rows, whatever tiles were summed? All rows of all channels are one
+ * stretch of memory. Where channels have runs, those of a tile lie far apart at each position,
+ * which is worth it only where a tile that was just summed is in a cache that all of it would not
+ * be in (measured). */
+static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
+    if (!plan->writes || plan->fused)
+        return false;
+    if (plan->form == CHANNELS_LAST)
+        return widest == plan->channels;
+    return plan->writes_by_runs && plan->run_is_segment && plan->evenly &&
+           plan->positions >= TASKS_PER_THREAD * threads &&
+           (!plan->sums || (plan->far && !plan->nontemporal && widest < plan->channels));
+}
+
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
     plan->positions_per_row = 1;
@@ -315,19 +336,19 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
         plan_long_runs(plan);
     plan->nontemporal = plan->writes && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    const int64_t widest = tile_channels(plan);
-    plan->joint =
-        plan->form == CHANNELS_LAST && widest == plan->channels && plan->writes && !plan->fused;
-    plan->channels_per_tile = channels_for(plan, widest, threads);
-    plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
-    plan->columns = columns_of(plan, plan->channels_per_tile);
-    plan->columns_written = plan->joint ? columns_of(plan, plan->channels) : plan->columns;
-    if (plan->joint)
-        plan->rows_per_write = rows_to_write(plan, threads);
-    plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
     plan->sums_by_runs =
         plan->form == LONG_RUNS || (plan->form == SHORT_RUNS && sums_by_runs_are_faster(plan));
     plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
+    const int64_t widest = tile_channels(plan);
+    plan->joint = writes_jointly(plan, widest, threads);
+    plan->channels_per_tile = channels_for(plan, widest, threads);
+    plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
+    plan->columns = columns_of(plan, plan->channels_per_tile);
+    plan->columns_written =
+        plan->joint && !plan->writes_by_runs ? columns_of(plan, plan->channels) : plan->columns;
+    if (plan->joint)
+        plan->rows_per_write = rows_to_write(plan, threads);
+    plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
     if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
         plan->ring =

@@ -45,15 +45,16 @@ typedef struct {
     int64_t chunks; /* of a tile */
     bool joint;     /* are tasks that write of all tiles together? */
 
+    int64_t rows; /* of which the last may have fewer positions; of long runs, positions */
+    int64_t rows_per_chunk;
+    int64_t rows_per_write; /* of a task that writes, where it is joint */
+
     /* CHANNELS_LAST, SHORT_RUNS */
     bool row_is_segment;
     bool dense;   /* is all of the tensor one segment, row by row? */
     int64_t ring; /* numbers in a plane of the ring that writes take; 0: they take columns */
     /* Each channel's with its own coefficients, ONE_FOR_ALL? */
     bool writes_by_runs, sums_by_runs;
-    int64_t rows; /* of which the last may have fewer positions */
-    int64_t rows_per_chunk;
-    int64_t rows_per_write; /* of a task that writes, where it is joint */
 
     /* LONG_RUNS */
     int64_t stretch; /* elements */

@@ -47,10 +47,12 @@ void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, i
     }
 }
 
-/* Do all strands of what is written begin at one place of their cache lines? */
-static bool lines_agree(const bn_walk *walk, const int64_t pitch[BN_OPERANDS]) {
+/* Do the strands that n repeats are cut into, as they are written, begin at one place of their
+ * cache lines, or of their pages, of so many bytes? */
+static bool strands_meet(const bn_walk *walk, const int64_t apart[BN_OPERANDS], int64_t n,
+                         int64_t bytes) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (walk->plan->needs[WRITE]->writes >> o & 1 && pitch[o] % LINE_BYTES)
+        if (walk->plan->needs[WRITE]->writes >> o & 1 && n / BN_STRANDS * apart[o] % bytes)
             return false;
     return true;
 }
@@ -70,7 +72,7 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
         span->step[o] = apart[o];
         span->pitch[o] = strand * apart[o];
     }
-    if (strands && strand > 0 && (!span->nontemporal || lines_agree(walk, span->pitch))) {
+    if (strands && strand > 0 && (!span->nontemporal || strands_meet(walk, apart, n, LINE_BYTES))) {
         span->repeats = strand;
         bn_write_strands(walk, span, coefs);
         n %= BN_STRANDS;
@@ -80,19 +82,17 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
         bn_write(walk, span, coefs);
 }
 
-/* Do strands of positions begin at one place of their pages? Then they meet in one set of the
- * first-level cache, which is worth it only where they come from memory (measured). */
-static bool strands_meet(const bn_plan *plan, int64_t positions) {
-    const bn_axis *axis = &plan->problem->outer[0];
-    return positions / BN_STRANDS * axis->stride[BN_DIFF_DST] % PAGE_BYTES == 0;
-}
-
 /* Elements x ... x + n - 1 of the runs of so many channels at so many positions. */
 void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
                    int64_t position, int64_t positions, int64_t x, int64_t n) {
     const bn_plan *plan = walk->plan;
     const int64_t together = plan->run_is_segment && plan->evenly ? positions : 1;
     const int64_t abreast = plan->run_is_segment ? channels : 1;
+    const int64_t *apart = plan->problem->outer[0].stride;
+    /* At one place of their pages, strands meet in one set of the first-level cache, which is worth
+     * it only where they come from memory (measured). */
+    const bool strands =
+        together > 1 && (plan->nontemporal || !strands_meet(walk, apart, positions, PAGE_BYTES));
     for (int64_t c = 0; c < channels; c += abreast) {
         const bn_coefs coefs = coefs_from(plan, &walk->coefs[WRITE], own + c);
         for (int64_t i = 0; i < positions; i += together) {
@@ -108,8 +108,7 @@ void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t chann
                     span.ahead[o] = walk->channels_ahead * plan->problem->channel.stride[o];
                 }
                 if (together > 1)
-                    bn_write_repeats(walk, &span, &coefs, plan->problem->outer[0].stride, positions,
-                                     plan->nontemporal || !strands_meet(plan, positions));
+                    bn_write_repeats(walk, &span, &coefs, apart, positions, strands);
                 else
                     bn_write(walk, &span, &coefs);
             }

@@ -186,6 +186,11 @@ static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, in
     }
 }
 
+static int64_t rows_of_task(const bn_walk *walk) {
+    const bn_plan *plan = walk->plan;
+    return plan->joint && !walk->sums ? plan->rows_per_write : plan->rows_per_chunk;
+}
+
 static int64_t rows_end(const bn_plan *plan, int64_t row, int64_t n) {
     return at_most(row + n, plan->rows);
 }
@@ -215,7 +220,7 @@ static void keep_columns(const bn_walk *walk, int64_t n) {
 
 void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t task) {
     const bn_plan *plan = walk->plan;
-    const int64_t rows = plan->joint && !walk->sums ? plan->rows_per_write : plan->rows_per_chunk;
+    const int64_t rows = rows_of_task(walk);
     const int64_t row = task * rows, end = rows_end(plan, row, rows);
     const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
     segment s = {.from = from};
@@ -246,11 +251,11 @@ static void sum_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t
     walk->kernels->sum_runs[walk->formulas[SUM]](&runs, &walk->coefs[SUM], &walk->kept);
 }
 
-void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t chunk) {
+void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t task) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
-    const int64_t row = chunk * plan->rows_per_chunk,
-                  rows = rows_end(plan, row, plan->rows_per_chunk) - row;
+    const int64_t row = task * rows_of_task(walk),
+                  rows = rows_end(plan, row, rows_of_task(walk)) - row;
     if (walk->sums && plan->sums_by_runs) {
         sum_short_runs(walk, from, n, row, rows);
         return;

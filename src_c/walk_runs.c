@@ -201,7 +201,15 @@ static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk 
 }
 
 void bn_walk_long_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t index) {
-    const run_chunk chunk = run_chunk_of(walk->plan, index);
+    const bn_plan *plan = walk->plan;
+    if (plan->joint && !walk->sums) {
+        const int64_t position = index * plan->rows_per_write;
+        bn_write_runs(walk, from, 0, n, position,
+                      at_most(plan->rows_per_write, plan->positions - position), 0,
+                      plan->run_length);
+        return;
+    }
+    const run_chunk chunk = run_chunk_of(plan, index);
     const int64_t in_hand = walk->sums ? channels_in_hand(walk, n, &chunk) : n;
     for (int64_t c = 0, here; c < n; c += here) {
         here = at_most(at_least(in_hand, 1), n - c);

@@ -42,24 +42,28 @@ class Work:
     def channels_of(self, tile):
         return part(tile, self.plan["channels_per_tile"], self.channels)
 
-    def elements_of_chunk(self, chunk, rows_per_task):
+    def elements_of_rows(self, task, rows):
         """Of each channel."""
-        if self.form == "long runs":
-            position, x = divmod(chunk, self.plan["chunks_per_run"])
-            return part(position, self.plan["positions_per_chunk"], self.positions) * part(
-                x, self.plan["elements_per_chunk"], self.run
-            )
-        size = rows_per_task * self.plan["positions_per_row"]
-        return part(chunk, size, self.positions) * self.run
+        return part(task, rows * self.plan["positions_per_row"], self.positions) * self.run
+
+    def elements_of_chunk(self, chunk):
+        """Of each channel."""
+        if self.form != "long runs":
+            return self.elements_of_rows(chunk, self.plan["rows_per_chunk"])
+        position, x = divmod(chunk, self.plan["chunks_per_run"])
+        return part(position, self.plan["positions_per_chunk"], self.positions) * part(
+            x, self.plan["elements_per_chunk"], self.run
+        )
 
     def first(self, tile, task):
-        elements = self.elements_of_chunk(task, self.plan["rows_per_chunk"])
-        return elements * self.channels_of(tile) * TOUCHED[SUM] * self.bytes
+        return self.elements_of_chunk(task) * self.channels_of(tile) * TOUCHED[SUM] * self.bytes
 
     def second(self, tile, task):
-        rows = self.plan["rows_per_write" if self.joint else "rows_per_chunk"]
-        channels = self.channels if self.joint else self.channels_of(tile)
-        return self.elements_of_chunk(task, rows) * channels * TOUCHED[WRITE] * self.bytes
+        if self.joint:
+            elements = self.elements_of_rows(task, self.plan["rows_per_write"]) * self.channels
+        else:
+            elements = self.elements_of_chunk(task) * self.channels_of(tile)
+        return elements * TOUCHED[WRITE] * self.bytes
 
     def finish(self, tile):
         """One of its parts."""

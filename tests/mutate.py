@@ -1016,6 +1016,24 @@ MUTANTS = [
         "bn_training_##level, bn_training_##level,",
         "inference sums and normalizes by the batch",
     ),
+    (
+        "plan.c",
+        "plan->far && !plan->nontemporal && widest < plan->channels",
+        "plan->far && widest < plan->channels",
+        "results of runs that bypass the cache are cut by positions",
+    ),
+    (
+        "walk_runs.c",
+        "at_most(plan->rows_per_write, plan->positions - position), 0,",
+        "plan->rows_per_write, 0,",
+        "results of long runs behind the last position",
+    ),
+    (
+        "walk_rows.c",
+        "return plan->joint && !walk->sums ? plan->rows_per_write",
+        "return plan->joint ? plan->rows_per_write",
+        "sums are cut as results are",
+    ),
 ]
 
 #: Where the constants stand that decide how sums are split ...

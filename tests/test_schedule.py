@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
-from model_of_threads import efficiency
+from model_of_threads import Work, efficiency
 from needs import needs_cpus, needs_linux, needs_openmp
 from processes import CALL, in_new_process, with_libgomp
 
@@ -133,3 +133,22 @@ def test_many_threads_are_at_work(threads, bound, least, dtype, caches):
     }
     assert len(found) >= least
     assert {problem: share for problem, share in found.items() if share < bound} == {}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("dims", "threads", "caches", "jointly"),
+    [
+        ((40, 256, 14, 14), 1, SERVERS[0], True),  # short runs
+        ((20, 64, 40, 40), 1, SERVERS[0], True),  # long ones
+        ((16, 64, 40, 40), 4, SERVERS[0], True),
+        ((15, 64, 40, 40), 4, SERVERS[0], False),  # too few positions for four tasks a thread
+        ((40, 256, 14, 14), 1, (1 << 20, 24 << 20), False),  # stored past the cache
+        ((40, 256, 14, 14), 1, (32 << 20, 128 << 20), False),  # all in the second-level cache
+        ((40, 256, 7, 7), 1, SERVERS[0], False),  # coefficients laid out by columns
+    ],
+)
+def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
+    """Else by tiles of channels, which are near since they were summed."""
+    _core._set_cache_sizes(*caches)
+    assert bool(Work("float32", dims, "NCX", threads).joint) == jointly
