@@ -21,6 +21,8 @@ DST_PRODUCT, DST_SHIFT = 4, 2
 #: what they are about the mean; a term has one rounding and three, and a sum nine more.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
+#: Between exact operands and any result of the double backward, by arithmetic.
+SECOND = {"float32": 30, "float64": 48}
 
 
 class Error(NamedTuple):
@@ -118,7 +120,7 @@ def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
         if arithmetic(data) == "float64":  # the mean is one double
             bound = bound + u * by_channel(want.scale * abs(want.mean))
         bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
-    bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale))
+    bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale) + want.distances)
     rounded = half_ulp(want.dst, data) if dtype(data).itemsize == 2 else 0 * bound
     return Error(distance(dst, want.dst), rounded, bound)
 
@@ -145,6 +147,27 @@ def running_errors(found, old, new, factor, want, data, *, vector, count=None, c
         bound = part + 4 * np.longdouble(2.0**-53) * sizes
         results[name] = Error(distance(got, exact), half_ulp(exact, vector), bound)
     return results
+
+
+# ---- backward, once more ------------------------------------------------------------
+
+
+def second_errors(found, want, data, vector):
+    """{result: Error} of a double backward."""
+    computed = arithmetic(data)
+    u, least = np.longdouble(unit(computed)), smallest(data)
+    kinds = [data if dtype(data).itemsize == 2 else None] * 2 + [vector]
+    return {
+        name: Error(
+            distance(getattr(found, name), true),
+            half_ulp(true, kind) if kind else 0 * terms,
+            SECOND[computed] * (u * terms + least),
+        )
+        for name, true, terms, kind in zip(found._fields, want[:3], want[3:], kinds, strict=True)
+    }
+
+
+# ---- backward, next to the reference ------------------------------------------------
 
 
 def reference_of(problem, is_training=True):

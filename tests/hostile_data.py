@@ -5,12 +5,21 @@ population is kept by channel, (C, M), and laid out for one of the forms of src_
 element 0 of a channel is in the first block that is summed, in every form.
 """
 
+import functools
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import reference
-from bounds import errors, sum_errors
+from bounds import (
+    dst_error,
+    errors,
+    forward_errors,
+    second_errors,
+    smallest,
+    statistics_errors,
+    sum_errors,
+)
 from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
@@ -33,23 +42,40 @@ FORMS = {
 }
 
 
+#: What every member of the family reads: tensors, then vectors.
+TENSORS = ["src", "diff_dst", "diff_diff_src"]
+VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
+ARRAYS = [*TENSORS, *VECTORS]
+AFFINE = ["gamma", "beta"]
+SECOND = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+
+
 class Population(NamedTuple):
-    """Channels first: src and diff_dst are (C, M)."""
+    """Channels first: tensors are (C, M)."""
 
     src: np.ndarray
     diff_dst: np.ndarray
+    diff_diff_src: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
     gamma: np.ndarray
+    beta: np.ndarray
+    diff_diff_gamma: np.ndarray
+    diff_diff_beta: np.ndarray
     epsilon: float
 
-    def arrays(self):
-        """All of them, as the general function takes them."""
-        return tuple(getattr(self, name) for name in INPUTS)
+    def arrays(self, names=ARRAYS):
+        """Some of them."""
+        return tuple(getattr(self, name) for name in names)
 
     def take(self, channels):
         """Some channels, one after the other."""
-        return self._replace(**{name: getattr(self, name)[channels] for name in INPUTS})
+        return self._replace(**{name: getattr(self, name)[channels] for name in ARRAYS})
+
+    def laid_out(self, form, names):
+        """The arguments of a call: tensors as the form has them."""
+        arrays = zip(names, self.arrays(names), strict=True)
+        return [laid_out(a, form) if name in TENSORS else a for name, a in arrays]
 
 
 def size_of(form, data):
@@ -130,10 +156,23 @@ def normal(rng, m, span):
 KINDS = [normal, magnitudes, ordered, one_large, alternating, cancelling, alike, swallowed, mask]
 
 
-def channel(rng, m, data):
-    """src, diff_dst, mean, variance, gamma of one channel, as doubles."""
+def sampled(form, data):
+    """The elements that the forward pass takes its pivot from (docs/forward.md)."""
+    _, before, behind, _ = FORMS[form]
+    size = dtype(data).itemsize
+    positions, run = int(np.prod(before(size))), int(np.prod(behind(size)))
+    places = min(positions, 8 if run == 1 else 4)
+    middles = 2 * np.arange(places) + 1
+    first = positions * middles // (2 * places) * run + run * middles // (2 * places)
+    return first if run == 1 else np.concatenate([first, first + 1])
+
+
+def channel(rng, m, data, sampled):
+    """All arrays of one channel, as doubles; `sampled` are the elements of that name."""
     long_span = 20 if data == "float16" else 60
-    x, dy = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in range(2))
+    x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
+    if rng.random() < 0.2:  # the pivot lies as far off as it may without another sum
+        x[sampled] = x.mean() + rng.choice([-1, 1]) * rng.uniform(1.8, 2.3) * x.std()
     statistics = rng.choice(["batch", "given", "far", "grazing"])
     mean, variance = rng.standard_normal(), np.exp2(rng.uniform(-14, 4))
     if statistics == "far":  # |mean| many times the deviation
@@ -159,27 +198,31 @@ def channel(rng, m, data):
         variance = wanted if wanted > 0 else variance
 
     gamma = rng.choice([-1, 1]) * rng.uniform(0.5, 2)
+    beta, *incoming = rng.choice([0, 1, -1, 1e-3], 3) * rng.uniform(0.5, 2, 3)
+    if rng.random() < 0.25 and variance > 0:  # nothing is left of dst at one element
+        beta = -gamma * (x[rng.integers(m)] - mean) / np.sqrt(variance)
     room = 5 if data == "float16" else 900 if data == "float64" else 110
-    scale = rng.choice(["none", "none", "tiny", "large", "any"])
-    if scale == "none":
-        return x, dy, mean, variance, gamma
-    low, high = {"tiny": (-1.1, -0.8), "large": (0.5, 1), "any": (-0.5, 0.5)}[scale]
-    sx, sdy, sgamma = np.exp2(np.round(room * rng.uniform(low, high, 3)))
-    return x * sx, dy * sdy, mean * sx, variance * sx * sx, gamma * sgamma
+    scale = rng.choice(["none", "none", "tiny", "large", "any", "apart"])
+    sx, sdy, sg, sgamma = 1, 1, 1, 1
+    if scale != "none":
+        low, high = {
+            "tiny": (-1.1, -0.8), "large": (0.5, 1), "any": (-0.5, 0.5), "apart": (-1.1, 1),
+        }[scale]  # fmt: skip
+        sx, sdy, sg, sgamma = np.exp2(np.round(room * rng.uniform(low, high, 4)))
+    vectors = mean * sx, variance * sx * sx, gamma * sgamma, beta * sgamma, *incoming
+    return x * sx, dy * sdy, g * sg, *vectors
 
 
 def population(rng, form, data, vector):
     """Channels of every kind."""
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
-        found = [channel(rng, m, data) for _ in range(c - 1)]
+        found = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
         # What undoes a sum of floats, for sure, however few the channels are.
-        found.append((np.ones(m), swallowed(rng, m, 0), 0, 1, 1))
+        found.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
-            np.array(part).astype(dtype(name))
-            for part, name in zip(
-                zip(*found, strict=True), (data, data, vector, vector, vector), strict=True
-            )
+            np.array(part).astype(dtype(data if name in TENSORS else vector))
+            for name, part in zip(ARRAYS, zip(*found, strict=True), strict=True)
         ]
     return Population(*arrays, float(rng.choice([0, 1e-5, 0.037])))
 
@@ -187,69 +230,193 @@ def population(rng, form, data, vector):
 # ---- what it comes to ---------------------------------------------------------------
 
 
+def limit(name):
+    """Half the largest number of a dtype."""
+    return np.float64(ml_dtypes.finfo(dtype(name)).max) / 2
+
+
+def tops(data):
+    """Nothing on the way may reach this; of float64 data, so that pairs of doubles have room."""
+    return 2.0**996 if data == "float64" else 2.0**127
+
+
+def rstd_of(p):
+    """1 / sqrt(variance + epsilon), of the variance that is given."""
+    return 1 / np.sqrt(p.variance.astype(np.longdouble) + np.longdouble(p.epsilon))
+
+
 def fits(p, want, data, vector):
-    """(C,): where the bounds are promised: nothing on the way comes near overflow.
+    """(C,): where the gradient's bounds are promised: nothing on the way comes near overflow.
 
     And for float64 data, rstd**2 has room for all digits of a pair of doubles.
     """
     wide = np.longdouble
-    spread = p.variance.astype(wide) + wide(p.epsilon)
-    top = 2.0**996 if data == "float64" else 2.0**127
+    top = tops(data)
     m = p.src.shape[1]
-    with np.errstate(all="ignore"):
-        rstd = 1 / np.sqrt(spread)
-        scale = abs(p.gamma.astype(wide)) * rstd
-        x = abs(p.src.astype(wide)).max(axis=1) + abs(p.mean.astype(wide))
-        dy = abs(want.beta_terms).sum(axis=1)
-        product = abs(want.gamma_terms).sum(axis=1)
-        bracket = dy + x * rstd * product
-        largest = np.stack([
-            x, dy, rstd, scale, product, product / rstd, product * rstd, bracket, scale * bracket,
-        ])  # fmt: skip
-        good = (largest < top).all(axis=0)
-        if data == "float64":
-            good &= (spread > 1 / wide(top)) & (spread < top)
-        for values, name in (
-            (scale * abs(want.beta_terms).max(axis=1) + scale * bracket / m, data),
-            (want.diff_gamma, vector),
-            (want.diff_beta, vector),
-        ):
-            limit = np.float64(ml_dtypes.finfo(dtype(name)).max) / 2
-            good &= abs(values) < limit
+    rstd = rstd_of(p)
+    scale = abs(p.gamma.astype(wide)) * rstd
+    x = abs(p.src.astype(wide)).max(axis=1) + abs(p.mean.astype(wide))
+    dy = abs(want.beta_terms).sum(axis=1)
+    product = abs(want.gamma_terms).sum(axis=1)
+    bracket = dy + x * rstd * product
+    largest = np.stack([
+        x, dy, rstd, scale, product, product / rstd, product * rstd, bracket, scale * bracket,
+    ])  # fmt: skip
+    good = (largest < top).all(axis=0)
+    if data == "float64":
+        good &= (rstd**2 < top) & (rstd**2 > 1 / wide(top))
+    for values, name in (
+        (scale * abs(want.beta_terms).max(axis=1) + scale * bracket / m, data),
+        (want.diff_gamma, vector),
+        (want.diff_beta, vector),
+    ):
+        good &= abs(values) < limit(name)
     return good
 
 
+def fits_forward(p, want, form, data, vector):
+    """(C,): the same of a forward pass: what a variance may lose is nothing beside it."""
+    wide = np.longdouble
+    spread = want.variance + wide(p.epsilon)
+    x = abs(p.src.astype(wide)).max(axis=1) + abs(want.mean)
+    sizes = by_channel(want.product_terms + want.shift_terms, form).max(axis=1)
+    largest = np.stack([x, want.scale, sizes, spread])
+    good = (largest < tops(data)).all(axis=0) & (spread > 2.0**40 * smallest(data))
+    for values, name in ((sizes, data), (want.mean, vector), (want.variance, vector)):
+        good &= abs(values) < limit(name)
+    return good
+
+
+def fits_second(p, want, form, data, vector):
+    """(C,): the same of the double backward, and neither products nor factors underflow."""
+    wide = np.longdouble
+    top = wide(2.0**900 if data == "float64" else 2.0**126)
+    mean, gamma, ggg = (
+        a.astype(wide)[:, None] for a in p.arrays(["mean", "gamma", "diff_diff_gamma"])
+    )
+    x, dy, g = (abs(a) for a in (p.src.astype(wide) - mean, *p.arrays(TENSORS[1:])))
+    dy, g, r, m = dy.astype(wide), g.astype(wide), rstd_of(p)[:, None], p.src.shape[1]
+    scale, given = abs(gamma) * r, abs(ggg) * r
+    products = dy * x, g * x, dy * g
+    of = [a.mean(axis=1, keepdims=True) for a in (dy, g, *products)]
+    of_dy, of_g, of_dy_x, of_g_x, of_dy_g = of
+    both, bent = r**2 * of_dy_x * of_g_x, [of_dy * of_g, of_dy_g]
+    factors = [
+        r, r**2, scale, given, *of, r * of_dy_x, r * of_g_x, both, *bent,
+        *(scale * a for a in (of_g, both, *bent)), r * both, *(r * a for a in bent),
+        *(scale * r**2 * a for a in (of_g_x, of_dy_x, both, *bent, of_g_x * of_dy, of_dy_x * of_g)),
+        given * r**2 * of_dy_x, given * of_dy,
+    ]  # fmt: skip
+    good = np.ones(len(x), bool)
+    for sizes in (*products, *factors):
+        good &= ((sizes == 0) | ((sizes > 1 / top) & (sizes * m < top))).all(axis=1)
+    terms = [by_channel(a, form).max(axis=1) for a in want[3:5]]
+    for values, name in ((terms[0], data), (terms[1], data), (want.diff_gamma_terms, vector)):
+        good &= values < limit(name)
+    return good & (x.max(axis=1) < top)
+
+
+def gradient(
+    p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
+):
+    """({output: Error}, where they are promised): as do all that follow."""
+    arguments, data_format = problems(p, form)
+    options = {"epsilon": p.epsilon, "is_training": is_training}
+    want = reference.batch_norm_backward(
+        *arguments, axis=FORMATS[data_format], wide=np.longdouble, **options
+    )
+    grads = function(*arguments, data_format=data_format, **options)
+    found = errors(grads, want, data, vector, is_training=is_training, parts=parts)
+    return found, fits(p, want, data, vector)
+
+
+def gradient_sums(p, form, data, vector):
+    """Those that reduce gives, which no rounding hides: diff_gamma is sum(dy * xc) here."""
+    p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
+    arguments, data_format = problems(p, form)
+    want = reference.batch_norm_backward(
+        *arguments, axis=FORMATS[data_format], wide=np.longdouble, epsilon=p.epsilon
+    )
+    sums = bn_ext.batch_norm_backward_reduce(*arguments[:3], data_format=data_format)
+    return sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
+
+
+def trained(p, form, names):
+    """A forward pass with the batch's own statistics, in the widest float there is."""
+    src, *affine = p.laid_out(form, names)
+    return reference.batch_norm_training(
+        src, *affine, axis=FORMATS[FORMS[form][0]], epsilon=p.epsilon, wide=np.longdouble
+    )
+
+
+def training(p, form, data, vector):
+    arguments, data_format = p.laid_out(form, ["src", *AFFINE]), FORMS[form][0]
+    want = trained(p, form, ["src", *AFFINE])
+    found = bn_ext.batch_norm_training(*arguments, epsilon=p.epsilon, data_format=data_format)
+    wrong = forward_errors(found, want, data, vector, FORMATS[data_format])
+    return wrong, fits_forward(p, want, form, data, vector)
+
+
+def statistics(p, form, data, vector):
+    """Those that reduce gives, which no rounding hides; of any data."""
+    want, data_format = trained(p, form, ["src"]), FORMS[form][0]
+    mean, squares = bn_ext.batch_norm_training_reduce(
+        *p.laid_out(form, ["src"]), data_format=data_format
+    )
+    found = statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
+    return found, want.variance < tops("float64") / p.src.shape[1]
+
+
+def inference(p, form, data, vector):
+    arguments, data_format = p.laid_out(form, ["src", "mean", "variance", *AFFINE]), FORMS[form][0]
+    axis = FORMATS[data_format]
+    want = reference.batch_norm_inference(
+        *arguments, axis=axis, epsilon=p.epsilon, wide=np.longdouble
+    )
+    dst = bn_ext.batch_norm_inference(*arguments, epsilon=p.epsilon, data_format=data_format)
+    found = {"dst": dst_error(dst, want, data, axis, from_batch=False)}
+    return found, fits_forward(p, want, form, data, vector)
+
+
+def double_backward(p, form, data, vector, *, is_training=True):
+    arguments, data_format = p.laid_out(form, SECOND), FORMS[form][0]
+    options = {"epsilon": p.epsilon, "is_training": is_training}
+    want = reference.batch_norm_double_backward(
+        *arguments, axis=FORMATS[data_format], wide=np.longdouble, **options
+    )
+    found = bn_ext.batch_norm_double_backward(*arguments, data_format=data_format, **options)
+    return second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
+
+
+#: By member: what it computes, whose errors are measured.
+MEMBERS = {
+    "backward": gradient,
+    "backward, frozen": functools.partial(gradient, is_training=False),
+    "backward_reduce": gradient_sums,
+    "training": training,
+    "training_reduce": statistics,
+    "inference": inference,
+    "double_backward": double_backward,
+    "double_backward, frozen": functools.partial(double_backward, is_training=False),
+}
+
+
 def problems(p, form):
-    """The arguments of a call, and its data_format."""
-    tensors = laid_out(p.src, form), laid_out(p.diff_dst, form)
-    return (*tensors, *p.arrays()[len(tensors) :]), FORMS[form][0]
+    """The arguments of a gradient, and its data_format."""
+    return p.laid_out(form, INPUTS), FORMS[form][0]
 
 
-def measured(p, form, data, vector, what="training", function=bn_ext.batch_norm_backward, parts=1):
+def measured(p, form, data, vector, member="backward", **options):
     """{output: (C,)}: the largest share of a bound that an error beyond half an ulp takes.
 
-    -1 where no bound is promised. And the outputs whose bounds do not hold. `what` is
-    "training", "frozen", or "sums": those that reduce gives, which no rounding hides.
+    -1 where no bound is promised. And the outputs whose bounds do not hold.
     """
-    if what == "sums":  # diff_gamma is sum(dy * xc) then
-        p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
-    arguments, data_format = problems(p, form)
-    options = {"epsilon": p.epsilon, "is_training": what != "frozen"}
     with np.errstate(all="ignore"):
-        want = reference.batch_norm_backward(
-            *arguments, axis=FORMATS[data_format], wide=np.longdouble, **options
-        )
-        if what == "sums":
-            sums = bn_ext.batch_norm_backward_reduce(*arguments[:3], data_format=data_format)
-            found = sum_errors(sums[1], sums[0], want, data)
-        else:
-            grads = function(*arguments, data_format=data_format, **options)
-            found = errors(grads, want, data, vector, is_training=what == "training", parts=parts)
-        good = fits(p, want, data, vector)
+        found, good = MEMBERS[member](p, form, data, vector, **options)
         shares, broken = {}, []
         for name, error in found.items():
             share, over = error.share(), ~(error.found <= error.half_ulp + error.bound)
-            if name == "diff_src":
+            if share.ndim > 1:
                 share = by_channel(share, form).max(axis=1)
                 over = by_channel(over, form).any(axis=1)
             shares[name] = np.where(good, share, -1)
@@ -270,11 +437,11 @@ def nudged(rng, values):
 
 def mutated(rng, p):
     """A change to every channel: an element, a vector's value, or a whole channel."""
-    src, diff_dst, mean, variance, gamma = (a.copy() for a in p.arrays())
-    c, m = src.shape
+    arrays = {name: getattr(p, name).copy() for name in ARRAYS}
+    c, m = p.src.shape
     rows = np.arange(c)
     with np.errstate(all="ignore"):
-        for a in (src, diff_dst):
+        for a in (arrays[name] for name in TENSORS):
             for _ in range(rng.integers(1, 4)):
                 at = np.where(rng.random(c) < 0.3, 0, rng.integers(0, m, c))
                 some = rng.random(c) < 0.5
@@ -288,25 +455,25 @@ def mutated(rng, p):
                 a[channel, of] = nudged(rng, a[channel, of][:1])
             some = rng.random(c) < 0.03
             a[some] *= a.dtype.type(2.0) ** rng.choice([-1, 1])
-        for v in (mean, variance, gamma):
+        for v in (arrays[name] for name in VECTORS):
             some = rng.random(c) < 0.3
             v[some] = nudged(rng, v[some])
             some = rng.random(c) < 0.1
             v[some] *= np.exp2(rng.normal(0, 0.3, some.sum())).astype(v.dtype)
-        variance = abs(variance)
-        for a in (src, diff_dst, mean, variance, gamma):
+        arrays["variance"] = abs(arrays["variance"])
+        for a in arrays.values():
             finite = np.isfinite(a.astype(np.float64))
             a[~finite] = 1
-    return p._replace(src=src, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma)
+    return p._replace(**arrays)
 
 
-def search(rng, form, data, vector, what, output, generations):
+def search(rng, form, data, vector, member, output, generations):
     """Random populations, the worst channels changed again and again to do worse for `output`.
 
     Yields what `measured` says of each generation.
     """
     best = population(rng, form, data, vector)
-    shares, broken = measured(best, form, data, vector, what)
+    shares, broken = measured(best, form, data, vector, member)
     yield shares, broken
     fitness = shares[output]
     for _ in range(generations):
@@ -316,7 +483,7 @@ def search(rng, form, data, vector, what, output, generations):
         parents[: len(keep)] = keep
         best, fitness = best.take(parents), fitness[parents]
         children = mutated(rng, best)
-        shares, broken = measured(children, form, data, vector, what)
+        shares, broken = measured(children, form, data, vector, member)
         yield shares, broken
         better = shares[output] > fitness
         fitness = np.where(better, shares[output], fitness)

@@ -38,6 +38,7 @@ class Normalized(NamedTuple):
     spread: np.ndarray  # variance / (variance + epsilon): the share of an error that scale takes
     product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic has it
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
+    distances: np.ndarray  # |xc|, likewise: what the scale's loss by underflow is multiplied by
 
 
 class Second(NamedTuple):
@@ -151,6 +152,7 @@ def normalized(
         as_before(y, src, axis), mean[:, 0], variance[:, 0], np.sqrt(variance[:, 0]),
         abs(xc).max(axis=1, initial=0), np.broadcast_to(abs(scale), mean.shape)[:, 0], share[:, 0],
         as_before(abs(scale * x_near), src, axis), as_before(sizes, src, axis),
+        as_before(abs(x_near), src, axis),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 import reference
-from bounds import Error, distance, smallest
+from bounds import SECOND, distance, second_errors, smallest
 from cases import (
     DTYPES,
     EPSILON,
@@ -17,10 +17,7 @@ from cases import (
     INPUTS,
     Problem,
     all_bits,
-    arithmetic,
     bits,
-    dtype,
-    half_ulp,
     memory_order,
     placed,
     shape,
@@ -35,8 +32,6 @@ pytestmark = pytest.mark.quick
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 READ = ["src", "diff_dst", "diff_diff_src"]
 RESULTS = list(bn_ext.BatchNormDoubleBackward._fields)
-#: Roundings between exact operands and any result: docs/numerics.md counts them.
-SECOND = {"float32": 30, "float64": 48}
 #: data_format, N, C, X: each form, with remainders; several chunks, tiles and groups.
 SHAPES = [
     ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),
@@ -67,21 +62,6 @@ def exact(p, is_training=True, **changed):
         **{**given, **changed}, epsilon=EPSILON, axis=p.axis, is_training=is_training,
         wide=np.longdouble,
     )  # fmt: skip
-
-
-def second_errors(found, want, data, vector):
-    """{result: Error}, as bounds.errors has them of the gradient."""
-    computed = arithmetic(data)
-    u, least = np.longdouble(unit(computed)), smallest(data)
-    kinds = [data if dtype(data).itemsize == 2 else None] * 2 + [vector]
-    return {
-        name: Error(
-            distance(getattr(found, name), true),
-            half_ulp(true, kind) if kind else 0 * terms,
-            SECOND[computed] * (u * terms + least),
-        )
-        for name, true, terms, kind in zip(RESULTS, want[:3], want[3:], kinds, strict=True)
-    }
 
 
 def assert_within_bounds(found, want, data, vector):

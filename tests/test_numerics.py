@@ -16,6 +16,7 @@ from cases import (
     DTYPES,
     EPSILON,
     FORMATS,
+    INPUTS,
     SHORT,
     Problem,
     shape,
@@ -32,29 +33,37 @@ pytestmark = pytest.mark.skipif(
 
 # ---- any input: a search -----------------------------------------------------------
 
-#: What is computed, and the output whose error the search makes worse.
-AIMS = [
-    ("training", "diff_src"),
-    ("training", "diff_gamma"),
-    ("frozen", "diff_src"),
-    ("sums", "diff_gamma"),
-    ("sums", "diff_beta"),
-]
+#: A member of the family, the output whose error the search makes worse, and the share of its bound
+#: that it must reach, by dtype: bounds that nothing comes near would hold for anything. (Half an
+#: ulp of 16 bits hides most of diff_src and dst; statistics may have a pivot two deviations off.)
+AIMS = {
+    ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
+    ("backward", "diff_gamma"): (0.55, 0.4, 0.4, 0.5),
+    ("backward, frozen", "diff_src"): (0.6, 0.6, 0, 0),
+    ("backward_reduce", "diff_gamma"): (0.45, 0.6, 0.55, 0.6),
+    ("backward_reduce", "diff_beta"): (0.5, 0.45, 0.6, 0.5),
+    ("training_reduce", "mean"): (0.1, 0.15, 0.08, 0.1),
+    ("training_reduce", "variance"): (0.08, 0.1, 0.1, 0.04),
+    ("training", "dst"): (0.7, 0.8, 0.05, 0.01),
+    ("inference", "dst"): (0.8, 0.8, 0.35, 0.25),
+    ("double_backward", "diff_src"): (0.25, 0.3, 0.03, 0.07),
+    ("double_backward", "diff_diff_dst"): (0.25, 0.15, 0.02, 0.02),
+    ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.35),
+    ("double_backward, frozen", "diff_gamma"): (0.2, 0.12, 0.18, 0.14),
+}
 
 
 def searched(rng, form, data, vector, generations, aims=AIMS):
     """{aim: the largest share of its bound that was found}; no bound may be broken."""
     worst = {}
-    for what, output in aims:
-        worst[what, output] = 0.0
+    for member, output in aims:
+        worst[member, output] = 0.0
         for shares, broken in hostile_data.search(
-            rng, form, data, vector, what, output, generations
+            rng, form, data, vector, member, output, generations
         ):
-            assert not broken, (form, what, broken)
-            worst[what, output] = max(worst[what, output], float(shares[output].max()))
-    print(
-        form, *(f"{what} {output} {100 * share:.0f} %" for (what, output), share in worst.items())
-    )
+            assert not broken, (form, member, broken)
+            worst[member, output] = max(worst[member, output], float(shares[output].max()))
+    print(form, *(f"{' '.join(aim)} {100 * share:.0f} %" for aim, share in worst.items()))
     return worst
 
 
@@ -62,26 +71,16 @@ def searched(rng, form, data, vector, generations, aims=AIMS):
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_no_search_breaks_a_bound(rng, data, vector, form):
     """Hostile data of every kind, made worse by a search; a few generations of each aim."""
-    searched(rng, form, data, vector, generations=8)
-
-
-#: Shares that a search must reach: bounds that nothing comes near would hold for anything.
-#: float32 and float64 sums are promised more room than today's order of summation needs.
-NEAR = {
-    "float32": (0.25, 0.2, 0.6, 0.28, 0),
-    "float64": (0.25, 0.25, 0.6, 0.3, 0.08),
-    "float16": (0.04, 0.65, 0, 0.68, 0.68),
-    "bfloat16": (0.1, 0.65, 0, 0.68, 0.68),
-}
+    searched(rng, form, data, vector, generations=3)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """The search comes close to them, so a worse order of summation would break them."""
     vector = vector_dtype(data)
-    tries = [searched(rng, "channels last", data, vector, generations=25) for _ in range(2)]
-    for aim, least in zip(AIMS, NEAR[data], strict=True):
-        assert max(worst[aim] for worst in tries) >= least, aim
+    worst = searched(rng, "channels last", data, vector, generations=14)
+    for aim, least in AIMS.items():
+        assert worst[aim] >= least[DATA_DTYPES.index(data)], aim
 
 
 def exact_gradient(p):
@@ -90,7 +89,7 @@ def exact_gradient(p):
     def fractions(a):
         return [Fraction(v) for v in np.atleast_1d(a.astype(np.float64)).tolist()]
 
-    x, dy, *vectors = (fractions(a) for a in p.arrays())
+    x, dy, *vectors = (fractions(a) for a in p.arrays(INPUTS))
     mean, variance, gamma = (v for (v,) in vectors)
     spread = variance + Fraction(p.epsilon)
     rstd = Fraction(isqrt((spread.denominator << 6400) // spread.numerator), 1 << 3200)
