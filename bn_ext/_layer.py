@@ -83,8 +83,9 @@ class BatchNorm:
     Notes
     -----
     What `forward` and `backward` return in training belongs to the layer: the next step
-    overwrites it. Copy what is to be kept. src and the result must stay as they are until
-    `backward`.
+    overwrites it. Copy what is to be kept. src, the result, the parameters and, where they
+    are what normalizes, the running statistics must stay as they are until `backward`, which
+    reads them again.
 
     Examples
     --------

@@ -100,6 +100,9 @@ def test_zero_variance_and_zero_epsilon():
     arguments = src, diff_dst, f32(2), f32(0)
     training = bn_ext.batch_norm_backward(*arguments, epsilon=0)
     assert np.isnan(training.diff_src).all()
+    off = bn_ext.batch_norm_backward(src + 1, abs(diff_dst), f32(2), f32(0), epsilon=0)
+    assert off.diff_gamma[0] == np.inf
+    assert (off.diff_src == -np.inf).all()
     frozen = bn_ext.batch_norm_backward(*arguments, epsilon=0, is_training=False)
     assert frozen.diff_src[0, 0] == np.inf
     assert frozen.diff_src[1, 0] == -np.inf

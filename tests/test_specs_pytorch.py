@@ -140,6 +140,9 @@ def test_a_constant_channel_without_eps(rng):
     assert (plain.output[:, 2] == 0).all()
     p.running_mean[2], p.running_variance[2] = 3, 0
     assert np.isnan(forward(p, eps=0, training=False).output[:, 2]).all()
+    p.src[:, 2] = 4
+    inference = forward(p, eps=0, training=False).output[:, 2]
+    assert (inference == np.copysign(np.inf, p.gamma[2])).all()
 
 
 def test_a_nan_stays_in_its_channel(rng):
