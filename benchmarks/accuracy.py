@@ -1,14 +1,16 @@
-"""Errors of the gradient and of its peers on hostile data, as multiples of the bounds.
+"""Errors of the gradient, of the forward pass and of their peers on hostile data.
 
 The bounds are those of docs/numerics.md, as tests/bounds.py has them.
 """
 
+import functools
 import itertools
 import sys
 import warnings
 
 import numpy as np
 
+import bn_ext
 from bn_ext._bench.peers import PEERS, bn_ext_call
 from bn_ext._bench.problems import Problem
 from bn_ext._bench.timing import markdown
@@ -83,10 +85,7 @@ def problem_of(rng, make, ratio, shape, dtype):
 
 def as_array(of):
     """A peer's output as doubles."""
-    if hasattr(of, "detach"):
-        import torch
-
-        of = of.to(torch.float64).numpy()
+    of = of.double() if hasattr(of, "detach") else of
     return np.asarray(of).astype(np.float64)
 
 
@@ -107,7 +106,6 @@ def compared(want, call, dtype):
 
 def measure():
     """[(dtype, data, M, {name: what `compared` says})]"""
-    sys.path.append(str(pages.ROOT / "tests"))
     import reference
 
     found = []
@@ -129,31 +127,172 @@ def measure():
     return found
 
 
+# ---- the forward pass ---------------------------------------------------------------
+
+FORWARD_SHAPE = (16, 45, 45, 16)
+EPSILON = 1e-5
+
+
+def at_first(rows, value):
+    """The first rows far off, by so many deviations."""
+    return lambda z: np.where(np.arange(len(z))[:, None] < rows, value + z, z)
+
+
+#: (what it is, its values from normal ones (M, C))
+FORWARD_KINDS = [
+    *((f"random, mean = {ratio:g} deviations", lambda z, by=ratio: z + by)
+      for ratio in (0, 10, 1e3, 1e5)),
+    ("first element 10⁴ deviations off", at_first(1, 1e4)),
+    ("first 8 rows 10³ off", at_first(8, 1e3)),
+    ("first 136 rows 10⁴ off", at_first(136, 1e4)),
+    ("constant 0.1", lambda z: np.full_like(z, 0.1)),
+    ("two neighbors, 1000 and the next", lambda z: 1000 + (z < 0) * 2.0**-14),
+    ("behind a ReLU", lambda z: np.maximum(z, 0)),
+    ("log-normal", lambda z: np.exp(2 * z)),
+    ("rising from 0 to 1", lambda z: np.linspace(0, 1, len(z))[:, None] + 0 * z),
+    ("10¹⁹ times random", lambda z: 1e19 * z),
+    ("10⁻²² times random", lambda z: 1e-22 * z),
+]  # fmt: skip
+
+
+def torch_forward(src, gamma, beta, *, channels_last):
+    import torch
+
+    bits = src.view(np.int16) if src.dtype.itemsize == 2 else src
+    x = torch.from_numpy(bits)
+    x = (x.view(torch.bfloat16) if bits is not src else x).movedim(-1, 1)
+    x = x if channels_last else x.contiguous()
+    vectors = torch.from_numpy(gamma), torch.from_numpy(beta)
+    dst = torch.native_batch_norm(x, *vectors, None, None, True, 0.1, EPSILON)[0]
+    # Given running ones, for the dtype of what it returns.
+    running = (torch.zeros(len(gamma)), torch.ones(len(gamma)))
+    mean, variance = torch.ops.aten.batch_norm_update_stats(x, *running, 0.1)
+    return dst.movedim(1, -1), mean, variance
+
+
+def tensorflow_forward(src, gamma, beta):
+    import tensorflow as tf
+
+    nothing = np.zeros(0, np.float32)
+    found = tf.raw_ops.FusedBatchNormV3(
+        x=src, scale=gamma, offset=beta, mean=nothing, variance=nothing, epsilon=EPSILON
+    )
+    return found.y, found.reserve_space_1, found.reserve_space_2
+
+
+def flax_forward(src, gamma, beta):
+    import flax.linen
+    import jax.numpy as jnp
+
+    layer = flax.linen.BatchNorm(use_running_average=False, momentum=0.0, epsilon=EPSILON)
+    params = {"scale": jnp.asarray(gamma), "bias": jnp.asarray(beta)}
+    zeros = jnp.zeros(len(gamma))
+    given = {"params": params, "batch_stats": {"mean": zeros, "var": zeros}}
+    dst, found = layer.apply(given, jnp.asarray(src), mutable=["batch_stats"])
+    return dst, found["batch_stats"]["mean"], found["batch_stats"]["var"]
+
+
+def numpy_forward(src, gamma, beta):
+    x, axes = src.astype(np.float32), (0, 1, 2)
+    mean, variance = x.mean(axis=axes), x.var(axis=axes)
+    dst = gamma / np.sqrt(variance + np.float32(EPSILON)) * (x - mean) + beta
+    return dst.astype(src.dtype), mean, variance
+
+
+def bn_ext_forward(src, gamma, beta):
+    return bn_ext.batch_norm_training(src, gamma, beta, epsilon=EPSILON)
+
+
+FORWARD = {
+    "bn_ext": bn_ext_forward,
+    "numpy": numpy_forward,
+    "torch, NCHW": functools.partial(torch_forward, channels_last=False),
+    "torch, channels last": functools.partial(torch_forward, channels_last=True),
+    "tensorflow": tensorflow_forward,
+    "flax": flax_forward,
+}
+
+
+def compared_forward(want, found, dtype):
+    """Errors beyond half an ulp: the variance's in u of itself (where it is 0, of the squared
+    mean), dst's in bounds.
+    """
+    from bounds import dst_error, statistics_errors
+    from cases import unit
+
+    dst, mean, variance = (as_array(a) for a in found)
+    error = statistics_errors(mean, variance, want, dtype, "float32")["variance"]
+    sizes = np.where(want.variance > 0, want.variance, want.mean**2)
+    error = error._replace(bound=unit("float32") * sizes)
+    shares = error.share(), dst_error(dst, want, dtype, axis=-1).share()
+    return [float("inf") if np.isnan(share).any() else float(share.max()) for share in shares]
+
+
+def measure_forward():
+    """[(dtype, data, M, {name: what `compared_forward` says})]"""
+    import reference
+    from cases import dtype as dtype_of
+
+    found = []
+    *sizes, channels = FORWARD_SHAPE
+    for dtype, (kind, make) in itertools.product(DTYPES, FORWARD_KINDS):
+        rng = np.random.default_rng(1)
+        with np.errstate(all="ignore"):
+            values = make(rng.standard_normal((int(np.prod(sizes)), channels)))
+            src = values.astype(dtype_of(dtype)).reshape(FORWARD_SHAPE)
+            gamma = rng.uniform(0.5, 2, channels).astype(np.float32)
+            beta = rng.standard_normal(channels).astype(np.float32)
+            want = reference.batch_norm_training(
+                src, gamma, beta, epsilon=EPSILON, wide=np.longdouble
+            )
+            worst = {}
+            for name, forward in FORWARD.items():
+                try:
+                    got = forward(src, gamma, beta)
+                except ImportError:
+                    continue
+                worst[name] = compared_forward(want, got, dtype)
+        found.append((dtype, kind, len(values), worst))
+    return found
+
+
+# ---- the pages ----------------------------------------------------------------------
+
+
 def shown(value):
+    if value >= 1e6:
+        return f"{value:.1e}"
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}".replace(",", " ")
 
 
-def table(found):
+def table(found, *numbers):
+    """`numbers`: which of every name's are shown, and what they are."""
     names = list(dict.fromkeys(name for *_, worst in found for name in worst))
-    heading = ["dtype", "M", "data", *(f"{name}: bounds" for name in names)]
-    heading += [f"{name}: u of terms" for name in names]
+    columns = [(n, i, f"{n}: {what}" if what else n) for i, what in numbers for n in names]
     lines = [
-        [
-            dtype,
-            str(m),
-            kind,
-            *(shown(worst[n][i]) if n in worst else "" for i in (0, 1) for n in names),
-        ]
+        [dtype, str(m), kind, *(shown(worst[n][i]) if n in worst else "" for n, i, _ in columns)]
         for dtype, kind, m, worst in found
     ]
-    return markdown(heading, lines)
+    return markdown(["dtype", "M", "data", *(heading for *_, heading in columns)], lines)
+
+
+def versions():
+    """Of those that were run."""
+    labels = {"torch": "torch", "tensorflow": "TensorFlow", "flax": "flax"}
+    found = {label: sys.modules[name] for name, label in labels.items() if name in sys.modules}
+    return ", ".join(
+        f"{label} {module.__version__}" for label, module in {"NumPy": np, **found}.items()
+    )
 
 
 def write(console, day):
-    """Put the table between its marks in docs/numerics.md."""
-    found = measure()
-    versions = [f"NumPy {np.__version__}"]
-    if "torch" in sys.modules:
-        versions.append(f"torch {sys.modules['torch'].__version__}")
-    text = f"{day}, {', '.join(versions)}:\n\n{table(found)}\n"
-    pages.put("accuracy", "docs/numerics.md", text, console)
+    """Put the tables between their marks in docs/numerics.md."""
+    sys.path.append(str(pages.ROOT / "tests"))
+    backward = table(measure(), (0, "bounds"), (1, "u of terms"))
+    forward = measure_forward()
+    for name, text in (
+        ("accuracy", backward),
+        ("accuracy-of-variance", table(forward, (0, ""))),
+        ("accuracy-of-dst", table(forward, (1, ""))),
+    ):
+        pages.put(name, "docs/numerics.md", f"{day}, {versions()}:\n\n{text}\n", console)
