@@ -36,24 +36,26 @@ pytestmark = pytest.mark.skipif(
 #: A member of the family, the output whose error the search makes worse, and the share of its bound
 #: that it must reach, by dtype: bounds that nothing comes near would hold for anything. (Half an
 #: ulp of 16 bits hides most of diff_src and dst; statistics may have a pivot two deviations off.)
-AIMS = {
+GRADIENT_AIMS = {
     ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
-    ("backward", "diff_gamma"): (0.55, 0.4, 0.4, 0.5),
+    ("backward", "diff_gamma"): (0.55, 0.4, 0.65, 0.65),
     ("backward, frozen", "diff_src"): (0.6, 0.6, 0, 0),
-    ("backward_reduce", "diff_gamma"): (0.45, 0.6, 0.55, 0.6),
-    ("backward_reduce", "diff_beta"): (0.5, 0.45, 0.6, 0.5),
+    ("backward_reduce", "diff_gamma"): (0.45, 0.6, 0.68, 0.68),
+    ("backward_reduce", "diff_beta"): (0.5, 0.45, 0.68, 0.68),
+}
+FAMILY_AIMS = {
     ("training_reduce", "mean"): (0.1, 0.15, 0.08, 0.1),
-    ("training_reduce", "variance"): (0.08, 0.1, 0.1, 0.04),
-    ("training", "dst"): (0.7, 0.8, 0.05, 0.01),
-    ("inference", "dst"): (0.8, 0.8, 0.35, 0.25),
-    ("double_backward", "diff_src"): (0.25, 0.3, 0.03, 0.07),
-    ("double_backward", "diff_diff_dst"): (0.25, 0.15, 0.02, 0.02),
-    ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.35),
-    ("double_backward, frozen", "diff_gamma"): (0.2, 0.12, 0.18, 0.14),
+    ("training_reduce", "variance"): (0.08, 0.08, 0.08, 0.04),
+    ("training", "dst"): (0.7, 0.8, 0.01, 0.01),
+    ("inference", "dst"): (0.8, 0.8, 0.3, 0.25),
+    ("double_backward", "diff_src"): (0.25, 0.2, 0.03, 0.04),
+    ("double_backward", "diff_diff_dst"): (0.2, 0.15, 0.02, 0.01),
+    ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
+    ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
 
 
-def searched(rng, form, data, vector, generations, aims=AIMS):
+def searched(rng, form, data, vector, generations, aims):
     """{aim: the largest share of its bound that was found}; no bound may be broken."""
     worst = {}
     for member, output in aims:
@@ -71,16 +73,18 @@ def searched(rng, form, data, vector, generations, aims=AIMS):
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_no_search_breaks_a_bound(rng, data, vector, form):
     """Hostile data of every kind, made worse by a search; a few generations of each aim."""
-    searched(rng, form, data, vector, generations=3)
+    searched(rng, form, data, vector, 8, GRADIENT_AIMS)
+    searched(rng, form, data, vector, 3, FAMILY_AIMS)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """The search comes close to them, so a worse order of summation would break them."""
     vector = vector_dtype(data)
-    worst = searched(rng, "channels last", data, vector, generations=14)
-    for aim, least in AIMS.items():
-        assert worst[aim] >= least[DATA_DTYPES.index(data)], aim
+    for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
+        tries = [searched(rng, "channels last", data, vector, generations, aims) for _ in range(4)]
+        for aim, least in aims.items():
+            assert max(worst[aim] for worst in tries) >= least[DATA_DTYPES.index(data)], aim
 
 
 def exact_gradient(p):
