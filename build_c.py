@@ -143,15 +143,25 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 
 
-def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys.platform):
-    """Objects of all units; one that is newer than what it is made of, and made alike, is kept."""
+def door(path, hardened=False):
+    """What Cython made of _core.pyx."""
+    hard = hardening()[0] if hardened else []
+    # Cython declares a thread state within a block that has one.
+    shadow = ["-Wno-shadow"] if warnings() else []
+    flags = [*FLAGS, *SERIAL, *hard, *warnings(), *shadow, f"-I{SOURCE.name}"]
+    return Unit("_core", Path(path), flags)
+
+
+def compile_units(built, out, compiler, flags):
+    """Their objects; one that is newer than what it is made of, and made alike, is kept."""
     out.mkdir(parents=True, exist_ok=True)
 
     def is_newer(made, sources):
         # As make reads it: the object, a colon, and what it is made of.
         needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
         return made.is_file() and all(
-            Path(path).stat().st_mtime < made.stat().st_mtime for path in needed
+            Path(path).is_file() and Path(path).stat().st_mtime < made.stat().st_mtime
+            for path in needed
         )
 
     def make(unit):
@@ -166,7 +176,7 @@ def compile_all(out, compiler, flags, source=SOURCE, machine=MACHINE, system=sys
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(make, units(source, machine, system)))
+        return list(pool.map(make, built))
 
 
 def main():
@@ -180,9 +190,8 @@ def main():
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="win over the usual ones")
     args = parser.parse_args()
     try:
-        objects = compile_all(
-            args.out, shlex.split(args.cc), args.flags, args.source, args.machine, args.system
-        )
+        built = units(args.source, args.machine, args.system)
+        objects = compile_units(built, args.out, shlex.split(args.cc), args.flags)
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
     print(*objects, sep="\n")

@@ -40,7 +40,7 @@
 #error "bn_ext needs gcc 11 or newer"
 #endif
 #else
-#error "bn_ext needs gcc 11, clang 14, or newer; on Windows clang-cl"
+#error "bn_ext needs gcc 11, clang 14, or newer"
 #endif
 
 #ifdef __FAST_MATH__

@@ -13,7 +13,6 @@ Longer than other files here: most of it is a table.
 import argparse
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,8 +20,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-import build_c  # noqa: E402
 
 FAST = ["-m", "quick and not full"]
 REST = ["--ignore=tests/test_example.py"]
@@ -1084,18 +1081,6 @@ def run(command, folder, hangs):
     return why
 
 
-def spare(folder, changed):
-    """Objects that are made from none of these files need not be made again."""
-    compiler = shlex.split(os.environ.get("CC", "gcc"))
-    for unit in build_c.units(folder / "src_c"):
-        needed = subprocess.run(
-            [*compiler, *unit.flags, "-MM", unit.path], capture_output=True, text=True, check=True
-        )
-        if not changed & {Path(word).name for word in needed.stdout.split()}:
-            for made in folder.glob(f"build/temp*/{unit.name}/**/*.o"):
-                os.utime(made)
-
-
 def build(folder):
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
@@ -1138,7 +1123,7 @@ def main(arguments=None):
     if lost:
         raise SystemExit("\n".join(lost))
     numbers = options.only or range(1, len(mutants) + 1)
-    lines, survived, elsewhere, before = [], [], 0, ""
+    lines, survived, elsewhere = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for path in files:
@@ -1155,10 +1140,8 @@ def main(arguments=None):
             else:
                 path = folder / path_of[name]
                 path.write_text(right[name].replace(old, new))
-                spare(folder, {name, before})
                 found = build(folder) or kill(folder)
                 path.write_text(right[name])
-                before = name
             if not found:
                 survived.append(number)
             print(f"{number:3} {name}: {words}: {found or 'SURVIVED'}", flush=True)
