@@ -95,10 +95,11 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
 
     mean and variance are computed in one pass about a pivot near the mean, so that they are right
     however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0 (and dst NaN, if epsilon is 0 too). But a variance is Inf where its dtype does not
-    reach, and the gradient from it 0: in float16 from a deviation of 256 on, in float32 from 1.8e19
-    on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of float64 data, M times the
-    variance must stay below 1.8e308.
+    variance 0 (and dst NaN, if epsilon is 0 too); so may one of a variance up to 2**-150 (float64
+    data: 2**-1075), if the few elements that the pivot is made of are alike. But a variance is Inf
+    where its dtype does not reach, and the gradient from it 0: in float16 from a deviation of 256
+    on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of
+    float64 data, M times the variance must stay below 1.8e308.
 
     An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
     statistics alone.

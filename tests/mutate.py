@@ -603,6 +603,13 @@ MUTANTS = [
         "squares that vanish are taken for none where sums are 0",
     ),
     ("forward.c", "if (sum * off > 4 * rest) {", "if (false) {", "a pivot far off is kept"),
+    ("forward.c", "((step + large) - large)", "step", "a pivot of all digits"),
+    (
+        "forward.c",
+        "stepped(c, *pivot, off, deviation)",
+        "stepped(c, *pivot, off, 0)",
+        "the next pivot of all digits",
+    ),
     (
         "forward.c",
         "        *pivot *= by.up;\n",

@@ -1,7 +1,9 @@
 """The forward pass: statistics, what is normalized with them, and what is fused to it."""
 
 import itertools
+from fractions import Fraction
 
+import hostile_data
 import numpy as np
 import pytest
 import reference
@@ -142,6 +144,28 @@ def test_squares_that_vanish_where_none_is_sampled():
     assert np.allclose(found.dst[0], -1 / 3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
+def test_deviations_that_count_as_none(data):
+    """As docs/semantics.md has it: where no square is above 0, nor the sum, nor is any sampled. The
+    least more of any of these is seen; the bounds hold in any case.
+    """
+    kind, number = dtype(data), np.float64 if data == "float64" else np.float32
+    d = kind.type(2.0 ** (-537.5 if data == "float64" else -75))
+    while number(d) * number(d) > 0:
+        d = np.nextafter(d, kind.type(0))
+    more = np.nextafter(d, kind.type(1))
+    src = np.zeros((4096, 4), kind)
+    src[11], src[12], src[256] = [d, more, d, d], [-d, -more, d, 0], [0, 0, 0, -d]
+    mean, squares = bn_ext.batch_norm_training_reduce(src)
+    assert (squares > 0).tolist() == [False, True, True, True]
+    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
+    for error in statistics_errors(mean, squares / 4096, want, data, "float64").values():
+        assert (error.found <= error.bound).all()
+    found = bn_ext.batch_norm_training(src, epsilon=0.0)
+    assert not np.isfinite(found.dst[:, 0].astype(np.float64)).any()  # as of a constant channel
+    assert abs(bn_ext.batch_norm_training(src, epsilon=1e-5).dst.astype(np.float64)).max() < 1e-15
+
+
 @pytest.mark.parametrize("data", ["float64", "bfloat16"])
 @pytest.mark.parametrize("scale", [2.0**100, 2.0**-100])
 def test_the_same_of_other_dtypes(rng, data, scale):
@@ -166,6 +190,63 @@ def test_a_constant_channel_has_no_variance(data, value):
         if np.isfinite(constant):
             assert (mean == constant).all()
             assert (squares == 0).all()
+
+
+#: Data of few bits, in sixteenths.
+GRIDS = {
+    "multiples of 1/16": lambda rng, dims: rng.integers(-8, 9, dims),
+    "about 5": lambda rng, dims: rng.integers(80, 97, dims),
+    "0 and 1": lambda rng, dims: 16 * rng.integers(0, 2, dims),
+    "seldom above 0": lambda rng, dims: (rng.random(dims) < 0.05) * rng.integers(0, 9, dims),
+}
+
+
+def exact_statistics(sixteenths):
+    """Of (C, M) integers: mean and variance as float64, rounded once."""
+    rows = [[int(v) for v in row] for row in sixteenths]
+    sums = [(sum(row), sum(v * v for v in row), len(row)) for row in rows]
+    mean = [float(Fraction(s, 16 * m)) for s, _, m in sums]
+    return np.array(mean), np.array(
+        [float(Fraction(q * m - s * s, (16 * m) ** 2)) for s, q, m in sums]
+    )
+
+
+def check_exact_statistics(src, data_format, sixteenths):
+    """As rounded: float32 vectors; float64 ones, where the mean is a number of few bits."""
+    want, m = exact_statistics(sixteenths), sixteenths.shape[1]
+    for vector in dict.fromkeys([vector_dtype(src.dtype.name), "float64"]):
+        out = None, *(np.empty(len(sixteenths), vector) for _ in range(2))
+        found = bn_ext.batch_norm_training(src, epsilon=EPSILON, data_format=data_format, out=out)
+        for name, got, exact in zip(found._fields[1:], found[1:], want, strict=True):
+            if vector == "float32" or m & (m - 1) == 0:
+                np.testing.assert_array_equal(got, exact.astype(vector), f"{name} {src.shape}")
+            else:
+                deviations = np.sqrt(want[1]) ** (1 if name == "mean" else 2)
+                assert (abs(got - exact) <= 1e-14 * (deviations + abs(want[0]))).all(), src.shape
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_statistics_of_data_of_few_bits_are_exact(rng, data, grid):
+    """At every length from the shortest on: distances from the pivot have few bits too."""
+    short = [(n, 5, x) for n in range(1, 21) for x in (1, 2, 3, 4, 5, 7, 8, 9, 16)]
+    long = [(4096, 7, 1), (300, 130, 1), (35, 6, 49), (2, 3, 1500), (70, 2, 256), (1, 2, 20_001)]
+    for dims in short + long:
+        sixteenths = GRIDS[grid](rng, dims)
+        src = (sixteenths / 16).astype(dtype(data))
+        rows = reference.by_channel(sixteenths, 1)
+        check_exact_statistics(src, "NCX", rows)
+        check_exact_statistics(np.ascontiguousarray(np.moveaxis(src, 1, -1)), "NXC", rows)
+
+
+@pytest.mark.parametrize("form", [f for f in hostile_data.FORMS if "position" not in f])
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
+    """The next pivot has few bits as well."""
+    sixteenths = rng.integers(-8, 9, hostile_data.size_of(form, data))
+    sixteenths[:, hostile_data.sampled(form, data)] += 48
+    src = hostile_data.laid_out((sixteenths / 16).astype(dtype(data)), form)
+    check_exact_statistics(src, hostile_data.FORMS[form][0], sixteenths)
 
 
 @pytest.mark.parametrize("data_format", FORMATS)

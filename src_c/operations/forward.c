@@ -6,10 +6,10 @@
  *
  *     mean = p + sum(x - p)/M        sum(xc*xc) = sum((x - p)^2) - sum(x - p)^2/M
  *
- * What rounding adds to the second grows with ((p - mean)/std)^2. The pivot is the mean of a few
- * elements, spread over the channel by a rule that knows the shape alone; where it turns out to lie
- * more than two standard deviations off the mean, the tile is summed again about the mean found. So
- * it is, scaled by a power of two, where squares overflow or vanish.
+ * What rounding adds to the second grows with ((p - mean)/std)^2. The pivot is about the mean of a
+ * few elements, spread over the channel by a rule that knows the shape alone; where it turns out to
+ * lie more than two standard deviations off the mean, the tile is summed again about the mean
+ * found. So it is, scaled by a power of two, where squares overflow or vanish.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
@@ -38,6 +38,15 @@ enum {
     SAMPLED_RUNS = 4,
     SAMPLED_NEIGHBOURS = 2, /* of each */
 };
+
+/* A pivot: so far from a number, in steps of a 32nd to a 16th of how far elements spread. Such a
+ * fraction makes no pivot worse; and where elements have few bits, their distances from it and the
+ * squares of these have few, so that sums are exact. A number so large rounds what is added to it
+ * to multiples of its last place, a power of two. */
+static double stepped(const bn_channels *c, double from, double step, double spread) {
+    const double large = spread * 0x1p48, to = from + ((step + large) - large);
+    return in_doubles(c) ? to : (double)(float)to;
+}
 
 /* How far an element of each channel lies from the first ones, in sum and at most. */
 static void add_sample(const bn_channels *c, const double *value) {
@@ -79,8 +88,8 @@ static void prepare_sums(const bn_channels *c) {
         }
     }
     for (int64_t k = 0; k < n; k++) {
-        const double pivot = first[k] + sum[k] / (double)count;
-        first[k] = !isfinite(pivot) ? 0 : in_doubles(c) ? pivot : (double)(float)pivot;
+        const double pivot = stepped(c, first[k], sum[k] / (double)count, spread[k]);
+        first[k] = isfinite(pivot) ? pivot : 0;
         sum[k] = 1; /* the power */
     }
     bn_set_coefs(c, COEF_MEAN, 0, n, first);
@@ -120,7 +129,8 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
         return true;
     }
     if (sum * off > 4 * rest) {
-        const double better = in_doubles(c) ? *pivot + off : (double)(float)(*pivot + off);
+        const double deviation = sqrt(rest > 0 ? rest / c->count : 0);
+        const double better = stepped(c, *pivot, off, deviation);
         const bool moves = better != *pivot;
         *pivot = better;
         return moves;
