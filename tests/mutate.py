@@ -612,6 +612,12 @@ MUTANTS = [
     ),
     (
         "forward.c",
+        "(1 - factor) * running[i] + factor * batch[i]",
+        "running[i] + factor * (batch[i] - running[i])",
+        "running statistics by another formula: infinite ones become NaN",
+    ),
+    (
+        "forward.c",
         "        *pivot *= by.up;\n",
         "",
         "a pivot not scaled with the elements",

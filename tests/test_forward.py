@@ -332,6 +332,21 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
         assert all_bits(new) == all_bits(old)
 
 
+@pytest.mark.parametrize("running", ["float32", "float64"])
+def test_running_statistics_are_their_formula_in_doubles(rng, running):
+    """(1 - factor) * old + factor * new, bit for bit; so what is infinite stays so."""
+    p = Family(rng, (60, 5), "NXC", "float64")
+    old = [a.astype(running) for a in rng.uniform(-3, 3, (2, 5))]
+    old[0][:2] = np.inf, -np.inf
+    new = [a.copy() for a in old]
+    found = training(
+        p, running_mean=new[0], running_variance=new[1], exponential_avg_factor=0.3, correction=0
+    )
+    for got, before, batch in zip(new, old, found[1:], strict=True):
+        want = (1 - 0.3) * before.astype(np.float64) + 0.3 * batch
+        np.testing.assert_array_equal(got, want.astype(running))
+
+
 def test_a_factor_of_zero_hides_no_nan(fam):
     """As its formula, torch and TensorFlow have it."""
     fam.src[0, 2] = np.nan
