@@ -281,7 +281,9 @@ def fits_forward(p, want, form, data, vector):
     x = abs(p.src.astype(wide)).max(axis=1) + abs(want.mean)
     sizes = by_channel(want.product_terms + want.shift_terms, form).max(axis=1)
     largest = np.stack([x, want.scale, sizes, spread])
-    good = (largest < tops(data)).all(axis=0) & (spread > 2.0**40 * smallest(data))
+    good = (largest < tops(data)).all(axis=0) & (
+        spread > 2.0**16 / unit(arithmetic(data)) * smallest(data)
+    )
     for values, name in ((sizes, data), (want.mean, vector), (want.variance, vector)):
         good &= abs(values) < limit(name)
     return good
