@@ -1,6 +1,6 @@
 """A call: its arrays by role, from arguments to result. Included by _core.pyx.
 
-    begin     makes it empty
+    begin     an empty one
     convert   the arguments (_arguments.pxi)
     call      prepare: checks all (_inputs.pxi, _outputs.pxi), allocates what is returned
               execute: allocates copies, then calls C
@@ -8,8 +8,8 @@
 
 Nothing may fail once something is written.
 
-A Call is a C struct on the stack that owns Python objects: its 6 KB of axes and buffers would
-be cleared for every call if it were an extension type.
+A Call is a C struct that owns Python objects: its 15 KB of axes and buffers would be cleared for
+every call if it were an extension type, and are more than the stack of a thread may have.
 """
 
 cdef struct Call:
@@ -36,8 +36,11 @@ cdef struct Call:
     bn_problem problem
 
 
-cdef void begin(Call *c, int entry) noexcept:
+cdef Call *begin(int entry) except NULL:
     cdef int role
+    cdef Call *c = <Call *>malloc(sizeof(Call))
+    if c == NULL:
+        raise MemoryError("bn_ext: not enough memory for a call")
     c.entry = c.outputs = entry
     for role in range(ROLES):
         c.array[role] = NULL
@@ -51,6 +54,7 @@ cdef void begin(Call *c, int entry) noexcept:
     c.problem.training = True
     c.problem.relu = False
     c.problem.exponential_avg_factor = c.problem.correction = 0
+    return c
 
 
 cdef void end(Call *c) noexcept:
@@ -58,6 +62,7 @@ cdef void end(Call *c) noexcept:
     for role in range(ROLES):
         let_go(c, role)
     Py_XDECREF(c.parts_count)
+    free(c)
 
 
 # ---- arrays by role -----------------------------------------------------------

@@ -44,6 +44,7 @@ from libc.limits cimport INT_MAX
 from libc.math cimport isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 __all__ = [
@@ -242,16 +243,15 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         return backward_exactly(src, diff_dst, mean, variance, gamma, epsilon, data_format,
                                 is_training, param_grads, out, num_threads, relu, beta, dst,
                                 workspace, diff_src_1)
-    cdef Call c
-    begin(&c, BACKWARD_WHOLE)
+    cdef Call *c = begin(BACKWARD_WHOLE)
     try:
-        convert_flags(&c, is_training, param_grads)
-        convert_gate(&c, relu, beta, dst, workspace, diff_src_1)
-        convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(&c, variance, gamma, epsilon)
-        return call(&c, convert_out(&c, out))
+        convert_flags(c, is_training, param_grads)
+        convert_gate(c, relu, beta, dst, workspace, diff_src_1)
+        convert_data(c, src, diff_dst, mean, data_format, num_threads)
+        convert_statistics(c, variance, gamma, epsilon)
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)
 
 
 def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None,
@@ -327,16 +327,15 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     array([[3., 3.],
            [0., 9.]])
     """
-    cdef Call c
-    begin(&c, BACKWARD_REDUCE)
+    cdef Call *c = begin(BACKWARD_REDUCE)
     try:
         c.exact = as_flag(exact, "exact")
-        convert_gate(&c, relu, beta, dst, workspace, False)
-        convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_gate_statistics(&c, variance, gamma, epsilon)
-        return call(&c, NONE_GIVEN)
+        convert_gate(c, relu, beta, dst, workspace, False)
+        convert_data(c, src, diff_dst, mean, data_format, num_threads)
+        convert_gate_statistics(c, variance, gamma, epsilon)
+        return call(c, NONE_GIVEN)
     finally:
-        end(&c)
+        end(c)
 
 
 def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=None, *, epsilon,
@@ -397,14 +396,13 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=
     >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)
     True
     """
-    cdef Call c
-    begin(&c, BACKWARD_APPLY)
+    cdef Call *c = begin(BACKWARD_APPLY)
     try:
-        convert_flags(&c, is_training, param_grads)
-        convert_gate(&c, relu, beta, dst, workspace, diff_src_1)
-        convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(&c, variance, gamma, epsilon)
-        convert_sums(&c, sums, count)
-        return call(&c, convert_out(&c, out))
+        convert_flags(c, is_training, param_grads)
+        convert_gate(c, relu, beta, dst, workspace, diff_src_1)
+        convert_data(c, src, diff_dst, mean, data_format, num_threads)
+        convert_statistics(c, variance, gamma, epsilon)
+        convert_sums(c, sums, count)
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)

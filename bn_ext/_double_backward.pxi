@@ -99,13 +99,12 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     >>> np.allclose(gamma * second.diff_gamma, 2 * penalty)
     True
     """
-    cdef Call c
-    begin(&c, DOUBLE_BACKWARD)
+    cdef Call *c = begin(DOUBLE_BACKWARD)
     try:
         c.problem.training = as_flag(is_training, "is_training")
-        convert_data(&c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(&c, variance, gamma, epsilon)
-        convert_second(&c, diff_diff_src, diff_diff_gamma, diff_diff_beta)
-        return call(&c, convert_out(&c, out))
+        convert_data(c, src, diff_dst, mean, data_format, num_threads)
+        convert_statistics(c, variance, gamma, epsilon)
+        convert_second(c, diff_diff_src, diff_diff_gamma, diff_diff_beta)
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)

@@ -131,16 +131,15 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         return training_exactly(src, gamma, beta, epsilon, data_format, running_mean,
                                 running_variance, exponential_avg_factor, correction, src_1, relu,
                                 workspace, out, num_threads, refused)
-    cdef Call c
-    begin(&c, TRAINING_WHOLE)
+    cdef Call *c = begin(TRAINING_WHOLE)
     try:
-        convert_src(&c, src, data_format, num_threads)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
-        convert_running(&c, running_mean, running_variance, exponential_avg_factor, correction,
+        convert_src(c, src, data_format, num_threads)
+        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
-        return call(&c, convert_out(&c, out))
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)
 
 
 def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exact=False,
@@ -205,17 +204,16 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     array([[2., 3.],
            [8., 8.]])
     """
-    cdef Call c
-    begin(&c, TRAINING_REDUCE)
+    cdef Call *c = begin(TRAINING_REDUCE)
     try:
         c.exact = as_flag(exact, "exact")
         if mean is not None and not c.exact:
             raise ValueError("mean: expected with exact=True alone")
-        convert_if_given(&c, MEAN, mean)
-        convert_src(&c, src, data_format, num_threads)
-        return call(&c, NONE_GIVEN)
+        convert_if_given(c, MEAN, mean)
+        convert_src(c, src, data_format, num_threads)
+        return call(c, NONE_GIVEN)
     finally:
-        end(&c)
+        end(c)
 
 
 def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsilon,
@@ -269,17 +267,16 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     >>> np.allclose(dst, bn_ext.batch_norm_training(src, epsilon=1e-5).dst, rtol=1e-12)
     True
     """
-    cdef Call c
-    begin(&c, TRAINING_APPLY)
+    cdef Call *c = begin(TRAINING_APPLY)
     try:
-        convert_src(&c, src, data_format, num_threads)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
-        convert_sums(&c, stats, count)
-        convert_running(&c, running_mean, running_variance, exponential_avg_factor, correction,
+        convert_src(c, src, data_format, num_threads)
+        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+        convert_sums(c, stats, count)
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
-        return call(&c, convert_out(&c, out))
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)
 
 
 def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
@@ -333,13 +330,12 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     array([[0., 1.],
            [1., 3.]])
     """
-    cdef Call c
-    begin(&c, INFERENCE)
+    cdef Call *c = begin(INFERENCE)
     try:
-        convert_src(&c, src, data_format, num_threads)
-        convert(&c, MEAN, mean)
-        convert(&c, VARIANCE, variance)
-        convert_affine(&c, gamma, beta, epsilon, src_1, relu, workspace)
-        return call(&c, convert_out(&c, out))
+        convert_src(c, src, data_format, num_threads)
+        convert(c, MEAN, mean)
+        convert(c, VARIANCE, variance)
+        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+        return call(c, convert_out(c, out))
     finally:
-        end(&c)
+        end(c)

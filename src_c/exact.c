@@ -129,7 +129,7 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
     return used;
 }
 
-static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_channel,
+static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_channel, void *room,
                                   char *memory, size_t *used) {
     /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
     const int64_t pitch =
@@ -137,6 +137,7 @@ static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_c
     return (bn_account){
         .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
         .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
+        .room = room,
         .columns = columns,
         .pitch = pitch,
         .one_channel = one_channel,
@@ -148,8 +149,9 @@ static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_c
 static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char *memory) {
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
-    s->account = lay_out_account(e, e->columns_per_task, false, memory, &used);
-    s->run = lay_out_account(e, BN_STRIP, true, memory, &used);
+    void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
+    s->account = lay_out_account(e, e->columns_per_task, false, room, memory, &used);
+    s->run = lay_out_account(e, BN_STRIP, true, room, memory, &used);
     s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
     return used;
 }

@@ -32,8 +32,7 @@
 /* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
  * the step where a second thread joins). */
 enum { ELEMENTS_PER_THREAD = 65536 };
-/* Of one call: more than any CPU has, and startable's stack has room for them, 24 kB. */
-enum { MOST_THREADS = 1024 };
+enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU has */
 
 /* ---- how many threads -------------------------------------------------- */
 
@@ -121,6 +120,8 @@ void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_w
 __asm__(".symver pthread_create, pthread_create@" FIRST_GLIBC);
 __asm__(".symver pthread_join, pthread_join@" FIRST_GLIBC);
 __asm__(".symver pthread_attr_setstacksize, pthread_attr_setstacksize@" FIRST_GLIBC);
+__asm__(".symver pthread_attr_getstack, pthread_attr_getstack@" FIRST_GLIBC);
+__asm__(".symver pthread_getattr_np, pthread_getattr_np@" FIRST_GLIBC);
 #endif
 #endif
 
@@ -224,6 +225,21 @@ static void *bind_to_places(void *possible_) {
     return NULL;
 }
 
+/* Bytes of this thread's stack below here. Whose stack is another, as a coroutine's, is believed to
+ * have enough. */
+static int64_t stack_left(void) {
+    const uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+    pthread_attr_t attributes;
+    void *lowest = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        (void)pthread_attr_getstack(&attributes, &lowest, &size);
+        pthread_attr_destroy(&attributes);
+    }
+    const uintptr_t left = here - (uintptr_t)lowest;
+    return left < size ? (int64_t)left : INT64_MAX;
+}
+
 static bool places_exist(void) {
     bool possible = true;
     pthread_t thread;
@@ -243,10 +259,21 @@ static bool counts_no_more(long id) {
     return id == 0;
 }
 
+static int64_t stack_left(void) {
+    return INT64_MAX;
+}
+
 static bool places_exist(void) {
     return true;
 }
 #endif
+
+/* Threads that the calling one's stack has room to start: libgomp has a record of each there, half
+ * as large as this. */
+static int64_t startable_from_stack(void) {
+    enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
+    return at_least(stack_left() - OF_A_CALL, 0) / OF_A_THREAD;
+}
 
 /* Do as the runtime's threads do when they start: allocate, for which the C library may reserve
  * much address space per thread. Then wait until all are there. */
@@ -261,8 +288,7 @@ static void *imitate_start(void *trial_) {
 }
 
 /* How many of so many further threads can be started and be there at once. */
-static int startable(int wanted) {
-    trial trials[MOST_THREADS + 1];
+static int start_and_join(int wanted, trial *trials) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
     if (pthread_attr_init(&attributes))
@@ -285,6 +311,13 @@ static int startable(int wanted) {
     return gone;
 }
 
+static int startable(int wanted) {
+    trial *trials = malloc((size_t)wanted * sizeof *trials);
+    const int n = trials ? start_and_join(wanted, trials) : 0;
+    free(trials);
+    return n;
+}
+
 /* Pools grow one at a time, so that no other call starts threads between the check and the
  * region. It is unlocked inside the region, when all threads are there. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
@@ -296,6 +329,8 @@ static int startable_team(int threads, bool *grows) {
     if (threads == 1)
         return 1;
     const int have = omp_get_level() ? 1 : pool_size;
+    if (threads > have)
+        threads = have + (int)at_most(threads - have, startable_from_stack());
     if (threads <= have)
         return threads;
     void *volatile room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
@@ -327,9 +362,9 @@ static void team_is_there(void) {
     pthread_mutex_unlock(&growing);
 }
 
-/* A team of one leaves the pool as it was. */
+/* A team of one leaves the pool as it was, and so does one within somebody else's region. */
 static void remember_team(int threads) {
-    if (threads > 1)
+    if (threads > 1 && !omp_get_level())
         pool_size = threads;
 }
 #elif defined(_OPENMP)

@@ -111,12 +111,14 @@ typedef struct {
 /* What was summed of so many columns: numbers that hold it without having been rounded, BN_PLANES
  * of columns at most, and what those could not hold, as digits: (digits and flags, BN_SUMS,
  * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one
- * row of them to the next. Of these only rows that are `touched` have been set. */
+ * row of them to the next. Of these only rows that are `touched` have been set. `room` is a
+ * kernel's own: BN_TERMS_BYTES, aligned as a register. */
 enum { BN_PLANES = 5 };
 
 typedef struct {
     double *plane;
     int64_t *digit;
+    void *room;
     int64_t columns, pitch;
     uint64_t touched;
     int unclean;                       /* calls to come that look for NaN and Inf first */

@@ -1,0 +1,156 @@
+"""Calls in threads that have little stack: each function, in threads with the smallest that Python
+gives them; and how far down each writes in a thread with more.
+
+Run by test_stacks.py in a process of its own, one per instruction-set level. Too little stack ends
+it, after the name of what was called.
+"""
+
+import ctypes
+import functools
+import os
+import threading
+import traceback
+import warnings
+from types import SimpleNamespace
+
+import guarded
+import numpy as np
+from cases import DATA_DTYPES, FORMATS, dtype
+
+import bn_ext
+from bn_ext import _core
+
+SMALLEST, AMPLE = 32 << 10, 1 << 20
+#: Of the stack of a thread that has just begun: its own frames lie within.
+BEGUN = 8 << 10
+#: Wide and narrow rows, long, short and middling runs.
+SHAPES = [
+    ((700, 33), "NXC"),
+    ((3000, 5), "NXC"),
+    ((4, 3, 5000), "NCX"),
+    ((40, 30, 7), "NCX"),
+    ((6, 80, 49), "NCX"),
+]
+#: Exponents of data that sums in doubles cannot hold without rounding.
+SPREAD = {"float32": 40, "float64": 300, "float16": 4, "bfloat16": 40}
+
+libc = ctypes.CDLL(None)
+libc.pthread_getattr_np.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+libc.pthread_attr_getstack.argtypes = [ctypes.c_void_p] * 3
+
+
+def stack_of(thread):
+    """Its lowest address, and its size."""
+    attributes = ctypes.create_string_buffer(256)
+    lowest, size = ctypes.c_void_p(), ctypes.c_size_t()
+    libc.pthread_getattr_np(thread.ident, attributes)
+    libc.pthread_attr_getstack(attributes, ctypes.byref(lowest), ctypes.byref(size))
+    libc.pthread_attr_destroy(attributes)
+    return lowest.value, size.value
+
+
+def started(size, steps):
+    """A thread of so much stack that takes these steps."""
+    threading.stack_size(size)
+    thread = threading.Thread(target=lambda: [step() for step in steps])
+    thread.start()
+    return thread
+
+
+def depth_of(call):
+    """Bytes of a thread's stack down to the lowest that a call writes to."""
+    at_work, cleared, done, seen = (threading.Event() for _ in range(4))
+    thread = started(AMPLE, [at_work.set, cleared.wait, call, done.set, seen.wait])
+    at_work.wait()
+    lowest, size = stack_of(thread)
+    ctypes.memset(lowest, 0, size - BEGUN)  # OpenMP's threads, which had it before, left much
+    cleared.set()
+    done.wait()
+    depth = len(ctypes.string_at(lowest, size).lstrip(b"\0"))
+    seen.set()
+    thread.join()
+    return depth
+
+
+def operands(rng, shape, layout, data):
+    """What guarded.py's calls take."""
+    channels = shape[FORMATS[layout]]
+    kind, vector = dtype(data), np.float64 if data == "float64" else np.float32
+    a = SimpleNamespace(
+        count=int(np.prod(shape)) // channels,
+        sums=np.ones((2, channels)),
+        workspace=np.zeros(-(-int(np.prod(shape)) // 8), np.uint8),
+    )
+    for name in (*guarded.READ, *guarded.WRITTEN):
+        exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
+        setattr(a, name, np.ldexp(rng.standard_normal(shape), exponents).astype(kind))
+    for name in (*guarded.VECTORS, *guarded.VECTORS_WRITTEN, *guarded.RUNNING):
+        setattr(a, name, np.abs(rng.standard_normal(channels)).astype(vector))
+    return a
+
+
+def more_calls(a, options):
+    """Copies, an error, parts that are merged, the layer."""
+    given = {"epsilon": 1e-3, **options}
+    turned = np.asfortranarray(a.diff_dst)
+    statistics = a.mean, a.variance
+    yield functools.partial(bn_ext.batch_norm_backward, a.src, turned, *statistics, **given)
+    yield functools.partial(bn_ext.batch_norm_backward, turned, turned, *statistics, **given)
+    layer = bn_ext.BatchNorm(len(a.mean), data_format=options["data_format"], dtype=a.mean.dtype)
+    yield functools.partial(layer.forward, a.src)
+    yield functools.partial(layer.backward, a.diff_dst)
+
+    def refused():
+        try:
+            bn_ext.batch_norm_backward(a.src, a.sums, *statistics, **given)
+        except (TypeError, ValueError):
+            return
+        raise AssertionError
+
+    yield refused
+
+
+def words_of(call):
+    """Its function, and the options that it has."""
+    given = {}
+    while isinstance(call, functools.partial):
+        given |= call.keywords
+        call = call.func
+    return f"{call.__name__}({', '.join(given)})"
+
+
+def fail(args):
+    """What a thread raises is not lost."""
+    traceback.print_exception(args.exc_value)
+    os._exit(1)
+
+
+def calls():
+    """Of each function: every dtype, shape and option."""
+    rng = np.random.default_rng(0)
+    for data in DATA_DTYPES:
+        for shape, layout in SHAPES:
+            a = operands(rng, shape, layout, data)
+            options = {"data_format": layout, "num_threads": 1}
+            for member in (*guarded.MEMBERS, more_calls):
+                for call in member(a, options):
+                    yield f"{data} {shape} {words_of(call)}", call
+
+
+def main():
+    threading.excepthook = fail
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    empty = depth_of(_core._has_openmp)
+    assert empty < BEGUN
+    deepest = 0, "nothing"
+    for name, call in calls():
+        print(name, flush=True)
+        call()  # what is imported at first is imported here
+        started(SMALLEST, [call]).join()
+        deepest = max(deepest, (depth_of(call) - empty, name))
+    print("below the caller:", *deepest)
+
+
+if __name__ == "__main__":
+    main()

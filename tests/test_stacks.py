@@ -1,0 +1,67 @@
+"""A call takes little stack: docs/howto/threads.md says how much."""
+
+import os
+
+import pytest
+from needs import needs_linux, needs_openmp
+from processes import printed_by, python, python_code
+from tree import ROOT, TESTS
+
+import bn_ext
+
+#: Below the caller; and for each thread that it starts.
+OF_A_CALL, OF_A_THREAD = 20 << 10, 256
+
+#: A thread of the smallest stack, in which what bn_ext itself asks of NumPy has room.
+SMALL = """
+import threading, numpy as np, bn_ext
+from bn_ext import _core
+def on(size, function):
+    threading.stack_size(size)
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+on(32 << 10, lambda: np.zeros((9, 9)).sum(axis=0))
+"""
+
+pytestmark = [
+    needs_linux,
+    pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="has larger frames"),
+    pytest.mark.skipif(
+        python_code(SMALL).returncode != 0, reason="Python itself takes more stack here"
+    ),
+]
+
+
+def test_the_page_says_so():
+    page = (ROOT / "docs" / "howto" / "threads.md").read_text()
+    assert f"{OF_A_CALL >> 10} KiB" in page
+    assert f"{OF_A_THREAD} bytes" in page
+
+
+@pytest.mark.parametrize("isa", bn_ext.available_isas())
+def test_every_function_in_the_smallest_thread(isa):
+    pytest.importorskip("ml_dtypes")
+    done = python(TESTS / "small_stacks.py", BN_EXT_ISA=isa, timeout=None)
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-3000:])
+    found, where = done.stdout.splitlines()[-1].removeprefix("below the caller: ").split(" ", 1)
+    assert 0 < int(found) <= OF_A_CALL, where
+
+
+@needs_openmp
+def test_a_team_is_as_large_as_the_stack_allows():
+    """What cannot be started from it is left out; in a thread with more, it is not."""
+    code = """
+x, v = np.ones((4000, 64), np.float32), np.ones(64, np.float32)
+used = []
+def call():
+    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, num_threads=200)
+    used.append(_core._last_call()[0])
+for size in (32, 40, 48, 64, 1024):
+    on(size << 10, call)
+print(*used)
+"""
+    used = [int(n) for n in printed_by(SMALL + code).split()]
+    assert used == sorted(used)
+    assert used[0] < used[-1] == 200, used
+    assert used[0] * OF_A_THREAD + OF_A_CALL < 32 << 10
