@@ -65,9 +65,9 @@ void bn_exact_task_by_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t columns = at_most(BN_PANEL, e->columns - first);
     const int64_t rows = at_most(e->rows_per_task, whole - from);
     sum_panel(e, s, first, columns, from * m, rows);
-    if (from + rows == whole) { /* positions that make no row */
-        const int64_t left = e->positions % m * (e->columns / m) - first;
-        sum_panel(e, s, first, at_most(columns, left), whole * m, 1);
+    if (from + rows == whole) { /* positions that make no row, of which there is one panel */
+        const int64_t left = e->positions % m * (e->columns / m);
+        sum_panel(e, s, first, left, whole * m, 1);
     }
     bn_exact_publish(e, &s->account, first, columns);
 }

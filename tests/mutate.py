@@ -500,6 +500,24 @@ MUTANTS = [
     ),
     (
         "pool.c",
+        "omp_get_level() ? 1 : pool_size",
+        "pool_size",
+        "a pool believed to be there within a region of somebody else's",
+    ),
+    (
+        "pool.c",
+        "if (threads > 1 && !omp_get_level())",
+        "if (threads > 1)",
+        "the team of a call within a region remembered as a pool",
+    ),
+    (
+        "pool.c",
+        "at_most(threads - have, startable_from_stack())",
+        "(threads - have)",
+        "more threads than the caller's stack has room to start",
+    ),
+    (
+        "pool.c",
         "pthread_atfork(leave_pool, NULL, NULL)",
         "pthread_atfork(NULL, NULL, NULL)",
         "a pool kept over a fork",
@@ -737,6 +755,19 @@ MUTANTS = [
         "if (e->n && e->stride[last] == stride * size) {",
         "if (e->n) {",
         "axes merged that do not go on behind each other",
+    ),
+    (
+        "gates.c",
+        "from = piece * some;",
+        "from = piece * (some - (m->given ? 8 : 0));",
+        "the last of a workspace's bits are not taken",
+    ),
+    (
+        "gates.c",
+        "enum { MAY_BE_READ = 8 };",
+        "enum { MAY_BE_READ = 0 };",
+        "bits read behind a gate's memory",
+        "sanitize",
     ),
     (
         "gates.c",

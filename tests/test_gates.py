@@ -72,6 +72,21 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
         assert bits(alone.diff_src) == bits(found.diff_src)
 
 
+@pytest.mark.parametrize("size", [65535, 65537, 131072, 200_003, 3 * 65536])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_every_bit_of_a_workspace_counts(size, num_threads):
+    """Also those behind many: where all pass, nothing that memory had before lets one stop."""
+    src, vector = np.ones((size, 1), np.float32), np.ones(1, np.float32)
+    given = {"epsilon": 1, "num_threads": num_threads}
+
+    def diff_src(**gate):
+        return bn_ext.batch_norm_backward(src, src, 0 * vector, vector, **gate, **given).diff_src
+
+    bits_of_all = np.full(-(-size // 8), 0xFF, np.uint8)
+    assert not diff_src(relu=True, workspace=0 * bits_of_all).any()
+    assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
+
+
 @every_mode
 @every_format
 @pytest.mark.parametrize("data", DATA_DTYPES)

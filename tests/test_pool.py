@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import Problem, all_bits
 from needs import needs_fork, needs_linux, needs_openmp
-from processes import printed_by
+from processes import printed_by, with_libgomp
 
 import bn_ext
 from bn_ext import _core
@@ -201,6 +201,28 @@ def test_processors_that_are_not_there(cpus):
 @pytest.mark.parametrize("size", ["4000\tg", "4000\vG", " 4000g", "4t", "4TB"])
 def test_other_ways_to_ask_for_a_huge_stack(size):
     assert threads_used("print(right, *call(4))", OMP_STACKSIZE=size) == [1]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_regions_of_others_have_threads_of_their_own(within):
+    """A call within one gets none of the caller's pool, nor does the pool get its threads: what the
+    limit forbids is not asked of the runtime, which would end the process.
+    """
+    steps = [f"outside({4 if within else 2})", "region(1, lambda data: inside(4))", "outside(4)"]
+    steps.insert(1 if within else 2, "allow(0)")
+    code = f"""
+gomp.omp_set_max_active_levels(2)
+used = []
+def outside(threads):
+    digest, n = call(threads)
+    assert digest == right
+    used.append(n)
+inside = outside
+{"; ".join(steps)}
+print(*used)
+"""
+    used = [int(n) for n in with_libgomp(SETUP + code, OPENBLAS_NUM_THREADS="1")]
+    assert used == ([4, 1, 4] if within else [2, 4, 2])
 
 
 @needs_fork
