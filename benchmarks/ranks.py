@@ -54,9 +54,8 @@ class Layer:
 
     def halves(self, exact):
         sums = bn_ext.batch_norm_backward_reduce(self.src, self.diff_dst, self.mean, exact=exact)
-        more = {} if exact else {"count": FEW}
         bn_ext.batch_norm_backward_apply(
-            self.src, self.diff_dst, self.mean, self.variance, None, sums, epsilon=EPSILON, **more
+            self.src, self.diff_dst, self.mean, self.variance, None, sums, epsilon=EPSILON
         )
 
     def call(self, function, exact):

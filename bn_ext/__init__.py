@@ -11,7 +11,6 @@ from bn_ext._core import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
     BatchNormGradients,
-    BatchNormStats,
     BatchNormTraining,
     batch_norm_backward,
     batch_norm_backward_apply,
@@ -23,11 +22,11 @@ from bn_ext._core import (
     batch_norm_sums,
     batch_norm_training,
     batch_norm_training_apply,
+    batch_norm_training_merge,
     batch_norm_training_reduce,
     batch_norm_training_stats,
 )
 from bn_ext._layer import BatchNorm
-from bn_ext._merge import batch_norm_training_merge
 from bn_ext._version import __version__
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
-    "BatchNormStats",
     "BatchNormTraining",
     "__version__",
     "available_isas",

@@ -9,9 +9,6 @@ from bn_ext._core import (
     BatchNormGradients as BatchNormGradients,
 )
 from bn_ext._core import (
-    BatchNormStats as BatchNormStats,
-)
-from bn_ext._core import (
     BatchNormTraining as BatchNormTraining,
 )
 from bn_ext._core import (
@@ -45,15 +42,15 @@ from bn_ext._core import (
     batch_norm_training_apply as batch_norm_training_apply,
 )
 from bn_ext._core import (
+    batch_norm_training_merge as batch_norm_training_merge,
+)
+from bn_ext._core import (
     batch_norm_training_reduce as batch_norm_training_reduce,
 )
 from bn_ext._core import (
     batch_norm_training_stats as batch_norm_training_stats,
 )
 from bn_ext._layer import BatchNorm as BatchNorm
-from bn_ext._merge import (
-    batch_norm_training_merge as batch_norm_training_merge,
-)
 from bn_ext._runtime import available_isas as available_isas
 from bn_ext._runtime import get_isa as get_isa
 from bn_ext._runtime import show_config as show_config
@@ -63,7 +60,6 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
-    "BatchNormStats",
     "BatchNormTraining",
     "__version__",
     "available_isas",

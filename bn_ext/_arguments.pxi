@@ -183,13 +183,6 @@ cdef int as_num_threads(object num_threads) except -1:
     return min(value, INT_MAX)
 
 
-cdef object as_count(object count):
-    try:
-        return operator.index(count)
-    except TypeError:
-        raise TypeError(f"count: expected an integer, got {_shown(count)}") from None
-
-
 # What others call our two layouts.
 cdef dict OTHER_NAMES = {
     "NC": "NXC", "NWC": "NXC", "NHWC": "NXC", "NDHWC": "NXC", "CHANNELS_LAST": "NXC",
@@ -386,13 +379,12 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
     return keep(c, RUNNING_VARIANCE, as_output(variance, "running_variance"))
 
 
-cdef int convert_sums(Call *c, object sums, object count) except -1:
-    """What was summed and counted over all parts; a state has counted itself."""
+cdef int convert_sums(Call *c, object sums) except -1:
+    """What was summed and counted over all parts."""
     convert(c, SUMS, sums)
     given = array_of(c, SUMS)
     if given.ndim == 3 and given.dtype == INT64:
         keep(c, SUMS, as_dense(given))
-    c.parts_count = owned(None if count is None else as_count(count))
     return 0
 
 

@@ -19,7 +19,6 @@ cdef struct Call:
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # of those that are pinned ...
     bn_view view[ROLES]         # ... and how C sees them
-    PyObject *parts_count       # owned: the argument `count`
     bint channels_last          # are channels on the last axis?
     bint vectors_wanted         # those that are written
     bint out_given
@@ -46,7 +45,6 @@ cdef Call *begin(int entry) except NULL:
         c.array[role] = NULL
         c.pinned[role] = False
     c.view[SUMS].data = NULL
-    c.parts_count = NULL
     c.out_given = c.exact = False
     c.vectors_wanted = True
     c.vector_dtype = -1
@@ -61,7 +59,6 @@ cdef void end(Call *c) noexcept:
     cdef int role
     for role in range(ROLES):
         let_go(c, role)
-    Py_XDECREF(c.parts_count)
     free(c)
 
 
@@ -144,6 +141,15 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
+cdef inline bint has_stats(const Call *c) noexcept:
+    """Are its sums statistics, which are merged?"""
+    return TRAINING_REDUCE <= c.entry <= TRAINING_APPLY
+
+
+cdef inline int rows_of_sums(const Call *c) noexcept:
+    return (MARK if has_stats(c) else COUNT) + 1
+
+
 cdef inline bint is_running(int role) noexcept:
     return role == RUNNING_MEAN or role == RUNNING_VARIANCE
 
@@ -162,7 +168,7 @@ cdef inline bint is_read(const Call *c, int operand) noexcept nogil:
 
 cdef str name_of(const Call *c, int role):
     """As messages call it."""
-    if role == SUMS and TRAINING_REDUCE <= c.entry <= TRAINING_APPLY:
+    if role == SUMS and has_stats(c):
         return "stats"
     return (NAME_OF_OUTPUT if is_output(c, role) else NAME_OF_ROLE)[role]
 
@@ -176,7 +182,7 @@ cdef inline int expected_dtype(const Call *c, int role) noexcept:
 cdef object expected_shape(const Call *c, int role):
     if is_vector(role):
         return (c.channels,)
-    return (BN_SUMS, c.channels) if role == SUMS else shape_of(&c.view[SRC])
+    return (rows_of_sums(c), c.channels) if role == SUMS else shape_of(&c.view[SRC])
 
 
 cdef bint fits(const Call *c, int role) noexcept:
@@ -185,7 +191,7 @@ cdef bint fits(const Call *c, int role) noexcept:
     if is_vector(role):
         return view.ndim == 1 and view.shape[0] == c.channels
     if role == SUMS:
-        return view.ndim == 2 and view.shape[0] == BN_SUMS and view.shape[1] == c.channels
+        return view.ndim == 2 and view.shape[0] == rows_of_sums(c) and view.shape[1] == c.channels
     return bn_same_shape(view, &c.view[SRC])
 
 
@@ -243,7 +249,7 @@ cdef object prepare(Call *c, tuple given):
     cdef int v
     check_data(c)
     check_vectors(c)
-    if c.parts_count != NULL:
+    if has(c, SUMS):
         check_sums(c)
     check_running(c)
     if has(c, WORKSPACE):

@@ -21,7 +21,6 @@ __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
-    "BatchNormStats",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
@@ -33,6 +32,7 @@ __all__ = [
     "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",
+    "batch_norm_training_merge",
     "batch_norm_training_reduce",
     "batch_norm_training_stats",
 ]
@@ -57,20 +57,6 @@ class BatchNormDoubleBackward(NamedTuple, Generic[_Data, _Vector]):
     diff_src: _Data
     diff_diff_dst: _Data
     diff_gamma: _Vector
-
-class BatchNormStats(NamedTuple):
-    """Result of `batch_norm_training_stats`: what `batch_norm_training_apply` takes.
-
-    Attributes
-    ----------
-    stats : ndarray of float64
-        The mean of each channel, and ``sum((src - mean)**2)``, shape (2, C).
-    count : int
-        Number of elements per channel.
-    """
-
-    stats: NDArray[float64]
-    count: int  # type: ignore[assignment]
 
 class BatchNormGradients(NamedTuple, Generic[_Data, _Vector]):
     """Result of `batch_norm_backward`.
@@ -434,8 +420,9 @@ def batch_norm_backward_reduce(
 ) -> NDArray[Any]:
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (slices of an array larger than memory, or shards on
-    several machines) and pass the total to `batch_norm_backward_apply` for each part.
+    Add the sums of all parts (slices of an array larger than memory, or shards on several
+    machines), by ``+``, ``sum`` or what adds arrays between machines, and pass the total to
+    `batch_norm_backward_apply` for each part. It has counted.
 
     Parameters
     ----------
@@ -451,9 +438,9 @@ def batch_norm_backward_reduce(
 
     Returns
     -------
-    ndarray of float64, shape (2, C)
-        ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
-        came through the ReLU of it.
+    ndarray of float64, shape (3, C)
+        Of each channel ``sum(dy)`` and ``sum(dy * (src - mean))``, where dy is diff_dst, or what
+        came through the ReLU of it; and the number of its elements.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
         difference and the product are each rounded as elements are computed (in float32, or
@@ -495,7 +482,8 @@ def batch_norm_backward_reduce(
     >>> mean = np.array([2.0, 0.0])
     >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), mean)
     array([[3., 3.],
-           [0., 9.]])
+           [0., 9.],
+           [3., 3.]])
     >>> states = [bn_ext.batch_norm_backward_reduce(part, np.ones((len(part), 2)), mean, exact=True)
     ...           for part in (src[:1], src[1:])]
     >>> bn_ext.batch_norm_sums(states[0] + states[1])
@@ -511,7 +499,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -533,7 +520,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -555,7 +541,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -577,7 +562,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -599,7 +583,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -621,7 +604,6 @@ def batch_norm_backward_apply(
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
-    count: SupportsIndex | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
@@ -641,11 +623,9 @@ def batch_norm_backward_apply(
     ----------
     src, diff_dst, mean, variance, gamma
         As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
-    sums : array of float64, shape (2, C), or of int64, shape (k, 2, C)
-        What `batch_norm_backward_reduce` returned, added over all parts: sums, or a state.
-    count : int
-        Number of elements per channel over all parts; at least as many as this part
-        has. Not with a state, which has counted them.
+    sums : array of float64, shape (3, C), or of int64, shape (k, 2, C)
+        What `batch_norm_backward_reduce` returned, added over all parts, this one too: sums, or a
+        state.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1
@@ -682,7 +662,7 @@ def batch_norm_backward_apply(
     >>> parts = [(src[:5], diff_dst[:5]), (src[5:], diff_dst[5:])]
     >>> sums = sum(bn_ext.batch_norm_backward_reduce(*part, mean) for part in parts)
     >>> diff_src = np.concatenate([
-    ...     bn_ext.batch_norm_backward_apply(*part, mean, variance, None, sums, 8,
+    ...     bn_ext.batch_norm_backward_apply(*part, mean, variance, None, sums,
     ...                                      epsilon=1e-5).diff_src
     ...     for part in parts])
     >>> whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=1e-5)
@@ -916,7 +896,7 @@ def batch_norm_canonical(state: Array) -> NDArray[int64]:
     True
     """
 
-def batch_norm_training_stats(state: Array, mean: Array | None = None) -> BatchNormStats:
+def batch_norm_training_stats(state: Array, mean: Array | None = None) -> NDArray[float64]:
     """Statistics from the exact sums of all parts.
 
     Parameters
@@ -929,10 +909,10 @@ def batch_norm_training_stats(state: Array, mean: Array | None = None) -> BatchN
 
     Returns
     -------
-    BatchNormStats
-        Named tuple of stats, shape (2, C): the mean of each channel and ``sum((src - mean)**2)``,
-        and count, as `batch_norm_training_apply` takes them. Without mean, squares lose what they
-        have in common: take them from a second pass, about the mean of the first.
+    ndarray of float64, shape (4, C)
+        What `batch_norm_training_apply` takes, as `batch_norm_training_reduce` describes it: the
+        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, squares lose
+        what they have in common: take them from a second pass, about the mean of the first.
 
     Raises
     ------
@@ -953,8 +933,10 @@ def batch_norm_training_stats(state: Array, mean: Array | None = None) -> BatchN
     >>> import numpy as np, bn_ext
     >>> src = np.array([[1.0], [2.0], [6.0]])
     >>> bn_ext.batch_norm_training_stats(bn_ext.batch_norm_training_reduce(src, exact=True))
-    BatchNormStats(stats=array([[ 3.],
-           [14.]]), count=3)
+    array([[ 3.],
+           [14.],
+           [ 3.],
+           [ 1.]])
     """
 
 def _outline(
@@ -1212,11 +1194,60 @@ def batch_norm_training(
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
 
+def batch_norm_training_merge(stats: Array) -> NDArray[float64]:
+    """Statistics of all parts, from those of each.
+
+    Parameters
+    ----------
+    stats : array of float64, shape (k, 4, C), or list or tuple of k arrays
+        What `batch_norm_training_reduce` returned for each of k parts, or this function for
+        several. No iterator, which may have no end.
+
+    Returns
+    -------
+    ndarray of float64, shape (4, C)
+        As `batch_norm_training_reduce` returns them: the mean of each channel,
+        ``sum((src - mean)**2)``, the number of elements, and a 1.
+
+    Raises
+    ------
+    TypeError
+        If stats is no array of float64, nor a list or tuple of such.
+    ValueError
+        If shapes do not fit, or some are no statistics: because they were added, say.
+
+    See Also
+    --------
+    batch_norm_training_reduce : The statistics of a part.
+    batch_norm_training_apply : What takes those of the whole.
+
+    Notes
+    -----
+    Parts are merged in order [1]_, so the same parts give the same bits every time, but not bit for
+    bit those of the whole. Parts without elements change nothing, and one part alone comes back bit
+    for bit.
+
+    References
+    ----------
+    .. [1] Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+       sample variances", 1979.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> parts = np.array([[1.0], [3.0]]), np.array([[8.0]])
+    >>> stats = [bn_ext.batch_norm_training_reduce(part) for part in parts]
+    >>> bn_ext.batch_norm_training_merge(stats)
+    array([[ 4.],
+           [26.],
+           [ 3.],
+           [ 1.]])
+    """
+
 @overload
 def batch_norm_training_apply(
     src: NDArray[_S],
     stats: Array,
-    count: SupportsIndex,
     gamma: Array | None = None,
     beta: Array | None = None,
     *,
@@ -1237,7 +1268,6 @@ def batch_norm_training_apply(
 def batch_norm_training_apply(
     src: Array,
     stats: Array,
-    count: SupportsIndex,
     gamma: Array | None = None,
     beta: Array | None = None,
     *,
@@ -1260,10 +1290,8 @@ def batch_norm_training_apply(
     ----------
     src, src_1
         As for `batch_norm_training`; one part.
-    stats : array of float64, shape (2, C)
-        What `batch_norm_training_reduce` returned, merged over all parts.
-    count : int
-        Number of elements per channel over all parts; at least as many as this part has.
+    stats : array of float64, shape (4, C)
+        What `batch_norm_training_reduce` returned, merged over all parts, this one too.
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
@@ -1295,9 +1323,9 @@ def batch_norm_training_apply(
     >>> src = np.random.default_rng(0).standard_normal((8, 4))
     >>> parts = [src[:5], src[5:]]
     >>> stats = bn_ext.batch_norm_training_merge(
-    ...     [bn_ext.batch_norm_training_reduce(part) for part in parts], [5, 3])
+    ...     [bn_ext.batch_norm_training_reduce(part) for part in parts])
     >>> dst = np.concatenate([
-    ...     bn_ext.batch_norm_training_apply(part, stats, 8, epsilon=1e-5).dst for part in parts])
+    ...     bn_ext.batch_norm_training_apply(part, stats, epsilon=1e-5).dst for part in parts])
     >>> np.allclose(dst, bn_ext.batch_norm_training(src, epsilon=1e-5).dst, rtol=1e-12)
     True
     """
@@ -1347,8 +1375,10 @@ def batch_norm_training_reduce(
 
     Returns
     -------
-    ndarray of float64, shape (2, C)
-        The mean of each channel, and ``sum((src - mean)**2)``; zeros for a part without elements.
+    ndarray of float64, shape (4, C)
+        Of each channel the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
+        its elements, and a 1: statistics that were added, and not merged, are known by it, and
+        refused.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of ``src - mean`` and of its square, each rounded as
         elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
@@ -1379,15 +1409,17 @@ def batch_norm_training_reduce(
     >>> src = np.arange(6.0).reshape(3, 2)
     >>> bn_ext.batch_norm_training_reduce(src)
     array([[2., 3.],
-           [8., 8.]])
+           [8., 8.],
+           [3., 3.],
+           [1., 1.]])
     >>> parts = src[:1], src[1:]
     >>> reduce = bn_ext.batch_norm_training_reduce
     >>> state = sum(reduce(part, exact=True) for part in parts)
-    >>> mean = bn_ext.batch_norm_training_stats(state).stats[0]
+    >>> mean = bn_ext.batch_norm_training_stats(state)[0]
     >>> state = sum(reduce(part, exact=True, mean=mean) for part in parts)
-    >>> bn_ext.batch_norm_training_stats(state, mean).stats
-    array([[2., 3.],
-           [8., 8.]])
+    >>> stats = bn_ext.batch_norm_training_stats(state, mean)
+    >>> np.array_equal(stats, bn_ext.batch_norm_training_reduce(src))
+    True
     """
 
 @overload

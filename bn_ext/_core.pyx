@@ -41,17 +41,16 @@ from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.limits cimport INT_MAX
-from libc.math cimport isfinite
+from libc.math cimport floor, isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 __all__ = [
     "BatchNormAddGradients",
     "BatchNormDoubleBackward",
     "BatchNormGradients",
-    "BatchNormStats",
     "BatchNormTraining",
     "batch_norm_backward",
     "batch_norm_backward_apply",
@@ -63,6 +62,7 @@ __all__ = [
     "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",
+    "batch_norm_training_merge",
     "batch_norm_training_reduce",
     "batch_norm_training_stats",
 ]
@@ -259,8 +259,9 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
                                gamma=None, epsilon=None, exact=False):
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
-    Add the sums of all parts (slices of an array larger than memory, or shards on
-    several machines) and pass the total to `batch_norm_backward_apply` for each part.
+    Add the sums of all parts (slices of an array larger than memory, or shards on several
+    machines), by ``+``, ``sum`` or what adds arrays between machines, and pass the total to
+    `batch_norm_backward_apply` for each part. It has counted.
 
     Parameters
     ----------
@@ -276,9 +277,9 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
 
     Returns
     -------
-    ndarray of float64, shape (2, C)
-        ``sum(dy)`` and ``sum(dy * (src - mean))`` of each channel, where dy is diff_dst, or what
-        came through the ReLU of it.
+    ndarray of float64, shape (3, C)
+        Of each channel ``sum(dy)`` and ``sum(dy * (src - mean))``, where dy is diff_dst, or what
+        came through the ReLU of it; and the number of its elements.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
         difference and the product are each rounded as elements are computed (in float32, or
@@ -320,7 +321,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     >>> mean = np.array([2.0, 0.0])
     >>> bn_ext.batch_norm_backward_reduce(src, np.ones((3, 2)), mean)
     array([[3., 3.],
-           [0., 9.]])
+           [0., 9.],
+           [3., 3.]])
     >>> states = [bn_ext.batch_norm_backward_reduce(part, np.ones((len(part), 2)), mean, exact=True)
     ...           for part in (src[:1], src[1:])]
     >>> bn_ext.batch_norm_sums(states[0] + states[1])
@@ -338,7 +340,7 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         end(c)
 
 
-def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=None, *, epsilon,
+def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, epsilon,
                               data_format="NXC", is_training=True, param_grads=True,
                               out=None, num_threads=None, relu=False, beta=None, dst=None,
                               workspace=None, diff_src_1=False):
@@ -348,11 +350,9 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=
     ----------
     src, diff_dst, mean, variance, gamma
         As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
-    sums : array of float64, shape (2, C), or of int64, shape (k, 2, C)
-        What `batch_norm_backward_reduce` returned, added over all parts: sums, or a state.
-    count : int
-        Number of elements per channel over all parts; at least as many as this part
-        has. Not with a state, which has counted them.
+    sums : array of float64, shape (3, C), or of int64, shape (k, 2, C)
+        What `batch_norm_backward_reduce` returned, added over all parts, this one too: sums, or a
+        state.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1
@@ -389,7 +389,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=
     >>> parts = [(src[:5], diff_dst[:5]), (src[5:], diff_dst[5:])]
     >>> sums = sum(bn_ext.batch_norm_backward_reduce(*part, mean) for part in parts)
     >>> diff_src = np.concatenate([
-    ...     bn_ext.batch_norm_backward_apply(*part, mean, variance, None, sums, 8,
+    ...     bn_ext.batch_norm_backward_apply(*part, mean, variance, None, sums,
     ...                                      epsilon=1e-5).diff_src
     ...     for part in parts])
     >>> whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=1e-5)
@@ -402,7 +402,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, count=
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)
         convert_data(c, src, diff_dst, mean, data_format, num_threads)
         convert_statistics(c, variance, gamma, epsilon)
-        convert_sums(c, sums, count)
+        convert_sums(c, sums)
         return call(c, convert_out(c, out))
     finally:
         end(c)

@@ -10,7 +10,7 @@ cdef object new_state(Call *c):
     """Zeros, to be summed into."""
     cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
     cdef const bn_view *view = &c.view[SUMS]
-    check_terms(c)
+    check_terms(c, BN_LOG2_TERMS_OF_PART)
     try:
         state = np.zeros((rows, BN_SUMS, c.channels), INT64)
     except ValueError:
@@ -22,11 +22,11 @@ cdef object new_state(Call *c):
     return state
 
 
-cdef int check_terms(const Call *c) except -1:
-    if c.elements >> BN_LOG2_TERMS_OF_PART:
+cdef int check_terms(const Call *c, int most) except -1:
+    if c.elements >> most:
         raise ValueError(
-            f"src: expected less than 2**{BN_LOG2_TERMS_OF_PART} elements per channel in a part "
-            f"with exact=True, got {c.elements}"
+            f"src: expected less than 2**{most} elements per channel in a part"
+            f"{' with exact=True' if c.exact else ''}, got {c.elements}"
         )
     return 0
 
@@ -53,17 +53,12 @@ cdef bint is_state(const bn_view *view, Py_ssize_t rows, Py_ssize_t channels) no
 
 
 cdef int round_sums(Call *c) except -1:
-    """A state, pinned as the sums, gives them, and the count."""
+    """A state, pinned as the sums, gives them and the count."""
     cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
     cdef const bn_view *given = &c.view[SUMS]
     cdef const bn_view *state = &c.view[STATE]
     cdef uint64_t mode
     cdef const int64_t *data
-    if <object>c.parts_count is not None:
-        raise ValueError(
-            "count: expected None with a state, which has counted, got "
-            f"{_shown(<object>c.parts_count)}"
-        )
     if (given.ndim != 3 or given.shape[0] != rows or given.shape[1] != BN_SUMS
             or given.shape[2] != c.channels):
         raise ValueError(
@@ -79,11 +74,6 @@ cdef int round_sums(Call *c) except -1:
     c.problem.channel.size = c.channels
     point(c, BN_MEAN)
     c.count = count_of_state(data, rows, c.channels, "sums") if c.channels else 0
-    if not c.is_empty and c.count < c.elements:
-        raise ValueError(
-            f"sums: expected a state of at least {c.elements} elements per channel, those of this "
-            f"part alone, got one of {int(c.count)}"
-        )
     mode = fp_mode_enter()
     cdef int64_t stranger = bn_stranger(data, &c.problem, BN_OF_GRADIENTS)
     bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
@@ -257,10 +247,10 @@ def batch_norm_training_stats(state, mean=None):
 
     Returns
     -------
-    BatchNormStats
-        Named tuple of stats, shape (2, C): the mean of each channel and ``sum((src - mean)**2)``,
-        and count, as `batch_norm_training_apply` takes them. Without mean, squares lose what they
-        have in common: take them from a second pass, about the mean of the first.
+    ndarray of float64, shape (4, C)
+        What `batch_norm_training_apply` takes, as `batch_norm_training_reduce` describes it: the
+        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, squares lose
+        what they have in common: take them from a second pass, about the mean of the first.
 
     Raises
     ------
@@ -281,8 +271,10 @@ def batch_norm_training_stats(state, mean=None):
     >>> import numpy as np, bn_ext
     >>> src = np.array([[1.0], [2.0], [6.0]])
     >>> bn_ext.batch_norm_training_stats(bn_ext.batch_norm_training_reduce(src, exact=True))
-    BatchNormStats(stats=array([[ 3.],
-           [14.]]), count=3)
+    array([[ 3.],
+           [14.],
+           [ 3.],
+           [ 1.]])
     """
     a = as_state(state)
     cdef uint64_t mode
@@ -298,7 +290,7 @@ def batch_norm_training_stats(state, mean=None):
         set_stats(stats, own, count, mean is not None, a.shape[0] == f64_DIGITS + BN_MORE_ROWS)
     finally:
         fp_mode_leave(mode)
-    return BatchNormStats(stats, count)
+    return np.vstack([stats, np.full(a.shape[2], <double>count), np.ones(a.shape[2])])
 
 
 cdef int set_stats(double[:, ::1] stats, double[::1] mean, double count, bint known,
@@ -407,7 +399,7 @@ cdef object training_exactly(object src, object gamma, object beta, object epsil
     state = batch_norm_training_reduce(src, exact=True, **shared)
     if batch_norm_count(state) == 0:
         return batch_norm_training(src, gamma, beta, **options, **shared)
-    mean = batch_norm_training_stats(state).stats[0]
+    mean = batch_norm_training_stats(state)[0]
     state = batch_norm_training_reduce(src, exact=True, mean=mean, **shared)
-    stats, count = batch_norm_training_stats(state, mean)
-    return batch_norm_training_apply(src, stats, count, gamma, beta, **options, **shared)
+    stats = batch_norm_training_stats(state, mean)
+    return batch_norm_training_apply(src, stats, gamma, beta, **options, **shared)

@@ -162,8 +162,10 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
 
     Returns
     -------
-    ndarray of float64, shape (2, C)
-        The mean of each channel, and ``sum((src - mean)**2)``; zeros for a part without elements.
+    ndarray of float64, shape (4, C)
+        Of each channel the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
+        its elements, and a 1: statistics that were added, and not merged, are known by it, and
+        refused.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of ``src - mean`` and of its square, each rounded as
         elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
@@ -194,15 +196,17 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     >>> src = np.arange(6.0).reshape(3, 2)
     >>> bn_ext.batch_norm_training_reduce(src)
     array([[2., 3.],
-           [8., 8.]])
+           [8., 8.],
+           [3., 3.],
+           [1., 1.]])
     >>> parts = src[:1], src[1:]
     >>> reduce = bn_ext.batch_norm_training_reduce
     >>> state = sum(reduce(part, exact=True) for part in parts)
-    >>> mean = bn_ext.batch_norm_training_stats(state).stats[0]
+    >>> mean = bn_ext.batch_norm_training_stats(state)[0]
     >>> state = sum(reduce(part, exact=True, mean=mean) for part in parts)
-    >>> bn_ext.batch_norm_training_stats(state, mean).stats
-    array([[2., 3.],
-           [8., 8.]])
+    >>> stats = bn_ext.batch_norm_training_stats(state, mean)
+    >>> np.array_equal(stats, bn_ext.batch_norm_training_reduce(src))
+    True
     """
     cdef Call *c = begin(TRAINING_REDUCE)
     try:
@@ -216,7 +220,123 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
         end(c)
 
 
-def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsilon,
+def batch_norm_training_merge(stats):
+    """Statistics of all parts, from those of each.
+
+    Parameters
+    ----------
+    stats : array of float64, shape (k, 4, C), or list or tuple of k arrays
+        What `batch_norm_training_reduce` returned for each of k parts, or this function for
+        several. No iterator, which may have no end.
+
+    Returns
+    -------
+    ndarray of float64, shape (4, C)
+        As `batch_norm_training_reduce` returns them: the mean of each channel,
+        ``sum((src - mean)**2)``, the number of elements, and a 1.
+
+    Raises
+    ------
+    TypeError
+        If stats is no array of float64, nor a list or tuple of such.
+    ValueError
+        If shapes do not fit, or some are no statistics: because they were added, say.
+
+    See Also
+    --------
+    batch_norm_training_reduce : The statistics of a part.
+    batch_norm_training_apply : What takes those of the whole.
+
+    Notes
+    -----
+    Parts are merged in order [1]_, so the same parts give the same bits every time, but not bit for
+    bit those of the whole. Parts without elements change nothing, and one part alone comes back bit
+    for bit.
+
+    References
+    ----------
+    .. [1] Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
+       sample variances", 1979.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> parts = np.array([[1.0], [3.0]]), np.array([[8.0]])
+    >>> stats = [bn_ext.batch_norm_training_reduce(part) for part in parts]
+    >>> bn_ext.batch_norm_training_merge(stats)
+    array([[ 4.],
+           [26.],
+           [ 3.],
+           [ 1.]])
+    """
+    given = stats_of_parts(stats)
+    cdef const double[:, :, ::1] parts = given
+    cdef Py_ssize_t i, channels = parts.shape[2]
+    cdef uint64_t mode
+    merged = np.zeros((MARK + 1, channels))
+    merged[MARK] = 1
+    cdef double[:, ::1] whole = merged
+    if not channels:
+        return merged
+    mode = fp_mode_enter()
+    try:
+        for i in range(parts.shape[0]):
+            merge_part(&whole[0, 0], &parts[i, 0, 0], channels)
+    finally:
+        fp_mode_leave(mode)
+    return merged
+
+
+cdef object stats_of_parts(object stats):
+    """Dense, shape (k, 4, C)."""
+    if isinstance(stats, SEQUENCES):
+        parts = [as_array(part, "stats") for part in tuple(stats)]
+        if len({part.shape for part in parts}) > 1:
+            shapes = shortened(", ".join([str(part.shape) for part in parts]))
+            raise ValueError(
+                f"stats: expected shape ({MARK + 1}, C) of each part, got parts of shapes {shapes}"
+            )
+        stats = np.array(parts)
+    elif hasattr(stats, "__next__"):
+        raise TypeError(
+            f"stats: expected an array, or a list or tuple of arrays, got {type_name(stats)}"
+        )
+    a = as_array(stats, "stats")
+    if a.dtype != np.float64:
+        raise wrong_dtype("stats", a, "float64")
+    if a.ndim != 3 or a.shape[1] != MARK + 1:
+        raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {a.shape}")
+    return np.require(a, np.float64, ("C", "A"))
+
+
+cdef int merge_part(double *whole, const double *part, Py_ssize_t channels) except -1:
+    """Into the whole. The first part is copied: Inf - 0 would make a NaN of its squares."""
+    cdef double before = whole[COUNT * channels], total, weight, off
+    cdef double own = count_of_sums(part, channels, True, "stats")
+    cdef double *mean = whole
+    cdef double *squares = whole + channels
+    cdef Py_ssize_t i
+    if own == 0:
+        return 0
+    if before == 0:
+        memcpy(whole, part, (MARK + 1) * channels * sizeof(double))
+        return 0
+    total = before + own
+    if total >= <double>(<int64_t>1 << LOG2_COUNTED):
+        raise ValueError(
+            f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
+        )
+    weight = own / total
+    for i in range(channels):
+        off = part[i] - mean[i]
+        mean[i] += off * weight
+        # So grouped it overflows only where the sum does.
+        squares[i] += part[channels + i] + off * (off * (before * weight))
+        whole[COUNT * channels + i] = total
+    return 0
+
+
+def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
                               data_format="NXC", running_mean=None, running_variance=None,
                               exponential_avg_factor=None, correction=None, src_1=None,
                               relu=False, workspace=None, out=None, num_threads=None, **refused):
@@ -226,10 +346,8 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     ----------
     src, src_1
         As for `batch_norm_training`; one part.
-    stats : array of float64, shape (2, C)
-        What `batch_norm_training_reduce` returned, merged over all parts.
-    count : int
-        Number of elements per channel over all parts; at least as many as this part has.
+    stats : array of float64, shape (4, C)
+        What `batch_norm_training_reduce` returned, merged over all parts, this one too.
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
@@ -261,9 +379,9 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     >>> src = np.random.default_rng(0).standard_normal((8, 4))
     >>> parts = [src[:5], src[5:]]
     >>> stats = bn_ext.batch_norm_training_merge(
-    ...     [bn_ext.batch_norm_training_reduce(part) for part in parts], [5, 3])
+    ...     [bn_ext.batch_norm_training_reduce(part) for part in parts])
     >>> dst = np.concatenate([
-    ...     bn_ext.batch_norm_training_apply(part, stats, 8, epsilon=1e-5).dst for part in parts])
+    ...     bn_ext.batch_norm_training_apply(part, stats, epsilon=1e-5).dst for part in parts])
     >>> np.allclose(dst, bn_ext.batch_norm_training(src, epsilon=1e-5).dst, rtol=1e-12)
     True
     """
@@ -271,7 +389,7 @@ def batch_norm_training_apply(src, stats, count, gamma=None, beta=None, *, epsil
     try:
         convert_src(c, src, data_format, num_threads)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-        convert_sums(c, stats, count)
+        convert_sums(c, stats)
         convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
         return call(c, convert_out(c, out))

@@ -1,4 +1,4 @@
-"""Checks of what a call reads: src, diff_dst, the vectors, sums and count.
+"""Checks of what a call reads: src, diff_dst, the vectors, sums.
 
 All are base arrays by now. Each is pinned first; then its dtype is read, once; all else is
 asked of its view. Included by _core.pyx.
@@ -95,7 +95,7 @@ cdef int check_running(Call *c) except -1:
             raise wrong_vector(c, role)
         check_writable(c, role)
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and not c.is_empty:
-        if (c.elements if c.parts_count == NULL else c.count) == 1:
+        if (c.count if has(c, SUMS) else c.elements) == 1:
             raise ValueError(
                 "correction: expected 0, since each channel has one element alone, got 1"
             )
@@ -166,19 +166,38 @@ cdef int check_workspace(Call *c) except -1:
 
 
 cdef int check_sums(Call *c) except -1:
-    """sums and count, which stand for all parts."""
+    """What stands for all parts, this one among them."""
     pin(c, SUMS)
     if (c.entry == BACKWARD_APPLY and c.view[SUMS].ndim == 3
             and dtype_of_array(array_of(c, SUMS)) == INT64):
-        return round_sums(c)
+        round_sums(c)
+    else:
+        check_plain_sums(c)
+    if not c.is_empty and c.count < c.elements:
+        raise ValueError(
+            f"{name_of(c, SUMS)}: expected at least {c.elements} elements per channel, those of "
+            f"this part alone, got {int(c.count)}"
+        )
+    return 0
+
+
+cdef int check_plain_sums(Call *c) except -1:
+    name = name_of(c, SUMS)
     if dtype_of(c, SUMS) != BN_F64:
-        raise wrong_input(c, SUMS, "float64, or a state" if c.entry == BACKWARD_APPLY else "float64")
-    if <object>c.parts_count is None:
-        raise TypeError("count: expected an integer, got None; only a state has one of its own")
-    check_count(c)
+        raise wrong_input(
+            c, SUMS, "float64 (of a state, batch_norm_training_stats makes that)" if has_stats(c)
+            else "float64, or a state"
+        )
     if not fits(c, SUMS):
-        raise wrong_shape(c, SUMS)
-    return 0 if is_dense(&c.view[SUMS]) else copy_sums(c)
+        raise ValueError(
+            f"{name}: expected shape {expected_shape(c, SUMS)}, as batch_norm_"
+            f"{'training' if has_stats(c) else 'backward'}_reduce returns it, got "
+            f"{shape_of(&c.view[SUMS])}"
+        )
+    if not is_dense(&c.view[SUMS]):
+        copy_sums(c)
+    c.count = count_of_sums(<const double *>c.view[SUMS].data, c.channels, has_stats(c), name)
+    return 0
 
 
 cdef int copy_sums(Call *c) except -1:
@@ -192,19 +211,29 @@ cdef int copy_sums(Call *c) except -1:
     return 0
 
 
-cdef int check_count(Call *c) except -1:
-    """Elements per channel over all parts: no fewer than those of this one."""
-    count = <object>c.parts_count
-    least = 0 if c.is_empty else c.elements
-    if count < least:
-        raise ValueError(
-            f"count: expected at least {least}, the elements per channel of this part alone, "
-            f"got {_shown(count)}"
-        )
-    try:
-        c.count = float(count)
-    except OverflowError:
-        raise ValueError(
-            f"count: expected a number that fits a float64, got {_shown(count)}"
-        ) from None
-    return 0
+cdef enum:
+    LOG2_COUNTED = 53  # doubles count so far
+
+
+cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
+                          str name) except -1:
+    """Elements per channel, the same of all; what should have been merged, and was added, is
+    refused."""
+    cdef Py_ssize_t i
+    cdef const double *count = sums + COUNT * channels
+    cdef const double *mark = sums + MARK * channels
+    cdef double first = count[0] if channels else 0
+    for i in range(channels if merged else 0):
+        if mark[i] != 1:
+            raise ValueError(
+                f"{name}: expected ones in the last row, got {mark[i]:g}, as of statistics that were "
+                "added; batch_norm_training_merge makes those of the whole from those of parts"
+            )
+    for i in range(channels):
+        if count[i] != first or not 0 <= first < <double>(<int64_t>1 << LOG2_COUNTED) \
+                or first != floor(first):
+            raise ValueError(
+                f"{name}: expected in row {COUNT} the elements per channel, a whole number below "
+                f"2**{LOG2_COUNTED}, the same for all, got {count[i]:.17g} for channel {i}"
+            )
+    return first

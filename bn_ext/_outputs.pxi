@@ -143,9 +143,16 @@ cdef object given_or_new(const Call *c, int role, object given):
 
 
 cdef object new_sums(Call *c):
+    check_terms(c, LOG2_COUNTED)
     try:
         sums = np.zeros(expected_shape(c, SUMS))
     except ValueError:
         raise MemoryError("bn_ext: no memory for the sums") from None
     pin_new(c, SUMS, sums)
+    cdef double *count = <double *>c.view[SUMS].data + COUNT * c.channels
+    cdef Py_ssize_t i
+    for i in range(c.channels):
+        count[i] = c.elements
+        if has_stats(c):
+            count[c.channels + i] = 1
     return sums

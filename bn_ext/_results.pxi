@@ -54,14 +54,3 @@ diff_src, diff_diff_dst : ndarray
 diff_gamma : ndarray
     Gradient with respect to ``gamma``, shape (C,), in the dtype of the statistics.
 """
-
-BatchNormStats = namedtuple("BatchNormStats", ("stats", "count"), module="bn_ext")
-BatchNormStats.__doc__ = """Result of `batch_norm_training_stats`: what `batch_norm_training_apply` takes.
-
-Attributes
-----------
-stats : ndarray of float64
-    The mean of each channel, and ``sum((src - mean)**2)``, shape (2, C).
-count : int
-    Number of elements per channel.
-"""

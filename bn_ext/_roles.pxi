@@ -57,6 +57,12 @@ del _NAMES
 cdef tuple NAME_OF_OUTPUT = tuple([f"out: {name}" for name in NAME_OF_ROLE])
 
 cdef enum:
+    # The rows of sums: those of C, the elements per channel, and of statistics ones, which are no
+    # longer ones where statistics were added.
+    COUNT = BN_SUMS
+    MARK = COUNT + 1
+
+cdef enum:
     # What is called.
     BACKWARD_WHOLE
     BACKWARD_REDUCE

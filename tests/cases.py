@@ -63,6 +63,16 @@ def all_bits(grads):
     return [None if a is None else (a.dtype, a.shape, bits(a)) for a in grads]
 
 
+def with_count(sums, count):
+    """As the first half of a gradient gives them."""
+    return np.vstack([sums, np.broadcast_to(np.float64(count), (1, np.shape(sums)[1]))])
+
+
+def as_stats(moments, count):
+    """As the first half of a forward pass gives them: the mean and the squares, then these two."""
+    return with_count(with_count(moments, count), 1)
+
+
 def shape(n, c, x, data_format):
     return (n, x, c) if data_format == "NXC" else (n, c, x)
 

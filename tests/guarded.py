@@ -90,7 +90,7 @@ def forward_calls(a, options):
     vectors = a.vector, a.another_vector
     training = functools.partial(bn_ext.batch_norm_training, a.src, a.gamma, a.beta, **given)
     apply = functools.partial(
-        bn_ext.batch_norm_training_apply, a.src, a.sums, a.count, a.gamma, a.beta, **given
+        bn_ext.batch_norm_training_apply, a.src, a.stats, a.gamma, a.beta, **given
     )
     inference = functools.partial(
         bn_ext.batch_norm_inference, a.src, a.mean, a.variance, a.gamma, a.beta, **given
@@ -118,9 +118,7 @@ def backward_calls(a, options):
     statistics = a.src, a.diff_dst, a.mean, a.variance, a.gamma
     given = {"epsilon": 1e-3, **options}
     backward = functools.partial(bn_ext.batch_norm_backward, *statistics, **given)
-    apply = functools.partial(
-        bn_ext.batch_norm_backward_apply, *statistics, a.sums, a.count, **given
-    )
+    apply = functools.partial(bn_ext.batch_norm_backward_apply, *statistics, a.sums, **given)
     reduce = functools.partial(
         bn_ext.batch_norm_backward_reduce, a.src, a.diff_dst, a.mean, **options
     )
@@ -189,7 +187,7 @@ MEMBERS = forward_calls, backward_calls, exact_calls, double_backward_calls
 def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
     """All that the members read and write, each in its region."""
     channels = shape[FORMATS[layout]]
-    a = SimpleNamespace(count=int(np.prod(shape)) // channels)
+    a = SimpleNamespace()
 
     def put(name, shape, kind, values, gaps=None):
         gaps = gaps or (0,) * len(shape)
@@ -203,7 +201,9 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
         put(name, (channels,), dtype(vector), 1)
     for name in RUNNING:
         put(name, (channels,), np.float64 if at_end else np.float32, 1)
-    put("sums", (2, channels), np.float64, 1)
+    count = int(np.prod(shape)) // channels
+    put("sums", (3, channels), np.float64, [[1], [1], [count]])
+    put("stats", (4, channels), np.float64, [[1], [1], [count], [1]])
     put("workspace", (-(-a.src.size // 8),), np.uint8, 0x5A)
     return a
 
@@ -211,7 +211,7 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
 def run():
     """All of them; the number of calls."""
     regions = {name: Region(80) for name in (*READ, *WRITTEN)}
-    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "workspace"):
+    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "workspace"):
         regions[name] = Region(10)
     rng = np.random.default_rng(0)
     calls = 0

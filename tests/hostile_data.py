@@ -364,7 +364,7 @@ def statistics(p, form, data, vector):
     want, data_format = trained(p, form, ["src"]), FORMS[form][0]
     mean, squares = bn_ext.batch_norm_training_reduce(
         *p.laid_out(form, ["src"]), data_format=data_format
-    )
+    )[:2]
     found = statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
     return found, want.variance < tops("float64") / p.src.shape[1]
 

@@ -39,7 +39,7 @@ def backward(gate=None, diff_src_1=False):
         if gate == "beta":
             given |= {"variance": p.variance, "gamma": p.gamma, "epsilon": EPSILON}
         sums = bn_ext.batch_norm_backward_reduce(*data, p.mean, **given, **options)
-        return bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, p.count, **more), []
+        return bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, **more), []
 
     reads = ["src", "diff_dst", *(["dst"] if gate == "dst" else [])]
     return Member(reads, ["tensor", "vector", "vector", *["tensor"] * diff_src_1], call)
@@ -64,7 +64,7 @@ def training(fused):
         if not halves:
             return bn_ext.batch_norm_training(t["src"], p.gamma, p.beta, **more), written
         stats = bn_ext.batch_norm_training_reduce(t["src"], **options)
-        given = t["src"], stats, p.count, p.gamma, p.beta
+        given = t["src"], stats, p.gamma, p.beta
         return bn_ext.batch_norm_training_apply(*given, **more), written
 
     reads = ["src", *(["src_1"] if fused else [])]

@@ -11,7 +11,7 @@ import functools
 import itertools
 
 import numpy as np
-from cases import DATA_DTYPES, Family
+from cases import DATA_DTYPES, Family, as_stats
 
 import bn_ext
 
@@ -98,9 +98,8 @@ class Operands(Family):
         self.spread = np.zeros_like(self.wide)[..., ::2]
         self.spread[...] = self.diff_dst
         self.turned = [np.asfortranarray(a) for a in (self.src, self.diff_dst)]
-        self.sums = np.ones((2, len(self.mean)))
+        self.stats = as_stats(np.ones((2, len(self.mean))), self.count)
         self.gate = np.full(-(-self.src.size // 8), 0x5A, np.uint8)
-        self.whole = max(self.count, 1)
         self.options = {"data_format": layout, "num_threads": 1}
 
     def results(self, tensors, vectors):
@@ -115,7 +114,7 @@ class Operands(Family):
 def backward_calls(p):
     """The gradient and its halves: without a gate and with each."""
     vectors = p.vectors()
-    apply = bn_ext.batch_norm_backward_apply, (*vectors, p.sums, p.whole)
+    apply = bn_ext.batch_norm_backward_apply, (*vectors, p.stats[:3])
     backward = bn_ext.batch_norm_backward, vectors
     from_src = {"relu": True, "beta": p.beta}
     more = {"variance": p.variance, "gamma": p.gamma, "epsilon": 1e-3}
@@ -160,7 +159,7 @@ def forward_calls(p):
             yield functools.partial(call, out=out, **fused), [*memory, written]
         for function, given in (
             (bn_ext.batch_norm_training, ()),
-            (bn_ext.batch_norm_training_apply, (p.sums, p.whole)),
+            (bn_ext.batch_norm_training_apply, (p.stats,)),
         ):
             call = functools.partial(function, x, *given, *affine, epsilon=1e-3, **p.options)
             for out, memory in p.results(1, 2):

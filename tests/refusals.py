@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import EPSILON
+from cases import EPSILON, with_count
 
 import bn_ext
 
@@ -17,9 +17,9 @@ def refused(kind, message, p, **changed):
     before = [np.array(a).tobytes() for a in written]
     with pytest.raises(kind, match=message):
         bn_ext.batch_norm_backward(**arguments)
-    sums = np.zeros((2, len(p.mean)))
+    sums = with_count(np.zeros((2, len(p.mean))), 24)
     with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_backward_apply(**arguments, sums=sums, count=24)
+        bn_ext.batch_norm_backward_apply(**arguments, sums=sums)
     if changed.keys() & set(OF_REDUCE):
         with pytest.raises(kind, match=message):
             bn_ext.batch_norm_backward_reduce(

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from cases import EPSILON, FORMATS, OUTPUTS, VECTORS, Problem, placed
+from cases import EPSILON, FORMATS, OUTPUTS, VECTORS, Problem, placed, with_count
 
 import bn_ext
 
@@ -26,7 +26,8 @@ def every_array(p, how):
     arrays = {name: laid(a, how) for name, a in arrays.items()}
     vectors = {name: placed(v, "spread") for name, v in zip(VECTORS, p.vectors(), strict=True)}
     outs = {name: placed(np.zeros_like(p.mean), "spread") for name in OUTPUTS[1:]}
-    sums = np.ones((len(p.mean), 2)).T if how == "spread" else np.ones((2, len(p.mean)))
+    sums = with_count(np.ones((2, len(p.mean))), p.src.size // len(p.mean))
+    sums = np.asfortranarray(sums) if how == "spread" else sums
     return {**arrays, **vectors, **outs, "sums": sums}
 
 
@@ -36,7 +37,7 @@ CALLS = [
     ("batch_norm_backward_reduce", {}),
     ("batch_norm_backward_apply", {}),
     ("batch_norm_backward_apply", {"epsilon": -1.0}),
-    ("batch_norm_backward_apply", {"count": 0}),
+    ("batch_norm_backward_apply", {"sums": np.zeros((3, 5))}),
     ("batch_norm_backward_apply", {"diff_beta": np.zeros(1)}),
     ("batch_norm_backward_apply", {"diff_beta": "mean"}),
 ]
@@ -52,7 +53,7 @@ def test_arrays_are_let_go_of(rng, how, function, wrong):
         alive = {name: weakref.ref(a) for name, a in arrays.items()}
         arrays |= {name: arrays.get(value, value) if isinstance(value, str) else value
                    for name, value in wrong.items()}  # fmt: skip
-        arguments = {"data_format": data_format, "epsilon": EPSILON, "count": 24} | arrays
+        arguments = {"data_format": data_format, "epsilon": EPSILON} | arrays
         arguments["out"] = tuple(arguments.pop(name) for name in OUTPUTS)
         takes = inspect.signature(getattr(bn_ext, function)).parameters
         arguments = {name: value for name, value in arguments.items() if name in takes}
@@ -78,7 +79,7 @@ def test_copies_are_let_go_of(rng, how):
         bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON, out=outs)
         bn_ext.batch_norm_backward(**arrays, epsilon=EPSILON)
         bn_ext.batch_norm_backward_reduce(**{name: arrays[name] for name in names})
-        bn_ext.batch_norm_backward_apply(**arrays, sums=sums, count=1200, epsilon=EPSILON, out=outs)
+        bn_ext.batch_norm_backward_apply(**arrays, sums=sums, epsilon=EPSILON, out=outs)
 
     call()
     tracemalloc.start()
@@ -95,33 +96,25 @@ def test_epsilon_has_no_default(p):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors())
 
 
-@pytest.mark.parametrize("count", [1.5, "3", None])
-def test_count_that_is_no_integer(p, count):
-    with pytest.raises(TypeError, match="^count: expected an integer"):
-        bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), np.zeros((2, 5)), count, epsilon=EPSILON
-        )
-
-
-def test_count_and_sums(p):
-    def apply(sums, count):
+def test_sums(p):
+    def apply(sums):
         return bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), sums, count, epsilon=EPSILON
+            p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON
         )
 
-    for count in (0, -1, 23, -(10**400)):
-        with pytest.raises(ValueError, match="^count: expected at least 24, the elements per"):
-            apply(np.zeros((2, 5)), count)
-    with pytest.raises(
-        ValueError, match="^count: expected a number that fits a float64, got 10000"
-    ):
-        apply(np.zeros((2, 5)), 10**400)
-    for dims in ((2, 4), (5, 2), (10,), (2, 5, 1)):
-        with pytest.raises(ValueError, match=r"^sums: expected shape \(2, 5\), got"):
-            apply(np.zeros(dims), 24)
-    for wrong in (np.zeros((2, 5), np.float32), np.zeros((2, 5), ">f8"), [[1] * 5] * 2):
+    for count in (0, 1, 23):
+        with pytest.raises(ValueError, match=f"^sums: expected at least 24 elem.*, got {count}$"):
+            apply(with_count(np.zeros((2, 5)), count))
+    for count in (-1, 24.5, 2.0**53, np.inf, np.nan, [24, 24, 25, 24, 24]):
+        with pytest.raises(ValueError, match="^sums: expected in row 2 the elements per channel"):
+            apply(with_count(np.zeros((2, 5)), count))
+    # Statistics, with 4 rows, are none.
+    for dims in ((2, 5), (4, 5), (3, 4), (5, 3), (15,), (3, 5, 1)):
+        with pytest.raises(ValueError, match=r"^sums: .* \(3, 5\), as batch_norm_backward_reduce"):
+            apply(np.full(dims, 24.0))
+    sums = with_count(np.arange(10).reshape(2, 5), 24)
+    for wrong in (sums.astype(np.float32), sums.astype(">f8"), sums.astype(int).tolist()):
         with pytest.raises(TypeError, match="^sums: expected"):
-            apply(wrong, 24)
-    strided = np.asfortranarray(np.arange(10.0).reshape(2, 5))
-    assert (apply(strided, 24).diff_beta == strided[0]).all()
-    assert (apply(strided.tolist(), 24).diff_beta == strided[0]).all()
+            apply(wrong)
+    for given in (np.asfortranarray(sums), sums.tolist()):
+        assert (apply(given).diff_beta == sums[0]).all()

@@ -3,7 +3,18 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, DTYPES, INPUTS, SHORT, Problem, arithmetic, dtype, half_ulp, unit
+from cases import (
+    DATA_DTYPES,
+    DTYPES,
+    INPUTS,
+    SHORT,
+    Problem,
+    arithmetic,
+    dtype,
+    half_ulp,
+    unit,
+    with_count,
+)
 from refusals import refused
 
 import bn_ext
@@ -69,7 +80,7 @@ def test_doubles_to_float32():
     with np.errstate(over="ignore", under="ignore"):
         want = numbers.astype(np.float32)
     grads = bn_ext.batch_norm_backward_apply(
-        data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
+        data, data, vector, vector, None, with_count([numbers, numbers], 1), epsilon=0.0
     )
     assert (grads.diff_beta == want).all()
 

@@ -39,10 +39,10 @@ def test_empty_problems_give_empty_and_zeros(rng, data, vector, data_format, dim
     sums = bn_ext.batch_norm_backward_reduce(
         problem.src, problem.diff_dst, problem.mean, data_format=data_format
     )
-    assert sums.shape == (2, channels)
+    assert sums.shape == (3, channels)
     assert not sums.any()
     given = bn_ext.batch_norm_backward_apply(
-        problem.src, problem.diff_dst, *problem.vectors(), sums, 0, epsilon=EPSILON,
+        problem.src, problem.diff_dst, *problem.vectors(), sums, epsilon=EPSILON,
         data_format=data_format,
     )  # fmt: skip
     assert given.diff_src.shape == dims

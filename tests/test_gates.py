@@ -319,7 +319,7 @@ def test_halves_give_the_bits_of_the_whole(rng, data, data_format, gate, is_trai
         )
         assert bits(sums) == bits(plain_sums)
         found = bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), sums, p.count, epsilon=EPSILON,
+            p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON,
             is_training=is_training, diff_src_1=add, **options,
         )  # fmt: skip
         assert all_bits(found) == all_bits(want), dims
@@ -338,7 +338,7 @@ def test_parts(rng):
     )
     found = [
         bn_ext.batch_norm_backward_apply(
-            p.src[cut], p.diff_dst[cut], *p.vectors(), sums, p.count, epsilon=EPSILON,
+            p.src[cut], p.diff_dst[cut], *p.vectors(), sums, epsilon=EPSILON,
             diff_src_1=True, **gate, **options,
         )
         for cut, gate in zip(cuts, gates, strict=True)
@@ -377,7 +377,7 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
         assert bits(workspace) == bits(packed(passes, p.src)), dims
         stats = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
         halves = bn_ext.batch_norm_training_apply(
-            p.src, stats, p.count, p.gamma, p.beta, workspace=again, **options
+            p.src, stats, p.gamma, p.beta, workspace=again, **options
         )
         assert bits(halves.dst) == bits(found.dst)
         assert bits(again) == bits(workspace)

@@ -29,7 +29,7 @@ def test_a_part_without_elements_has_the_gradients_of_the_whole(
     sums = sum(bn_ext.batch_norm_backward_reduce(*part, p.mean, **options) for part in parts)
     found = [
         bn_ext.batch_norm_backward_apply(
-            *part, *p.vectors(), sums, 12 * 7, epsilon=EPSILON, is_training=is_training, **options
+            *part, *p.vectors(), sums, epsilon=EPSILON, is_training=is_training, **options
         )
         for part in parts
     ]
@@ -38,11 +38,33 @@ def test_a_part_without_elements_has_the_gradients_of_the_whole(
     assert found[1].diff_beta.any()
     out = (np.empty_like(parts[1][0]), *(np.full_like(p.mean, 7) for _ in range(2)))
     given = bn_ext.batch_norm_backward_apply(
-        *parts[1], *p.vectors(), sums, 12 * 7, epsilon=EPSILON, is_training=is_training, out=out,
+        *parts[1], *p.vectors(), sums, epsilon=EPSILON, is_training=is_training, out=out,
         **options,
     )  # fmt: skip
     assert all(a is b for a, b in zip(given, out, strict=True))
     assert all_bits(given) == all_bits(found[1])
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_empty_part_of_the_shortest_whole(rng, number):
+    """Of one element a channel too, it has what the other part has."""
+    p = Problem(rng, (number, 5), "NXC", "float64")
+    none = p.src[:0]
+    sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
+    sums += bn_ext.batch_norm_backward_reduce(none, none, p.mean)
+    found = [
+        bn_ext.batch_norm_backward_apply(*part, *p.vectors(), sums, epsilon=EPSILON)
+        for part in ((p.src, p.diff_dst), (none, none))
+    ]
+    assert all_bits(found[0][1:]) == all_bits(found[1][1:])
+    assert found[1].diff_beta.all()
+    stats = [bn_ext.batch_norm_training_reduce(part) for part in (none, p.src)]
+    whole = bn_ext.batch_norm_training_merge(stats)
+    given = [
+        bn_ext.batch_norm_training_apply(part, whole, epsilon=EPSILON) for part in (p.src, none)
+    ]
+    assert all_bits(given[0][1:]) == all_bits(given[1][1:])
+    assert np.isfinite(given[1].mean).all()
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -51,7 +73,7 @@ def test_a_whole_without_elements_has_zeros(rng, data_format):
     p.variance[:2] = -1, np.nan  # where rstd is NaN, 0 * rstd would be too
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, data_format=data_format)
     given = bn_ext.batch_norm_backward_apply(
-        p.src, p.diff_dst, *p.vectors(), sums, 0, epsilon=EPSILON, data_format=data_format
+        p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON, data_format=data_format
     )
     for grad in given[1:]:
         assert grad.tobytes() == bytes(20)
@@ -60,12 +82,10 @@ def test_a_whole_without_elements_has_zeros(rng, data_format):
 def test_a_part_without_channels(rng):
     p = Problem(rng, (4, 0), "NXC")
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
-    found = bn_ext.batch_norm_backward_apply(
-        p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON
-    )
+    found = bn_ext.batch_norm_backward_apply(p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON)
     assert [a.shape for a in found] == [(4, 0), (0,), (0,)]
     given = bn_ext.batch_norm_backward_apply(
-        p.src, p.diff_dst, *p.vectors(), sums, 4, epsilon=EPSILON, out=tuple(found)
+        p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON, out=tuple(found)
     )
     assert all(a is b for a, b in zip(given, found, strict=True))
 

@@ -39,7 +39,6 @@ PUBLIC = {
         "BatchNormAddGradients",
         "BatchNormDoubleBackward",
         "BatchNormGradients",
-        "BatchNormStats",
         "BatchNormTraining",
         "__version__",
         "available_isas",

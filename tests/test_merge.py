@@ -1,67 +1,207 @@
-"""Statistics of parts, merged."""
+"""Statistics of parts are merged, and never added."""
+
+import itertools
+import tracemalloc
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, dtype
+from cases import DATA_DTYPES, EPSILON, FORMATS, as_stats, dtype, with_count
+from fp_modes import FP_MODES, fp_mode
 
 import bn_ext
+from bn_ext.specs import pytorch
 
 pytestmark = pytest.mark.quick
 merge = bn_ext.batch_norm_training_merge
+reduce = bn_ext.batch_norm_training_reduce
 
 
 def stats_of(part):
     part = part.astype(np.longdouble)
+    if not len(part):
+        return as_stats(np.full((2, part.shape[1]), np.nan), 0)
     mean = part.mean(axis=0)
-    return np.array([mean, ((part - mean) ** 2).sum(axis=0)], np.float64)
+    return as_stats(np.float64([mean, ((part - mean) ** 2).sum(axis=0)]), len(part))
 
 
 @pytest.mark.parametrize("mean", [0, 1e6])
 def test_parts_are_the_whole(rng, mean):
     src = rng.standard_normal((50, 3)) + mean
-    cuts = 5, 5, 6, 30
-    parts = np.split(src, cuts)
-    found = merge([stats_of(part) if len(part) else np.full((2, 3), np.nan) for part in parts],
-                  [len(part) for part in parts])  # fmt: skip
+    parts = [stats_of(part) for part in np.split(src, (5, 5, 6, 30))]
+    found = merge(parts)
     assert np.allclose(found, stats_of(src), rtol=1e-9 if mean else 1e-13, atol=0)
+    assert (found[2:] == [[50], [1]]).all()
+    assert merge(np.array(parts)).tobytes() == found.tobytes()
+    assert merge(tuple(part.tolist() for part in parts)).tobytes() == found.tobytes()
+    of_merged = merge([merge(parts[:2]), merge(parts[2:])])
+    assert np.allclose(of_merged, found, rtol=1e-9 if mean else 1e-13, atol=0)
 
 
-def test_one_part_is_itself(rng):
-    stats = rng.uniform(1, 2, (1, 2, 4))
-    assert merge(stats, [7]).tobytes() == stats[0].tobytes()
+def test_one_part_is_itself_bit_for_bit(rng):
+    """Whatever its values are, and beside parts without elements."""
+    special = [[-0.0, np.inf, -np.inf, np.nan], [0, np.inf, 0, np.nan]]
+    for moments in (rng.uniform(1, 2, (2, 4)), special):
+        part, none = as_stats(moments, 7), as_stats(np.full((2, 4), np.nan), 0)
+        assert merge([part]).tobytes() == part.tobytes()
+        assert merge([none, none, part, none]).tobytes() == part.tobytes()
+    part = reduce(np.array([[-0.0, np.inf], [-0.0, 1.0]]))
+    assert np.isinf(part[0, 1])
+    assert merge([part]).tobytes() == part.tobytes()
 
 
-@pytest.mark.parametrize("counts", [[], [0, 0]])
-def test_no_elements(counts):
-    assert (merge(np.ones((len(counts), 2, 3)), counts) == np.zeros((2, 3))).all()
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_no_elements(parts):
+    none = as_stats(np.zeros((2, 3)), 0)
+    assert merge(np.array([none] * parts).reshape(parts, 4, 3)).tobytes() == none.tobytes()
+    assert reduce(np.empty((0, 3))).tobytes() == none.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("off", "counts"),
+    [
+        (1.6e154, (1, 1)),
+        (1e150, (10**5, 10**5)),
+        (-1e148, (3, 2**40)),
+        (1e148, (2**40, 3)),
+        (1.0, (2**52, 2**51)),
+        (1e-155, (2**30, 2**31)),
+    ],
+)
+def test_nothing_overflows_that_both_together_do_not(off, counts):
+    """What the distance of two means adds to the squares, as fractions have it."""
+    found = merge([as_stats([[m], [0.0]], n) for m, n in zip((0.0, off), counts, strict=True)])
+    first, second = map(Fraction, counts)
+    mean = Fraction(off) * second / (first + second)
+    squares = Fraction(off) ** 2 * first * second / (first + second)
+    for got, want in zip(found[:, 0], (mean, squares, first + second, 1), strict=True):
+        assert abs(Fraction(got) - want) <= abs(want) * Fraction(1, 2**50)
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_what_reduce_gives(rng, data):
     parts = [rng.standard_normal((n, 4)).astype(dtype(data)) for n in (3, 8)]
-    found = merge([bn_ext.batch_norm_training_reduce(part) for part in parts], (3, np.int8(8)))
+    found = merge([reduce(part) for part in parts])
     assert np.allclose(found, stats_of(np.concatenate(parts)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_elements_are_counted_not_samples(rng, data_format):
+    src = rng.standard_normal((4, 2, 3, 2))
+    channels = src.shape[-1 if data_format == "NXC" else 1]
+    assert (reduce(src, data_format=data_format)[2] == src.size // channels).all()
+    sums = bn_ext.batch_norm_backward_reduce(src, src, [0.0] * channels, data_format=data_format)
+    assert (sums[2] == src.size // channels).all()
+    state = reduce(src, data_format=data_format, exact=True)
+    assert (bn_ext.batch_norm_training_stats(state)[2:] == [[src.size // channels], [1]]).all()
+
+
+@pytest.mark.parametrize("name", FP_MODES)
+def test_the_same_bits_in_any_mode(rng, name):
+    parts = [reduce(part) for part in np.split(rng.standard_normal((90, 20)), (30, 31))]
+    want = merge(parts).tobytes()
+    with fp_mode(name):
+        found = merge(parts)
+    assert found.tobytes() == want
+
+
+# ---- what is refused ------------------------------------------------------------------
+
+
+def ways_to_add(parts):
+    """As `+`, `sum`, NumPy, an MPI's sum and Dask's do."""
+    yield parts[0] + parts[1]
+    yield sum(parts)
+    yield np.add.reduce(parts)
+    yield np.sum(parts, axis=0, keepdims=True)[0]
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total += part
+    yield total
+
+
+@pytest.mark.parametrize("sizes", [(5, 3), (5, 0), (4, 4, 4)])
+def test_added_statistics_are_refused_by_the_name_of_what_merges(rng, sizes):
+    parts = [rng.standard_normal((n, 3)) for n in sizes]
+    stats = [reduce(part) for part in parts]
+    message = r"^stats: .*, got [23], as of .* added; batch_norm_training_merge makes"
+    for added in ways_to_add(stats):
+        with pytest.raises(ValueError, match=message):
+            bn_ext.batch_norm_training_apply(parts[0], added, epsilon=EPSILON)
+        for given in ([added], [stats[0], added], added[None]):
+            with pytest.raises(ValueError, match=message):
+                merge(given)
+    one = merge(stats)
+    one[3, 1] = np.nan
+    with pytest.raises(ValueError, match=r"^stats: .*, got nan, .*batch_norm_training_merge"):
+        merge([one])
+
+
+def test_sums_of_gradients_are_no_statistics_and_statistics_no_sums(rng):
+    src = rng.standard_normal((6, 3))
+    sums, stats = bn_ext.batch_norm_backward_reduce(src, src, src[0]), reduce(src)
+    with pytest.raises(ValueError, match=r"^stats: .* \(4, 3\), as .*training_reduce .*\(3, 3\)$"):
+        bn_ext.batch_norm_training_apply(src, sums, epsilon=EPSILON)
+    with pytest.raises(ValueError, match=r"^sums: .* \(3, 3\), as .*backward_reduce .*\(4, 3\)$"):
+        bn_ext.batch_norm_backward_apply(src, src, src[0], src[0], None, stats, epsilon=EPSILON)
+    with pytest.raises(ValueError, match=r"^stats: expected shape \(k, 4, C\), got \(1, 3, 3\)$"):
+        merge([sums])
+
+
+def test_counts_that_are_none(rng):
+    src = rng.standard_normal((6, 3))
+    for wrong in (-1, 6.5, np.nan, np.inf, 2.0**53, [6, 6, 7]):
+        stats = with_count(as_stats(np.ones((2, 3)), wrong)[:3], 1)
+        for call in (
+            lambda stats=stats: merge([stats]),
+            lambda stats=stats: bn_ext.batch_norm_training_apply(src, stats, epsilon=EPSILON),
+        ):
+            with pytest.raises(ValueError, match="^stats: expected in row 2 the elements per chan"):
+                call()
+    with pytest.raises(ValueError, match="^stats: expected at least 6 elements .*, got 5$"):
+        bn_ext.batch_norm_training_apply(src, as_stats(np.ones((2, 3)), 5), epsilon=EPSILON)
+    half = as_stats(np.ones((2, 3)), 2.0**52)
+    with pytest.raises(ValueError, match=r"^stats: expected less than 2\*\*53 elements .* all"):
+        merge([half, half])
+    huge = np.broadcast_to(np.zeros(3), (2**53, 3))
+    for call in (reduce, lambda src: bn_ext.batch_norm_backward_reduce(src, src, np.zeros(3))):
+        with pytest.raises(ValueError, match=r"^src: expected less than 2\*\*53 elements per chan"):
+            call(huge)
+
+
+ONE = as_stats(np.ones((2, 3)), 1)
+
+
 @pytest.mark.parametrize(
-    ("kind", "message", "stats", "counts"),
+    ("kind", "message", "stats"),
     [
-        (TypeError, "^stats: expected float64, got float32$", np.ones((1, 2, 3), np.float32), [1]),
-        (ValueError, r"^stats: expected shape \(k, 2, C\), got \(2, 3\)$", np.ones((2, 3)), [1]),
-        (ValueError, "^counts: expected 1 of them, one for each of stats, got 2$",
-         np.ones((1, 2, 3)), [1, 2]),
-        (TypeError, r"^counts: expected integers, got \[1.5\]$", np.ones((1, 2, 3)), [1.5]),
-        (TypeError, "^counts: expected integers, got 3$", np.ones((1, 2, 3)), 3),
-        (ValueError, "^counts: expected at least 0, got -1$", np.ones((1, 2, 3)), [-1]),
-        (ValueError, "^counts: expected less than 2..63, got a number of 64 bits$",
-         np.ones((1, 2, 3)), [2**63]),
-        (ValueError, r"^stats: .* got parts of shapes \(2, 3\), \(2, 4\)$",
-         [np.ones((2, 3)), np.ones((2, 4))], [1, 1]),
-        (TypeError, "^stats: masked arrays are not accepted",
-         [np.ma.array(np.ones((2, 3)), mask=True)], [1]),
-        (TypeError, "^stats: expected an array, got NoneType$", None, [1]),
+        (TypeError, "^stats: expected float64, got float32$", ONE[None].astype(np.float32)),
+        (ValueError, r"^stats: expected shape \(k, 4, C\), got \(4, 3\)$", ONE),
+        (ValueError, r"^stats: expected shape \(k, 4, C\), got \(0,\)$", []),
+        (ValueError, r"^stats: .* got parts of shapes \(4, 3\), \(4, 2\)$", [ONE, ONE[:, :2]]),
+        (TypeError, "^stats: masked arrays are not accepted", [np.ma.array(ONE, mask=ONE > 2)]),
+        (TypeError, "^stats: expected an array, got None", None),
+        (TypeError, "^stats: expected an array, or a list or tuple .*, got itertools.repeat$",
+         itertools.repeat(ONE)),
+        (TypeError, "^stats: expected an array, or a list or tuple .*, got generator$",
+         (ONE for _ in "ab")),
     ],
+    ids=str,
 )  # fmt: skip
-def test_refused(kind, message, stats, counts):
+def test_refused(kind, message, stats):
     with pytest.raises(kind, match=message):
-        merge(stats, counts)
+        merge(stats)
+
+
+def test_parts_without_channels_take_no_memory():
+    """However many there are: of arrays without bytes there may be any number."""
+    n = 3_000_000
+    src, none = np.empty((1, 0), np.float32), np.empty((n, 0), np.float32)
+    tracemalloc.start()
+    try:
+        assert merge(np.empty((n, 4, 0))).shape == (4, 0)
+        found = pytorch.batch_norm_gather_stats(src, none, none, None, None, 0.1, 1e-5, 1)
+        assert [a.shape for a in found] == [(0,), (0,)]
+        assert tracemalloc.get_traced_memory()[1] < n
+    finally:
+        tracemalloc.stop()

@@ -7,7 +7,7 @@ statistics and dy = 1 diff_src is gamma, rounded.
 
 import numpy as np
 import pytest
-from cases import SHORT, dtype
+from cases import SHORT, dtype, with_count
 
 import bn_ext
 
@@ -100,7 +100,7 @@ def test_doubles_are_rounded_once(name):
     vector = np.ones(n, dtype(name))
     data = np.ones((1, n), dtype(name))
     grads = bn_ext.batch_norm_backward_apply(
-        data, data, vector, vector, None, np.stack([numbers, numbers]), 1, epsilon=0.0
+        data, data, vector, vector, None, with_count([numbers, numbers], 1), epsilon=0.0
     )
     assert (grads.diff_beta.view(np.uint16) == want).all()
     assert (grads.diff_gamma.view(np.uint16) == want).all()

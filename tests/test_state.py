@@ -152,4 +152,4 @@ def test_no_channels():
     assert state.shape == (57, 2, 0)
     assert bn_ext.batch_norm_sums(state).shape == (2, 0)
     assert bn_ext.batch_norm_canonical(state).shape == (57, 2, 0)
-    assert bn_ext.batch_norm_training_stats(state).stats.shape == (2, 0)
+    assert bn_ext.batch_norm_training_stats(state).shape == (4, 0)

@@ -65,7 +65,7 @@ def test_gil_is_released(rng, function):
         elif function == "reduce":
             bn_ext.batch_norm_backward_reduce(*data, p.mean, num_threads=1)
         else:
-            bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, len(p.src), **options)
+            bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, **options)
         return count[0] > before
 
     def step():

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import cases
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS, dtype, placed
+from cases import DATA_DTYPES, FORMATS, dtype, placed, with_count
 from order_of_sums import form_of, sums_of
 
 import bn_ext
@@ -113,10 +113,8 @@ def assert_right(p, way, gaps, where, offset, num_threads):
     more = {"epsilon": EPSILON, "is_training": formula == "backward", "out": (diff_src, None, None)}
     if way == "two calls":
         sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, p.mean, **options)
-        assert sums.tobytes() == p.sums.tobytes()
-        found = bn_ext.batch_norm_backward_apply(
-            src, diff_dst, *vectors, sums, p.count, **options, **more
-        )
+        assert sums.tobytes() == with_count(p.sums, p.count).tobytes()
+        found = bn_ext.batch_norm_backward_apply(src, diff_dst, *vectors, sums, **options, **more)
     else:
         found = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **more)
     for gradient, right in zip(found[1:], p.gradients, strict=True):

@@ -91,11 +91,11 @@ bn_ext.batch_norm_backward_reduce(x64, x64, WithDLPack())
 # The two halves.
 sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32)
 assert_type(sums, NDArray[np.float64])
-half = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, sums, 8, epsilon=1e-5)
+half = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, sums, epsilon=1e-5)
 assert_type(half.diff_src, NDArray[np.float32])
 # Of a generator, sum() may be 0 to a type checker.
 added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
-bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, 16, epsilon=1e-5)
+bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, epsilon=1e-5)
 
 # Forward: statistics in the dtype of gamma, whatever that is; in parts.
 normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
@@ -112,10 +112,10 @@ bn_ext.batch_norm_training(
 )  # fmt: skip
 parts = [bn_ext.batch_norm_training_reduce(part) for part in (x32, x32)]
 assert_type(parts[0], NDArray[np.float64])
-stats = bn_ext.batch_norm_training_merge(parts, [8, np.int64(8)])
+stats = bn_ext.batch_norm_training_merge(parts)
 assert_type(stats, NDArray[np.float64])
 assert_type(
-    bn_ext.batch_norm_training_apply(x32, stats, 16, v32, v32, epsilon=1e-5).dst,
+    bn_ext.batch_norm_training_apply(x32, stats, v32, v32, epsilon=1e-5).dst,
     NDArray[np.float32],
 )
 assert_type(bn_ext.batch_norm_inference(x16, v32, v32, epsilon=1e-5), NDArray[np.float16])
@@ -139,7 +139,7 @@ assert_type(four.diff_src_1, NDArray[np.float32])
 sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32, relu=True, dst=x32)
 assert_type(
     bn_ext.batch_norm_backward_apply(
-        x32, x32, v32, v32, None, sums, 8, epsilon=1e-5, relu=True, dst=x32, diff_src_1=True
+        x32, x32, v32, v32, None, sums, epsilon=1e-5, relu=True, dst=x32, diff_src_1=True
     ).diff_src_1,
     NDArray[np.float32],
 )
@@ -248,10 +248,10 @@ assert_type(bn_ext.batch_norm_sums(state), NDArray[np.float64])
 assert_type(bn_ext.batch_norm_count(state), int)
 assert_type(bn_ext.batch_norm_canonical(state), NDArray[np.int64])
 exact_mean = bn_ext.batch_norm_training_stats(bn_ext.batch_norm_training_reduce(x32, exact=True))
-about_it = bn_ext.batch_norm_training_reduce(x32, exact=True, mean=exact_mean.stats[0])
+about_it = bn_ext.batch_norm_training_reduce(x32, exact=True, mean=exact_mean[0])
 assert_type(about_it, NDArray[np.int64])
-exact_stats, exact_count = bn_ext.batch_norm_training_stats(about_it, exact_mean.stats[0])
-bn_ext.batch_norm_training_apply(x32, exact_stats, exact_count, epsilon=1e-5)
+exact_stats = bn_ext.batch_norm_training_stats(about_it, exact_mean[0])
+bn_ext.batch_norm_training_apply(x32, exact_stats, epsilon=1e-5)
 assert_type(
     bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, exact=True).diff_src,
     NDArray[np.float32],
@@ -345,11 +345,12 @@ WRONG: list[Callable[[], object]] = [
     lambda: training(x32, epsilon=0, out=x32),  # type: ignore[call-overload]
     lambda: training_reduce(x32, data_format="NHWC"),  # type: ignore[call-overload]
     lambda: training_reduce(1.0),  # type: ignore[call-overload]
-    lambda: merge(parts, 8),  # type: ignore[arg-type]
-    lambda: merge(parts, [8.0, 8.0]),  # type: ignore[list-item]
-    lambda: training_apply(x32, stats, 16.0, epsilon=0),  # type: ignore[call-overload]
-    lambda: training_apply(x32, None, 16, epsilon=0),  # type: ignore[call-overload]
-    lambda: training_apply(x32, stats, 16, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
+    lambda: merge(iter(parts)),  # type: ignore[arg-type]
+    lambda: merge(parts, [8, 8]),  # type: ignore[call-arg]
+    lambda: training_apply(x32, stats, 16, epsilon=0),  # type: ignore[call-overload]
+    lambda: training_apply(x32, None, epsilon=0),  # type: ignore[call-overload]
+    lambda: training_apply(x32, stats, epsilon=0, count=16),  # type: ignore[call-overload]
+    lambda: training_apply(x32, stats, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
     lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-overload]
     lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[call-overload]
     lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[call-overload]

@@ -33,22 +33,6 @@ class _LocalPart:
     def some(self, *names: str) -> dict[str, Any]:
         return {name: self.given[name] for name in names}
 
-    def count(self, channels: int) -> int:
-        """Elements of a channel."""
-        return self.given["src"].size // channels if channels else 0
-
-    def sums(self, count: int, sums: NDArray[Any]) -> NDArray[Any]:
-        """As they are sent: exact ones know their count."""
-        if self.exact:
-            return sums
-        counted = np.empty(1 + sums.size)
-        counted[0], counted[1:] = count, sums.reshape(-1)
-        return counted
-
-    def state(self, total: NDArray[Any]) -> NDArray[Any]:
-        """Exact sums as they came."""
-        return total.reshape(self.shape)
-
     def seen(self) -> tuple[set[int], str]:
         """Numbers of channels that the arguments suggest, of which some may be wrong; the dtype."""
         channels, dtype = set(), ""
@@ -141,22 +125,21 @@ class GradientPart(_LocalPart):
         self.shape, channels = sums.shape, sums.shape[-1]
         bits = None if given["workspace"] is None else np.empty(0, np.uint8)
         nothing = {**given, **self.none_of_it(), "workspace": bits, "out": self.trial_out()}
-        _core.batch_norm_backward_apply(sums=np.zeros((2, channels)), count=0, **nothing)
+        _core.batch_norm_backward_apply(sums=np.zeros((3, channels)), **nothing)
         self.check_written(self.names, {})
         alike = self.some("mean", "variance", "gamma", "beta") | {
             "epsilon": _core._as_epsilon(given["epsilon"]) + 0.0,  # not -0.0
             "relu": bool(given["relu"]),
             "is_training": bool(given["is_training"]),
         }
-        return Part(channels, given["src"].dtype.name, alike, self.sums(self.count(channels), sums))
+        sent = sums if self.exact else np.append(sums[2].max(initial=0), sums[:2])  # one count
+        return Part(channels, given["src"].dtype.name, alike, sent)
 
     def apply(self, total: NDArray[Any]) -> Any:
         """Its results."""
-        if self.exact:
-            return _core.batch_norm_backward_apply(sums=self.state(total), **self.given)
-        return _core.batch_norm_backward_apply(
-            sums=total[1:].reshape(self.shape), count=int(total[0]), **self.given
-        )
+        if not self.exact:
+            total = np.append(total[1:], np.full(self.shape[1], total[0]))
+        return _core.batch_norm_backward_apply(sums=total.reshape(self.shape), **self.given)
 
 
 class TrainingPart(_LocalPart):
@@ -175,7 +158,8 @@ class TrainingPart(_LocalPart):
         self.shape, self.channels = self.local.shape, self.local.shape[-1]
         bits = None if given["workspace"] is None else np.empty(0, np.uint8)
         nothing = {**given, **self.none_of_it(), "workspace": bits, "out": self.trial_out()}
-        _core.batch_norm_training_apply(stats=np.zeros((2, self.channels)), count=0, **nothing)
+        stats = _core.batch_norm_training_merge(np.zeros((0, 4, self.channels)))
+        _core.batch_norm_training_apply(stats=stats, **nothing)
         self._check_samples()
         self.check_written(self.names, self.some("workspace", *self.running))
         alike = self.some("gamma", "beta", *self.running) | {
@@ -185,8 +169,8 @@ class TrainingPart(_LocalPart):
         if given["running_mean"] is not None:
             alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
             alike["correction"] = int(given["correction"])
-        count = self.count(self.channels)
-        sums = self.local if self.exact else self.sums(count, count * self.local[0])
+        self.count = 0.0 if self.exact else self.local[2].max(initial=0)
+        sums = self.local if self.exact else np.append(self.count, self.count * self.local[0])
         return Part(self.channels, given["src"].dtype.name, alike, sums)
 
     def _reduce(self, **mean: Any) -> NDArray[Any]:
@@ -213,23 +197,25 @@ class TrainingPart(_LocalPart):
         """Sums of squares about the mean of all."""
         squares: NDArray[Any]
         if self.exact:
-            self.mean = _core.batch_norm_training_stats(self.state(total)).stats[0]
+            self.mean = _core.batch_norm_training_stats(total.reshape(self.shape))[0]
             squares = self._reduce(mean=self.mean)
         else:
-            count = self.count(self.channels)
             self.mean = total[1:] / max(total[0], 1)
             off = self.local[0] - self.mean
-            squares = self.sums(count, self.local[1] + (count * off * off if count else 0))
+            about = self.local[1] + (self.count * off * off if self.count else 0)
+            squares = np.append(self.count, about)
         return Part(self.channels, "", {}, squares)
 
     def apply(self, total: NDArray[Any]) -> Any:
         """Its results."""
         if self.exact:
-            stats, count = _core.batch_norm_training_stats(self.state(total), self.mean)
+            stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
-            stats, count = np.array([self.mean, total[1:]]), int(total[0])
+            ones = np.ones(self.channels)
+            stats = np.array([self.mean, total[1:], total[0] * ones, ones])
+        count = stats[2].max(initial=0)
         if self.given["running_mean"] is not None and count == self.given["correction"] == 1:
             raise ValueError(
                 "correction: expected 0, since each channel has one element alone, got 1"
             )
-        return _core.batch_norm_training_apply(stats=stats, count=count, **self.given)
+        return _core.batch_norm_training_apply(stats=stats, **self.given)

@@ -74,7 +74,7 @@ def _backward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None
     results: list[Array] = []
     if not mode.startswith("double"):
         # The sums as they are, before anything is rounded to a shorter type.
-        results.append(bn_ext.batch_norm_backward_reduce(*given[:3], **options))
+        results.append(bn_ext.batch_norm_backward_reduce(*given[:3], **options)[:2])
     if mode in ("training", "frozen"):
         results += bn_ext.batch_norm_backward(
             *given, epsilon=1e-3, is_training=mode == "training", **options
@@ -90,7 +90,8 @@ def _backward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None
 def _forward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
     src, src_1, layout = problem
     mean, variance, gamma, beta = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
-    results = [bn_ext.batch_norm_training_reduce(src, data_format=layout, num_threads=num_threads)]
+    how: Any = {"data_format": layout, "num_threads": num_threads}
+    results = [bn_ext.batch_norm_training_reduce(src, **how)[:2]]
     if mode == "forward":
         results += bn_ext.batch_norm_training(
             src, gamma, beta, epsilon=1e-3, data_format=layout, num_threads=num_threads

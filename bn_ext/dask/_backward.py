@@ -9,7 +9,7 @@ from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
 from bn_ext.dask._arguments import as_operands, as_options, as_vectors, on_nothing
 from bn_ext.dask._blocks import map_blocks, reduce_blocks
-from bn_ext.dask._merge import added, counted
+from bn_ext.dask._merge import added
 
 __all__ = ["batch_norm_backward"]
 
@@ -100,10 +100,8 @@ def batch_norm_backward(
     if not training and not wanted:
         diff_src = map_blocks(bn_ext.batch_norm_backward, operands, vectors, **write)
         return bn_ext.BatchNormGradients(diff_src, None, None)
-    vectors["sums"], write["count"] = counted(
-        reduce_blocks(
-            bn_ext.batch_norm_backward_reduce, operands, vectors, added, **call, exact=exact
-        )
+    vectors["sums"] = reduce_blocks(
+        bn_ext.batch_norm_backward_reduce, operands, vectors, added, **call, exact=exact
     )
     if gamma is None:
         write["gamma"] = None

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext.dask._arguments import Operands, Vectors, channel_axis, on_nothing
-from bn_ext.dask._merge import with_count
 
 __all__ = ["map_blocks", "reduce_blocks"]
 
@@ -37,9 +36,9 @@ def reduce_blocks(
     merge: Callable[[NDArray[Any]], NDArray[Any]],
     **options: Any,
 ) -> NDArray[Any]:
-    """What function gives of every block, with the count, merged; computed now."""
+    """What function gives of every block, merged; computed now."""
     src = operands["src"]
-    of_none = with_count(on_nothing(function, operands, vectors, **options), 0)
+    of_none = on_nothing(function, operands, vectors, **options)
     *rows, _ = of_none.shape
     others = [*_axes(src)]
     channel = others.pop(channel_axis(src, options["data_format"]))
@@ -156,7 +155,7 @@ def _result(*arrays: NDArray[Any], **call: Any) -> Any:
 
 def _summed(*arrays: NDArray[Any], **call: Any) -> NDArray[Any]:
     """What a function sums up, as a block of one element along all axes of src but the channels."""
-    part = with_count(_call(*arrays, **call), arrays[0].size)
+    part: NDArray[Any] = _call(*arrays, **call)
     return part.reshape((1,) * (arrays[0].ndim - 1) + part.shape)
 
 

@@ -11,7 +11,7 @@ from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
 from bn_ext.dask._arguments import Operands, as_operands, as_options, as_vectors, on_nothing
 from bn_ext.dask._blocks import map_blocks, reduce_blocks
-from bn_ext.dask._merge import added, counted, merged
+from bn_ext.dask._merge import added
 
 __all__ = ["batch_norm_inference", "batch_norm_training"]
 
@@ -96,27 +96,26 @@ def batch_norm_training(
     on_nothing(bn_ext.batch_norm_training, operands, vectors, **call, **running, **refused)
     statistics = _exact_statistics if _core._as_flag(exact, "exact") else _plain_statistics
     how: dict[str, Any] = {"data_format": data_format, "num_threads": num_threads}
-    stats, count = statistics({"src": operands["src"]}, how)
-    if count == 1 and correction is not None and int(correction) == 1:
+    stats = statistics({"src": operands["src"]}, how)
+    if stats[2].max(initial=0) == 1 and correction is not None and int(correction) == 1:
         raise ValueError("correction: expected 0, since each channel has one element alone, got 1")
     vectors["stats"] = stats
-    dst = map_blocks(bn_ext.batch_norm_training_apply, operands, vectors, **call, count=count)
-    of_all = on_nothing(
-        bn_ext.batch_norm_training_apply, operands, vectors, **call, **running, count=count
-    )
+    dst = map_blocks(bn_ext.batch_norm_training_apply, operands, vectors, **call)
+    of_all = on_nothing(bn_ext.batch_norm_training_apply, operands, vectors, **call, **running)
     return bn_ext.BatchNormTraining(dst, of_all.mean, of_all.variance)
 
 
-def _plain_statistics(src: Operands, how: dict[str, Any]) -> tuple[NDArray[np.float64], int | None]:
-    return counted(reduce_blocks(bn_ext.batch_norm_training_reduce, src, {}, merged, **how))
+def _plain_statistics(src: Operands, how: dict[str, Any]) -> NDArray[np.float64]:
+    reduce, merge = bn_ext.batch_norm_training_reduce, bn_ext.batch_norm_training_merge
+    return reduce_blocks(reduce, src, {}, merge, **how)
 
 
-def _exact_statistics(src: Operands, how: dict[str, Any]) -> tuple[NDArray[np.float64], int | None]:
+def _exact_statistics(src: Operands, how: dict[str, Any]) -> NDArray[np.float64]:
     """Squares are summed about the mean, which takes a pass of its own."""
     reduce, how = bn_ext.batch_norm_training_reduce, {**how, "exact": True}
-    stats, count = bn_ext.batch_norm_training_stats(reduce_blocks(reduce, src, {}, added, **how))
-    if count == 0:
-        return stats, count
+    stats = bn_ext.batch_norm_training_stats(reduce_blocks(reduce, src, {}, added, **how))
+    if not stats[2].any():
+        return stats
     mean = stats[0]
     state = reduce_blocks(reduce, src, {"mean": mean}, added, **how)
     return bn_ext.batch_norm_training_stats(state, mean)

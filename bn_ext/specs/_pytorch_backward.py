@@ -117,7 +117,7 @@ def batch_norm_backward_reduce(
     dtype, _ = _weight_of(data, weight)
     sums = _core.batch_norm_backward_reduce(
         data, as_array(grad_out, "grad_out"), center, data_format="NCX"
-    )
+    )[:2]
     with np.errstate(all="ignore"):
         of_scale = sums[1] * inverse
     return BatchNormBackwardReduce(
@@ -150,7 +150,7 @@ def batch_norm_backward_elemt(
     sum_dy_xmu: Array,
     count: Array,
 ) -> NDArray[Any]: ...
-@renamed(WORDS)
+@renamed(WORDS | {"sums": "count"})
 def batch_norm_backward_elemt(
     grad_out: Array,
     input: Array,
@@ -208,14 +208,16 @@ def batch_norm_backward_elemt(
         data, data.shape[1:2], mean=mean, invstd=invstd, sum_dy=sum_dy, sum_dy_xmu=sum_dy_xmu
     )
     given = _weight_of(data, weight)[1]
+    total = sum(as_counts(count, "count"))
+    if total >= 2**53:
+        raise ValueError("count: expected fewer than 2**53 elements")
     grad_input: NDArray[Any] = _core.batch_norm_backward_apply(
         data,
         as_array(grad_out, "grad_out"),
         center,
         variance_of(inverse),
         given,
-        np.stack([of_dy, of_dy_xmu]),
-        sum(as_counts(count, "count")),
+        np.stack([of_dy, of_dy_xmu, np.full_like(of_dy, total)]),
         epsilon=0.0,
         data_format="NCX",
         param_grads=False,

@@ -98,7 +98,7 @@ def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     """
     data, value = as_data(input), as_epsilon(eps)
     dtype, count = number_of(data), count_of(data, 1)
-    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
+    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")[:2]
     if not count:
         mean, squares = mean * np.nan, squares * np.nan
     invstd = inverse_deviation(squares / max(count, 1), value)
@@ -204,26 +204,27 @@ def _gathered(
     channels, rows = data.shape[1], as_array(mean, "mean")
     parts = len(rows) if rows.ndim else 0
     if isinstance(counts, int):
-        counts = [counts] * parts
-    if len(counts) != parts:
+        total = counts * parts
+    elif len(counts) != parts:
         raise ValueError(f"counts: expected one for each of {parts} parts, got {len(counts)}")
+    else:
+        total = sum(counts)
     spreads = as_array(invstd, "invstd")
     means, inverses = as_numbers(data, (parts, channels), mean=rows, invstd=spreads)
     _, vectors = as_vectors(data, running_mean=running[0], running_var=running[1])
     pair = running_pair(vectors, channels, input=data, mean=rows, invstd=spreads)
-    total = sum(counts)
     if not total:
         raise ValueError("counts: expected at least one element")
-    if total >= 2**63:
-        raise ValueError("counts: expected fewer than 2**63 elements")
+    if total >= 2**53:
+        raise ValueError("counts: expected fewer than 2**53 elements")
     # Nothing is left of a variance that is tiny next to eps but its rounding errors.
     variances = np.where(inverses == 0, 0, np.maximum(variance_of(inverses) - value, 0))
+    numbers = np.array(counts, np.float64).reshape(-1, 1)
+    stats = np.empty((parts, 4, channels))
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = variances * np.array(counts, np.float64)[:, None]
-    some = [part for part, n in enumerate(counts) if n]
-    center, squares = bn_ext.batch_norm_training_merge(
-        np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
-    )
+        stats[:, 1] = variances * numbers
+    stats[:, 0], stats[:, 2], stats[:, 3] = means, numbers, 1
+    center, squares = bn_ext.batch_norm_training_merge(stats)[:2]
     update(pair, center, squares / total, total, factor)
     inverse, number = inverse_deviation(squares / total, value), number_of(data)
     return BatchNormStats(rounded(center, number), rounded(inverse, number))

@@ -405,6 +405,6 @@ def batch_norm_update_stats(
     dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
-    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
+    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")[:2]
     update(pair, mean, squares / count, count, factor)
     return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))
