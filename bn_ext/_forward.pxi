@@ -290,12 +290,15 @@ def batch_norm_training_merge(stats):
 cdef object stats_of_parts(object stats):
     """Dense, shape (k, 4, C)."""
     if isinstance(stats, SEQUENCES):
-        parts = [as_array(part, "stats") for part in tuple(stats)]
-        if len({part.shape for part in parts}) > 1:
-            shapes = shortened(", ".join([str(part.shape) for part in parts]))
-            raise ValueError(
-                f"stats: expected shape ({MARK + 1}, C) of each part, got parts of shapes {shapes}"
-            )
+        parts = []  # no comprehension, whose error path, in Cython 3.3, drops an item twice
+        for part in tuple(stats):
+            a = as_array(part, "stats")
+            if parts and a.shape != parts[0].shape:
+                raise ValueError(
+                    f"stats: expected parts of one shape, ({MARK + 1}, C), got {parts[0].shape} "
+                    f"and {a.shape}"
+                )
+            parts.append(a)
         stats = np.array(parts)
     elif hasattr(stats, "__next__"):
         raise TypeError(

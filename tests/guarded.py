@@ -96,6 +96,7 @@ def forward_calls(a, options):
         bn_ext.batch_norm_inference, a.src, a.mean, a.variance, a.gamma, a.beta, **given
     )
     yield functools.partial(bn_ext.batch_norm_training_reduce, a.src, **options)
+    yield functools.partial(bn_ext.batch_norm_training_merge, a.parts)
     for call in (training, apply):
         yield functools.partial(call, out=(a.result, *vectors))
         yield functools.partial(call, out=(a.src, *vectors), **running)
@@ -204,6 +205,7 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
     count = int(np.prod(shape)) // channels
     put("sums", (3, channels), np.float64, [[1], [1], [count]])
     put("stats", (4, channels), np.float64, [[1], [1], [count], [1]])
+    put("parts", (2, *a.stats.shape), np.float64, a.stats)
     put("workspace", (-(-a.src.size // 8),), np.uint8, 0x5A)
     return a
 
@@ -211,7 +213,7 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
 def run():
     """All of them; the number of calls."""
     regions = {name: Region(80) for name in (*READ, *WRITTEN)}
-    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "workspace"):
+    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "parts", "workspace"):
         regions[name] = Region(10)
     rng = np.random.default_rng(0)
     calls = 0

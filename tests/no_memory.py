@@ -183,6 +183,7 @@ def exact_calls(p):
                 out=out, **p.options,
             ), memory  # fmt: skip
     for function, state in (
+        (bn_ext.batch_norm_training_merge, [p.stats, p.stats]),
         (bn_ext.batch_norm_sums, reduce()),
         (bn_ext.batch_norm_count, reduce()),
         (bn_ext.batch_norm_canonical, reduce()),

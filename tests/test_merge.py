@@ -178,7 +178,7 @@ ONE = as_stats(np.ones((2, 3)), 1)
         (TypeError, "^stats: expected float64, got float32$", ONE[None].astype(np.float32)),
         (ValueError, r"^stats: expected shape \(k, 4, C\), got \(4, 3\)$", ONE),
         (ValueError, r"^stats: expected shape \(k, 4, C\), got \(0,\)$", []),
-        (ValueError, r"^stats: .* got parts of shapes \(4, 3\), \(4, 2\)$", [ONE, ONE[:, :2]]),
+        (ValueError, r"^stats: .* one shape, \(4, C\), got \(4, 3\) and \(4, 2\)$", [ONE, ONE[:, :2]]),
         (TypeError, "^stats: masked arrays are not accepted", [np.ma.array(ONE, mask=ONE > 2)]),
         (TypeError, "^stats: expected an array, got None", None),
         (TypeError, "^stats: expected an array, or a list or tuple .*, got itertools.repeat$",
