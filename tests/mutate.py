@@ -1075,6 +1075,25 @@ MUTANTS = [
         "return plan->joint ? plan->rows_per_write",
         "sums are cut as results are",
     ),
+    (
+        "_forward.pxi",
+        "    if before == 0:",
+        "    if False:",
+        "the first part is merged with nothing",
+    ),
+    (
+        "_forward.pxi",
+        "off * (off * (before * weight))",
+        "off * off * (before * weight)",
+        "squares of parts overflow where those of the whole do not",
+    ),
+    ("_inputs.pxi", "if mark[i] != 1:", "if mark[i] < 1:", "statistics that were added pass"),
+    (
+        "engine.c",
+        "if (call->sums_in && call->count > 0) {",
+        "if (call->sums_in && call->count > 1) {",
+        "an empty part of a whole of one element",
+    ),
 ]
 
 #: Where the constants stand that decide how sums are split ...

@@ -162,6 +162,7 @@ def test_counts_of_every_type(rng):
         ([48, 36, np.inf], ValueError, "counts: expected whole numbers >= 0, got "),
         (["a", "b", "c"], TypeError, "counts: expected real numbers, got "),
         ([0, 0, 0], ValueError, "counts: expected at least one element"),
+        ([2**52, 0, 2**52], ValueError, r"counts: expected fewer than 2\*\*53 elements"),
         (None, TypeError, "counts: expected an array, got None"),
     ],
 )
@@ -175,6 +176,19 @@ def test_counts_that_are_none(rng, counts, kind, message):
             p.src, mean, invstd, p.running_mean, p.running_variance, 0.1, EPSILON, counts
         )
     assert (bits(p.running_mean), bits(p.running_variance)) == before
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(119, "at least 120 elements .*, got 119"), (2**53, r"fewer than 2\*\*53 elements")],
+)
+def test_counts_that_are_not_of_the_whole(rng, count, message):
+    p = problem(rng)
+    sums = np.zeros((2, len(p.mean)), p.mean.dtype)
+    with pytest.raises(ValueError, match=f"^count: expected {message}$"):
+        pytorch.batch_norm_backward_elemt(
+            p.diff_dst, p.src, p.mean, p.variance, None, *sums, np.array([count])
+        )
 
 
 def test_what_is_not_wanted_is_none(rng):
