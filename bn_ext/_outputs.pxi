@@ -77,7 +77,7 @@ cdef str in_place_text(const Call *c, int role):
     names = []
     for other in range(VECTORS):
         if is_read(c, other):
-            names.append(f"exactly {NAME_OF_ROLE[other]}")
+            names.append(f"exactly {input_name(c, other)}")
     return f" (it may be {_or(names)})"
 
 

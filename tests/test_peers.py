@@ -189,8 +189,9 @@ def test_tensors_that_cannot_be_seen():
         (torch.ones(4, 3, device="meta"), "[Dd]evice"),
         (src.detach().to_sparse(), "[Ss]parse"),
     ):
-        with pytest.raises(TypeError, match=f"^src: this torch.Tensor cannot .*{why}"):
+        with pytest.raises((RuntimeError, TypeError, ValueError), match=why) as caught:
             bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
+        caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
 
 
 def test_operators_take_tensors():

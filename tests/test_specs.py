@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Problem, all_bits
+from refusals import RAISED
 from sheets import CARRIERS, Sheet, Untouchable
 
 import bn_ext
@@ -196,6 +197,12 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
 
 
 # ---- words ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@every_sheet
+def test_errors_of_the_callers_own_pass(rng, sheet, kind):
+    sheet.check_errors_of_the_callers(sheet.problem(rng), kind)
 
 
 @every_sheet

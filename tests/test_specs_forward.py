@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Family, all_bits, bits
+from refusals import RAISED
 from sheets import CARRIERS, Sheet, WithArray
 
 import bn_ext
@@ -314,6 +315,12 @@ def test_onednns_data_format(rng, name):
 
 
 # ---- words ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@every_sheet
+def test_errors_of_the_callers_own_pass(rng, sheet, kind):
+    sheet.check_errors_of_the_callers(sheet.problem(rng), kind)
 
 
 @every_sheet

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat
 from bn_ext.specs._onednn import as_positive, check_types
-from bn_ext.specs._sheet import as_array, renamed, require_dtype, rounded
+from bn_ext.specs._sheet import as_array, in_words, require_dtype, rounded
 
 __all__ = ["BatchNormForwardTraining", "batch_norm_forward_training", "batch_norm_inference"]
 
@@ -143,18 +143,17 @@ def batch_norm_forward_training(
         require_dtype(name, arrays[name], (old_mean.dtype.name,))
     running = old_mean.astype(np.float32), old_variance.astype(np.float32)
     words = {"running_mean": "mean", "running_variance": "variance"}
-    with renamed(words):
-        found = _core.batch_norm_training(
-            data,
-            *scale_and_shift,
-            epsilon=value,
-            data_format=data_format,
-            running_mean=running[0],
-            running_variance=running[1],
-            exponential_avg_factor=1 - old_weight,
-            correction=0,
-            out=(None, np.empty_like(old_mean), np.empty_like(old_variance)),
-        )
+    found = _core.batch_norm_training(
+        data,
+        *scale_and_shift,
+        epsilon=value,
+        data_format=in_words(data_format, words),
+        running_mean=running[0],
+        running_variance=running[1],
+        exponential_avg_factor=1 - old_weight,
+        correction=0,
+        out=(None, np.empty_like(old_mean), np.empty_like(old_variance)),
+    )
     new_mean, new_variance = (rounded(a, old_mean.dtype) for a in running)
     return BatchNormForwardTraining(found.dst, new_mean, new_variance, found.mean, found.variance)
 

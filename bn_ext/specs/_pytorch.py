@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._typing import Array
-from bn_ext.specs._sheet import as_array, require_dtype, require_shape, rounded, shown
+from bn_ext.specs._sheet import as_array, in_words, require_dtype, require_shape, rounded, shown
 
 __all__ = [
-    "WORDS",
+    "NCX",
+    "NCX_RUNNING",
+    "NCX_SAVED",
     "as_counts",
     "as_data",
     "as_numbers",
@@ -28,15 +30,20 @@ __all__ = [
 ]
 
 #: The general function's words, and torch's.
-WORDS = {
+_WORDS = {
     "src": "input",
     "diff_dst": "grad_out",
     "gamma": "weight",
     "beta": "bias",
     "running_variance": "running_var",
     "epsilon": "eps",
-    'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), which copies nothing",
+    "NXC": "pass np.moveaxis(input, -1, 1), which copies nothing",
 }
+
+#: Channels on axis 1; and with statistics that are called something else.
+NCX = in_words("NCX", _WORDS)
+NCX_RUNNING = in_words("NCX", {**_WORDS, "mean": "running_mean", "variance": "running_var"})
+NCX_SAVED = in_words("NCX", {**_WORDS, "mean": "save_mean", "variance": "save_invstd"})
 
 # Type of the data -> types of the vectors, the first the one that the data is computed in.
 _TYPES = {

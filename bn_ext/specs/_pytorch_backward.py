@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, Flag
 from bn_ext.specs._pytorch import (
-    WORDS,
+    NCX,
     as_counts,
     as_data,
     as_numbers,
@@ -20,7 +20,7 @@ from bn_ext.specs._pytorch import (
     number_of,
     variance_of,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed, require_shape, rounded
+from bn_ext.specs._sheet import as_array, as_flag, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
 
@@ -49,7 +49,6 @@ def _weight_of(
     return dtype, given
 
 
-@renamed(WORDS)
 def batch_norm_backward_reduce(
     grad_out: Array,
     input: Array,
@@ -116,7 +115,7 @@ def batch_norm_backward_reduce(
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
     dtype, _ = _weight_of(data, weight)
     sums = _core.batch_norm_backward_reduce(
-        data, as_array(grad_out, "grad_out"), center, data_format="NCX"
+        data, as_array(grad_out, "grad_out"), center, data_format=NCX
     )
     with np.errstate(all="ignore"):
         of_scale = sums[1] * inverse
@@ -150,7 +149,6 @@ def batch_norm_backward_elemt(
     sum_dy_xmu: Array,
     count: Array,
 ) -> NDArray[Any]: ...
-@renamed(WORDS)
 def batch_norm_backward_elemt(
     grad_out: Array,
     input: Array,
@@ -217,7 +215,7 @@ def batch_norm_backward_elemt(
         np.stack([of_dy, of_dy_xmu]),
         sum(as_counts(count, "count")),
         epsilon=0.0,
-        data_format="NCX",
+        data_format=NCX,
         param_grads=False,
     ).diff_src
     return grad_input

@@ -49,6 +49,7 @@ def check_vectors(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def layouts(data: NDArray[Any]) -> dict[str, str]:
-    """What our layouts are called for data of this rank."""
+    """How to pass either layout, for data of this rank."""
     spatial = "HW" if data.ndim == 4 else "DHW"
-    return {"NXC": f"N{spatial}C", "NCX": f"NC{spatial}"}
+    names = {"NXC": f"N{spatial}C", "NCX": f"NC{spatial}"}
+    return {ours: f'pass data_format="{name}"' for ours, name in names.items()}

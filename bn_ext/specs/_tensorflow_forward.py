@@ -14,7 +14,7 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
-    renamed,
+    in_words,
     require_shape,
     shown,
 )
@@ -77,24 +77,24 @@ def _run(
     running = [np.zeros(channels, np.float32) if fresh else vectors[n].copy() for n in names]
     scale, offset = vectors["scale"], vectors["offset"]
     words = {"src": "x", "src_1": "side_input", "gamma": "scale", "beta": "offset", **layouts(x)}
-    with renamed(words):
-        if training:
-            y, *reserved = _core.batch_norm_training(
-                x,
-                scale,
-                offset,
-                data_format=data_format,
-                running_mean=running[0],
-                running_variance=running[1],
-                exponential_avg_factor=factor,
-                correction=int(count > 1),  # the divisor is max(count - 1, 1)
-                **options,
-            )
-        else:
-            y = _core.batch_norm_inference(
-                x, running[0], running[1], scale, offset, data_format=data_format, **options
-            )
-            reserved = [a.copy() for a in running]
+    layout = in_words(data_format, words)
+    if training:
+        y, *reserved = _core.batch_norm_training(
+            x,
+            scale,
+            offset,
+            data_format=layout,
+            running_mean=running[0],
+            running_variance=running[1],
+            exponential_avg_factor=factor,
+            correction=int(count > 1),  # the divisor is max(count - 1, 1)
+            **options,
+        )
+    else:
+        y = _core.batch_norm_inference(
+            x, running[0], running[1], scale, offset, data_format=layout, **options
+        )
+        reserved = [a.copy() for a in running]
     if x.size == 0:
         running = [np.full(channels, np.nan, np.float32) for _ in names]
         reserved = [np.zeros(channels, np.float32) for _ in names]

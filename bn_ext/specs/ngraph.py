@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from bn_ext import _core
 from bn_ext._typing import Array
-from bn_ext.specs._sheet import as_array, as_epsilon, renamed, require_dtype
+from bn_ext.specs._sheet import as_array, as_epsilon, in_words, require_dtype
 
 __all__ = [
     "BatchNormTraining",
@@ -40,7 +40,15 @@ class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
 
 # There is no data_format here.
 _ON_AXIS_1 = "pass np.moveaxis(input, -1, 1)"
-_WORDS = {"src": "input", 'pass data_format="NXC"': f"{_ON_AXIS_1}, which copies nothing"}
+_FORWARD = in_words("NCX", {"src": "input", "NXC": f"{_ON_AXIS_1}, which copies nothing"})
+_BACKWARD = in_words(
+    "NCX",
+    {
+        "src": "input",
+        "diff_dst": "normalized_delta",
+        "NXC": f"{_ON_AXIS_1}, and normalized_delta likewise, which copies nothing",
+    },
+)
 
 
 def _checked(input: Array, **vectors: Array) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
@@ -116,15 +124,14 @@ def batch_norm_training(
     value = as_epsilon(epsilon)
     data, vectors = _checked(input, gamma=gamma, beta=beta)
     statistics = np.empty_like(vectors["gamma"]), np.empty_like(vectors["gamma"])
-    with renamed(_WORDS):
-        found = _core.batch_norm_training(
-            data,
-            vectors["gamma"],
-            vectors["beta"],
-            epsilon=value,
-            data_format="NCX",
-            out=(None, *statistics),
-        )
+    found = _core.batch_norm_training(
+        data,
+        vectors["gamma"],
+        vectors["beta"],
+        epsilon=value,
+        data_format=_FORWARD,
+        out=(None, *statistics),
+    )
     return BatchNormTraining(*found)
 
 
@@ -207,16 +214,15 @@ def batch_norm_inference(
     """
     value = as_epsilon(epsilon)
     data, vectors = _checked(input, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    with renamed(_WORDS):
-        return _core.batch_norm_inference(
-            data,
-            vectors["mean"],
-            vectors["variance"],
-            vectors["gamma"],
-            vectors["beta"],
-            epsilon=value,
-            data_format="NCX",
-        )
+    return _core.batch_norm_inference(
+        data,
+        vectors["mean"],
+        vectors["variance"],
+        vectors["gamma"],
+        vectors["beta"],
+        epsilon=value,
+        data_format=_FORWARD,
+    )
 
 
 @overload
@@ -317,20 +323,13 @@ def batch_norm_training_backprop(
         raise ValueError(
             f"beta: expected shape {data.shape[1:2]}, like gamma, got {vectors['beta'].shape}"
         )
-    words = {
-        "src": "input",
-        "diff_dst": "normalized_delta",
-        'pass data_format="NXC"': f"{_ON_AXIS_1}, and normalized_delta likewise, "
-        "which copies nothing",
-    }
-    with renamed(words):
-        grads = _core.batch_norm_backward(
-            data,
-            vectors["normalized_delta"],
-            vectors["mean"],
-            vectors["variance"],
-            vectors["gamma"],
-            epsilon=value,
-            data_format="NCX",
-        )
+    grads = _core.batch_norm_backward(
+        data,
+        vectors["normalized_delta"],
+        vectors["mean"],
+        vectors["variance"],
+        vectors["gamma"],
+        epsilon=value,
+        data_format=_BACKWARD,
+    )
     return BatchNormTrainingBackprop(*grads)

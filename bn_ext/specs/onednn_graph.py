@@ -18,7 +18,7 @@ from bn_ext.specs._onednn_forward import (
     batch_norm_forward_training,
     batch_norm_inference,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed
+from bn_ext.specs._sheet import as_array, as_flag, in_words
 
 __all__ = [
     "BatchNormForwardTraining",
@@ -166,13 +166,13 @@ def batch_norm_training_backprop(
         arrays["gamma"] = as_array(gamma, "gamma")
     value = as_positive(epsilon, "epsilon")
     check_types(arrays, data=2)
-    with renamed({"src": "input_forward", "diff_dst": "output_delta"}):
-        grads = batch_norm_backward(
-            *arrays.values(),
-            epsilon=value,
-            data_format=data_format,
-            param_grads=with_gamma or with_beta,
-        )
+    words = {"src": "input_forward", "diff_dst": "output_delta"}
+    grads = batch_norm_backward(
+        *arrays.values(),
+        epsilon=value,
+        data_format=in_words(data_format, words),
+        param_grads=with_gamma or with_beta,
+    )
     return BatchNormTrainingBackprop(
         grads.diff_src,
         grads.diff_gamma if with_gamma else None,

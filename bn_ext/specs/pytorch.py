@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, Flag
 from bn_ext.specs._pytorch import (
-    WORDS,
+    NCX,
+    NCX_RUNNING,
+    NCX_SAVED,
     as_data,
     as_vectors,
     doubles,
@@ -40,7 +42,6 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
-    renamed,
     rounded,
     shown,
 )
@@ -115,7 +116,6 @@ def native_batch_norm(
     momentum: SupportsFloat,
     eps: SupportsFloat,
 ) -> NativeBatchNorm[Any]: ...
-@renamed(WORDS)
 def native_batch_norm(
     input: Array,
     weight: Array | None,
@@ -190,7 +190,7 @@ def native_batch_norm(
     """
     if from_batch := as_flag(training, "training"):
         refuse_copies(running_mean=running_mean, running_var=running_var)
-    data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
+    data, value, factor = as_data(input), as_epsilon(eps, "eps"), as_number(momentum, "momentum")
     dtype, vectors = as_vectors(
         data, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
     )
@@ -200,16 +200,15 @@ def native_batch_norm(
         given = doubles(vectors["running_mean"]), doubles(vectors["running_var"])
         if given[0] is None or given[1] is None:
             raise ValueError("running_mean, running_var: expected both with training=False")
-        with renamed({"mean": "running_mean", "variance": "running_var"}):
-            output = _core.batch_norm_inference(
-                data, given[0], given[1], scale, shift, epsilon=value, data_format="NCX"
-            )
+        output = _core.batch_norm_inference(
+            data, given[0], given[1], scale, shift, epsilon=value, data_format=NCX_RUNNING
+        )
         return NativeBatchNorm(output, np.empty(0, dtype), np.empty(0, dtype))
     _require_elements(data)
     count, pair = count_of(data, 1), running_pair(vectors, channels, input=data)
     mean, variance = np.empty(channels), np.empty(channels)
     output = _core.batch_norm_training(
-        data, scale, shift, epsilon=value, data_format="NCX", out=(None, mean, variance)
+        data, scale, shift, epsilon=value, data_format=NCX, out=(None, mean, variance)
     ).dst
     if value == 0:
         for channel in np.flatnonzero(variance == 0):
@@ -245,7 +244,6 @@ def native_batch_norm_backward(
     eps: SupportsFloat,
     output_mask: Sequence[Any],
 ) -> NativeBatchNormBackward[Any]: ...
-@renamed(WORDS)
 def native_batch_norm_backward(
     grad_out: Array,
     input: Array,
@@ -321,7 +319,7 @@ def native_batch_norm_backward(
     if not isinstance(output_mask, (list, tuple)) or len(output_mask) != 3:
         raise TypeError(f"output_mask: expected three flags, got {shown(output_mask)}")
     wanted = [as_flag(flag, "output_mask") for flag in output_mask]
-    diff, data, value = as_array(grad_out, "grad_out"), as_data(input), as_epsilon(eps)
+    diff, data, value = as_array(grad_out, "grad_out"), as_data(input), as_epsilon(eps, "eps")
     names = ("save_mean", "save_invstd") if from_batch else ("running_mean", "running_var")
     given = (save_mean, save_invstd) if from_batch else (running_mean, running_var)
     dtype, vectors = as_vectors(data, weight=weight, **dict(zip(names, given, strict=True)))
@@ -330,18 +328,17 @@ def native_batch_norm_backward(
         raise ValueError(f"{', '.join(names)}: expected both with train={from_batch}")
     if from_batch:
         spread, value = variance_of(spread), 0.0
-    with renamed({"mean": names[0], "variance": names[1]}):
-        found = _core.batch_norm_backward(
-            data,
-            diff,
-            mean,
-            spread,
-            doubles(vectors["weight"]),
-            epsilon=value,
-            data_format="NCX",
-            is_training=from_batch,
-            param_grads=wanted[1] or wanted[2],
-        )
+    found = _core.batch_norm_backward(
+        data,
+        diff,
+        mean,
+        spread,
+        doubles(vectors["weight"]),
+        epsilon=value,
+        data_format=NCX_SAVED if from_batch else NCX_RUNNING,
+        is_training=from_batch,
+        param_grads=wanted[1] or wanted[2],
+    )
     return NativeBatchNormBackward(
         found.diff_src if wanted[0] else None,
         rounded(found.diff_gamma, dtype) if wanted[1] else None,
@@ -349,7 +346,6 @@ def native_batch_norm_backward(
     )
 
 
-@renamed(WORDS)
 def batch_norm_update_stats(
     input: Array,
     running_mean: Array | None,
@@ -405,6 +401,6 @@ def batch_norm_update_stats(
     dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
-    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
+    mean, squares = _core.batch_norm_training_reduce(data, data_format=NCX)
     update(pair, mean, squares / count, count, factor)
     return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, Flag
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_words
 from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
 from bn_ext.specs._tensorflow_forward import (
     FusedBatchNormEx,
@@ -169,16 +169,15 @@ def fused_batch_norm_grad_v3(
         "gamma": "scale",
         **layouts(data["x"]),
     }
-    with renamed(words):
-        diff_src, diff_gamma, diff_beta = batch_norm_backward(
-            data["x"],
-            data["y_backprop"],
-            vectors["reserve_space_1"],
-            vectors["reserve_space_2"],
-            vectors["scale"],
-            epsilon=value,
-            data_format=ours,
-            is_training=training,
-        )
+    diff_src, diff_gamma, diff_beta = batch_norm_backward(
+        data["x"],
+        data["y_backprop"],
+        vectors["reserve_space_1"],
+        vectors["reserve_space_2"],
+        vectors["scale"],
+        epsilon=value,
+        data_format=in_words(ours, words),
+        is_training=training,
+    )
     empty = (np.empty(0, np.float32), np.empty(0, np.float32))
     return FusedBatchNormGradV3(diff_src, diff_gamma, diff_beta, *empty)
