@@ -16,6 +16,7 @@ from bn_ext._core import _as_epsilon as as_epsilon
 from bn_ext._core import _as_flag as as_flag
 from bn_ext._core import _as_index as as_index
 from bn_ext._core import _as_real as as_real
+from bn_ext._core import _share_memory as share_memory
 from bn_ext._core import _shown as shown
 from bn_ext._core import _Words
 from bn_ext._typing import DataFormat
@@ -32,6 +33,7 @@ __all__ = [
     "require_dtype",
     "require_shape",
     "rounded",
+    "share_memory",
     "shown",
 ]
 

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, Flag
 from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_words
-from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
+from bn_ext.specs._tensorflow import (
+    FORMATS,
+    Format,
+    check_data,
+    check_vectors,
+    given,
+    layouts,
+    one_of,
+)
 from bn_ext.specs._tensorflow_forward import (
     FusedBatchNormEx,
     FusedBatchNormV3,
@@ -50,9 +58,9 @@ def fused_batch_norm_grad_v3(
     reserve_space_2: Array,
     reserve_space_3: Array | None,
     *,
-    epsilon: SupportsFloat = 0.0001,
+    epsilon: SupportsFloat | None = 0.0001,
     data_format: Format = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[_Data]: ...
 @overload
@@ -64,9 +72,9 @@ def fused_batch_norm_grad_v3(
     reserve_space_2: Array,
     reserve_space_3: Array | None,
     *,
-    epsilon: SupportsFloat = 0.0001,
+    epsilon: SupportsFloat | None = 0.0001,
     data_format: Format = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Any]: ...
 def fused_batch_norm_grad_v3(
@@ -77,9 +85,9 @@ def fused_batch_norm_grad_v3(
     reserve_space_2: Array,
     reserve_space_3: Array | None,
     *,
-    epsilon: SupportsFloat = 0.0001,
+    epsilon: SupportsFloat | None = 0.0001,
     data_format: Format = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Any]:
     """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
@@ -101,7 +109,8 @@ def fused_batch_norm_grad_v3(
     epsilon : float, optional
         Added to the variance: finite, at least 0. It is used as a double.
     data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
-        Whether the channels are on the last axis or on axis 1, for either rank.
+        Whether the channels are on the last axis or on axis 1, for either rank; or the
+        same as bytes.
     is_training : bool, optional
         Whether the statistics depend on x.
     name : str, optional
@@ -126,6 +135,8 @@ def fused_batch_norm_grad_v3(
 
     Notes
     -----
+    An attribute that is None has its default, as in TensorFlow.
+
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
     lists of Python numbers are float64 or integers, so their types are refused.
 
@@ -148,14 +159,14 @@ def fused_batch_norm_grad_v3(
     array([4., 4.], dtype=float32)
     """
     ours = one_of("data_format", data_format, FORMATS)
-    training = as_flag(is_training, "is_training")
+    training = as_flag(given(is_training, True), "is_training")
     data = {"y_backprop": as_array(y_backprop, "y_backprop"), "x": as_array(x, "x")}
     vectors = {
         "scale": as_array(scale, "scale"),
         "reserve_space_1": as_array(reserve_space_1, "reserve_space_1"),
         "reserve_space_2": as_array(reserve_space_2, "reserve_space_2"),
     }
-    value = as_epsilon(epsilon)
+    value = as_epsilon(given(epsilon, 0.0001))
     unused = {}
     if reserve_space_3 is not None:
         unused["reserve_space_3"] = as_array(reserve_space_3, "reserve_space_3")
