@@ -463,25 +463,6 @@ MUTANTS = [
         "sums may share memory",
     ),
     (
-        "_outputs.pxi",
-        "check_alone(c, RUNNING_VARIANCE)",
-        "pass",
-        "running_variance may share memory with inputs",
-    ),
-    (
-        "_tensorflow_forward.py",
-        "int(count > 1)",
-        "int(count > 2)",
-        "two elements without Bessel's correction",
-    ),
-    (
-        "_pytorch_forward.py",
-        "np.maximum(variance_of(inverses) - value, 0)",
-        "variance_of(inverses) - value",
-        "gathered variances below 0",
-    ),
-    ("_pytorch_forward.py", "total >= 2**63", "False", "more elements than are counted"),
-    (
         "axes.c",
         "bytes_apart(view->strides[moving[k - 1]]) < far",
         "bytes_apart(view->strides[moving[k - 1]]) <= far",
@@ -1094,6 +1075,25 @@ MUTANTS = [
         "return plan->joint ? plan->rows_per_write",
         "sums are cut as results are",
     ),
+    (
+        "_outputs.pxi",
+        "check_alone(c, RUNNING_VARIANCE)",
+        "pass",
+        "running_variance may share memory with inputs",
+    ),
+    (
+        "_tensorflow_forward.py",
+        "int(count > 1)",
+        "int(count > 2)",
+        "two elements without Bessel's correction",
+    ),
+    (
+        "_pytorch_forward.py",
+        "np.maximum(variance_of(inverses) - value, 0)",
+        "variance_of(inverses) - value",
+        "gathered variances below 0",
+    ),
+    ("_pytorch_forward.py", "total >= 2**63", "False", "more elements than are counted"),
 ]
 
 #: Where the constants stand that decide how sums are split ...
