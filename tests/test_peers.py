@@ -23,8 +23,7 @@ from tree import ROOT
 
 import bn_ext
 from bn_ext._bench.peers import PEERS, bn_ext_call, usable_cpus
-from bn_ext._bench.problems import OPS, dims
-from bn_ext._bench.problems import Problem as Timed
+from bn_ext._bench.problems import OPS, Problem as Timed, dims
 from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
 

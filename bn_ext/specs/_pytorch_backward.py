@@ -3,13 +3,13 @@
 backward_reduce of each part -> sums added -> backward_elemt of each part
 """
 
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Flag
+from bn_ext._typing import Array, Data, Flag, Scalar
 from bn_ext.specs._pytorch import (
     NCX,
     as_counts,
@@ -23,8 +23,6 @@ from bn_ext.specs._pytorch import (
 from bn_ext.specs._sheet import as_array, as_flag, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
-
-_Data = TypeVar("_Data", bound=np.generic)
 
 
 class BatchNormBackwardReduce(NamedTuple):
@@ -127,38 +125,16 @@ def batch_norm_backward_reduce(
     )
 
 
-@overload
 def batch_norm_backward_elemt(
     grad_out: Array,
-    input: NDArray[_Data],
+    input: Data[Scalar],
     mean: Array,
     invstd: Array,
     weight: Array | None,
     sum_dy: Array,
     sum_dy_xmu: Array,
     count: Array,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_backward_elemt(
-    grad_out: Array,
-    input: Array,
-    mean: Array,
-    invstd: Array,
-    weight: Array | None,
-    sum_dy: Array,
-    sum_dy_xmu: Array,
-    count: Array,
-) -> NDArray[Any]: ...
-def batch_norm_backward_elemt(
-    grad_out: Array,
-    input: Array,
-    mean: Array,
-    invstd: Array,
-    weight: Array | None,
-    sum_dy: Array,
-    sum_dy_xmu: Array,
-    count: Array,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``aten::batch_norm_backward_elemt`` of torch: the gradient of one part.
 
     Parameters

@@ -4,14 +4,14 @@ forward     stats of each part -> gather_stats of all -> elemt of each part
 backward    backward_reduce of each part -> sums added -> backward_elemt of each part
 """
 
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overload
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._typing import Array
+from bn_ext._typing import Array, Data, Scalar
 from bn_ext.specs._pytorch import (
     NCX,
     as_counts,
@@ -43,8 +43,6 @@ __all__ = [
     "batch_norm_gather_stats_with_counts",
     "batch_norm_stats",
 ]
-
-_Data = TypeVar("_Data", bound=np.generic)
 
 
 class BatchNormStats(NamedTuple):
@@ -103,32 +101,14 @@ def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     return BatchNormStats(rounded(mean, dtype), rounded(invstd, dtype))
 
 
-@overload
 def batch_norm_elemt(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     bias: Array | None,
     mean: Array,
     invstd: Array,
     eps: SupportsFloat,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_elemt(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mean: Array,
-    invstd: Array,
-    eps: SupportsFloat,
-) -> NDArray[Any]: ...
-def batch_norm_elemt(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mean: Array,
-    invstd: Array,
-    eps: SupportsFloat,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``aten::batch_norm_elemt`` of torch: normalize with given statistics.
 
     Parameters

@@ -6,20 +6,21 @@ it checks the results and passes them on.
 
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._core import _as_array as as_array
-from bn_ext._core import _as_epsilon as as_epsilon
-from bn_ext._core import _as_flag as as_flag
-from bn_ext._core import _as_index as as_index
-from bn_ext._core import _as_real as as_real
-from bn_ext._core import _share_memory as share_memory
-from bn_ext._core import _shown as shown
-from bn_ext._core import _Words
-from bn_ext._typing import DataFormat
+from bn_ext._core import (
+    _as_array as as_array,
+    _as_epsilon as as_epsilon,
+    _as_flag as as_flag,
+    _as_index as as_index,
+    _as_real as as_real,
+    _share_memory as share_memory,
+    _shown as shown,
+    _Words,
+)
 
 __all__ = [
     "as_array",
@@ -67,9 +68,9 @@ def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return values.astype(dtype, copy=False)
 
 
-def in_words(data_format: str, words: dict[str, str]) -> DataFormat:
+def in_words(data_format: str, words: dict[str, str]) -> Any:
     """The data format for a general function, whose messages then use the spec's names."""
-    return cast(DataFormat, _Words(data_format, words))
+    return _Words(data_format, words)
 
 
 def as_number(value: object, name: str) -> float:

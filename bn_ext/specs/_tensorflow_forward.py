@@ -1,13 +1,13 @@
 """TensorFlow's forward operators: ``FusedBatchNormV3`` and ``_FusedBatchNormEx``."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import Array, Data, DataFormat, Flag, Scalar
 from bn_ext.specs._sheet import (
     as_array,
     as_epsilon,
@@ -30,16 +30,15 @@ from bn_ext.specs._tensorflow import (
 
 __all__ = ["FusedBatchNormEx", "FusedBatchNormV3", "fused_batch_norm_ex", "fused_batch_norm_v3"]
 
-_Data = TypeVar("_Data", bound=np.generic)
 _FORMATS_4 = {name: FORMATS[name] for name in FORMATS if len(name) == 4}
 _Format4: TypeAlias = Literal["NHWC", "NCHW"] | bytes | None
 _Activation: TypeAlias = Literal["Identity", "Relu"] | bytes | None
 
 
-class FusedBatchNormV3(NamedTuple, Generic[_Data]):
+class FusedBatchNormV3(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_v3`, in the op's order."""
 
-    y: NDArray[_Data]
+    y: NDArray[Scalar]
     batch_mean: NDArray[np.float32]
     batch_variance: NDArray[np.float32]
     reserve_space_1: NDArray[np.float32]
@@ -47,10 +46,10 @@ class FusedBatchNormV3(NamedTuple, Generic[_Data]):
     reserve_space_3: NDArray[np.float32]
 
 
-class FusedBatchNormEx(NamedTuple, Generic[_Data]):
+class FusedBatchNormEx(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_ex`, in the op's order."""
 
-    y: NDArray[_Data]
+    y: NDArray[Scalar]
     batch_mean: NDArray[np.float32]
     batch_variance: NDArray[np.float32]
     reserve_space_1: NDArray[np.float32]
@@ -109,9 +108,8 @@ def _run(
     return y, *running, *reserved, np.empty(0, np.float32)
 
 
-@overload
 def fused_batch_norm_v3(
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     offset: Array,
     mean: Array,
@@ -122,34 +120,7 @@ def fused_batch_norm_v3(
     data_format: Format = "NHWC",
     is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormV3[_Data]: ...
-@overload
-def fused_batch_norm_v3(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    exponential_avg_factor: SupportsFloat | None = 1.0,
-    data_format: Format = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormV3[Any]: ...
-def fused_batch_norm_v3(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    exponential_avg_factor: SupportsFloat | None = 1.0,
-    data_format: Format = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormV3[Any]:
+) -> FusedBatchNormV3[Scalar]:
     """Operator ``FusedBatchNormV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
@@ -239,9 +210,8 @@ def fused_batch_norm_v3(
     return FusedBatchNormV3(*_run(data, vectors, ours, training, factor, epsilon=value))
 
 
-@overload
 def fused_batch_norm_ex(
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     offset: Array,
     mean: Array,
@@ -254,38 +224,7 @@ def fused_batch_norm_ex(
     data_format: _Format4 = "NHWC",
     is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormEx[_Data]: ...
-@overload
-def fused_batch_norm_ex(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    side_input: Sequence[Any] = (),
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    exponential_avg_factor: SupportsFloat | None = 1.0,
-    activation_mode: _Activation = "Identity",
-    data_format: _Format4 = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormEx[Any]: ...
-def fused_batch_norm_ex(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    side_input: Sequence[Any] = (),
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    exponential_avg_factor: SupportsFloat | None = 1.0,
-    activation_mode: _Activation = "Identity",
-    data_format: _Format4 = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormEx[Any]:
+) -> FusedBatchNormEx[Scalar]:
     """Operator ``_FusedBatchNormEx`` of TensorFlow, what its graphs fuse an activation into.
 
     Parameters

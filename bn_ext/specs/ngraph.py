@@ -1,12 +1,12 @@
 """nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Any, Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array
+from bn_ext._typing import Array, Data, Scalar
 from bn_ext.specs._sheet import as_array, as_epsilon, in_words, require_dtype
 
 __all__ = [
@@ -17,25 +17,28 @@ __all__ = [
     "batch_norm_training_backprop",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-class BatchNormTraining(NamedTuple, Generic[_Data]):
+class BatchNormTraining(NamedTuple, Generic[Scalar]):
     """Outputs of `batch_norm_training`, in the spec's order."""
 
-    normalized: NDArray[_Data]
-    batch_mean: NDArray[_Data]
-    batch_variance: NDArray[_Data]
+    normalized: NDArray[Scalar]
+    batch_mean: NDArray[Scalar]
+    batch_variance: NDArray[Scalar]
 
 
-class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
+class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):
     """Outputs of `batch_norm_training_backprop`, in the spec's order."""
 
-    input_delta: NDArray[_Data]
-    gamma_delta: NDArray[_Data]
-    beta_delta: NDArray[_Data]
+    input_delta: NDArray[Scalar]
+    gamma_delta: NDArray[Scalar]
+    beta_delta: NDArray[Scalar]
 
 
 # There is no data_format here.
@@ -61,17 +64,9 @@ def _checked(input: Array, **vectors: Array) -> tuple[NDArray[Any], dict[str, ND
     return data, arrays
 
 
-@overload
 def batch_norm_training(
-    input: NDArray[_Data], gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[_Data]: ...
-@overload
-def batch_norm_training(
-    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[Any]: ...
-def batch_norm_training(
-    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[Any]:
+    input: Data[Scalar], gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[Scalar]:
     """Operator ``BatchNormTraining`` of nGraph.
 
     Parameters
@@ -135,35 +130,15 @@ def batch_norm_training(
     return BatchNormTraining(*found)
 
 
-@overload
 def batch_norm_inference(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     gamma: Array,
     beta: Array,
     mean: Array,
     variance: Array,
     *,
     epsilon: SupportsFloat,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_inference(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> NDArray[Any]: ...
-def batch_norm_inference(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``BatchNormInference`` of nGraph.
 
     Parameters
@@ -225,9 +200,8 @@ def batch_norm_inference(
     )
 
 
-@overload
 def batch_norm_training_backprop(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     gamma: Array,
     beta: Array,
     mean: Array,
@@ -235,28 +209,7 @@ def batch_norm_training_backprop(
     normalized_delta: Array,
     *,
     epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[_Data]: ...
-@overload
-def batch_norm_training_backprop(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    normalized_delta: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[Any]: ...
-def batch_norm_training_backprop(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    normalized_delta: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[Any]:
+) -> BatchNormTrainingBackprop[Scalar]:
     """Operator ``BatchNormTrainingBackprop`` of nGraph.
 
     Parameters

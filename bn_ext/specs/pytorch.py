@@ -4,13 +4,13 @@ The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them f
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Any, Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Flag
+from bn_ext._typing import Array, Data, Flag, Scalar
 from bn_ext.specs._pytorch import (
     NCX,
     NCX_RUNNING,
@@ -63,21 +63,23 @@ __all__ = [
     "native_batch_norm_backward",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
 
 
-class NativeBatchNorm(NamedTuple, Generic[_Data]):
+class NativeBatchNorm(NamedTuple, Generic[Scalar]):
     """Outputs of `native_batch_norm`."""
 
-    output: NDArray[_Data]
+    output: NDArray[Scalar]
     save_mean: NDArray[Any]
     save_invstd: NDArray[Any]
 
 
-class NativeBatchNormBackward(NamedTuple, Generic[_Data]):
+class NativeBatchNormBackward(NamedTuple, Generic[Scalar]):
     """Outputs of `native_batch_norm_backward`: None where the mask says so."""
 
-    grad_input: NDArray[_Data] | Any
+    grad_input: NDArray[Scalar] | Any
     grad_weight: NDArray[Any] | Any
     grad_bias: NDArray[Any] | Any
 
@@ -94,9 +96,8 @@ def _require_elements(data: NDArray[Any]) -> None:
         raise ValueError(f"input: expected at least one element, got shape {data.shape}")
 
 
-@overload
 def native_batch_norm(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     bias: Array | None,
     running_mean: Array | None,
@@ -104,28 +105,7 @@ def native_batch_norm(
     training: Flag,
     momentum: SupportsFloat,
     eps: SupportsFloat,
-) -> NativeBatchNorm[_Data]: ...
-@overload
-def native_batch_norm(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    training: Flag,
-    momentum: SupportsFloat,
-    eps: SupportsFloat,
-) -> NativeBatchNorm[Any]: ...
-def native_batch_norm(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    training: Flag,
-    momentum: SupportsFloat,
-    eps: SupportsFloat,
-) -> NativeBatchNorm[Any]:
+) -> NativeBatchNorm[Scalar]:
     """Operator ``aten::native_batch_norm`` of torch.
 
     Parameters
@@ -218,10 +198,9 @@ def native_batch_norm(
     return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
 
 
-@overload
 def native_batch_norm_backward(
     grad_out: Array,
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     running_mean: Array | None,
     running_var: Array | None,
@@ -230,32 +209,7 @@ def native_batch_norm_backward(
     train: Flag,
     eps: SupportsFloat,
     output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[_Data]: ...
-@overload
-def native_batch_norm_backward(
-    grad_out: Array,
-    input: Array,
-    weight: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    save_mean: Array | None,
-    save_invstd: Array | None,
-    train: Flag,
-    eps: SupportsFloat,
-    output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[Any]: ...
-def native_batch_norm_backward(
-    grad_out: Array,
-    input: Array,
-    weight: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    save_mean: Array | None,
-    save_invstd: Array | None,
-    train: Flag,
-    eps: SupportsFloat,
-    output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[Any]:
+) -> NativeBatchNormBackward[Scalar]:
     """Operator ``aten::native_batch_norm_backward`` of torch.
 
     Parameters

@@ -3,13 +3,13 @@
 The first two are in _tensorflow_forward.py.
 """
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
-from bn_ext._typing import Array, Flag
+from bn_ext._typing import Array, Data, Flag, Scalar
 from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_words
 from bn_ext.specs._tensorflow import (
     FORMATS,
@@ -36,23 +36,24 @@ __all__ = [
     "fused_batch_norm_v3",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
 
 
-class FusedBatchNormGradV3(NamedTuple, Generic[_Data]):
+class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_grad_v3`, in the op's order."""
 
-    x_backprop: NDArray[_Data]
+    x_backprop: NDArray[Scalar]
     scale_backprop: NDArray[np.float32]
     offset_backprop: NDArray[np.float32]
     reserve_space_4: NDArray[np.float32]
     reserve_space_5: NDArray[np.float32]
 
 
-@overload
 def fused_batch_norm_grad_v3(
     y_backprop: Array,
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     reserve_space_1: Array,
     reserve_space_2: Array,
@@ -62,34 +63,7 @@ def fused_batch_norm_grad_v3(
     data_format: Format = "NHWC",
     is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormGradV3[_Data]: ...
-@overload
-def fused_batch_norm_grad_v3(
-    y_backprop: Array,
-    x: Array,
-    scale: Array,
-    reserve_space_1: Array,
-    reserve_space_2: Array,
-    reserve_space_3: Array | None,
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    data_format: Format = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormGradV3[Any]: ...
-def fused_batch_norm_grad_v3(
-    y_backprop: Array,
-    x: Array,
-    scale: Array,
-    reserve_space_1: Array,
-    reserve_space_2: Array,
-    reserve_space_3: Array | None,
-    *,
-    epsilon: SupportsFloat | None = 0.0001,
-    data_format: Format = "NHWC",
-    is_training: Flag | None = True,
-    name: str | None = None,
-) -> FusedBatchNormGradV3[Any]:
+) -> FusedBatchNormGradV3[Scalar]:
     """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
