@@ -401,6 +401,25 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
+@pytest.mark.parametrize("sheet", [s for s in SHEETS.values() if s.data_format == "NCX"])
+def test_two_axes_transposed(rng, sheet):
+    """torch's results are contiguous there."""
+    p = Family(rng, (6, 5), "NCX")
+    (name,) = sheet.of("src")
+    src = np.asfortranarray(p.src)
+    for a in found_by(sheet, p, **{name: src}):
+        if a.shape == src.shape:
+            assert a.strides == src.strides != p.src.strides
+
+
+@pytest.mark.parametrize("name", ["ngraph_training", "ngraph_inference"])
+def test_ngraph_without_channels(rng, name):
+    """nGraph refuses it."""
+    p = Family(rng, (2, 0, 3, 4), "NCX")
+    found = found_by(SHEETS[name], p)
+    assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
+
+
 def test_what_the_operators_are_for(rng):
     """All that normalize training data give the same bits, by whatever name."""
     p = Family(rng, (2, 5, 3, 4), "NCX")

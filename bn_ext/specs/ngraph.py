@@ -98,9 +98,10 @@ def batch_norm_training(
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
-    lists of Python floats are float64. Without elements, the statistics are NaN.
+    lists of Python floats are float64. Without elements, the statistics are NaN;
+    C = 0 gives empty results.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormTraining".
 
@@ -171,9 +172,9 @@ def batch_norm_inference(
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_inference`;
-    lists of Python floats are float64.
+    lists of Python floats are float64. C = 0 gives an empty result.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormInference".
 
@@ -247,7 +248,7 @@ def batch_norm_training_backprop(
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
     lists of Python floats are float64. C = 0 gives empty results.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormTrainingBackprop".
 
