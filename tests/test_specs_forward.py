@@ -403,7 +403,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
 
 @pytest.mark.parametrize("sheet", [s for s in SHEETS.values() if s.data_format == "NCX"])
 def test_two_axes_transposed(rng, sheet):
-    """torch's results are contiguous there."""
+    """Those of torch are contiguous there."""
     p = Family(rng, (6, 5), "NCX")
     (name,) = sheet.of("src")
     src = np.asfortranarray(p.src)
@@ -414,7 +414,7 @@ def test_two_axes_transposed(rng, sheet):
 
 @pytest.mark.parametrize("name", ["ngraph_training", "ngraph_inference"])
 def test_ngraph_without_channels(rng, name):
-    """nGraph refuses it."""
+    """Which nGraph refuses."""
     p = Family(rng, (2, 0, 3, 4), "NCX")
     found = found_by(SHEETS[name], p)
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]

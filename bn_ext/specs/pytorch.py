@@ -1,6 +1,6 @@
 """torch: ``native_batch_norm`` and its gradient, running statistics, SyncBatchNorm's halves.
 
-The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for accelerators alone.
+The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for accelerators.
 """
 
 from collections.abc import Sequence
