@@ -51,19 +51,23 @@ __all__ = [
     "batch_norm_training_reduce",
     "batch_norm_training_stats",
     "get_isa",
+    "mpi",
     "show_config",
     "specs",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """Import `specs` when it is first used: most programs never use it."""
-    if name != "specs":
+    """Import these when they are first used: most programs never use them."""
+    if name not in ("dask", "mpi", "specs"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return import_module("bn_ext.specs")
+    return import_module(f"bn_ext.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is public; `dask` where Dask is installed, without which it cannot be imported."""
+    from importlib.util import find_spec
+
+    return sorted([*__all__, *["dask"] * bool(find_spec("dask"))])

@@ -1,59 +1,29 @@
-from bn_ext import specs as specs
+from bn_ext import dask as dask, mpi as mpi, specs as specs
 from bn_ext._core import (
     BatchNormAddGradients as BatchNormAddGradients,
-)
-from bn_ext._core import (
     BatchNormDoubleBackward as BatchNormDoubleBackward,
-)
-from bn_ext._core import (
     BatchNormGradients as BatchNormGradients,
-)
-from bn_ext._core import (
     BatchNormTraining as BatchNormTraining,
-)
-from bn_ext._core import (
     batch_norm_backward as batch_norm_backward,
-)
-from bn_ext._core import (
     batch_norm_backward_apply as batch_norm_backward_apply,
-)
-from bn_ext._core import (
     batch_norm_backward_reduce as batch_norm_backward_reduce,
-)
-from bn_ext._core import (
     batch_norm_canonical as batch_norm_canonical,
-)
-from bn_ext._core import (
     batch_norm_count as batch_norm_count,
-)
-from bn_ext._core import (
     batch_norm_double_backward as batch_norm_double_backward,
-)
-from bn_ext._core import (
     batch_norm_inference as batch_norm_inference,
-)
-from bn_ext._core import (
     batch_norm_sums as batch_norm_sums,
-)
-from bn_ext._core import (
     batch_norm_training as batch_norm_training,
-)
-from bn_ext._core import (
     batch_norm_training_apply as batch_norm_training_apply,
-)
-from bn_ext._core import (
     batch_norm_training_merge as batch_norm_training_merge,
-)
-from bn_ext._core import (
     batch_norm_training_reduce as batch_norm_training_reduce,
-)
-from bn_ext._core import (
     batch_norm_training_stats as batch_norm_training_stats,
 )
 from bn_ext._layer import BatchNorm as BatchNorm
-from bn_ext._runtime import available_isas as available_isas
-from bn_ext._runtime import get_isa as get_isa
-from bn_ext._runtime import show_config as show_config
+from bn_ext._runtime import (
+    available_isas as available_isas,
+    get_isa as get_isa,
+    show_config as show_config,
+)
 
 __all__ = [
     "BatchNorm",
@@ -77,6 +47,7 @@ __all__ = [
     "batch_norm_training_reduce",
     "batch_norm_training_stats",
     "get_isa",
+    "mpi",
     "show_config",
     "specs",
 ]

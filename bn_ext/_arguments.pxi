@@ -8,6 +8,17 @@ runs here, before any buffer is taken. Included by _core.pyx.
 cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 
 
+cdef bint is_callers(object error) except -1:
+    """Did Python code other than this raise it? What the caller's code raises passes as it is;
+    what Python and NumPy say of a value gets our words."""
+    trace, own = error.__traceback__, globals()
+    while trace is not None:
+        if trace.tb_frame.f_globals is not own:
+            return True
+        trace = trace.tb_next
+    return False
+
+
 cdef bint lies_elsewhere(object a) except -1:
     """Is it in the memory of an accelerator?"""
     if not hasattr(a, "__dlpack_device__"):
@@ -16,7 +27,9 @@ cdef bint lies_elsewhere(object a) except -1:
     try:
         kind, _ = device
         return operator.index(kind) not in HOST_DEVICES
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if is_callers(error):
+            raise
         raise TypeError(
             f"its __dlpack_device__ returned {_shown(device)}, not (type, id)"
         ) from None
@@ -80,7 +93,9 @@ cdef object as_array(object a, str name):
     if isinstance(a, SEQUENCES):
         try:
             return np.asarray(snapshot(a, ()))
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
+            if is_callers(error):
+                raise
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
     if isinstance(a, NO_ARRAYS):
@@ -105,9 +120,11 @@ cdef object as_array(object a, str name):
         if of_torch:
             hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
                     "which copies nothing")
-        raise TypeError(
-            f"{name}: this {what} cannot be viewed as a NumPy array: {error}{hint}"
-        ) from error
+        problem = f"{name}: this {what} cannot be viewed as a NumPy array"
+        if is_callers(error):
+            error.add_note(problem + hint)
+            raise
+        raise TypeError(f"{problem}: {error}{hint}") from error
     if seen is None:
         raise TypeError(f"{name}: expected an array, got {what}")
     return base_array(seen, name)
@@ -142,27 +159,36 @@ cdef double as_real(object value, str name, str expected) except? -1:
                     or (isinstance(value, ndarray) and value.ndim)):
                 raise TypeError
             number = value
-        except TypeError:
-            raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
-        except (OverflowError, ValueError):
+        except (OverflowError, TypeError, ValueError) as error:
+            if is_callers(error):
+                raise
+            if isinstance(error, TypeError):
+                raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
             raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
     if not isfinite(number):
         raise ValueError(f"{name}: expected {expected}, got {_shown(value)}")
     return number
 
 
-cdef double as_epsilon(object epsilon) except? -1:
-    cdef double value = as_real(epsilon, "epsilon", "a finite number >= 0")
+cdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
+    cdef double value = as_real(epsilon, name, "a finite number >= 0")
     if value < 0:
-        raise ValueError(f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}")
+        raise ValueError(f"{name}: expected a finite number >= 0, got {_shown(epsilon)}")
     return value
 
 
-cdef int as_correction(object correction) except -1:
+cdef object as_index(object value, str name, str expected):
+    """An integer, of anything that is one."""
     try:
-        value = operator.index(correction)
-    except TypeError:
-        raise TypeError(f"correction: expected 0 or 1, got {_shown(correction)}") from None
+        return operator.index(value)
+    except TypeError as error:
+        if is_callers(error):
+            raise
+        raise TypeError(f"{name}: expected {expected}, got {_shown(value)}") from None
+
+
+cdef int as_correction(object correction) except -1:
+    value = as_index(correction, "correction", "0 or 1")
     if value != 0 and value != 1:
         raise ValueError(f"correction: expected 0 or 1, got {_shown(value)}")
     return value
@@ -172,12 +198,7 @@ cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
         return 0
-    try:
-        value = operator.index(num_threads)
-    except TypeError:
-        raise TypeError(
-            f"num_threads: expected an integer or None, got {_shown(num_threads)}"
-        ) from None
+    value = as_index(num_threads, "num_threads", "an integer or None")
     if value < 1:
         raise ValueError(f"num_threads: expected at least 1, got {_shown(value)}")
     return min(value, INT_MAX)
@@ -208,6 +229,23 @@ cdef bint as_channels_last(object data_format) except -1:
     raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
 
 
+cdef class _Words:
+    """A data format, and what messages call the arguments that come with it: a specification has
+    names of its own. Taken wherever a data format is, while the caller holds it.
+
+    `words` has theirs by ours; for the other data format, what to pass if that was meant.
+    """
+    cdef bint channels_last
+    cdef tuple names
+    cdef str hint
+
+    def __init__(self, data_format, words):
+        self.channels_last = as_channels_last(data_format)
+        other = "NCX" if self.channels_last else "NXC"
+        self.names = tuple([words.get(name, name) for name in NAMES])
+        self.hint = words.get(other, f'pass data_format="{other}"')
+
+
 cdef tuple as_out(const Call *c, object out):
     """`out` as a tuple of its entries."""
     if not isinstance(out, SEQUENCES):
@@ -227,7 +265,7 @@ cdef tuple as_out(const Call *c, object out):
 cdef str entries_text(const Call *c):
     names = []
     for i in range(N_OUTPUTS[c.outputs]):
-        names.append(NAME_OF_ROLE[OUTPUTS[c.outputs][i]])
+        names.append(NAMES[OUTPUTS[c.outputs][i]])
     return "(" + ", ".join(names) + ")"
 
 
@@ -244,7 +282,7 @@ cdef object as_output(object a, str name):
 
 cdef int convert(Call *c, int role, object a) except -1:
     """Convert an array that must be given."""
-    return keep(c, role, as_array(a, NAME_OF_ROLE[role] if role != SUMS else name_of(c, role)))
+    return keep(c, role, as_array(a, NAMES[role] if role != SUMS else name_of(c, role)))
 
 
 cdef int convert_if_given(Call *c, int role, object a) except -1:
@@ -260,7 +298,11 @@ cdef int convert_flags(Call *c, object is_training, object param_grads) except -
 
 cdef int convert_src(Call *c, object src, object data_format, object num_threads) except -1:
     """What every function takes."""
-    c.channels_last = as_channels_last(data_format)
+    if type(data_format) is _Words:
+        c.words = <PyObject *>data_format
+        c.channels_last = (<_Words>data_format).channels_last
+    else:
+        c.channels_last = as_channels_last(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     return convert(c, SRC, src)
 
@@ -398,5 +440,5 @@ cdef tuple convert_out(Call *c, object out):
     for i in range(N_OUTPUTS[c.outputs]):
         role = OUTPUTS[c.outputs][i]
         if given[i] is not None:
-            keep(c, role, as_output(given[i], NAME_OF_OUTPUT[role]))
+            keep(c, role, as_output(given[i], OUTPUT_NAMES[role]))
     return given

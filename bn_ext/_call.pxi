@@ -15,6 +15,7 @@ every call if it were an extension type, and are more than the stack of a thread
 cdef struct Call:
     int entry
     int outputs                 # its list of them
+    PyObject *words             # borrowed: the data format, if it has names of its own; or NULL
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # of those that are pinned ...
@@ -41,6 +42,7 @@ cdef Call *begin(int entry) except NULL:
     if c == NULL:
         raise MemoryError("bn_ext: not enough memory for a call")
     c.entry = c.outputs = entry
+    c.words = NULL
     for role in range(ROLES):
         c.array[role] = NULL
         c.pinned[role] = False
@@ -170,7 +172,12 @@ cdef str name_of(const Call *c, int role):
     """As messages call it."""
     if role == SUMS and has_stats(c):
         return "stats"
-    return (NAME_OF_OUTPUT if is_output(c, role) else NAME_OF_ROLE)[role]
+    return OUTPUT_NAMES[role] if is_output(c, role) else input_name(c, role)
+
+
+cdef str input_name(const Call *c, int role):
+    """The same, where it is read."""
+    return NAMES[role] if c.words == NULL else (<_Words>c.words).names[role]
 
 
 cdef inline int expected_dtype(const Call *c, int role) noexcept:

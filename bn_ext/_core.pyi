@@ -12,10 +12,10 @@ from typing import (
 )
 
 import numpy as np
-from numpy import float64, generic, int64
+from numpy import float64, int64
 from numpy.typing import NDArray
 
-from bn_ext._typing import Array, DataFormat, Flag, Out
+from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar, Vector
 
 __all__ = [
     "BatchNormAddGradients",
@@ -37,11 +37,8 @@ __all__ = [
     "batch_norm_training_stats",
 ]
 
-# The dtypes of src and of mean.
-_S = TypeVar("_S", bound=generic)
-_V = TypeVar("_V", bound=generic)
 _Data = TypeVar("_Data", covariant=True)
-_Vector = TypeVar("_Vector", bound=NDArray[Any] | None, covariant=True)
+_Vector = TypeVar("_Vector", covariant=True)
 
 class BatchNormDoubleBackward(NamedTuple, Generic[_Data, _Vector]):
     """Result of `batch_norm_double_backward`.
@@ -93,9 +90,9 @@ class BatchNormAddGradients(NamedTuple, Generic[_Data, _Vector]):
 
 @overload
 def batch_norm_backward(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     *,
@@ -111,33 +108,33 @@ def batch_norm_backward(
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
     exact: Flag = False,
-) -> BatchNormGradients[NDArray[_S], NDArray[_V]]: ...
+) -> BatchNormGradients[NDArray[Scalar], NDArray[Vector]]: ...
 @overload
 def batch_norm_backward(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
     is_training: Flag = True,
-    param_grads: Literal[False],
+    param_grads: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     relu: Flag = False,
     beta: Array | None = None,
     dst: Array | None = None,
     workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
+    diff_src_1: Literal[True],
     exact: Flag = False,
-) -> BatchNormGradients[NDArray[_S], None]: ...
+) -> BatchNormAddGradients[NDArray[Scalar], NDArray[Vector] | Any]: ...
 @overload
 def batch_norm_backward(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     *,
@@ -153,70 +150,7 @@ def batch_norm_backward(
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
     exact: Flag = False,
-) -> BatchNormGradients[NDArray[_S], NDArray[_V] | None]: ...
-@overload
-def batch_norm_backward(
-    src: NDArray[_S],
-    diff_dst: Array,
-    mean: NDArray[_V],
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-    exact: Flag = False,
-) -> BatchNormAddGradients[NDArray[_S], Any]: ...
-@overload
-def batch_norm_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-    exact: Flag = False,
-) -> BatchNormAddGradients[NDArray[Any], Any]: ...
-@overload
-def batch_norm_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
-    exact: Flag = False,
-) -> BatchNormGradients[NDArray[Any], Any]:
+) -> BatchNormGradients[NDArray[Scalar], NDArray[Vector] | Any]:
     """Gradient of batch normalization.
 
     For each channel, with the sums over its M elements, ``dy = diff_dst``,
@@ -493,9 +427,9 @@ def batch_norm_backward_reduce(
 
 @overload
 def batch_norm_backward_apply(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
@@ -511,12 +445,12 @@ def batch_norm_backward_apply(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
-) -> BatchNormGradients[NDArray[_S], NDArray[_V]]: ...
+) -> BatchNormGradients[NDArray[Scalar], NDArray[Vector]]: ...
 @overload
 def batch_norm_backward_apply(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
@@ -524,20 +458,20 @@ def batch_norm_backward_apply(
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
     is_training: Flag = True,
-    param_grads: Literal[False],
+    param_grads: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     relu: Flag = False,
     beta: Array | None = None,
     dst: Array | None = None,
     workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
-) -> BatchNormGradients[NDArray[_S], None]: ...
+    diff_src_1: Literal[True],
+) -> BatchNormAddGradients[NDArray[Scalar], NDArray[Vector] | Any]: ...
 @overload
 def batch_norm_backward_apply(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None,
     sums: Array | Literal[0],
@@ -553,70 +487,7 @@ def batch_norm_backward_apply(
     dst: Array | None = None,
     workspace: Array | None = None,
     diff_src_1: Literal[False] = False,
-) -> BatchNormGradients[NDArray[_S], NDArray[_V] | None]: ...
-@overload
-def batch_norm_backward_apply(
-    src: NDArray[_S],
-    diff_dst: Array,
-    mean: NDArray[_V],
-    variance: Array,
-    gamma: Array | None,
-    sums: Array | Literal[0],
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-) -> BatchNormAddGradients[NDArray[_S], Any]: ...
-@overload
-def batch_norm_backward_apply(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None,
-    sums: Array | Literal[0],
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-) -> BatchNormAddGradients[NDArray[Any], Any]: ...
-@overload
-def batch_norm_backward_apply(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None,
-    sums: Array | Literal[0],
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
-) -> BatchNormGradients[NDArray[Any], Any]:
+) -> BatchNormGradients[NDArray[Scalar], NDArray[Vector] | Any]:
     """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
 
     Parameters
@@ -670,11 +541,10 @@ def batch_norm_backward_apply(
     True
     """
 
-@overload
 def batch_norm_double_backward(
-    src: NDArray[_S],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_V],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None,
     diff_diff_src: Array,
@@ -686,24 +556,7 @@ def batch_norm_double_backward(
     is_training: Flag = True,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
-) -> BatchNormDoubleBackward[NDArray[_S], NDArray[_V]]: ...
-@overload
-def batch_norm_double_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None,
-    diff_diff_src: Array,
-    diff_diff_gamma: Array | None = None,
-    diff_diff_beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-) -> BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
+) -> BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]:
     """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
 
     With ``loss`` a function of the three results of `batch_norm_backward`, of which
@@ -943,9 +796,16 @@ def _outline(
     dtype: str, dims: tuple[int, ...], channel_axis: int, threads: int
 ) -> dict[str, Any]: ...
 def _as_array(a: object, name: str) -> NDArray[Any]: ...
-def _as_epsilon(epsilon: object) -> float: ...
+def _as_epsilon(epsilon: object, name: str = "epsilon") -> float: ...
+def _as_real(value: object, name: str, expected: str) -> float: ...
+def _as_index(value: object, name: str, expected: str) -> int: ...
 def _as_flag(value: object, name: str) -> bool: ...
+
+class _Words:
+    def __init__(self, data_format: str, words: dict[str, str]) -> None: ...
+
 def _refuse_unknown(function: str, refused: dict[str, object]) -> None: ...
+def _share_memory(a: NDArray[Any], b: NDArray[Any]) -> bool: ...
 def _shown(value: object) -> str: ...
 def _formulas() -> tuple[str, ...]: ...
 def _kernel_interface() -> dict[str, Any]: ...
@@ -1031,9 +891,8 @@ class BatchNormTraining(NamedTuple, Generic[_Data]):
     mean: NDArray[Any]
     variance: NDArray[Any]
 
-@overload
 def batch_norm_training(
-    src: NDArray[_S],
+    src: Data[Scalar],
     gamma: Array | None = None,
     beta: Array | None = None,
     *,
@@ -1050,27 +909,7 @@ def batch_norm_training(
     num_threads: SupportsIndex | None = None,
     exact: Flag = False,
     **refused: Never,
-) -> BatchNormTraining[NDArray[_S]]: ...
-@overload
-def batch_norm_training(
-    src: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    running_mean: NDArray[Any] | None = None,
-    running_variance: NDArray[Any] | None = None,
-    exponential_avg_factor: SupportsFloat | None = None,
-    correction: SupportsIndex | None = None,
-    src_1: Array | None = None,
-    relu: Flag = False,
-    workspace: NDArray[np.uint8] | None = None,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    exact: Flag = False,
-    **refused: Never,
-) -> BatchNormTraining[NDArray[Any]]:
+) -> BatchNormTraining[NDArray[Scalar]]:
     """Batch normalization with the statistics of the batch itself.
 
     For each channel, over its M elements::
@@ -1244,9 +1083,9 @@ def batch_norm_training_merge(stats: Array) -> NDArray[float64]:
            [ 1.]])
     """
 
-@overload
+
 def batch_norm_training_apply(
-    src: NDArray[_S],
+    src: Data[Scalar],
     stats: Array,
     gamma: Array | None = None,
     beta: Array | None = None,
@@ -1263,27 +1102,7 @@ def batch_norm_training_apply(
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
     **refused: Never,
-) -> BatchNormTraining[NDArray[_S]]: ...
-@overload
-def batch_norm_training_apply(
-    src: Array,
-    stats: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    running_mean: NDArray[Any] | None = None,
-    running_variance: NDArray[Any] | None = None,
-    exponential_avg_factor: SupportsFloat | None = None,
-    correction: SupportsIndex | None = None,
-    src_1: Array | None = None,
-    relu: Flag = False,
-    workspace: NDArray[np.uint8] | None = None,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    **refused: Never,
-) -> BatchNormTraining[NDArray[Any]]:
+) -> BatchNormTraining[NDArray[Scalar]]:
     """Second half of `batch_norm_training`: dst of a part, from the statistics of all.
 
     Parameters
@@ -1422,9 +1241,8 @@ def batch_norm_training_reduce(
     True
     """
 
-@overload
 def batch_norm_inference(
-    src: NDArray[_S],
+    src: Data[Scalar],
     mean: Array,
     variance: Array,
     gamma: Array | None = None,
@@ -1437,23 +1255,7 @@ def batch_norm_inference(
     workspace: NDArray[np.uint8] | None = None,
     out: NDArray[Any] | None = None,
     num_threads: SupportsIndex | None = None,
-) -> NDArray[_S]: ...
-@overload
-def batch_norm_inference(
-    src: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    src_1: Array | None = None,
-    relu: Flag = False,
-    workspace: NDArray[np.uint8] | None = None,
-    out: NDArray[Any] | None = None,
-    num_threads: SupportsIndex | None = None,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Batch normalization with given statistics.
 
     For each channel::

@@ -21,14 +21,16 @@ cdef int check_data(Call *c) except -1:
         if is_read(c, role):
             pin(c, role)
             if dtype_of(c, role) != c.dtype:
-                raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like src")
+                raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
     if src.ndim < 2:
-        raise ValueError(f"src: expected at least 2 dimensions, got shape {shape_of(src)}")
+        raise ValueError(
+            f"{input_name(c, SRC)}: expected at least 2 dimensions, got shape {shape_of(src)}"
+        )
     for role in range(SRC + 1, DST + 1):
         if is_read(c, role) and not bn_same_shape(&c.view[role], src):
             raise ValueError(
-                f"{NAME_OF_ROLE[role]}: expected shape {shape_of(src)}, like src, "
-                f"got {shape_of(&c.view[role])}"
+                f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
+                f"{input_name(c, SRC)}, got {shape_of(&c.view[role])}"
             )
     c.channel_axis = src.ndim - 1 if c.channels_last else 1
     c.channels = src.shape[c.channel_axis]
@@ -72,7 +74,7 @@ cdef int check_vector(Call *c, int role) except -1:
             if c.pinned[other]:
                 raise TypeError(
                     f"{name_of(c, role)}: expected {DTYPE_NAMES[c.vector_dtype]}, like "
-                    f"{NAME_OF_ROLE[other]}, got {DTYPE_NAMES[dtype]}"
+                    f"{input_name(c, other)}, got {DTYPE_NAMES[dtype]}"
                 )
     c.vector_dtype = dtype
     if not fits(c, role):
@@ -116,7 +118,7 @@ cdef object wrong_vector(const Call *c, int role):
     cdef const bn_view *src = &c.view[SRC]
     cdef bint last = c.channels_last
     cdef int axis
-    a, name = array_of(c, role), name_of(c, role)
+    a, name, data = array_of(c, role), name_of(c, role), input_name(c, SRC)
     here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
@@ -125,18 +127,21 @@ cdef object wrong_vector(const Call *c, int role):
     if role != MEAN and c.channels:
         others = c.channels
     elif size == others and size != c.channels:
-        hints.append(f'if the channels are on {there}, pass data_format="{"NCX" if last else "NXC"}"')
+        hint = f'pass data_format="{"NCX" if last else "NXC"}"'
+        if c.words != NULL:
+            hint = (<_Words>c.words).hint
+        hints.append(f"if the channels are on {there}, {hint}")
     elif size != c.channels:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
-                likewise = ", and diff_dst likewise" if has(c, DIFF_DST) else ""
-                hints.append(f"if the channels are on axis {axis}, pass np.moveaxis(src, {axis}, "
+                likewise = f", and {input_name(c, DIFF_DST)} likewise" if has(c, DIFF_DST) else ""
+                hints.append(f"if the channels are on axis {axis}, pass np.moveaxis({data}, {axis}, "
                              f"{-1 if last else 1}){likewise}, which copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([
-        f"{name}: expected shape ({c.channels},), one value for each channel on {here} of src, "
+        f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "
         f"which has shape {shape_of(src)}, got {a.shape}", *hints
     ]))
 

@@ -77,16 +77,21 @@ cdef str in_place_text(const Call *c, int role):
     names = []
     for other in range(VECTORS):
         if is_read(c, other):
-            names.append(f"exactly {NAME_OF_ROLE[other]}")
+            names.append(f"exactly {input_name(c, other)}")
     return f" (it may be {_or(names)})"
 
 
 cdef bint share(const Call *c, int a, int b) except -1:
-    """Do two arrays share memory? What cannot be decided with bounded work counts as true."""
-    if not bn_extents_meet(&c.view[a], &c.view[b]):
-        return False
+    """Do two arrays share memory?"""
+    return (bn_extents_meet(&c.view[a], &c.view[b])
+            and _share_memory(array_of(c, a), array_of(c, b)))
+
+
+def _share_memory(a, b):
+    """Do they? What cannot be decided with bounded work counts as true: strides are the caller's,
+    and can make it last for ever."""
     try:
-        return np.shares_memory(array_of(c, a), array_of(c, b), max_work=10000)
+        return np.shares_memory(a, b, max_work=10000)
     except RuntimeError:  # TooHardError
         return True
 

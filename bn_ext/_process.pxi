@@ -97,8 +97,16 @@ def _as_array(a, name):
     return as_array(a, name)
 
 
-def _as_epsilon(epsilon):
-    return as_epsilon(epsilon)
+def _as_epsilon(epsilon, name="epsilon"):
+    return as_epsilon(epsilon, name)
+
+
+def _as_real(value, name, expected):
+    return as_real(value, name, expected)
+
+
+def _as_index(value, name, expected):
+    return as_index(value, name, expected)
 
 
 def _as_flag(value, name):

@@ -51,10 +51,10 @@ _NAMES = {
     WORKSPACE: "workspace",
     STATE: "sums",
 }
-cdef tuple NAME_OF_ROLE = tuple([_NAMES.get(role) for role in range(ROLES)])
+cdef tuple NAMES = tuple([_NAMES.get(role) for role in range(ROLES)])
 del _NAMES
 # As messages call them where they are written.
-cdef tuple NAME_OF_OUTPUT = tuple([f"out: {name}" for name in NAME_OF_ROLE])
+cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 
 cdef enum:
     # The rows of sums: those of C, the elements per channel, and of statistics ones, which are no

@@ -40,6 +40,11 @@ __all__ = [
     "batch_norm_training",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _T = TypeVar("_T", covariant=True)
 _Gradients = BatchNormGradients[NDArray[Any], Any]
 _AddGradients = BatchNormAddGradients[NDArray[Any], Any]

@@ -1094,6 +1094,25 @@ MUTANTS = [
         "if (call->sums_in && call->count > 1) {",
         "an empty part of a whole of one element",
     ),
+    (
+        "_outputs.pxi",
+        "check_alone(c, RUNNING_VARIANCE)",
+        "pass",
+        "running_variance may share memory with inputs",
+    ),
+    (
+        "_tensorflow_forward.py",
+        "int(count > 1)",
+        "int(count > 2)",
+        "two elements without Bessel's correction",
+    ),
+    (
+        "_pytorch_forward.py",
+        "np.maximum(variance_of(inverses) - value, 0)",
+        "variance_of(inverses) - value",
+        "gathered variances below 0",
+    ),
+    ("_pytorch_forward.py", "total >= 2**53", "False", "more elements than are counted"),
 ]
 
 #: Where the constants stand that decide how sums are split ...

@@ -1,4 +1,7 @@
-"""How a call is refused: the same by the whole and its halves, and nothing is written."""
+"""How a call is refused: the same by the whole and its halves, and nothing is written.
+
+And errors that are the caller's own, which pass.
+"""
 
 import numpy as np
 import pytest
@@ -26,3 +29,45 @@ def refused(kind, message, p, **changed):
                 **{name: arguments[name] for name in OF_REDUCE if name in arguments}
             )
     assert [np.array(a).tobytes() for a in written] == before
+
+
+# ---- errors of the caller's own ---------------------------------------------------------
+
+
+class CodedError(ValueError):
+    """An error that cannot be made again from its text."""
+
+    def __init__(self, text, code=7):
+        super().__init__(text)
+        self.code = code
+
+
+def undecodable(text):
+    return UnicodeDecodeError("utf8", b"x", 0, 1, text)
+
+
+RAISED = [BufferError, RuntimeError, TypeError, ValueError, OverflowError, CodedError, undecodable]
+#: What asks an argument for its array, or its number.
+ARRAYS = ["__array__", "__array_interface__", "__dlpack__", "__dlpack_device__"]
+NUMBERS = ["__float__", "__index__"]
+
+
+def raising(error, way):
+    """An object that raises it when it is asked."""
+
+    def fail(self, *_, **__):
+        raise error
+
+    methods = {way: property(fail) if way == "__array_interface__" else fail}
+    if way == "__dlpack__":
+        methods["__dlpack_device__"] = lambda self: (1, 0)
+    return type("Raising", (), methods)()
+
+
+def check_passes(error, call):
+    """The very object, unchanged but for notes."""
+    before = type(error), error.args, str(error)
+    with pytest.raises(type(error)) as caught:
+        call()
+    assert caught.value is error
+    assert (type(error), error.args, str(error)) == before

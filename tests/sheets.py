@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from cases import EPSILON, Family
+from refusals import check_passes, raising
 
 
 class Sheet:
@@ -50,6 +51,21 @@ class Sheet:
             for thing, message in refused:
                 with pytest.raises(TypeError, match=f"^{name}: ({message})"):
                     self(p, **{name: thing})
+
+    def check_errors_of_the_callers(self, p, kind):
+        """What an argument's own code raises passes, whatever words are in it."""
+        error = kind("my src has no epsilon, its gamma is not 'mean'")
+        things = {
+            name: raising(error, "__dlpack__" if name in self.updated else "__array__")
+            for name in self.roles
+        }
+        things |= {
+            name: raising(error, "__float__")
+            for name, value in self.fixed.items()
+            if isinstance(value, float)
+        }
+        for name, thing in things.items():
+            check_passes(error, lambda: self(p, **{name: thing}))  # noqa: B023
 
     def of(self, *roles):
         """What these are called here."""

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, INPUTS, VECTORS, Problem
-from refusals import refused
+from refusals import ARRAYS, NUMBERS, RAISED, check_passes, raising, refused
 
 import bn_ext
 
@@ -104,6 +104,8 @@ def test_a_mask_behind_an_array_method(p, argument):
 
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
 def test_an_exporter_that_refuses(p, error):
+    """Its error passes; a note says whose it is, and the fix for torch's bfloat16."""
+
     class Refusing:
         dtype = "torch.bfloat16"
 
@@ -111,23 +113,58 @@ def test_an_exporter_that_refuses(p, error):
             raise error("it does not want to")
 
     refused(
-        TypeError,
-        r"^src: this .*Refusing cannot be viewed as a NumPy array: it does not want to; "
+        error,
+        r"^it does not want to\nsrc: this .*Refusing cannot be viewed as a NumPy array; "
         r"pass src.view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)",
         p,
         src=Refusing(),
     )
 
 
-def test_an_exporters_own_failure_is_not_hidden(p):
-    class Broken:
-        def __array__(self, *_, **__):
-            raise MemoryError
+@pytest.mark.parametrize("wrong", [{"version": 3}, {"shape": None, "typestr": "f4", "version": 3}])
+def test_an_exporter_that_numpy_refuses(p, wrong):
+    class Odd:
+        __array_interface__ = wrong
 
-    with pytest.raises(MemoryError):
-        bn_ext.batch_norm_backward(
-            Broken(), p.diff_dst, p.mean, p.variance, p.gamma, epsilon=EPSILON
-        )
+    refused(TypeError, "^src: this .*Odd cannot be viewed as a NumPy array: ", p, src=Odd())
+    refused(TypeError, "^src: expected an array of numbers: ", p, src=[[Odd()]])
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_errors_of_the_callers_own_pass_as_they_are(p, kind):
+    """Whatever they are, and wherever in an argument they are raised."""
+    error = kind("my src has no epsilon")
+    for ways, names in (
+        (ARRAYS, [*INPUTS, "beta", "dst", "workspace"]),
+        (NUMBERS, ["epsilon"]),
+        (["__index__"], ["num_threads"]),
+    ):
+        for name in names:
+            gate = {"relu": True} if name in ("beta", "dst", "workspace") else {}
+            for thing in (raising(error, way) for way in ways):
+                for given in [thing, [thing]] if hasattr(type(thing), "__array__") else [thing]:
+                    changed = {**p.arguments(), "epsilon": EPSILON, name: given, **gate}
+                    check_passes(error, lambda: bn_ext.batch_norm_backward(**changed))  # noqa: B023
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_errors_of_the_callers_own_pass_forward_too(p, kind):
+    error = kind("my src has no epsilon")
+    running = dict(
+        running_mean=np.zeros(5), running_variance=np.ones(5), exponential_avg_factor=0.1,
+        correction=1,
+    )  # fmt: skip
+    for name, way in (
+        ("exponential_avg_factor", "__float__"), ("correction", "__index__"),
+        ("src_1", "__array__"), ("gamma", "__dlpack__"),
+    ):  # fmt: skip
+        changed = {**running, name: raising(error, way)}
+        check_passes(error, lambda: bn_ext.batch_norm_training(p.src, epsilon=1, **changed))  # noqa: B023
+    sums = raising(error, "__array__")
+    check_passes(
+        error,
+        lambda: bn_ext.batch_norm_backward_apply(p.src, p.diff_dst, *p.vectors(), sums, epsilon=1),
+    )
 
 
 @pytest.mark.parametrize(

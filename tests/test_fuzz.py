@@ -7,8 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, FORMATS, TENSORS, all_bits, bits, dtype, vector_dtype
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import bn_ext
 

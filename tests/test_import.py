@@ -56,6 +56,7 @@ PUBLIC = {
         "batch_norm_training_reduce",
         "batch_norm_training_stats",
         "get_isa",
+        "mpi",
         "show_config",
         "specs",
     },

@@ -14,7 +14,8 @@ from numpy.lib.stride_tricks import as_strided
 from processes import in_new_process, printed_by
 from tree import ROOT
 
-from bn_ext._mpi import agreement, parts
+from bn_ext import _core
+from bn_ext._mpi import agreement
 
 RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
 quick = pytest.mark.quick
@@ -119,8 +120,8 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng):
     one, other = as_strided(memory, shape, steps), as_strided(memory[14773:], shape, others)
     with pytest.raises(RuntimeError):
         np.shares_memory(one, other, max_work=10_000)
-    assert parts._share(one, other)
-    assert not parts._share(one, memory[-5:])
+    assert _core._share_memory(one, other)
+    assert not _core._share_memory(one, memory[-5:])
 
 
 # ---- bits ---------------------------------------------------------------------------------

@@ -23,8 +23,7 @@ from tree import ROOT
 
 import bn_ext
 from bn_ext._bench.peers import PEERS, bn_ext_call, usable_cpus
-from bn_ext._bench.problems import OPS, dims
-from bn_ext._bench.problems import Problem as Timed
+from bn_ext._bench.problems import OPS, Problem as Timed, dims
 from bn_ext.specs import ngraph, onednn_graph
 from bn_ext.specs.tensorflow import fused_batch_norm_grad_v3
 
@@ -189,8 +188,9 @@ def test_tensors_that_cannot_be_seen():
         (torch.ones(4, 3, device="meta"), "[Dd]evice"),
         (src.detach().to_sparse(), "[Ss]parse"),
     ):
-        with pytest.raises(TypeError, match=f"^src: this torch.Tensor cannot .*{why}"):
+        with pytest.raises((RuntimeError, TypeError, ValueError), match=why) as caught:
             bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
+        caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
 
 
 def test_operators_take_tensors():

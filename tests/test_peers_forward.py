@@ -16,8 +16,7 @@ import pytest
 from cases import DATA_DTYPES, DTYPES, FORMATS, Family, dtype
 
 import bn_ext
-from bn_ext.specs import pytorch
-from bn_ext.specs import tensorflow as ours
+from bn_ext.specs import pytorch, tensorflow as ours
 
 pytestmark = pytest.mark.peers
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, Problem, all_bits
 from numpy.lib.stride_tricks import as_strided
+from tree import ROOT
 
 import bn_ext
+from bn_ext.specs import pytorch
 
 pytestmark = pytest.mark.quick
 
@@ -174,3 +176,54 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
     with pytest.raises(ValueError, match="^out: diff_src: shares memory with src"):
         p.run(bn_ext.batch_norm_backward, src=src, out=(diff_src, None, None))
     assert memory.tobytes() == before
+
+
+def test_running_statistics_that_are_too_hard(rng):
+    """Of the general function and of torch's: they lie between src's elements."""
+    dims, steps = (3, 5, 11, 13, 10, 12, 7), (18050, 1485, 2871, 4191, 6696, 15239, 6877)
+    memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(dims, steps, strict=True)), np.float32)
+    src = as_strided(memory, dims, [4 * s for s in steps])
+    running = memory[346636::2732][:5]
+    assert not np.shares_memory(src, running, max_work=10**8)
+    calls = {
+        "src": lambda: bn_ext.batch_norm_training(
+            src, epsilon=1, data_format="NCX", running_mean=running, running_variance=np.ones(5),
+            exponential_avg_factor=0.1, correction=1,
+        ),
+        "input": lambda: pytorch.batch_norm_update_stats(src, running, np.ones(5, "f4"), 0.1),
+    }  # fmt: skip
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^running_mean: shares memory with {name}$"):
+            call()
+    assert not memory.any()
+
+
+def test_numpy_is_asked_with_a_limit_alone():
+    """In one place: without a limit, strides decide how long it takes."""
+    asked = [
+        line.strip()
+        for path in (ROOT / "bn_ext").rglob("*")
+        if path.suffix in (".py", ".pyx", ".pxi")
+        for line in path.read_text().splitlines()
+        if "shares_memory(" in line
+    ]
+    assert asked == ["return np.shares_memory(a, b, max_work=10000)"]
+
+
+@pytest.mark.parametrize("name", ["running_mean", "running_variance"])
+@pytest.mark.parametrize("other", ["src", "gamma", "beta", "src_1", "running"])
+def test_running_statistics_share_with_nothing(rng, name, other):
+    arrays = {"src": rng.standard_normal((6, 5)), "src_1": rng.standard_normal((6, 5)),
+              "gamma": np.ones(5), "beta": np.zeros(5)}  # fmt: skip
+    running = {"running_mean": np.zeros(5), "running_variance": np.ones(5)}
+    if other == "running":
+        running = dict.fromkeys(running, running[name])
+        name, other = "running_mean", "running_variance"
+    else:
+        running[name] = arrays[other].reshape(-1)[:5]
+    before = all_bits([*arrays.values(), *running.values()])
+    with pytest.raises(ValueError, match=f"^{name}: shares memory with {other}$"):
+        bn_ext.batch_norm_training(
+            **arrays, **running, epsilon=1, exponential_avg_factor=0.1, correction=1
+        )
+    assert all_bits([*arrays.values(), *running.values()]) == before

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Problem, all_bits
+from refusals import RAISED
 from sheets import CARRIERS, Sheet, Untouchable
 
 import bn_ext
@@ -121,13 +122,18 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "value", [np.array([True, False]), "False", None, 2, 1.0, [], b""], ids=repr
-)
+@pytest.mark.parametrize("value", [np.array([True, False]), "False", 2, 1.0, [], b""], ids=repr)
 @pytest.mark.parametrize(("name", "flag"), FLAGS)
 def test_flags_are_flags(rng, name, flag, value):
     with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got "):
         SHEETS[name](SHEETS[name].problem(rng), **{flag: value})
+
+
+@pytest.mark.parametrize(("name", "flag"), [f for f in FLAGS if "tensorflow" not in f[0]])
+def test_none_is_no_flag(rng, name, flag):
+    """To TensorFlow it is the default."""
+    with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got None"):
+        SHEETS[name](SHEETS[name].problem(rng), **{flag: None})
 
 
 @pytest.mark.parametrize("kind", [bool, int, np.bool_, np.int64])
@@ -196,6 +202,12 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
 
 
 # ---- words ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@every_sheet
+def test_errors_of_the_callers_own_pass(rng, sheet, kind):
+    sheet.check_errors_of_the_callers(sheet.problem(rng), kind)
 
 
 @every_sheet
@@ -311,7 +323,7 @@ def test_tensorflow_ranks_and_formats(rng):
                 q.diff_dst, q.src, q.gamma, q.mean, q.variance, None
             )
     q = Problem(rng, (2, 3, 4, 5), "NXC")
-    for data_format in ("NXC", "NHW", None):
+    for data_format in ("NXC", "NHW", b"NXC", 3):
         with pytest.raises(ValueError, match="^data_format: expected one of NHWC"):
             tensorflow.fused_batch_norm_grad_v3(
                 q.diff_dst, q.src, q.gamma, q.mean, q.variance, None, data_format=data_format

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 from cases import EPSILON, Family, all_bits, bits
+from refusals import RAISED
 from sheets import CARRIERS, Sheet, WithArray
 
 import bn_ext
@@ -222,7 +223,7 @@ NUMBERS = [
 def test_numbers_are_numbers(rng, name, number):
     sheet = SHEETS[name]
     p = sheet.problem(rng)
-    for thing in ("0.5", None, [0.5], 1j, np.ones(2), np.array([0.5]), b"1"):
+    for thing in ("0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1"):
         with pytest.raises(TypeError, match=f"^{number}: expected a real number, got "):
             sheet(p, **{number: thing})
     for thing in (np.nan, np.inf, -np.inf, 10**400, 10**5000):
@@ -240,7 +241,7 @@ def test_epsilon(rng, sheet):
     name, p = epsilon_of(sheet), sheet.problem(rng)
     if name is None:
         return
-    for thing in ("1e-3", None, [1.0]):
+    for thing in ("1e-3", [1.0], *[None] * (not belongs(sheet, tensorflow))):
         with pytest.raises(TypeError, match=f"^{name}: expected a real number, got "):
             sheet(p, **{name: thing})
     for thing in (-1e-3, np.nan, np.inf, 10**400, -(10**400), 10**5000):
@@ -287,11 +288,18 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize("value", [np.array([True, False]), "False", None, 2, 1.0, []], ids=repr)
+@pytest.mark.parametrize("value", [np.array([True, False]), "False", 2, 1.0, []], ids=repr)
 @pytest.mark.parametrize(("name", "flag"), FLAGS)
 def test_flags_are_flags(rng, name, flag, value):
     with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got "):
         SHEETS[name](SHEETS[name].problem(rng), **{flag: value})
+
+
+@pytest.mark.parametrize(("name", "flag"), [f for f in FLAGS if "tensorflow" not in f[0]])
+def test_none_is_no_flag(rng, name, flag):
+    """To TensorFlow it is the default."""
+    with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got None"):
+        SHEETS[name](SHEETS[name].problem(rng), **{flag: None})
 
 
 @pytest.mark.parametrize("value", [["NHWC"], np.array(["NHWC"]), {}, 3, "NXC" * 1000], ids=type)
@@ -314,6 +322,12 @@ def test_onednns_data_format(rng, name):
 
 
 # ---- words ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@every_sheet
+def test_errors_of_the_callers_own_pass(rng, sheet, kind):
+    sheet.check_errors_of_the_callers(sheet.problem(rng), kind)
 
 
 @every_sheet
@@ -385,6 +399,25 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
     for a in found:
         if a.shape == src.shape:
             assert a.strides == src.strides
+
+
+@pytest.mark.parametrize("sheet", [s for s in SHEETS.values() if s.data_format == "NCX"])
+def test_two_axes_transposed(rng, sheet):
+    """Those of torch are contiguous there."""
+    p = Family(rng, (6, 5), "NCX")
+    (name,) = sheet.of("src")
+    src = np.asfortranarray(p.src)
+    for a in found_by(sheet, p, **{name: src}):
+        if a.shape == src.shape:
+            assert a.strides == src.strides != p.src.strides
+
+
+@pytest.mark.parametrize("name", ["ngraph_training", "ngraph_inference"])
+def test_ngraph_without_channels(rng, name):
+    """Which nGraph refuses."""
+    p = Family(rng, (2, 0, 3, 4), "NCX")
+    found = found_by(SHEETS[name], p)
+    assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
 
 
 def test_what_the_operators_are_for(rng):

@@ -239,3 +239,43 @@ def test_a_constant_channel_without_eps(rng):
     assert np.isfinite(found.invstd).all()
     output = pytorch.batch_norm_elemt(p.src, p.gamma, p.beta, *found, 0)
     assert (output[:, 2] == p.beta[2]).all()
+
+
+def test_no_variance_is_below_0(rng):
+    """Invstd is rounded: of constant data, some give 1 / invstd**2 < eps."""
+    below = 0
+    for eps in rng.uniform(1e-6, 1e-2, 50):
+        x = np.full((4, 1), 3, np.float32)
+        mean, invstd = (a[None] for a in pytorch.batch_norm_stats(x, eps))
+        running = np.zeros(1, np.float32), np.ones(1, np.float32)
+        pytorch.batch_norm_gather_stats(x, mean, invstd, *running, 1.0, eps, 4)
+        below += 1 / invstd[0, 0].astype(np.float64) ** 2 < eps
+        assert running[1] >= 0
+    assert below
+
+
+def test_more_elements_than_are_counted():
+    x, two = np.zeros((4, 1)), np.ones((2, 1))
+    for gather, counts in (
+        (pytorch.batch_norm_gather_stats, 2**62),
+        (pytorch.batch_norm_gather_stats_with_counts, np.full(2, 2.0**62)),
+    ):
+        with pytest.raises(ValueError, match=r"^counts: expected fewer than 2\*\*53 elements$"):
+            gather(x, two, two, None, None, 0.1, 0.0, counts)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "float16", "float64"])
+def test_counts_in_any_real_dtype(name):
+    x = np.array([[1.0], [3.0], [8.0]])
+    counts = np.array([2, 1]).astype(dtype(name))
+    mean, invstd = np.array([[2.0], [8.0]]), np.ones((2, 1))
+    found = pytorch.batch_norm_gather_stats_with_counts(
+        x, mean, invstd, None, None, 0.1, 0.0, counts
+    )
+    assert found.mean == 4
+    sums = np.array([12.0]), np.array([0.0])
+    pytorch.batch_norm_backward_elemt(x, x, mean[0], invstd[0], None, *sums, counts)
+    with pytest.raises(TypeError, match="^counts: expected real numbers, got complex128$"):
+        pytorch.batch_norm_gather_stats_with_counts(
+            x, mean, invstd, None, None, 0.1, 0.0, counts.astype(complex)
+        )

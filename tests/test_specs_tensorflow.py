@@ -1,10 +1,12 @@
 """What TensorFlow's forward operators compute, and their edges."""
 
+import inspect
+
 import numpy as np
 import pytest
 import reference
 from bounds import distance, dst_error, running_errors, statistics_errors
-from cases import EPSILON, Family, bits, dtype, half_ulp
+from cases import EPSILON, Family, all_bits, bits, dtype, half_ulp
 
 from bn_ext.specs import tensorflow
 
@@ -132,6 +134,37 @@ def test_one_element_per_channel(rng, operator):
     assert (found.reserve_space_2 == 0).all()
     half = run(operator, p, exponential_avg_factor=0.5)
     assert (half.batch_variance == p.variance / 2).all()
+
+
+@every_operator
+def test_two_elements_per_channel(rng, operator):
+    """The smallest batch with Bessel's correction: twice the biased variance."""
+    p = problem(rng, dims=(2, 1, 1, 5))
+    found = run(operator, p)
+    assert (found.batch_variance == 2 * found.reserve_space_2).all()
+    assert (found.reserve_space_2 > 0).all()
+
+
+def test_attributes_as_tensorflow_has_them(rng):
+    """None where there is a default, words as the bytes that graph mode hands over."""
+    for layout in ("NHWC", "NCHW"):
+        p = problem(rng, layout)
+        statistics = p.mean, p.variance
+        for operator, arguments in (
+            (tensorflow.fused_batch_norm_v3, (p.src, p.gamma, p.beta, *statistics)),
+            (tensorflow.fused_batch_norm_ex, (p.src, p.gamma, p.beta, *statistics)),
+            (tensorflow.fused_batch_norm_grad_v3, (p.diff_dst, p.src, p.gamma, *statistics, None)),
+        ):
+            parameters = inspect.signature(operator).parameters.values()
+            defaults = {a.name: a.default for a in parameters if a.kind is a.KEYWORD_ONLY}
+            given = {**defaults, "data_format": layout}
+            wanted = all_bits(operator(*arguments, **given))
+            words = {name: value for name, value in given.items() if isinstance(value, str)}
+            for name, value in words.items():
+                found = operator(*arguments, **{**given, name: value.encode()})
+                assert all_bits(found) == wanted
+            for name in [n for n in given if given[n] == defaults[n]]:
+                assert all_bits(operator(*arguments, **{**given, name: None})) == wanted
 
 
 @every_operator

@@ -7,6 +7,7 @@ docstrings in _core.pyi are copies for editors, which cannot read a compiled mod
 """
 
 import ast
+import importlib
 import inspect
 import runpy
 import shutil
@@ -106,17 +107,54 @@ class TestJedi:
             assert inspect.getdoc(bn_ext.batch_norm_backward) in found[0].docstring()
 
 
-def test_specs_needs_no_import_of_its_own():
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("specs", "bn_ext.specs.ngraph.batch_norm_training_backprop"),
+        ("mpi", "bn_ext.mpi.batch_norm_training"),
+        ("dask", "bn_ext.dask.batch_norm_training"),
+    ],
+)
+def test_what_needs_no_import_of_its_own(name, use):
     """And costs nothing if it is not used."""
+    if name == "dask":
+        pytest.importorskip("dask.array")
     code = (
         "import sys, bn_ext\n"
-        "print('specs' in dir(bn_ext), 'bn_ext.specs' in sys.modules)\n"
-        "print(bn_ext.specs.ngraph.batch_norm_training_backprop.__name__)\n"
-        "print(bn_ext.specs is sys.modules['bn_ext.specs'], hasattr(bn_ext, 'spec'))\n"
+        f"print('{name}' in dir(bn_ext), 'bn_ext.{name}' in sys.modules)\n"
+        f"print({use}.__name__)\n"
+        f"print(bn_ext.{name} is sys.modules['bn_ext.{name}'], hasattr(bn_ext, 'spec'))\n"
     )
-    assert printed_by(code).splitlines() == [
-        "True False", "batch_norm_training_backprop", "True False"
-    ]  # fmt: skip
+    assert printed_by(code).splitlines() == ["True False", use.split(".")[-1], "True False"]
+
+
+def test_dask_without_dask():
+    """An error that says what is missing; and bn_ext can be listed."""
+    code = (
+        "import sys, inspect\n"
+        "sys.modules['dask'] = sys.modules['dask.array'] = None\n"
+        "import bn_ext\n"
+        "print('dask' in dir(bn_ext), len(inspect.getmembers(bn_ext)) > 20)\n"
+        "try: bn_ext.dask\n"
+        "except ImportError as error: print(error)\n"
+    )
+    listed, error = printed_by(code).splitlines()
+    assert listed == "False True"
+    assert error.startswith("bn_ext.dask: expected Dask, got ")
+    assert "bn_ext[dask]" in error
+
+
+PUBLIC = ["bn_ext", "bn_ext.mpi", "bn_ext.dask", "bn_ext.specs",
+          *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_modules_list_public_names_alone(name):
+    if name == "bn_ext.dask":
+        pytest.importorskip("dask.array")
+    module = importlib.import_module(name)
+    also = {"dask"} if name == "bn_ext" else set()
+    assert set(module.__all__) <= set(dir(module)) <= set(module.__all__) | also
 
 
 def test_an_unknown_name_is_an_attribute_error():

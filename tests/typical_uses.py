@@ -38,14 +38,38 @@ total: np.float64 = diff_gamma.sum() + diff_beta.sum()
 
 # Without parameter gradients there are none.
 alone = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, param_grads=False)
-assert_type(alone.diff_gamma, None)
+assert_type(alone.diff_src, NDArray[np.float32])
+assert_type(alone.diff_gamma, NDArray[np.float32] | Any)
 
 
-def either(wanted: bool) -> NDArray[np.float32] | None:
-    found = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, param_grads=wanted)
-    assert_type(found.diff_gamma, NDArray[np.float32] | None)
-    return found.diff_gamma
+# The natural chain, of statistics whose dtype no type tells.
+def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
+    r = bn_ext.batch_norm_training(x, g, g, epsilon=1e-5)
+    back = bn_ext.batch_norm_backward(x, r.dst, r.mean, r.variance, g, epsilon=1e-5)
+    assert_type(back.diff_src, NDArray[np.float32])
+    assert_type(back.diff_gamma, NDArray[Any])
+    parts = bn_ext.batch_norm_backward_apply(
+        x, x, r.mean, r.variance, g, bn_ext.batch_norm_backward_reduce(x, x, r.mean), epsilon=1
+    )
+    assert_type(parts.diff_src, NDArray[np.float32])
+    twice = bn_ext.batch_norm_double_backward(x, x, r.mean, r.variance, g, x, epsilon=1)
+    assert_type(twice.diff_src, NDArray[np.float32])
+    operator = onednn_graph.batch_norm_training_backward(x, x, r.mean, r.variance, epsilon=1)
+    assert_type(operator.diff_src, NDArray[np.float32])
+    step = onednn_graph.batch_norm_forward_training(x, r.mean, r.variance, epsilon=1)
+    assert_type(step.dst, NDArray[np.float32])
+    return bn_ext.batch_norm_inference(x, r.mean, r.variance, g, g, epsilon=1e-5)
 
+
+def of_any_dtype(x: NDArray[Any]) -> None:
+    r = bn_ext.batch_norm_training(x, epsilon=1e-5)
+    assert_type(r.dst, NDArray[Any])
+    back = bn_ext.batch_norm_backward(x, x, r.mean, r.variance, epsilon=1e-5)
+    assert_type(back, bn_ext.BatchNormGradients[NDArray[Any], NDArray[Any]])
+
+
+chain(x32, v32)
+of_any_dtype(x64)
 
 # In place, and options.
 out = (np.empty_like(x32), None, None)
@@ -60,13 +84,14 @@ bn_ext.batch_norm_backward(
 
 # Sequences as vectors, and what only NumPy can see as an array.
 assert_type(
-    bn_ext.batch_norm_backward(x64, x64, [0.0] * 3, (1.0,) * 3, epsilon=0).diff_src, NDArray[Any]
+    bn_ext.batch_norm_backward(x64, x64, [0.0] * 3, (1.0,) * 3, epsilon=0).diff_src,
+    NDArray[np.float64],
 )
 assert_type(
     bn_ext.batch_norm_backward(
         memoryview(x64.tobytes()).cast("d", (4, 2, 3)), x64, v64, v64, epsilon=0
-    ).diff_gamma,
-    Any,
+    ).diff_src,
+    NDArray[Any],
 )
 bn_ext.batch_norm_backward_reduce(x64, x64, array.array("d", [0.0] * 3))
 bn_ext.batch_norm_backward_reduce(x64, x64, (ctypes.c_double * 3)())
@@ -313,17 +338,17 @@ WRONG: list[Callable[[], object]] = [
     lambda: general(x32, x32, v32, v32, epsilon=0, out=x32),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, out=(x32, None)),  # type: ignore[arg-type]
     lambda: general(x32, x32, v32, v32, epsilon=0, out="abc"),  # type: ignore[call-overload]
-    lambda: backprop("abc", v64, v64, v64, v64, x64, epsilon=0),  # type: ignore[call-overload]
-    lambda: backprop(np.float64(1), v64, v64, v64, v64, x64, epsilon=0),  # type: ignore[call-overload]
-    lambda: backprop(x64, v64, "abc", v64, v64, x64, epsilon=0),  # type: ignore[call-overload]
-    lambda: backprop(x64, v64, None, v64, v64, x64, epsilon=0),  # type: ignore[call-overload]
-    lambda: backward("abc", x32, v32, v32, epsilon=1),  # type: ignore[call-overload]
-    lambda: backward(x32, x32, v32, 1.0, epsilon=1),  # type: ignore[call-overload]
-    lambda: backward(x32, x32, v32, v32, epsilon=1, diff_gamma="False"),  # type: ignore[call-overload]
-    lambda: fused("abc", x4, v32, v32, v32, None),  # type: ignore[call-overload]
-    lambda: fused(x4, x4, v32, v32, None, None),  # type: ignore[call-overload]
-    lambda: fused(x4, x4, v32, v32, v32, None, data_format="NXC"),  # type: ignore[call-overload]
-    lambda: fused(x4, x4, v32, v32, v32, None, is_training="False"),  # type: ignore[call-overload]
+    lambda: backprop("abc", v64, v64, v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
+    lambda: backprop(np.float64(1), v64, v64, v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
+    lambda: backprop(x64, v64, "abc", v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
+    lambda: backprop(x64, v64, None, v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
+    lambda: backward("abc", x32, v32, v32, epsilon=1),  # type: ignore[arg-type]
+    lambda: backward(x32, x32, v32, 1.0, epsilon=1),  # type: ignore[arg-type]
+    lambda: backward(x32, x32, v32, v32, epsilon=1, diff_gamma="False"),  # type: ignore[arg-type]
+    lambda: fused("abc", x4, v32, v32, v32, None),  # type: ignore[arg-type]
+    lambda: fused(x4, x4, v32, v32, None, None),  # type: ignore[arg-type]
+    lambda: fused(x4, x4, v32, v32, v32, None, data_format="NXC"),  # type: ignore[arg-type]
+    lambda: fused(x4, x4, v32, v32, v32, None, is_training="False"),  # type: ignore[arg-type]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu="yes", beta=v32),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, beta=1.0),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst="abc"),  # type: ignore[call-overload]
@@ -331,34 +356,34 @@ WRONG: list[Callable[[], object]] = [
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst=x32, diff_src_1=2),  # type: ignore[call-overload]
     lambda: reduce(x32, x32, v32, relu="yes", dst=x32),  # type: ignore[call-overload]
     lambda: reduce(x32, x32, v32, relu=True, beta=0.0, variance=v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: training("abc", epsilon=0),  # type: ignore[call-overload]
-    lambda: training(x32),  # type: ignore[call-overload]
-    lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-overload]
-    lambda: training(x32, 1.0, epsilon=0),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon="1e-5"),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, data_format="NCHW"),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, relu=None),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, running_mean=[0.0] * 3),  # type: ignore[call-overload]
-    lambda: training(x32, epsilon=0, out=x32),  # type: ignore[call-overload]
+    lambda: training("abc", epsilon=0),  # type: ignore[arg-type]
+    lambda: training(x32),  # type: ignore[call-arg]
+    lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-arg]
+    lambda: training(x32, 1.0, epsilon=0),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon="1e-5"),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, data_format="NCHW"),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, relu=None),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, running_mean=[0.0] * 3),  # type: ignore[arg-type]
+    lambda: training(x32, epsilon=0, out=x32),  # type: ignore[arg-type]
     lambda: training_reduce(x32, data_format="NHWC"),  # type: ignore[call-overload]
     lambda: training_reduce(1.0),  # type: ignore[call-overload]
     lambda: merge(iter(parts)),  # type: ignore[arg-type]
     lambda: merge(parts, [8, 8]),  # type: ignore[call-arg]
-    lambda: training_apply(x32, stats, 16, epsilon=0),  # type: ignore[call-overload]
-    lambda: training_apply(x32, None, epsilon=0),  # type: ignore[call-overload]
-    lambda: training_apply(x32, stats, epsilon=0, count=16),  # type: ignore[call-overload]
-    lambda: training_apply(x32, stats, epsilon=0, momentum=0.1),  # type: ignore[call-overload]
-    lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[call-overload]
-    lambda: inference(x32, v32, v32, epsilon=0, relu="no"),  # type: ignore[call-overload]
-    lambda: double(x32, x32, v32, v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: double(x32, x32, v32, v32, v32, None, epsilon=0),  # type: ignore[call-overload]
-    lambda: double(x32, x32, v32, v32, None, x32, 1.0, epsilon=0),  # type: ignore[call-overload]
-    lambda: double(x32, x32, v32, v32, None, x32, epsilon=0, is_training="False"),  # type: ignore[call-overload]
+    lambda: training_apply(x32, stats, 16, epsilon=0),  # type: ignore[arg-type]
+    lambda: training_apply(x32, None, epsilon=0),  # type: ignore[arg-type]
+    lambda: training_apply(x32, stats, epsilon=0, count=16),  # type: ignore[arg-type]
+    lambda: training_apply(x32, stats, epsilon=0, momentum=0.1),  # type: ignore[arg-type]
+    lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-arg]
+    lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[arg-type]
+    lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[arg-type]
+    lambda: inference(x32, v32, v32, epsilon=0, relu="no"),  # type: ignore[arg-type]
+    lambda: double(x32, x32, v32, v32, epsilon=0),  # type: ignore[call-arg]
+    lambda: double(x32, x32, v32, v32, v32, None, epsilon=0),  # type: ignore[arg-type]
+    lambda: double(x32, x32, v32, v32, None, x32, 1.0, epsilon=0),  # type: ignore[arg-type]
+    lambda: double(x32, x32, v32, v32, None, x32, epsilon=0, is_training="False"),  # type: ignore[arg-type]
     lambda: made(3.0),  # type: ignore[arg-type]
     lambda: made(3, momentum=0.1),  # type: ignore[arg-type]
     lambda: made(3, exponential_avg_factor="0.1"),  # type: ignore[arg-type]
@@ -368,9 +393,9 @@ WRONG: list[Callable[[], object]] = [
     lambda: made(3).forward(1.0),  # type: ignore[arg-type]
     lambda: made(3).load_state_dict([v32]),  # type: ignore[arg-type]
     lambda: made(3).train("yes"),  # type: ignore[arg-type]
-    lambda: fused_v3(x4, v32, v32, None, None),  # type: ignore[call-overload]
-    lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[call-overload]
-    lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[call-overload]
-    lambda: native_forward(x3, None, None, None, None, "True", 0.1, 1e-5),  # type: ignore[call-overload]
-    lambda: native_forward(x3, None, None, None, None, True, "0.1", 1e-5),  # type: ignore[call-overload]
+    lambda: fused_v3(x4, v32, v32, None, None),  # type: ignore[arg-type]
+    lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[arg-type]
+    lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[arg-type]
+    lambda: native_forward(x3, None, None, None, None, "True", 0.1, 1e-5),  # type: ignore[arg-type]
+    lambda: native_forward(x3, None, None, None, None, True, "0.1", 1e-5),  # type: ignore[arg-type]
 ]

@@ -78,7 +78,7 @@ class _LocalPart:
         for name, a in written.items():
             for other, b in {**data, **vectors, **written}.items():
                 in_place = other in data and _same_place(a, b)
-                if name != other and b is not None and not in_place and _share(a, b):
+                if name != other and b is not None and not in_place and _core._share_memory(a, b):
                     raise ValueError(f"{name}: shares memory with {other.removeprefix('out: ')}")
 
 
@@ -96,13 +96,6 @@ def _same_place(a: NDArray[Any], b: NDArray[Any] | None) -> bool:
     return b is not None and (a.ctypes.data, a.shape, a.strides) == (
         b.ctypes.data, b.shape, b.strides,
     )  # fmt: skip
-
-
-def _share(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    try:
-        return np.shares_memory(a, b, max_work=10000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 class GradientPart(_LocalPart):

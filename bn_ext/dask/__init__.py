@@ -23,3 +23,7 @@ from bn_ext.dask._backward import batch_norm_backward
 from bn_ext.dask._forward import batch_norm_inference, batch_norm_training
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
+
+
+def __dir__() -> list[str]:
+    return __all__

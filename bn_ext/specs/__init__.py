@@ -8,3 +8,7 @@ their specifications, and nothing else.
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 __all__ = ["ngraph", "onednn_graph", "pytorch", "tensorflow"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,7 +5,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext.specs._sheet import as_epsilon, renamed, require_dtype, shown
+from bn_ext.specs._sheet import as_real, require_dtype, shown
 
 __all__ = ["as_positive", "check_types"]
 
@@ -28,16 +28,10 @@ def check_types(arrays: dict[str, NDArray[Any]], data: int) -> None:
 
 def as_positive(value: SupportsFloat, name: str) -> float:
     """The double, if it is positive and finite as a float32."""
-    try:
-        with renamed({"epsilon": name}):
-            number = as_epsilon(value)
-    except ValueError:
-        number = np.nan
+    expected = "a number that is positive and finite as a float32"
+    number = as_real(value, name, expected)
     with np.errstate(over="ignore", under="ignore"):
         as_float32 = np.float32(number)
     if not (np.isfinite(as_float32) and as_float32 > 0):
-        raise ValueError(
-            f"{name}: expected a number that is positive and finite as a float32, "
-            f"got {shown(value)}"
-        )
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return number

@@ -1,35 +1,31 @@
 """oneDNN Graph's forward operators: ``BatchNormForwardTraining`` and ``BatchNormInference``."""
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, DataFormat
+from bn_ext._typing import Array, Data, DataFormat, Scalar, Vector
 from bn_ext.specs._onednn import as_positive, check_types
-from bn_ext.specs._sheet import as_array, renamed, require_dtype, rounded
+from bn_ext.specs._sheet import as_array, in_words, require_dtype, rounded
 
 __all__ = ["BatchNormForwardTraining", "batch_norm_forward_training", "batch_norm_inference"]
 
-_Data = TypeVar("_Data", bound=np.generic)
-_Vector = TypeVar("_Vector", bound=np.generic)
 
-
-class BatchNormForwardTraining(NamedTuple, Generic[_Data, _Vector]):
+class BatchNormForwardTraining(NamedTuple, Generic[Scalar, Vector]):
     """Outputs of `batch_norm_forward_training`, in the spec's order."""
 
-    dst: NDArray[_Data]
-    running_mean: NDArray[_Vector]
-    running_variance: NDArray[_Vector]
-    batch_mean: NDArray[_Vector]
-    batch_variance: NDArray[_Vector]
+    dst: NDArray[Scalar]
+    running_mean: NDArray[Vector]
+    running_variance: NDArray[Vector]
+    batch_mean: NDArray[Vector]
+    batch_variance: NDArray[Vector]
 
 
-@overload
 def batch_norm_forward_training(
-    src: NDArray[_Data],
-    mean: NDArray[_Vector],
+    src: Data[Scalar],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     beta: Array | None = None,
@@ -37,30 +33,7 @@ def batch_norm_forward_training(
     epsilon: SupportsFloat,
     momentum: SupportsFloat = 0.5,
     data_format: DataFormat = "NXC",
-) -> BatchNormForwardTraining[_Data, _Vector]: ...
-@overload
-def batch_norm_forward_training(
-    src: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    momentum: SupportsFloat = 0.5,
-    data_format: DataFormat = "NXC",
-) -> BatchNormForwardTraining[Any, Any]: ...
-def batch_norm_forward_training(
-    src: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    momentum: SupportsFloat = 0.5,
-    data_format: DataFormat = "NXC",
-) -> BatchNormForwardTraining[Any, Any]:
+) -> BatchNormForwardTraining[Scalar, Vector]:
     """Operator ``BatchNormForwardTraining`` of the oneDNN Graph API.
 
     Parameters
@@ -143,25 +116,23 @@ def batch_norm_forward_training(
         require_dtype(name, arrays[name], (old_mean.dtype.name,))
     running = old_mean.astype(np.float32), old_variance.astype(np.float32)
     words = {"running_mean": "mean", "running_variance": "variance"}
-    with renamed(words):
-        found = _core.batch_norm_training(
-            data,
-            *scale_and_shift,
-            epsilon=value,
-            data_format=data_format,
-            running_mean=running[0],
-            running_variance=running[1],
-            exponential_avg_factor=1 - old_weight,
-            correction=0,
-            out=(None, np.empty_like(old_mean), np.empty_like(old_variance)),
-        )
+    found = _core.batch_norm_training(
+        data,
+        *scale_and_shift,
+        epsilon=value,
+        data_format=in_words(data_format, words),
+        running_mean=running[0],
+        running_variance=running[1],
+        exponential_avg_factor=1 - old_weight,
+        correction=0,
+        out=(None, np.empty_like(old_mean), np.empty_like(old_variance)),
+    )
     new_mean, new_variance = (rounded(a, old_mean.dtype) for a in running)
     return BatchNormForwardTraining(found.dst, new_mean, new_variance, found.mean, found.variance)
 
 
-@overload
 def batch_norm_inference(
-    src: NDArray[_Data],
+    src: Data[Scalar],
     gamma: Array,
     beta: Array,
     mean: Array,
@@ -169,28 +140,7 @@ def batch_norm_inference(
     *,
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_inference(
-    src: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-) -> NDArray[Any]: ...
-def batch_norm_inference(
-    src: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``BatchNormInference`` of the oneDNN Graph API.
 
     Parameters

@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._typing import Array
-from bn_ext.specs._sheet import as_array, require_dtype, require_shape, rounded, shown
+from bn_ext.specs._sheet import (
+    as_array,
+    in_words,
+    require_dtype,
+    require_shape,
+    rounded,
+    share_memory,
+    shown,
+)
 
 __all__ = [
-    "WORDS",
+    "NCX",
+    "NCX_RUNNING",
+    "NCX_SAVED",
     "as_counts",
     "as_data",
     "as_numbers",
@@ -28,15 +38,21 @@ __all__ = [
 ]
 
 #: The general function's words, and torch's.
-WORDS = {
+_WORDS = {
     "src": "input",
     "diff_dst": "grad_out",
     "gamma": "weight",
     "beta": "bias",
     "running_variance": "running_var",
     "epsilon": "eps",
-    'pass data_format="NXC"': "pass np.moveaxis(input, -1, 1), which copies nothing",
+    "sums": "count",  # their last row: of the others nothing is refused
+    "NXC": "pass np.moveaxis(input, -1, 1), which copies nothing",
 }
+
+#: Channels on axis 1; and with statistics that are called something else.
+NCX = in_words("NCX", _WORDS)
+NCX_RUNNING = in_words("NCX", {**_WORDS, "mean": "running_mean", "variance": "running_var"})
+NCX_SAVED = in_words("NCX", {**_WORDS, "mean": "save_mean", "variance": "save_invstd"})
 
 # Type of the data -> types of the vectors, the first the one that the data is computed in.
 _TYPES = {
@@ -118,10 +134,11 @@ def running_pair(
         if channels > 1 and abs(array.strides[0]) < array.itemsize:
             raise ValueError(f"{name}: overlaps itself in memory")
         for other, given in {**vectors, **others}.items():
-            is_other = given is not None and other not in ("running_mean", "running_var")
-            if is_other and np.shares_memory(array, given):
+            if given is None or other in ("running_mean", "running_var"):
+                continue
+            if share_memory(array, given):
                 raise ValueError(f"{name}: shares memory with {other}")
-    if pair and np.shares_memory(pair[0], pair[1]):
+    if pair and share_memory(pair[0], pair[1]):
         raise ValueError("running_var: shares memory with running_mean")
     return pair
 
@@ -160,9 +177,10 @@ def as_numbers(
 def as_counts(counts: Array, name: str) -> list[int]:
     """Whole numbers of elements, in an array of any real type and any shape."""
     array = as_array(counts, name)
-    if array.dtype.kind not in "iuf":
+    kind, to_double = array.dtype.kind, np.can_cast(array.dtype, np.float64)
+    if kind not in "iuf" and not (kind == "V" and array.dtype.names is None and to_double):
         raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
-    numbers = array.ravel().tolist()
+    numbers = (array if kind in "iuf" else array.astype(np.float64)).ravel().tolist()
     if not all(n >= 0 and n == n // 1 for n in numbers):
         raise ValueError(f"{name}: expected whole numbers >= 0, got {shown(numbers)}")
     return [int(n) for n in numbers]

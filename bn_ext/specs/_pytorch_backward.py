@@ -3,15 +3,15 @@
 backward_reduce of each part -> sums added -> backward_elemt of each part
 """
 
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Flag
+from bn_ext._typing import Array, Data, Flag, Scalar
 from bn_ext.specs._pytorch import (
-    WORDS,
+    NCX,
     as_counts,
     as_data,
     as_numbers,
@@ -20,11 +20,9 @@ from bn_ext.specs._pytorch import (
     number_of,
     variance_of,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed, require_shape, rounded
+from bn_ext.specs._sheet import as_array, as_flag, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
-
-_Data = TypeVar("_Data", bound=np.generic)
 
 
 class BatchNormBackwardReduce(NamedTuple):
@@ -49,7 +47,6 @@ def _weight_of(
     return dtype, given
 
 
-@renamed(WORDS)
 def batch_norm_backward_reduce(
     grad_out: Array,
     input: Array,
@@ -116,7 +113,7 @@ def batch_norm_backward_reduce(
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
     dtype, _ = _weight_of(data, weight)
     sums = _core.batch_norm_backward_reduce(
-        data, as_array(grad_out, "grad_out"), center, data_format="NCX"
+        data, as_array(grad_out, "grad_out"), center, data_format=NCX
     )[:2]
     with np.errstate(all="ignore"):
         of_scale = sums[1] * inverse
@@ -128,39 +125,16 @@ def batch_norm_backward_reduce(
     )
 
 
-@overload
 def batch_norm_backward_elemt(
     grad_out: Array,
-    input: NDArray[_Data],
+    input: Data[Scalar],
     mean: Array,
     invstd: Array,
     weight: Array | None,
     sum_dy: Array,
     sum_dy_xmu: Array,
     count: Array,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_backward_elemt(
-    grad_out: Array,
-    input: Array,
-    mean: Array,
-    invstd: Array,
-    weight: Array | None,
-    sum_dy: Array,
-    sum_dy_xmu: Array,
-    count: Array,
-) -> NDArray[Any]: ...
-@renamed(WORDS | {"sums": "count"})
-def batch_norm_backward_elemt(
-    grad_out: Array,
-    input: Array,
-    mean: Array,
-    invstd: Array,
-    weight: Array | None,
-    sum_dy: Array,
-    sum_dy_xmu: Array,
-    count: Array,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``aten::batch_norm_backward_elemt`` of torch: the gradient of one part.
 
     Parameters
@@ -219,7 +193,7 @@ def batch_norm_backward_elemt(
         given,
         np.stack([of_dy, of_dy_xmu, np.full_like(of_dy, total)]),
         epsilon=0.0,
-        data_format="NCX",
+        data_format=NCX,
         param_grads=False,
     ).diff_src
     return grad_input

@@ -4,17 +4,16 @@ forward     stats of each part -> gather_stats of all -> elemt of each part
 backward    backward_reduce of each part -> sums added -> backward_elemt of each part
 """
 
-import operator
-from typing import Any, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overload
+from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._typing import Array
+from bn_ext._typing import Array, Data, Scalar
 from bn_ext.specs._pytorch import (
-    WORDS,
+    NCX,
     as_counts,
     as_data,
     as_numbers,
@@ -30,9 +29,9 @@ from bn_ext.specs._pytorch import (
 from bn_ext.specs._sheet import (
     as_array,
     as_epsilon,
+    as_index,
     as_number,
     count_of,
-    renamed,
     rounded,
     shown,
 )
@@ -45,8 +44,6 @@ __all__ = [
     "batch_norm_stats",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
-
 
 class BatchNormStats(NamedTuple):
     """Outputs of `batch_norm_stats` and of both ways to gather them."""
@@ -55,7 +52,6 @@ class BatchNormStats(NamedTuple):
     invstd: NDArray[Any]
 
 
-@renamed(WORDS)
 def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     """Operator ``aten::batch_norm_stats`` of torch: the statistics of one part.
 
@@ -96,42 +92,23 @@ def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     >>> pytorch.batch_norm_stats(np.array([[1.0, 2.0], [3.0, 6.0]]), 0.0)
     BatchNormStats(mean=array([2., 4.]), invstd=array([1. , 0.5]))
     """
-    data, value = as_data(input), as_epsilon(eps)
+    data, value = as_data(input), as_epsilon(eps, "eps")
     dtype, count = number_of(data), count_of(data, 1)
-    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")[:2]
+    mean, squares = _core.batch_norm_training_reduce(data, data_format=NCX)[:2]
     if not count:
         mean, squares = mean * np.nan, squares * np.nan
     invstd = inverse_deviation(squares / max(count, 1), value)
     return BatchNormStats(rounded(mean, dtype), rounded(invstd, dtype))
 
 
-@overload
 def batch_norm_elemt(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     bias: Array | None,
     mean: Array,
     invstd: Array,
     eps: SupportsFloat,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_elemt(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mean: Array,
-    invstd: Array,
-    eps: SupportsFloat,
-) -> NDArray[Any]: ...
-@renamed(WORDS)
-def batch_norm_elemt(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    mean: Array,
-    invstd: Array,
-    eps: SupportsFloat,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``aten::batch_norm_elemt`` of torch: normalize with given statistics.
 
     Parameters
@@ -175,7 +152,7 @@ def batch_norm_elemt(
            [3., 3.]])
     """
     data = as_data(input)
-    as_epsilon(eps)
+    as_epsilon(eps, "eps")
     _, vectors = as_vectors(data, weight=weight, bias=bias)
     center, inverse = as_numbers(data, data.shape[1:2], mean=mean, invstd=invstd)
     return _core.batch_norm_inference(
@@ -185,7 +162,7 @@ def batch_norm_elemt(
         doubles(vectors["weight"]),
         doubles(vectors["bias"]),
         epsilon=0.0,
-        data_format="NCX",
+        data_format=NCX,
     )
 
 
@@ -200,7 +177,7 @@ def _gathered(
 ) -> BatchNormStats:
     """Statistics of all parts; the running ones are updated."""
     refuse_copies(running_mean=running[0], running_var=running[1])
-    data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
+    data, value, factor = as_data(input), as_epsilon(eps, "eps"), as_number(momentum, "momentum")
     channels, rows = data.shape[1], as_array(mean, "mean")
     parts = len(rows) if rows.ndim else 0
     if isinstance(counts, int):
@@ -230,7 +207,6 @@ def _gathered(
     return BatchNormStats(rounded(center, number), rounded(inverse, number))
 
 
-@renamed(WORDS)
 def batch_norm_gather_stats(
     input: Array,
     mean: Array,
@@ -287,16 +263,12 @@ def batch_norm_gather_stats(
     ...     x, np.array([[1.0], [3.0]]), np.ones((2, 1)), None, None, 0.1, 0.0, 4)
     BatchNormStats(mean=array([2.]), invstd=array([0.70710678]))
     """
-    try:
-        number = operator.index(count)
-    except TypeError:
-        raise TypeError(f"count: expected an integer, got {shown(count)}") from None
+    number = as_index(count, "count", "an integer")
     if number < 1:
         raise ValueError(f"count: expected at least 1, got {shown(number)}")
     return _gathered(input, mean, invstd, (running_mean, running_var), momentum, eps, number)
 
 
-@renamed(WORDS)
 def batch_norm_gather_stats_with_counts(
     input: Array,
     mean: Array,

@@ -1,33 +1,40 @@
-"""What every wrapper needs: conversion, a spec's type table, and its names in our messages.
+"""What every wrapper needs: conversion, a spec's type table, and its names in messages.
 
 A wrapper first converts each argument, once, by the general function's own rules; then
 it checks the results and passes them on.
 """
 
 import math
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, SupportsFloat
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._core import _as_array as as_array
-from bn_ext._core import _as_epsilon as as_epsilon
-from bn_ext._core import _as_flag as as_flag
-from bn_ext._core import _shown as shown
+from bn_ext._core import (
+    _as_array as as_array,
+    _as_epsilon as as_epsilon,
+    _as_flag as as_flag,
+    _as_index as as_index,
+    _as_real as as_real,
+    _share_memory as share_memory,
+    _shown as shown,
+    _Words,
+)
 
 __all__ = [
     "as_array",
     "as_epsilon",
     "as_flag",
+    "as_index",
     "as_number",
+    "as_real",
     "count_of",
-    "renamed",
+    "in_words",
     "require_dtype",
     "require_shape",
     "rounded",
+    "share_memory",
     "shown",
 ]
 
@@ -61,34 +68,11 @@ def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return values.astype(dtype, copy=False)
 
 
-#: What a message shows of the caller's, behind "got": a string, a list or a table, or all up
-#: to a hint.
-_SHOWN = r"""(?<=\bgot )(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[{].*[\]}]|[^;]*)"""
+def in_words(data_format: str, words: dict[str, str]) -> Any:
+    """The data format for a general function, whose messages then use the spec's names."""
+    return _Words(data_format, words)
 
 
-@contextmanager
-def renamed(words: dict[str, str]) -> Iterator[None]:
-    """In errors, replace the general function's words with the spec's, and leave the caller's."""
-    ours = "|".join(map(re.escape, words))
-    pattern = re.compile(rf"{_SHOWN}|(?<!\w)({ours})(?!\w)", re.DOTALL)
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        message = pattern.sub(lambda found: words[found[1]] if found[1] else found[0], str(error))
-        raise type(error)(message) from None
-
-
-def as_number(value: SupportsFloat, name: str) -> float:
-    """The double, if it is finite: by as_epsilon's rules, but of either sign."""
-    with renamed({"epsilon": name}):
-        try:
-            return as_epsilon(value)
-        except ValueError:
-            pass
-    try:
-        number = float(value)
-    except (OverflowError, ValueError):
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError(f"{name}: expected a finite number, got {shown(value)}")
-    return number
+def as_number(value: object, name: str) -> float:
+    """The double, if it is finite."""
+    return as_real(value, name, "a finite number")

@@ -1,37 +1,44 @@
 """TensorFlow's forward operators: ``FusedBatchNormV3`` and ``_FusedBatchNormEx``."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import Array, Data, DataFormat, Flag, Scalar
 from bn_ext.specs._sheet import (
     as_array,
     as_epsilon,
     as_flag,
     as_number,
     count_of,
-    renamed,
+    in_words,
     require_shape,
     shown,
 )
-from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
+from bn_ext.specs._tensorflow import (
+    FORMATS,
+    Format,
+    check_data,
+    check_vectors,
+    given,
+    layouts,
+    one_of,
+)
 
 __all__ = ["FusedBatchNormEx", "FusedBatchNormV3", "fused_batch_norm_ex", "fused_batch_norm_v3"]
 
-_Data = TypeVar("_Data", bound=np.generic)
 _FORMATS_4 = {name: FORMATS[name] for name in FORMATS if len(name) == 4}
-_Format4: TypeAlias = Literal["NHWC", "NCHW"]
-_Activation: TypeAlias = Literal["Identity", "Relu"]
+_Format4: TypeAlias = Literal["NHWC", "NCHW"] | bytes | None
+_Activation: TypeAlias = Literal["Identity", "Relu"] | bytes | None
 
 
-class FusedBatchNormV3(NamedTuple, Generic[_Data]):
+class FusedBatchNormV3(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_v3`, in the op's order."""
 
-    y: NDArray[_Data]
+    y: NDArray[Scalar]
     batch_mean: NDArray[np.float32]
     batch_variance: NDArray[np.float32]
     reserve_space_1: NDArray[np.float32]
@@ -39,10 +46,10 @@ class FusedBatchNormV3(NamedTuple, Generic[_Data]):
     reserve_space_3: NDArray[np.float32]
 
 
-class FusedBatchNormEx(NamedTuple, Generic[_Data]):
+class FusedBatchNormEx(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_ex`, in the op's order."""
 
-    y: NDArray[_Data]
+    y: NDArray[Scalar]
     batch_mean: NDArray[np.float32]
     batch_variance: NDArray[np.float32]
     reserve_space_1: NDArray[np.float32]
@@ -77,71 +84,43 @@ def _run(
     running = [np.zeros(channels, np.float32) if fresh else vectors[n].copy() for n in names]
     scale, offset = vectors["scale"], vectors["offset"]
     words = {"src": "x", "src_1": "side_input", "gamma": "scale", "beta": "offset", **layouts(x)}
-    with renamed(words):
-        if training:
-            y, *reserved = _core.batch_norm_training(
-                x,
-                scale,
-                offset,
-                data_format=data_format,
-                running_mean=running[0],
-                running_variance=running[1],
-                exponential_avg_factor=factor,
-                correction=int(count > 1),  # the divisor is max(count - 1, 1)
-                **options,
-            )
-        else:
-            y = _core.batch_norm_inference(
-                x, running[0], running[1], scale, offset, data_format=data_format, **options
-            )
-            reserved = [a.copy() for a in running]
+    layout = in_words(data_format, words)
+    if training:
+        y, *reserved = _core.batch_norm_training(
+            x,
+            scale,
+            offset,
+            data_format=layout,
+            running_mean=running[0],
+            running_variance=running[1],
+            exponential_avg_factor=factor,
+            correction=int(count > 1),  # the divisor is max(count - 1, 1)
+            **options,
+        )
+    else:
+        y = _core.batch_norm_inference(
+            x, running[0], running[1], scale, offset, data_format=layout, **options
+        )
+        reserved = [a.copy() for a in running]
     if x.size == 0:
         running = [np.full(channels, np.nan, np.float32) for _ in names]
         reserved = [np.zeros(channels, np.float32) for _ in names]
     return y, *running, *reserved, np.empty(0, np.float32)
 
 
-@overload
 def fused_batch_norm_v3(
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     offset: Array,
     mean: Array,
     variance: Array,
     *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
+    epsilon: SupportsFloat | None = 0.0001,
+    exponential_avg_factor: SupportsFloat | None = 1.0,
     data_format: Format = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormV3[_Data]: ...
-@overload
-def fused_batch_norm_v3(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
-    data_format: Format = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormV3[Any]: ...
-def fused_batch_norm_v3(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
-    data_format: Format = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormV3[Any]:
+) -> FusedBatchNormV3[Scalar]:
     """Operator ``FusedBatchNormV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
@@ -160,7 +139,8 @@ def fused_batch_norm_v3(
         The weight of the batch's statistics in the new running ones: any finite number,
         ``running = (1 - factor)*old + factor*batch``.
     data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
-        Whether the channels are on the last axis or on axis 1, for either rank.
+        Whether the channels are on the last axis or on axis 1, for either rank; or the
+        same as bytes.
     is_training : bool, optional
         Whether to normalize with the batch's own statistics.
     name : str, optional
@@ -190,6 +170,8 @@ def fused_batch_norm_v3(
 
     Notes
     -----
+    An attribute that is None has its default, as in TensorFlow.
+
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
     lists of Python numbers are float64 or integers, so their types are refused.
 
@@ -213,7 +195,7 @@ def fused_batch_norm_v3(
     (array([6.6666665, 6.6666665], dtype=float32), array([5., 5.], dtype=float32))
     """
     ours = one_of("data_format", data_format, FORMATS)
-    training = as_flag(is_training, "is_training")
+    training = as_flag(given(is_training, True), "is_training")
     data = as_array(x, "x")
     vectors = {
         "scale": as_array(scale, "scale"),
@@ -221,60 +203,28 @@ def fused_batch_norm_v3(
         "mean": as_array(mean, "mean"),
         "variance": as_array(variance, "variance"),
     }
-    value = as_epsilon(epsilon)
-    factor = as_number(exponential_avg_factor, "exponential_avg_factor")
+    value = as_epsilon(given(epsilon, 0.0001))
+    factor = as_number(given(exponential_avg_factor, 1.0), "exponential_avg_factor")
     check_data({"x": data})
     check_vectors(vectors)
     return FusedBatchNormV3(*_run(data, vectors, ours, training, factor, epsilon=value))
 
 
-@overload
 def fused_batch_norm_ex(
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     offset: Array,
     mean: Array,
     variance: Array,
     side_input: Sequence[Any] = (),
     *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
+    epsilon: SupportsFloat | None = 0.0001,
+    exponential_avg_factor: SupportsFloat | None = 1.0,
     activation_mode: _Activation = "Identity",
     data_format: _Format4 = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormEx[_Data]: ...
-@overload
-def fused_batch_norm_ex(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    side_input: Sequence[Any] = (),
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
-    activation_mode: _Activation = "Identity",
-    data_format: _Format4 = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormEx[Any]: ...
-def fused_batch_norm_ex(
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
-    side_input: Sequence[Any] = (),
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    exponential_avg_factor: SupportsFloat = 1.0,
-    activation_mode: _Activation = "Identity",
-    data_format: _Format4 = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormEx[Any]:
+) -> FusedBatchNormEx[Scalar]:
     """Operator ``_FusedBatchNormEx`` of TensorFlow, what its graphs fuse an activation into.
 
     Parameters
@@ -333,7 +283,7 @@ def fused_batch_norm_ex(
              [5., 3.]]]], dtype=float32)
     """
     ours = one_of("data_format", data_format, _FORMATS_4)
-    training = as_flag(is_training, "is_training")
+    training = as_flag(given(is_training, True), "is_training")
     relu = one_of("activation_mode", activation_mode, {"Identity": False, "Relu": True})
     if not isinstance(side_input, (list, tuple)) or len(side_input) > 1:
         raise TypeError(
@@ -348,11 +298,11 @@ def fused_batch_norm_ex(
         "variance": as_array(variance, "variance"),
     }
     options = {
-        "epsilon": as_epsilon(epsilon),
+        "epsilon": as_epsilon(given(epsilon, 0.0001)),
         "src_1": added[0] if added else None,
         "relu": relu,
     }
-    factor = as_number(exponential_avg_factor, "exponential_avg_factor")
+    factor = as_number(given(exponential_avg_factor, 1.0), "exponential_avg_factor")
     check_data({"x": data}, ranks=(4,))
     check_vectors(vectors)
     return FusedBatchNormEx(*_run(data, vectors, ours, training, factor, **options))

@@ -1,13 +1,13 @@
 """nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Any, Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array
-from bn_ext.specs._sheet import as_array, as_epsilon, renamed, require_dtype
+from bn_ext._typing import Array, Data, Scalar
+from bn_ext.specs._sheet import as_array, as_epsilon, in_words, require_dtype
 
 __all__ = [
     "BatchNormTraining",
@@ -17,30 +17,41 @@ __all__ = [
     "batch_norm_training_backprop",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-class BatchNormTraining(NamedTuple, Generic[_Data]):
+class BatchNormTraining(NamedTuple, Generic[Scalar]):
     """Outputs of `batch_norm_training`, in the spec's order."""
 
-    normalized: NDArray[_Data]
-    batch_mean: NDArray[_Data]
-    batch_variance: NDArray[_Data]
+    normalized: NDArray[Scalar]
+    batch_mean: NDArray[Scalar]
+    batch_variance: NDArray[Scalar]
 
 
-class BatchNormTrainingBackprop(NamedTuple, Generic[_Data]):
+class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):
     """Outputs of `batch_norm_training_backprop`, in the spec's order."""
 
-    input_delta: NDArray[_Data]
-    gamma_delta: NDArray[_Data]
-    beta_delta: NDArray[_Data]
+    input_delta: NDArray[Scalar]
+    gamma_delta: NDArray[Scalar]
+    beta_delta: NDArray[Scalar]
 
 
 # There is no data_format here.
 _ON_AXIS_1 = "pass np.moveaxis(input, -1, 1)"
-_WORDS = {"src": "input", 'pass data_format="NXC"': f"{_ON_AXIS_1}, which copies nothing"}
+_FORWARD = in_words("NCX", {"src": "input", "NXC": f"{_ON_AXIS_1}, which copies nothing"})
+_BACKWARD = in_words(
+    "NCX",
+    {
+        "src": "input",
+        "diff_dst": "normalized_delta",
+        "NXC": f"{_ON_AXIS_1}, and normalized_delta likewise, which copies nothing",
+    },
+)
 
 
 def _checked(input: Array, **vectors: Array) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
@@ -53,17 +64,9 @@ def _checked(input: Array, **vectors: Array) -> tuple[NDArray[Any], dict[str, ND
     return data, arrays
 
 
-@overload
 def batch_norm_training(
-    input: NDArray[_Data], gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[_Data]: ...
-@overload
-def batch_norm_training(
-    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[Any]: ...
-def batch_norm_training(
-    input: Array, gamma: Array, beta: Array, *, epsilon: SupportsFloat
-) -> BatchNormTraining[Any]:
+    input: Data[Scalar], gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[Scalar]:
     """Operator ``BatchNormTraining`` of nGraph.
 
     Parameters
@@ -95,9 +98,10 @@ def batch_norm_training(
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_training`;
-    lists of Python floats are float64. Without elements, the statistics are NaN.
+    lists of Python floats are float64. Without elements, the statistics are NaN;
+    C = 0 gives empty results.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormTraining".
 
@@ -116,47 +120,26 @@ def batch_norm_training(
     value = as_epsilon(epsilon)
     data, vectors = _checked(input, gamma=gamma, beta=beta)
     statistics = np.empty_like(vectors["gamma"]), np.empty_like(vectors["gamma"])
-    with renamed(_WORDS):
-        found = _core.batch_norm_training(
-            data,
-            vectors["gamma"],
-            vectors["beta"],
-            epsilon=value,
-            data_format="NCX",
-            out=(None, *statistics),
-        )
+    found = _core.batch_norm_training(
+        data,
+        vectors["gamma"],
+        vectors["beta"],
+        epsilon=value,
+        data_format=_FORWARD,
+        out=(None, *statistics),
+    )
     return BatchNormTraining(*found)
 
 
-@overload
 def batch_norm_inference(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     gamma: Array,
     beta: Array,
     mean: Array,
     variance: Array,
     *,
     epsilon: SupportsFloat,
-) -> NDArray[_Data]: ...
-@overload
-def batch_norm_inference(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> NDArray[Any]: ...
-def batch_norm_inference(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> NDArray[Any]:
+) -> NDArray[Scalar]:
     """Operator ``BatchNormInference`` of nGraph.
 
     Parameters
@@ -189,9 +172,9 @@ def batch_norm_inference(
     Notes
     -----
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_inference`;
-    lists of Python floats are float64.
+    lists of Python floats are float64. C = 0 gives an empty result.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormInference".
 
@@ -207,21 +190,19 @@ def batch_norm_inference(
     """
     value = as_epsilon(epsilon)
     data, vectors = _checked(input, gamma=gamma, beta=beta, mean=mean, variance=variance)
-    with renamed(_WORDS):
-        return _core.batch_norm_inference(
-            data,
-            vectors["mean"],
-            vectors["variance"],
-            vectors["gamma"],
-            vectors["beta"],
-            epsilon=value,
-            data_format="NCX",
-        )
+    return _core.batch_norm_inference(
+        data,
+        vectors["mean"],
+        vectors["variance"],
+        vectors["gamma"],
+        vectors["beta"],
+        epsilon=value,
+        data_format=_FORWARD,
+    )
 
 
-@overload
 def batch_norm_training_backprop(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     gamma: Array,
     beta: Array,
     mean: Array,
@@ -229,28 +210,7 @@ def batch_norm_training_backprop(
     normalized_delta: Array,
     *,
     epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[_Data]: ...
-@overload
-def batch_norm_training_backprop(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    normalized_delta: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[Any]: ...
-def batch_norm_training_backprop(
-    input: Array,
-    gamma: Array,
-    beta: Array,
-    mean: Array,
-    variance: Array,
-    normalized_delta: Array,
-    *,
-    epsilon: SupportsFloat,
-) -> BatchNormTrainingBackprop[Any]:
+) -> BatchNormTrainingBackprop[Scalar]:
     """Operator ``BatchNormTrainingBackprop`` of nGraph.
 
     Parameters
@@ -288,7 +248,7 @@ def batch_norm_training_backprop(
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
     lists of Python floats are float64. C = 0 gives empty results.
 
-    nGraph differs in one way: its reference kernel casts epsilon to float.
+    nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused.
 
     Definition: nGraph core operation "BatchNormTrainingBackprop".
 
@@ -317,20 +277,13 @@ def batch_norm_training_backprop(
         raise ValueError(
             f"beta: expected shape {data.shape[1:2]}, like gamma, got {vectors['beta'].shape}"
         )
-    words = {
-        "src": "input",
-        "diff_dst": "normalized_delta",
-        'pass data_format="NXC"': f"{_ON_AXIS_1}, and normalized_delta likewise, "
-        "which copies nothing",
-    }
-    with renamed(words):
-        grads = _core.batch_norm_backward(
-            data,
-            vectors["normalized_delta"],
-            vectors["mean"],
-            vectors["variance"],
-            vectors["gamma"],
-            epsilon=value,
-            data_format="NCX",
-        )
+    grads = _core.batch_norm_backward(
+        data,
+        vectors["normalized_delta"],
+        vectors["mean"],
+        vectors["variance"],
+        vectors["gamma"],
+        epsilon=value,
+        data_format=_BACKWARD,
+    )
     return BatchNormTrainingBackprop(*grads)

@@ -5,20 +5,19 @@ is ``BatchNormTrainingBackprop-1`` in the oneDNN Graph specification, a versione
 ``BatchNormTrainingBackward`` in the library's Graph API.
 """
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Any, Generic, NamedTuple, SupportsFloat
 
-import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
-from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext._typing import Array, Data, DataFormat, Flag, Scalar, Vector
 from bn_ext.specs._onednn import as_positive, check_types
 from bn_ext.specs._onednn_forward import (
     BatchNormForwardTraining,
     batch_norm_forward_training,
     batch_norm_inference,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed
+from bn_ext.specs._sheet import as_array, as_flag, in_words
 
 __all__ = [
     "BatchNormForwardTraining",
@@ -30,31 +29,31 @@ __all__ = [
     "batch_norm_training_backward",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
-_Vector = TypeVar("_Vector", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
 
 
-class BatchNormTrainingBackprop(NamedTuple, Generic[_Data, _Vector]):
+class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar, Vector]):
     """Outputs of `batch_norm_training_backprop`, in the spec's order."""
 
-    input_delta: NDArray[_Data]
-    gamma_delta: NDArray[_Vector] | Any
-    beta_delta: NDArray[_Vector] | Any
+    input_delta: NDArray[Scalar]
+    gamma_delta: NDArray[Vector] | Any
+    beta_delta: NDArray[Vector] | Any
 
 
-class BatchNormTrainingBackward(NamedTuple, Generic[_Data, _Vector]):
+class BatchNormTrainingBackward(NamedTuple, Generic[Scalar, Vector]):
     """Outputs of `batch_norm_training_backward`, in the spec's order."""
 
-    diff_src: NDArray[_Data]
-    diff_gamma: NDArray[_Vector] | Any
-    diff_beta: NDArray[_Vector] | Any
+    diff_src: NDArray[Scalar]
+    diff_gamma: NDArray[Vector] | Any
+    diff_beta: NDArray[Vector] | Any
 
 
-@overload
 def batch_norm_training_backprop(
-    input_forward: NDArray[_Data],
+    input_forward: Data[Scalar],
     output_delta: Array,
-    mean: NDArray[_Vector],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     *,
@@ -62,32 +61,7 @@ def batch_norm_training_backprop(
     data_format: DataFormat = "NXC",
     gamma_delta: Flag = True,
     beta_delta: Flag = True,
-) -> BatchNormTrainingBackprop[_Data, _Vector]: ...
-@overload
-def batch_norm_training_backprop(
-    input_forward: Array,
-    output_delta: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    gamma_delta: Flag = True,
-    beta_delta: Flag = True,
-) -> BatchNormTrainingBackprop[Any, Any]: ...
-def batch_norm_training_backprop(
-    input_forward: Array,
-    output_delta: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    gamma_delta: Flag = True,
-    beta_delta: Flag = True,
-) -> BatchNormTrainingBackprop[Any, Any]:
+) -> BatchNormTrainingBackprop[Scalar, Vector]:
     """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph specification.
 
     Parameters
@@ -166,13 +140,13 @@ def batch_norm_training_backprop(
         arrays["gamma"] = as_array(gamma, "gamma")
     value = as_positive(epsilon, "epsilon")
     check_types(arrays, data=2)
-    with renamed({"src": "input_forward", "diff_dst": "output_delta"}):
-        grads = batch_norm_backward(
-            *arrays.values(),
-            epsilon=value,
-            data_format=data_format,
-            param_grads=with_gamma or with_beta,
-        )
+    words = {"src": "input_forward", "diff_dst": "output_delta"}
+    grads = batch_norm_backward(
+        *arrays.values(),
+        epsilon=value,
+        data_format=in_words(data_format, words),
+        param_grads=with_gamma or with_beta,
+    )
     return BatchNormTrainingBackprop(
         grads.diff_src,
         grads.diff_gamma if with_gamma else None,
@@ -180,11 +154,10 @@ def batch_norm_training_backprop(
     )
 
 
-@overload
 def batch_norm_training_backward(
-    src: NDArray[_Data],
+    src: Data[Scalar],
     diff_dst: Array,
-    mean: NDArray[_Vector],
+    mean: Data[Vector],
     variance: Array,
     gamma: Array | None = None,
     *,
@@ -192,32 +165,7 @@ def batch_norm_training_backward(
     data_format: DataFormat = "NXC",
     diff_gamma: Flag = True,
     diff_beta: Flag = True,
-) -> BatchNormTrainingBackward[_Data, _Vector]: ...
-@overload
-def batch_norm_training_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    diff_gamma: Flag = True,
-    diff_beta: Flag = True,
-) -> BatchNormTrainingBackward[Any, Any]: ...
-def batch_norm_training_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
-    diff_gamma: Flag = True,
-    diff_beta: Flag = True,
-) -> BatchNormTrainingBackward[Any, Any]:
+) -> BatchNormTrainingBackward[Scalar, Vector]:
     """Operator ``BatchNormTrainingBackward`` of the oneDNN Graph API.
 
     Parameters

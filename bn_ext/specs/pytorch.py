@@ -1,18 +1,20 @@
 """torch: ``native_batch_norm`` and its gradient, running statistics, SyncBatchNorm's halves.
 
-The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for GPUs alone.
+The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for accelerators.
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Any, Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._typing import Array, Flag
+from bn_ext._typing import Array, Data, Flag, Scalar
 from bn_ext.specs._pytorch import (
-    WORDS,
+    NCX,
+    NCX_RUNNING,
+    NCX_SAVED,
     as_data,
     as_vectors,
     doubles,
@@ -40,7 +42,6 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
-    renamed,
     rounded,
     shown,
 )
@@ -62,21 +63,23 @@ __all__ = [
     "native_batch_norm_backward",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
 
 
-class NativeBatchNorm(NamedTuple, Generic[_Data]):
+class NativeBatchNorm(NamedTuple, Generic[Scalar]):
     """Outputs of `native_batch_norm`."""
 
-    output: NDArray[_Data]
+    output: NDArray[Scalar]
     save_mean: NDArray[Any]
     save_invstd: NDArray[Any]
 
 
-class NativeBatchNormBackward(NamedTuple, Generic[_Data]):
+class NativeBatchNormBackward(NamedTuple, Generic[Scalar]):
     """Outputs of `native_batch_norm_backward`: None where the mask says so."""
 
-    grad_input: NDArray[_Data] | Any
+    grad_input: NDArray[Scalar] | Any
     grad_weight: NDArray[Any] | Any
     grad_bias: NDArray[Any] | Any
 
@@ -93,9 +96,8 @@ def _require_elements(data: NDArray[Any]) -> None:
         raise ValueError(f"input: expected at least one element, got shape {data.shape}")
 
 
-@overload
 def native_batch_norm(
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     bias: Array | None,
     running_mean: Array | None,
@@ -103,29 +105,7 @@ def native_batch_norm(
     training: Flag,
     momentum: SupportsFloat,
     eps: SupportsFloat,
-) -> NativeBatchNorm[_Data]: ...
-@overload
-def native_batch_norm(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    training: Flag,
-    momentum: SupportsFloat,
-    eps: SupportsFloat,
-) -> NativeBatchNorm[Any]: ...
-@renamed(WORDS)
-def native_batch_norm(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    training: Flag,
-    momentum: SupportsFloat,
-    eps: SupportsFloat,
-) -> NativeBatchNorm[Any]:
+) -> NativeBatchNorm[Scalar]:
     """Operator ``aten::native_batch_norm`` of torch.
 
     Parameters
@@ -190,7 +170,7 @@ def native_batch_norm(
     """
     if from_batch := as_flag(training, "training"):
         refuse_copies(running_mean=running_mean, running_var=running_var)
-    data, value, factor = as_data(input), as_epsilon(eps), as_number(momentum, "momentum")
+    data, value, factor = as_data(input), as_epsilon(eps, "eps"), as_number(momentum, "momentum")
     dtype, vectors = as_vectors(
         data, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
     )
@@ -200,16 +180,15 @@ def native_batch_norm(
         given = doubles(vectors["running_mean"]), doubles(vectors["running_var"])
         if given[0] is None or given[1] is None:
             raise ValueError("running_mean, running_var: expected both with training=False")
-        with renamed({"mean": "running_mean", "variance": "running_var"}):
-            output = _core.batch_norm_inference(
-                data, given[0], given[1], scale, shift, epsilon=value, data_format="NCX"
-            )
+        output = _core.batch_norm_inference(
+            data, given[0], given[1], scale, shift, epsilon=value, data_format=NCX_RUNNING
+        )
         return NativeBatchNorm(output, np.empty(0, dtype), np.empty(0, dtype))
     _require_elements(data)
     count, pair = count_of(data, 1), running_pair(vectors, channels, input=data)
     mean, variance = np.empty(channels), np.empty(channels)
     output = _core.batch_norm_training(
-        data, scale, shift, epsilon=value, data_format="NCX", out=(None, mean, variance)
+        data, scale, shift, epsilon=value, data_format=NCX, out=(None, mean, variance)
     ).dst
     if value == 0:
         for channel in np.flatnonzero(variance == 0):
@@ -219,10 +198,9 @@ def native_batch_norm(
     return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
 
 
-@overload
 def native_batch_norm_backward(
     grad_out: Array,
-    input: NDArray[_Data],
+    input: Data[Scalar],
     weight: Array | None,
     running_mean: Array | None,
     running_var: Array | None,
@@ -231,33 +209,7 @@ def native_batch_norm_backward(
     train: Flag,
     eps: SupportsFloat,
     output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[_Data]: ...
-@overload
-def native_batch_norm_backward(
-    grad_out: Array,
-    input: Array,
-    weight: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    save_mean: Array | None,
-    save_invstd: Array | None,
-    train: Flag,
-    eps: SupportsFloat,
-    output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[Any]: ...
-@renamed(WORDS)
-def native_batch_norm_backward(
-    grad_out: Array,
-    input: Array,
-    weight: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    save_mean: Array | None,
-    save_invstd: Array | None,
-    train: Flag,
-    eps: SupportsFloat,
-    output_mask: Sequence[Any],
-) -> NativeBatchNormBackward[Any]:
+) -> NativeBatchNormBackward[Scalar]:
     """Operator ``aten::native_batch_norm_backward`` of torch.
 
     Parameters
@@ -321,7 +273,7 @@ def native_batch_norm_backward(
     if not isinstance(output_mask, (list, tuple)) or len(output_mask) != 3:
         raise TypeError(f"output_mask: expected three flags, got {shown(output_mask)}")
     wanted = [as_flag(flag, "output_mask") for flag in output_mask]
-    diff, data, value = as_array(grad_out, "grad_out"), as_data(input), as_epsilon(eps)
+    diff, data, value = as_array(grad_out, "grad_out"), as_data(input), as_epsilon(eps, "eps")
     names = ("save_mean", "save_invstd") if from_batch else ("running_mean", "running_var")
     given = (save_mean, save_invstd) if from_batch else (running_mean, running_var)
     dtype, vectors = as_vectors(data, weight=weight, **dict(zip(names, given, strict=True)))
@@ -330,18 +282,17 @@ def native_batch_norm_backward(
         raise ValueError(f"{', '.join(names)}: expected both with train={from_batch}")
     if from_batch:
         spread, value = variance_of(spread), 0.0
-    with renamed({"mean": names[0], "variance": names[1]}):
-        found = _core.batch_norm_backward(
-            data,
-            diff,
-            mean,
-            spread,
-            doubles(vectors["weight"]),
-            epsilon=value,
-            data_format="NCX",
-            is_training=from_batch,
-            param_grads=wanted[1] or wanted[2],
-        )
+    found = _core.batch_norm_backward(
+        data,
+        diff,
+        mean,
+        spread,
+        doubles(vectors["weight"]),
+        epsilon=value,
+        data_format=NCX_SAVED if from_batch else NCX_RUNNING,
+        is_training=from_batch,
+        param_grads=wanted[1] or wanted[2],
+    )
     return NativeBatchNormBackward(
         found.diff_src if wanted[0] else None,
         rounded(found.diff_gamma, dtype) if wanted[1] else None,
@@ -349,7 +300,6 @@ def native_batch_norm_backward(
     )
 
 
-@renamed(WORDS)
 def batch_norm_update_stats(
     input: Array,
     running_mean: Array | None,
@@ -405,6 +355,6 @@ def batch_norm_update_stats(
     dtype, vectors = as_vectors(data, running_mean=running_mean, running_var=running_var)
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
-    mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")[:2]
+    mean, squares = _core.batch_norm_training_reduce(data, data_format=NCX)[:2]
     update(pair, mean, squares / count, count, factor)
     return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))

@@ -3,15 +3,23 @@
 The first two are in _tensorflow_forward.py.
 """
 
-from typing import Any, Generic, NamedTuple, SupportsFloat, TypeVar, overload
+from typing import Generic, NamedTuple, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
-from bn_ext._typing import Array, Flag
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed
-from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
+from bn_ext._typing import Array, Data, Flag, Scalar
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_words
+from bn_ext.specs._tensorflow import (
+    FORMATS,
+    Format,
+    check_data,
+    check_vectors,
+    given,
+    layouts,
+    one_of,
+)
 from bn_ext.specs._tensorflow_forward import (
     FusedBatchNormEx,
     FusedBatchNormV3,
@@ -28,60 +36,34 @@ __all__ = [
     "fused_batch_norm_v3",
 ]
 
-_Data = TypeVar("_Data", bound=np.generic)
+
+def __dir__() -> list[str]:
+    return __all__
 
 
-class FusedBatchNormGradV3(NamedTuple, Generic[_Data]):
+class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
     """Outputs of `fused_batch_norm_grad_v3`, in the op's order."""
 
-    x_backprop: NDArray[_Data]
+    x_backprop: NDArray[Scalar]
     scale_backprop: NDArray[np.float32]
     offset_backprop: NDArray[np.float32]
     reserve_space_4: NDArray[np.float32]
     reserve_space_5: NDArray[np.float32]
 
 
-@overload
 def fused_batch_norm_grad_v3(
     y_backprop: Array,
-    x: NDArray[_Data],
+    x: Data[Scalar],
     scale: Array,
     reserve_space_1: Array,
     reserve_space_2: Array,
     reserve_space_3: Array | None,
     *,
-    epsilon: SupportsFloat = 0.0001,
+    epsilon: SupportsFloat | None = 0.0001,
     data_format: Format = "NHWC",
-    is_training: Flag = True,
+    is_training: Flag | None = True,
     name: str | None = None,
-) -> FusedBatchNormGradV3[_Data]: ...
-@overload
-def fused_batch_norm_grad_v3(
-    y_backprop: Array,
-    x: Array,
-    scale: Array,
-    reserve_space_1: Array,
-    reserve_space_2: Array,
-    reserve_space_3: Array | None,
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    data_format: Format = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormGradV3[Any]: ...
-def fused_batch_norm_grad_v3(
-    y_backprop: Array,
-    x: Array,
-    scale: Array,
-    reserve_space_1: Array,
-    reserve_space_2: Array,
-    reserve_space_3: Array | None,
-    *,
-    epsilon: SupportsFloat = 0.0001,
-    data_format: Format = "NHWC",
-    is_training: Flag = True,
-    name: str | None = None,
-) -> FusedBatchNormGradV3[Any]:
+) -> FusedBatchNormGradV3[Scalar]:
     """Operator ``FusedBatchNormGradV3`` of TensorFlow (``tf.raw_ops``).
 
     Parameters
@@ -101,7 +83,8 @@ def fused_batch_norm_grad_v3(
     epsilon : float, optional
         Added to the variance: finite, at least 0. It is used as a double.
     data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
-        Whether the channels are on the last axis or on axis 1, for either rank.
+        Whether the channels are on the last axis or on axis 1, for either rank; or the
+        same as bytes.
     is_training : bool, optional
         Whether the statistics depend on x.
     name : str, optional
@@ -126,6 +109,8 @@ def fused_batch_norm_grad_v3(
 
     Notes
     -----
+    An attribute that is None has its default, as in TensorFlow.
+
     What counts as an array, and what is copied, is as for `bn_ext.batch_norm_backward`;
     lists of Python numbers are float64 or integers, so their types are refused.
 
@@ -148,14 +133,14 @@ def fused_batch_norm_grad_v3(
     array([4., 4.], dtype=float32)
     """
     ours = one_of("data_format", data_format, FORMATS)
-    training = as_flag(is_training, "is_training")
+    training = as_flag(given(is_training, True), "is_training")
     data = {"y_backprop": as_array(y_backprop, "y_backprop"), "x": as_array(x, "x")}
     vectors = {
         "scale": as_array(scale, "scale"),
         "reserve_space_1": as_array(reserve_space_1, "reserve_space_1"),
         "reserve_space_2": as_array(reserve_space_2, "reserve_space_2"),
     }
-    value = as_epsilon(epsilon)
+    value = as_epsilon(given(epsilon, 0.0001))
     unused = {}
     if reserve_space_3 is not None:
         unused["reserve_space_3"] = as_array(reserve_space_3, "reserve_space_3")
@@ -169,16 +154,15 @@ def fused_batch_norm_grad_v3(
         "gamma": "scale",
         **layouts(data["x"]),
     }
-    with renamed(words):
-        diff_src, diff_gamma, diff_beta = batch_norm_backward(
-            data["x"],
-            data["y_backprop"],
-            vectors["reserve_space_1"],
-            vectors["reserve_space_2"],
-            vectors["scale"],
-            epsilon=value,
-            data_format=ours,
-            is_training=training,
-        )
+    diff_src, diff_gamma, diff_beta = batch_norm_backward(
+        data["x"],
+        data["y_backprop"],
+        vectors["reserve_space_1"],
+        vectors["reserve_space_2"],
+        vectors["scale"],
+        epsilon=value,
+        data_format=in_words(ours, words),
+        is_training=training,
+    )
     empty = (np.empty(0, np.float32), np.empty(0, np.float32))
     return FusedBatchNormGradV3(diff_src, diff_gamma, diff_beta, *empty)
