@@ -79,7 +79,9 @@ cdef object as_array(object a, str name):
         return base_array(a, name)
     if isinstance(a, SEQUENCES):
         try:
-            return np.asarray(snapshot(a, ()))
+            items = snapshot(a, ())
+            with _DefaultMode():  # items of several dtypes are converted
+                return np.asarray(items)
         except (RuntimeError, ValueError) as error:
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
@@ -130,32 +132,32 @@ cdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
-cdef double as_real(object value, str name, str expected) except? -1:
-    """A finite number, of anything that is one."""
+cdef double as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
+    """A finite number, of anything that is one; a subnormal one is not 0 in any mode."""
     cdef double number
-    if type(value) is float:
-        number = value
-    else:
-        kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
-        try:
+    cdef uint64_t mode = fp_mode_enter()
+    try:
+        if type(value) is float:
+            number = value
+        else:
+            kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
             if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
                     or (isinstance(value, ndarray) and value.ndim)):
                 raise TypeError
             number = value
-        except TypeError:
-            raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
-        except (OverflowError, ValueError):
-            raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
-    if not isfinite(number):
-        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}")
+        if not isfinite(number) or number < least:
+            raise ValueError
+    except TypeError:
+        raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
+    except (OverflowError, ValueError):
+        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
+    finally:
+        fp_mode_leave(mode)
     return number
 
 
 cdef double as_epsilon(object epsilon) except? -1:
-    cdef double value = as_real(epsilon, "epsilon", "a finite number >= 0")
-    if value < 0:
-        raise ValueError(f"epsilon: expected a finite number >= 0, got {_shown(epsilon)}")
-    return value
+    return as_real(epsilon, "epsilon", "a finite number >= 0", 0)
 
 
 cdef int as_correction(object correction) except -1:

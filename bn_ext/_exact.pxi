@@ -285,19 +285,14 @@ def batch_norm_training_stats(state, mean=None):
            [14.]]), count=3)
     """
     a = as_state(state)
-    cdef uint64_t mode
     if mean is not None:
         mean = as_array(mean, "mean")
     count = batch_norm_count(a)
     stats = batch_norm_sums(a)
-    # In the caller's mode a mean may be rounded otherwise.
-    mode = fp_mode_enter()
-    try:
+    with _DefaultMode():
         own = as_mean(mean, a.shape[2])
         check_pivot(a, own)
         set_stats(stats, own, count, mean is not None, a.shape[0] == f64_DIGITS + BN_MORE_ROWS)
-    finally:
-        fp_mode_leave(mode)
     return BatchNormStats(stats, count)
 
 

@@ -33,8 +33,7 @@ def as_positive(value: SupportsFloat, name: str) -> float:
             number = as_epsilon(value)
     except ValueError:
         number = np.nan
-    with np.errstate(over="ignore", under="ignore"):
-        as_float32 = np.float32(number)
+    as_float32 = np.float32(number)
     if not (np.isfinite(as_float32) and as_float32 > 0):
         raise ValueError(
             f"{name}: expected a number that is positive and finite as a float32, "

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat
 from bn_ext.specs._onednn import as_positive, check_types
-from bn_ext.specs._sheet import as_array, renamed, require_dtype, rounded
+from bn_ext.specs._sheet import as_array, in_default_mode, renamed, require_dtype, rounded
 
 __all__ = ["BatchNormForwardTraining", "batch_norm_forward_training", "batch_norm_inference"]
 
@@ -50,6 +50,7 @@ def batch_norm_forward_training(
     momentum: SupportsFloat = 0.5,
     data_format: DataFormat = "NXC",
 ) -> BatchNormForwardTraining[Any, Any]: ...
+@in_default_mode
 def batch_norm_forward_training(
     src: Array,
     mean: Array,
@@ -181,6 +182,7 @@ def batch_norm_inference(
     epsilon: SupportsFloat,
     data_format: DataFormat = "NXC",
 ) -> NDArray[Any]: ...
+@in_default_mode
 def batch_norm_inference(
     src: Array,
     gamma: Array,

@@ -20,7 +20,7 @@ from bn_ext.specs._pytorch import (
     number_of,
     variance_of,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed, require_shape, rounded
+from bn_ext.specs._sheet import as_array, as_flag, in_default_mode, renamed, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
 
@@ -49,6 +49,7 @@ def _weight_of(
     return dtype, given
 
 
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_backward_reduce(
     grad_out: Array,
@@ -118,8 +119,7 @@ def batch_norm_backward_reduce(
     sums = _core.batch_norm_backward_reduce(
         data, as_array(grad_out, "grad_out"), center, data_format="NCX"
     )
-    with np.errstate(all="ignore"):
-        of_scale = sums[1] * inverse
+    of_scale = sums[1] * inverse
     return BatchNormBackwardReduce(
         rounded(sums[0], number) if of_input else None,
         rounded(sums[1], number) if of_input else None,
@@ -150,6 +150,7 @@ def batch_norm_backward_elemt(
     sum_dy_xmu: Array,
     count: Array,
 ) -> NDArray[Any]: ...
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_backward_elemt(
     grad_out: Array,

@@ -32,6 +32,7 @@ from bn_ext.specs._sheet import (
     as_epsilon,
     as_number,
     count_of,
+    in_default_mode,
     renamed,
     rounded,
     shown,
@@ -55,6 +56,7 @@ class BatchNormStats(NamedTuple):
     invstd: NDArray[Any]
 
 
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     """Operator ``aten::batch_norm_stats`` of torch: the statistics of one part.
@@ -123,6 +125,7 @@ def batch_norm_elemt(
     invstd: Array,
     eps: SupportsFloat,
 ) -> NDArray[Any]: ...
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_elemt(
     input: Array,
@@ -218,17 +221,19 @@ def _gathered(
         raise ValueError("counts: expected fewer than 2**63 elements")
     # Nothing is left of a variance that is tiny next to eps but its rounding errors.
     variances = np.where(inverses == 0, 0, np.maximum(variance_of(inverses) - value, 0))
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = variances * np.array(counts, np.float64)[:, None]
+    squares = variances * np.array(counts, np.float64)[:, None]
     some = [part for part, n in enumerate(counts) if n]
     center, squares = bn_ext.batch_norm_training_merge(
         np.stack([means[some], squares[some]], axis=1), [counts[part] for part in some]
     )
-    update(pair, center, squares / total, total, factor)
-    inverse, number = inverse_deviation(squares / total, value), number_of(data)
-    return BatchNormStats(rounded(center, number), rounded(inverse, number))
+    variance, number = squares / total, number_of(data)
+    inverse = inverse_deviation(variance, value)
+    found = BatchNormStats(rounded(center, number), rounded(inverse, number))
+    update(pair, center, variance, total, factor)
+    return found
 
 
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_gather_stats(
     input: Array,
@@ -295,6 +300,7 @@ def batch_norm_gather_stats(
     return _gathered(input, mean, invstd, (running_mean, running_var), momentum, eps, number)
 
 
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_gather_stats_with_counts(
     input: Array,

@@ -6,9 +6,10 @@ it checks the results and passes them on.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, SupportsFloat
+from functools import wraps
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from bn_ext._core import _as_array as as_array
 from bn_ext._core import _as_epsilon as as_epsilon
 from bn_ext._core import _as_flag as as_flag
+from bn_ext._core import _DefaultMode
 from bn_ext._core import _shown as shown
 
 __all__ = [
@@ -24,12 +26,28 @@ __all__ = [
     "as_flag",
     "as_number",
     "count_of",
+    "in_default_mode",
     "renamed",
     "require_dtype",
     "require_shape",
     "rounded",
     "shown",
 ]
+
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def in_default_mode(operator: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """An operator that computes in Python too: as all else here, whatever the caller's mode is."""
+
+    @wraps(operator)
+    def computed(*given: _Given.args, **options: _Given.kwargs) -> _Result:
+        with _DefaultMode():
+            return operator(*given, **options)
+
+    return computed
 
 
 def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> None:
@@ -56,9 +74,8 @@ def count_of(data: NDArray[Any], axis: int) -> int:
 
 
 def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """In another dtype, without a warning for what does not fit."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return values.astype(dtype, copy=False)
+    """In another dtype."""
+    return values.astype(dtype, copy=False)
 
 
 #: What a message shows of the caller's, behind "got": a string, a list or a table, or all up

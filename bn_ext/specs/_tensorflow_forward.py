@@ -14,6 +14,7 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
+    in_default_mode,
     renamed,
     require_shape,
     shown,
@@ -129,6 +130,7 @@ def fused_batch_norm_v3(
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormV3[Any]: ...
+@in_default_mode
 def fused_batch_norm_v3(
     x: Array,
     scale: Array,
@@ -260,6 +262,7 @@ def fused_batch_norm_ex(
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormEx[Any]: ...
+@in_default_mode
 def fused_batch_norm_ex(
     x: Array,
     scale: Array,

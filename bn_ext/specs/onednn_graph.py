@@ -18,7 +18,7 @@ from bn_ext.specs._onednn_forward import (
     batch_norm_forward_training,
     batch_norm_inference,
 )
-from bn_ext.specs._sheet import as_array, as_flag, renamed
+from bn_ext.specs._sheet import as_array, as_flag, in_default_mode, renamed
 
 __all__ = [
     "BatchNormForwardTraining",
@@ -76,6 +76,7 @@ def batch_norm_training_backprop(
     gamma_delta: Flag = True,
     beta_delta: Flag = True,
 ) -> BatchNormTrainingBackprop[Any, Any]: ...
+@in_default_mode
 def batch_norm_training_backprop(
     input_forward: Array,
     output_delta: Array,
@@ -206,6 +207,7 @@ def batch_norm_training_backward(
     diff_gamma: Flag = True,
     diff_beta: Flag = True,
 ) -> BatchNormTrainingBackward[Any, Any]: ...
+@in_default_mode
 def batch_norm_training_backward(
     src: Array,
     diff_dst: Array,

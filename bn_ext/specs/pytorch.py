@@ -40,6 +40,7 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
+    in_default_mode,
     renamed,
     rounded,
     shown,
@@ -115,6 +116,7 @@ def native_batch_norm(
     momentum: SupportsFloat,
     eps: SupportsFloat,
 ) -> NativeBatchNorm[Any]: ...
+@in_default_mode
 @renamed(WORDS)
 def native_batch_norm(
     input: Array,
@@ -214,9 +216,10 @@ def native_batch_norm(
     if value == 0:
         for channel in np.flatnonzero(variance == 0):
             output[:, channel] = 0 if shift is None else shift[channel]
-    update(pair, mean, variance, count, factor)
     invstd = inverse_deviation(variance, value)
-    return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
+    found = NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
+    update(pair, mean, variance, count, factor)
+    return found
 
 
 @overload
@@ -245,6 +248,7 @@ def native_batch_norm_backward(
     eps: SupportsFloat,
     output_mask: Sequence[Any],
 ) -> NativeBatchNormBackward[Any]: ...
+@in_default_mode
 @renamed(WORDS)
 def native_batch_norm_backward(
     grad_out: Array,
@@ -349,6 +353,7 @@ def native_batch_norm_backward(
     )
 
 
+@in_default_mode
 @renamed(WORDS)
 def batch_norm_update_stats(
     input: Array,
@@ -406,5 +411,7 @@ def batch_norm_update_stats(
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
     mean, squares = _core.batch_norm_training_reduce(data, data_format="NCX")
-    update(pair, mean, squares / count, count, factor)
-    return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))
+    variance = squares / count
+    found = BatchNormUpdateStats(rounded(mean, dtype), rounded(variance, dtype))
+    update(pair, mean, variance, count, factor)
+    return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, Flag
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, renamed
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_default_mode, renamed
 from bn_ext.specs._tensorflow import FORMATS, Format, check_data, check_vectors, layouts, one_of
 from bn_ext.specs._tensorflow_forward import (
     FusedBatchNormEx,
@@ -69,6 +69,7 @@ def fused_batch_norm_grad_v3(
     is_training: Flag = True,
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Any]: ...
+@in_default_mode
 def fused_batch_norm_grad_v3(
     y_backprop: Array,
     x: Array,
