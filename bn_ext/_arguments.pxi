@@ -92,7 +92,9 @@ cdef object as_array(object a, str name):
         return base_array(a, name)
     if isinstance(a, SEQUENCES):
         try:
-            return np.asarray(snapshot(a, ()))
+            items = snapshot(a, ())
+            with _DefaultMode():  # items of several dtypes are converted
+                return np.asarray(items)
         except (RuntimeError, TypeError, ValueError) as error:
             if is_callers(error):
                 raise
@@ -147,34 +149,34 @@ cdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
-cdef double as_real(object value, str name, str expected) except? -1:
-    """A finite number, of anything that is one."""
+cdef double as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
+    """A finite number, of anything that is one; a subnormal one is not 0 in any mode."""
     cdef double number
-    if type(value) is float:
-        number = value
-    else:
-        kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
-        try:
+    cdef uint64_t mode = fp_mode_enter()
+    try:
+        if type(value) is float:
+            number = value
+        else:
+            kind = value.dtype.kind if isinstance(value, WITH_DTYPE) else ""
             if (isinstance(value, NO_NUMBERS) or (kind and kind not in "fiubV")
                     or (isinstance(value, ndarray) and value.ndim)):
                 raise TypeError
             number = value
-        except (OverflowError, TypeError, ValueError) as error:
-            if is_callers(error):
-                raise
-            if isinstance(error, TypeError):
-                raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
-            raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
-    if not isfinite(number):
-        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}")
+        if not isfinite(number) or number < least:
+            raise ValueError
+    except (OverflowError, TypeError, ValueError) as error:
+        if is_callers(error):
+            raise
+        if isinstance(error, TypeError):
+            raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
+        raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
+    finally:
+        fp_mode_leave(mode)
     return number
 
 
 cdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
-    cdef double value = as_real(epsilon, name, "a finite number >= 0")
-    if value < 0:
-        raise ValueError(f"{name}: expected a finite number >= 0, got {_shown(epsilon)}")
-    return value
+    return as_real(epsilon, name, "a finite number >= 0", 0)
 
 
 cdef object as_index(object value, str name, str expected):

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import (
     Any,
     Generic,
@@ -795,6 +795,19 @@ def batch_norm_training_stats(state: Array, mean: Array | None = None) -> NDArra
 def _outline(
     dtype: str, dims: tuple[int, ...], channel_axis: int, threads: int
 ) -> dict[str, Any]: ...
+
+class _DefaultMode:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def _committed(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+    state: dict[str, Any],
+    after: dict[str, Any],
+    undo: list[Any],
+) -> Any: ...
 def _as_array(a: object, name: str) -> NDArray[Any]: ...
 def _as_epsilon(epsilon: object, name: str = "epsilon") -> float: ...
 def _as_real(value: object, name: str, expected: str) -> float: ...
@@ -1082,7 +1095,6 @@ def batch_norm_training_merge(stats: Array) -> NDArray[float64]:
            [ 3.],
            [ 1.]])
     """
-
 
 def batch_norm_training_apply(
     src: Data[Scalar],

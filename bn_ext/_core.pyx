@@ -41,7 +41,7 @@ from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.limits cimport INT_MAX
-from libc.math cimport floor, isfinite
+from libc.math cimport INFINITY, floor, isfinite
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
@@ -74,6 +74,7 @@ cdef object new_tuple = tuple.__new__
 include "_results.pxi"
 include "_dtypes.pxi"
 include "_messages.pxi"
+include "_fp_mode.pxi"
 include "_roles.pxi"
 include "_call.pxi"
 include "_arguments.pxi"

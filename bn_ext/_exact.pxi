@@ -277,19 +277,14 @@ def batch_norm_training_stats(state, mean=None):
            [ 1.]])
     """
     a = as_state(state)
-    cdef uint64_t mode
     if mean is not None:
         mean = as_array(mean, "mean")
     count = batch_norm_count(a)
     stats = batch_norm_sums(a)
-    # In the caller's mode a mean may be rounded otherwise.
-    mode = fp_mode_enter()
-    try:
+    with _DefaultMode():
         own = as_mean(mean, a.shape[2])
         check_pivot(a, own)
         set_stats(stats, own, count, mean is not None, a.shape[0] == f64_DIGITS + BN_MORE_ROWS)
-    finally:
-        fp_mode_leave(mode)
     return np.vstack([stats, np.full(a.shape[2], <double>count), np.ones(a.shape[2])])
 
 

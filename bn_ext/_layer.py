@@ -7,7 +7,7 @@ In training, every array that a step writes is the layer's own and is written ag
 step: the second one allocates nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Never, SupportsIndex
 
 import numpy as np
@@ -20,6 +20,10 @@ from bn_ext._typing import Array, DataFormat, Flag
 __all__ = ["BatchNorm"]
 
 
+#: Of arguments, or for lack of memory, before anything has changed.
+_REFUSALS = TypeError, ValueError, MemoryError
+
+
 class _Saved(NamedTuple):
     """What backward needs of the last forward pass."""
 
@@ -29,6 +33,16 @@ class _Saved(NamedTuple):
     from_batch: bool  # are these statistics those of src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # what the gradient of the ReLU is found by
+
+
+class _Step(NamedTuple):
+    """A forward pass that is prepared: what allocates has, and nothing has changed."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    after: dict[str, Any]  # attributes of the layer, once the function has returned
+    saved: _Saved
 
 
 class BatchNorm:
@@ -215,7 +229,27 @@ class BatchNorm:
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
             of the layer has changed then.
+
+        Notes
+        -----
+        Whatever else ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
+        which says so. The running statistics and num_batches_tracked have both taken the step
+        then, or neither has.
         """
+        undo, self._saved = [self._saved], None
+        try:
+            dst, step = self._step(src, src_1)
+            _core._committed(
+                step.function, step.arguments, step.options, vars(self), step.after, undo
+            )
+            self._saved = step.saved
+            return dst
+        except BaseException as error:
+            self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
+            raise
+
+    def _step(self, src: Array, src_1: Array | None) -> tuple[NDArray[Any], _Step]:
+        """Its result, and the one call that is left to do, which takes all that changes."""
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         # Not over what this step has to read, or backward.
@@ -228,18 +262,17 @@ class BatchNorm:
             "num_threads": self.num_threads,
         }
         if self.training and not self.frozen:
-            return self._forward_training(data, dst, options)
+            return dst, self._step_of_training(data, dst, options)
         statistics = self.running_mean, self.running_variance
-        dst = _core.batch_norm_inference(
-            data, *statistics, self.gamma, self.beta, out=dst, **options
-        )
         gate = {"dst": dst} if added is not None else self._recomputed()
-        self._saved = _Saved(data, *statistics, False, added is not None, gate)
-        return dst
+        saved = _Saved(data, *statistics, False, added is not None, gate)
+        arguments = data, *statistics, self.gamma, self.beta
+        options["out"] = dst
+        return dst, _Step(_core.batch_norm_inference, arguments, options, {}, saved)
 
-    def _forward_training(
-        self, data: NDArray[Any], dst: NDArray[Any] | None, options: dict[str, Any]
-    ) -> NDArray[Any]:
+    def _step_of_training(
+        self, data: NDArray[Any], dst: NDArray[Any], options: dict[str, Any]
+    ) -> _Step:
         like = self.running_mean
         mean, variance = self._vector("mean", like), self._vector("variance", like)
         added = options["src_1"] is not None
@@ -248,25 +281,21 @@ class BatchNorm:
         workspace = self._bits(data.size) if kept else None
         factor = self.exponential_avg_factor
         if factor is None:
-            factor = 1 / (self.num_batches_tracked + 1)
-        # All that takes memory comes before the call, which changes the running statistics.
+            with _core._DefaultMode():
+                factor = 1 / (self.num_batches_tracked + 1)
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = self.num_batches_tracked, min(self.num_batches_tracked + 1, MOST_BATCHES)
-        found = self._training(
-            data,
-            self.gamma,
-            self.beta,
-            running_mean=self.running_mean,
-            running_variance=self.running_variance,
-            exponential_avg_factor=factor,
-            correction=self.correction,
-            workspace=workspace,
-            out=(dst, mean, variance),
-            **options,
-        )
-        self.num_batches_tracked, self._saved = tracked[self._is_batch(data)], saved
-        return found.dst
+        tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
+        options |= {
+            "running_mean": self.running_mean,
+            "running_variance": self.running_variance,
+            "exponential_avg_factor": factor,
+            "correction": self.correction,
+            "workspace": workspace,
+            "out": (dst, mean, variance),
+        }
+        after = {"num_batches_tracked": tracked}
+        return _Step(self._training, (data, self.gamma, self.beta), options, after, saved)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """An array of the layer's channels, which its parameters go with."""
@@ -305,13 +334,17 @@ class BatchNorm:
         Raises
         ------
         RuntimeError
-            If there was no `forward`.
+            If there was no `forward`, or the last one was interrupted.
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_backward`; nothing has been written then.
+
+        Notes
+        -----
+        It can be called again, also if it was interrupted.
         """
         saved = self._saved
         if saved is None:
-            raise RuntimeError("backward: expected a forward before it")
+            raise RuntimeError("backward: expected a forward before it that was not interrupted")
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
         out: list[Any] = [self._own("diff_src", saved.src, saved.src, diff), None, None]
@@ -344,11 +377,8 @@ class BatchNorm:
 
     # ---- what a step is made of: a layer over several ranks has others -------------------
 
-    def _training(self, *arguments: Any, **options: Any) -> _core.BatchNormTraining[NDArray[Any]]:
-        return _core.batch_norm_training(*arguments, **options)
-
-    def _gradients(self, *arguments: Any, **options: Any) -> Any:
-        return _core.batch_norm_backward(*arguments, **options)
+    _training: Callable[..., Any] = staticmethod(_core.batch_norm_training)
+    _gradients: Callable[..., Any] = staticmethod(_core.batch_norm_backward)
 
     def _is_batch(self, data: NDArray[Any]) -> bool:
         """Does it count as one that the running statistics have seen?"""
@@ -356,10 +386,10 @@ class BatchNorm:
 
     # ---- arrays of its own --------------------------------------------------------------
 
-    def _own(self, name: str, like: NDArray[Any], *others: NDArray[Any]) -> NDArray[Any] | None:
-        """In training the array of this name, as another is, apart from these; else none."""
+    def _own(self, name: str, like: NDArray[Any], *others: NDArray[Any]) -> NDArray[Any]:
+        """In training the array of this name, as another is, apart from these; else a new one."""
         if not self.training:
-            return None
+            return np.empty_like(like)
         key = like.shape, like.strides, like.dtype
         known = self._arrays.get(name)
         if known is not None and known[0] == key:

@@ -63,6 +63,6 @@ def as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[
             raise ValueError(f"{name}: expected 0 to {MOST_BATCHES}, got {int(array)}")
         if not own[name].flags.writeable:
             raise ValueError(f"{name}: expected a writable array in the layer")
-        with np.errstate(over="ignore", under="ignore"):
+        with _core._DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new

@@ -115,3 +115,12 @@ def _as_flag(value, name):
 
 def _refuse_unknown(function, refused):
     refuse_unknown(function, refused)
+
+
+def _committed(function, tuple arguments, dict options, dict state, dict after, list undo):
+    """What a compiled function returns. With it, state becomes what it is after it, and what would
+    undo it is forgotten: before a signal handler, or any other code of Python's, can run."""
+    result = function(*arguments, **options)
+    state.update(after)
+    undo.clear()
+    return result

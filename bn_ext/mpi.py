@@ -20,6 +20,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from bn_ext import _core
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
 from bn_ext._mpi.exchange import Exchange
@@ -66,7 +67,8 @@ class Pending(Generic[_T]):
 
     def done(self) -> bool:
         """Would `wait` go on at once? To ask also moves the exchange on, in most MPIs."""
-        return self._apply is None or self._exchange.arrived()
+        with _core._DefaultMode():
+            return self._apply is None or self._exchange.arrived()
 
     def wait(self) -> _T:
         """The gradients, once all ranks have started theirs; another time, the same again.
@@ -80,7 +82,8 @@ class Pending(Generic[_T]):
         """
         if self._apply is not None:
             try:
-                self._result = self._apply(self._exchange.finish())
+                with _core._DefaultMode():
+                    self._result = self._apply(self._exchange.finish())
                 self._exchange.end()
             except Exception as error:
                 self._error = error
@@ -232,8 +235,9 @@ def batch_norm_backward(
     given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
     exchange = Exchange("batch_norm_backward", comm, exact, check, timeout)
     part = GradientPart(exchange.exact, given)
-    exchange.prepare(part.find, part.seen)
-    found: _Gradients = part.apply(exchange.sum())
+    with _core._DefaultMode():  # MPI adds up in it, too
+        exchange.prepare(part.find, part.seen)
+        found: _Gradients = part.apply(exchange.sum())
     exchange.end()
     return found
 
@@ -356,8 +360,9 @@ def batch_norm_backward_start(
     given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
     exchange = Exchange("batch_norm_backward_start", comm, exact, check, timeout)
     part = GradientPart(exchange.exact, given)
-    exchange.prepare(part.find, part.seen)
-    exchange.start()
+    with _core._DefaultMode():
+        exchange.prepare(part.find, part.seen)
+        exchange.start()
     return Pending(exchange, part.apply)
 
 
@@ -434,7 +439,7 @@ def batch_norm_training(
     given = {name: value for name, value in locals().items() if name not in _OF_RANKS} | refused
     exchange = Exchange("batch_norm_training", comm, exact, check, timeout)
     part = TrainingPart(exchange.exact, given)
-    with np.errstate(all="ignore"):  # as all else here: the result says it
+    with _core._DefaultMode():
         exchange.prepare(part.find, part.seen)
         total = exchange.sum()
         exchange.again(lambda: part.find_squares(total))

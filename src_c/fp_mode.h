@@ -3,7 +3,7 @@
  * Results must not depend on what the caller, or whoever made the thread, left
  * in the control register (flush to zero, another rounding mode). So every
  * thread sets the default on entering, and on leaving puts back what it found,
- * sticky exception flags included.
+ * sticky exception flags included. It may enter again within.
  *
  * In between, fp_inexact says whether anything was rounded since fp_forget_inexact. Both are
  * barriers to the compiler: what is computed before is in memory by then.
@@ -68,17 +68,21 @@ static inline bool fp_inexact(void) {
 #else
 #include <fenv.h>
 
-static _Thread_local fenv_t fp_mode_found;
+static _Thread_local fenv_t fp_mode_found; /* by the outermost */
+static _Thread_local uint64_t fp_mode_depth;
 
 static inline uint64_t fp_mode_enter(void) {
-    fegetenv(&fp_mode_found);
+    const uint64_t depth = fp_mode_depth++;
+    if (depth == 0)
+        fegetenv(&fp_mode_found);
     fesetenv(FE_DFL_ENV);
-    return 0;
+    return depth;
 }
 
-static inline void fp_mode_leave(uint64_t found) {
-    (void)found;
-    fesetenv(&fp_mode_found);
+static inline void fp_mode_leave(uint64_t depth) {
+    fp_mode_depth = depth;
+    if (depth == 0)
+        fesetenv(&fp_mode_found);
 }
 
 static inline void fp_forget_inexact(void) {

@@ -1,4 +1,4 @@
-"""Break the C and the Cython in many ways, one at a time; the suite must fail for each.
+"""Break the C, the Cython and the layer in many ways, one at a time; the suite must fail for each.
 
     python -P tests/mutate.py                all of them; the table goes to docs/mutations.md
     python -P tests/mutate.py --only 3 17    some of them; nothing is written
@@ -488,8 +488,8 @@ MUTANTS = [
     ),
     (
         "_arguments.pxi",
-        "return np.asarray(snapshot(a, ()))",
-        "return np.asarray(a)",
+        "                return np.asarray(items)",
+        "                return np.asarray(a)",
         "lists read while they change",
     ),
     (
@@ -1113,6 +1113,49 @@ MUTANTS = [
         "gathered variances below 0",
     ),
     ("_pytorch_forward.py", "total >= 2**53", "False", "more elements than are counted"),
+    ("_fp_mode.pxi", 'errstate(all="ignore")', "errstate()", "NumPy raises where Python computes"),
+    (
+        "_fp_mode.pxi",
+        "        self.found = fp_mode_enter()\n",
+        "        self.found = fp_mode_enter()\n        fp_mode_leave(self.found)\n",
+        "Python computes in the caller's floating-point mode",
+    ),
+    (
+        "_layer.py",
+        "if known is None or known[0] != size:",
+        "if known is None or known[0] < size:",
+        "a workspace that is too large is kept",
+    ),
+    (
+        "_layer.py",
+        'self._own("dst", data, *(a for a in (data, added) if a is not None))',
+        'self._own("dst", data, data)',
+        "dst lies over src_1",
+    ),
+    (
+        "_layer.py",
+        'self._own("diff_src_1", saved.src, saved.src, diff)',
+        'self._own("diff_src_1", saved.src, saved.src)',
+        "diff_src_1 lies over diff_dst",
+    ),
+    (
+        "_layer.py",
+        "undo, self._saved = [self._saved], None",
+        "undo = [self._saved]",
+        "an interrupted step leaves what the one before saved",
+    ),
+    (
+        "_process.pxi",
+        "    state.update(after)\n    undo.clear()\n",
+        "    undo.clear()\n",
+        "batches are not counted",
+    ),
+    (
+        "_layer_arguments.py",
+        "with _core._DefaultMode():",
+        "if True:",
+        "loading a state warns of what does not fit",
+    ),
 ]
 
 #: Where the constants stand that decide how sums are split ...

@@ -1,13 +1,17 @@
 """The floating-point environment: calls compute in the default mode and give the caller's back."""
 
+import every_call
 import numpy as np
 import pytest
-from cases import Problem, all_bits
+from cases import Problem
+from engines import needs_mpi, run
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import with_libgomp
 
 import bn_ext
+
+OVER_RANKS = "bn_ext.mpi."
 
 
 @pytest.mark.parametrize("name", FP_MODES)
@@ -51,29 +55,24 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("data", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("name", FP_MODES)
-def test_exact_sums_in_any_mode(rng, name, data):
-    """Rounding, means and statistics too, which are no kernels' work; and of subnormals."""
-    for scale in (1, {"float32": 3e-40, "float64": 3e-310, "float16": 1e-6}[data]):
-        p = Problem(rng, (100, 3), "NXC", data)
-        p.src = (p.src.astype(np.longdouble) * scale).astype(p.src.dtype)
-        mean = (p.mean.astype(np.longdouble) * scale).astype(np.float64)
-        vectors = mean, p.variance.astype(np.float64), p.gamma.astype(np.float64)
+def test_every_public_function_and_method_is_called():
+    """Here and below: one that is added must be given a call, one that is gone has none."""
+    assert set(every_call.public()) == set(every_call.CALLS)
 
-        def found(p=p, vectors=vectors):
-            state = bn_ext.batch_norm_training_reduce(p.src, exact=True, mean=vectors[0])
-            gradient = bn_ext.batch_norm_backward(
-                p.src, p.diff_dst, *vectors, epsilon=0.0, exact=True
-            )
-            forward = bn_ext.batch_norm_training(p.src, epsilon=0.0, exact=True)
-            stats = bn_ext.batch_norm_training_stats(state, vectors[0])
-            return all_bits([*gradient, *forward, stats, bn_ext.batch_norm_sums(state)])
 
-        expected = found()
-        with fp_mode(name):
-            here = found()
-        assert here == expected
+@pytest.mark.quick
+@pytest.mark.parametrize("name", [n for n in every_call.CALLS if not n.startswith(OVER_RANKS)])
+def test_every_call_gives_the_same_in_any_mode(name, capfd):
+    """The bits, without an error, a warning or a print; np.seterr's modes too."""
+    assert every_call.changes(name) == []
+    assert capfd.readouterr() == ("", "")
+
+
+@needs_mpi
+def test_every_call_over_ranks_gives_the_same_in_any_mode(tmp_path):
+    """MPI adds up in it, too."""
+    ended = run(2, [every_call.__file__, OVER_RANKS], tmp_path)
+    assert (ended.status, ended.printed) == (0, "")
 
 
 @needs_openmp

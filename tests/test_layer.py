@@ -244,6 +244,19 @@ def test_another_shape_or_order_gets_other_arrays(rng):
         seen.append(dst)
 
 
+@pytest.mark.parametrize("sizes", [(64, 64, 17, 64), (17, 64), (64, 0, 64)])
+@pytest.mark.parametrize("number", ["float64", "float32"])
+@pytest.mark.parametrize("added", [False, True])
+def test_batches_of_other_sizes(rng, added, number, sizes):
+    """The last one of an epoch is smaller: every step gives what a new layer does."""
+    layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
+    for size in sizes:
+        p = Family(rng, (size, 3, 5), "NXC", ratio=2.0)
+        other = bn_ext.BatchNorm(5, relu=True, dtype=number)
+        other.load_state_dict(layer.state_dict())
+        assert step(layer, p, added) == step(other, p, added)
+
+
 def test_results_of_inference_are_new(rng):
     p = problem(rng)
     layer = layer_of(p)
@@ -270,6 +283,27 @@ def test_its_own_result_may_come_back_in(rng):
         assert bits(layer.backward(diff)) == bits(other.backward(kept))
 
 
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
+    """Also where that is the layer's own, of the step before."""
+    p = problem(rng)
+    layer = layer_of(p, relu=relu).freeze(frozen)
+    for _ in range(3):
+        for own in (layer.forward(p.src, p.src_1), *written(layer, p, True)[:3]):
+            before = bits(own)
+            results = [layer.forward(p.src, own)]
+            assert bits(own) == before, "src_1"
+            results = [layer.forward(own, p.src_1)]
+            assert bits(own) == before, "src"
+            layer.forward(p.src, p.src_1)
+            own[...] = p.diff_dst
+            before = bits(own)
+            results += layer.backward(own)
+            assert bits(own) == before, "diff_dst"
+            assert not any(np.shares_memory(a, own) for a in results if a is not own)
+
+
 def test_a_failed_call_changes_nothing(rng):
     p = problem(rng)
     layer = layer_of(p)
@@ -286,7 +320,7 @@ def test_a_failed_call_changes_nothing(rng):
 
 
 def test_backward_needs_a_forward():
-    with pytest.raises(RuntimeError, match="^backward: expected a forward before it$"):
+    with pytest.raises(RuntimeError, match="^backward: expected a forward before it that was not"):
         bn_ext.BatchNorm(3).backward(np.ones((2, 3), np.float32))
 
 
@@ -351,6 +385,16 @@ def test_state_of_another_dtype_is_converted(rng, data):
     assert layer.beta.dtype == np.float64
     assert (layer.beta == 3).all()
     assert layer.num_batches_tracked == 7
+
+
+@pytest.mark.parametrize("how", ["warn", "raise"])
+def test_state_of_what_float32_cannot_hold(how):
+    """Becomes Inf or 0, and nothing is said of it."""
+    layer = bn_ext.BatchNorm(3, dtype=np.float32)
+    values = np.array([1e300, -1e300, 1e-300])
+    with np.errstate(all=how):
+        layer.load_state_dict({**layer.state_dict(), "running_mean": values})
+    assert layer.running_mean.tolist() == [np.inf, -np.inf, 0]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ def as_positive(value: SupportsFloat, name: str) -> float:
     """The double, if it is positive and finite as a float32."""
     expected = "a number that is positive and finite as a float32"
     number = as_real(value, name, expected)
-    with np.errstate(over="ignore", under="ignore"):
-        as_float32 = np.float32(number)
+    as_float32 = np.float32(number)
     if not (np.isfinite(as_float32) and as_float32 > 0):
         raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
     return number

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, Data, DataFormat, Scalar, Vector
 from bn_ext.specs._onednn import as_positive, check_types
-from bn_ext.specs._sheet import as_array, in_words, require_dtype, rounded
+from bn_ext.specs._sheet import (
+    as_array,
+    in_default_mode,
+    in_words,
+    require_dtype,
+    rounded,
+)
 
 __all__ = ["BatchNormForwardTraining", "batch_norm_forward_training", "batch_norm_inference"]
 
@@ -23,6 +29,7 @@ class BatchNormForwardTraining(NamedTuple, Generic[Scalar, Vector]):
     batch_variance: NDArray[Vector]
 
 
+@in_default_mode
 def batch_norm_forward_training(
     src: Data[Scalar],
     mean: Data[Vector],
@@ -131,6 +138,7 @@ def batch_norm_forward_training(
     return BatchNormForwardTraining(found.dst, new_mean, new_variance, found.mean, found.variance)
 
 
+@in_default_mode
 def batch_norm_inference(
     src: Data[Scalar],
     gamma: Array,

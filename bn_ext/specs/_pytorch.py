@@ -97,15 +97,13 @@ def doubles(vector: NDArray[Any] | None) -> NDArray[np.float64] | None:
 
 def variance_of(invstd: NDArray[np.float64]) -> NDArray[np.float64]:
     """What eps is part of: infinite where invstd is 0, so that nothing is left there."""
-    with np.errstate(divide="ignore", over="ignore", under="ignore"):
-        return 1 / (invstd * invstd)
+    return 1 / (invstd * invstd)
 
 
 def inverse_deviation(variance: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
     """1 / sqrt(variance + eps), but 0 where that is 1 / 0, as torch has it."""
     spread = variance + eps
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(spread == 0, 0, 1 / np.sqrt(spread))
+    return np.where(spread == 0, 0, 1 / np.sqrt(spread))
 
 
 def refuse_copies(**arrays: Array | None) -> None:
@@ -154,10 +152,13 @@ def update(
 
     The variance becomes unbiased, NaN of one element.
     """
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        unbiased = variance * count / np.float64(count - 1)
-        for old, new in zip(pair, (mean, unbiased), strict=False):
-            old[...] = rounded((1 - momentum) * old.astype(np.float64) + momentum * new, old.dtype)
+    unbiased = variance * count / np.float64(count - 1)
+    new = [
+        rounded((1 - momentum) * old.astype(np.float64) + momentum * of_batch, old.dtype)
+        for old, of_batch in zip(pair, (mean, unbiased), strict=False)
+    ]
+    for old, value in zip(pair, new, strict=True):
+        old[...] = value
 
 
 # ---- the halves ---------------------------------------------------------------------

@@ -20,7 +20,13 @@ from bn_ext.specs._pytorch import (
     number_of,
     variance_of,
 )
-from bn_ext.specs._sheet import as_array, as_flag, require_shape, rounded
+from bn_ext.specs._sheet import (
+    as_array,
+    as_flag,
+    in_default_mode,
+    require_shape,
+    rounded,
+)
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
 
@@ -47,6 +53,7 @@ def _weight_of(
     return dtype, given
 
 
+@in_default_mode
 def batch_norm_backward_reduce(
     grad_out: Array,
     input: Array,
@@ -115,8 +122,7 @@ def batch_norm_backward_reduce(
     sums = _core.batch_norm_backward_reduce(
         data, as_array(grad_out, "grad_out"), center, data_format=NCX
     )[:2]
-    with np.errstate(all="ignore"):
-        of_scale = sums[1] * inverse
+    of_scale = sums[1] * inverse
     return BatchNormBackwardReduce(
         rounded(sums[0], number) if of_input else None,
         rounded(sums[1], number) if of_input else None,
@@ -125,6 +131,7 @@ def batch_norm_backward_reduce(
     )
 
 
+@in_default_mode
 def batch_norm_backward_elemt(
     grad_out: Array,
     input: Data[Scalar],

@@ -32,6 +32,7 @@ from bn_ext.specs._sheet import (
     as_index,
     as_number,
     count_of,
+    in_default_mode,
     rounded,
     shown,
 )
@@ -52,6 +53,7 @@ class BatchNormStats(NamedTuple):
     invstd: NDArray[Any]
 
 
+@in_default_mode
 def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     """Operator ``aten::batch_norm_stats`` of torch: the statistics of one part.
 
@@ -101,6 +103,7 @@ def batch_norm_stats(input: Array, eps: SupportsFloat) -> BatchNormStats:
     return BatchNormStats(rounded(mean, dtype), rounded(invstd, dtype))
 
 
+@in_default_mode
 def batch_norm_elemt(
     input: Data[Scalar],
     weight: Array | None,
@@ -198,15 +201,17 @@ def _gathered(
     variances = np.where(inverses == 0, 0, np.maximum(variance_of(inverses) - value, 0))
     numbers = np.array(counts, np.float64).reshape(-1, 1)
     stats = np.empty((parts, 4, channels))
-    with np.errstate(over="ignore", invalid="ignore"):
-        stats[:, 1] = variances * numbers
+    stats[:, 1] = variances * numbers
     stats[:, 0], stats[:, 2], stats[:, 3] = means, numbers, 1
     center, squares = bn_ext.batch_norm_training_merge(stats)[:2]
-    update(pair, center, squares / total, total, factor)
-    inverse, number = inverse_deviation(squares / total, value), number_of(data)
-    return BatchNormStats(rounded(center, number), rounded(inverse, number))
+    variance, number = squares / total, number_of(data)
+    inverse = inverse_deviation(variance, value)
+    found = BatchNormStats(rounded(center, number), rounded(inverse, number))
+    update(pair, center, variance, total, factor)
+    return found
 
 
+@in_default_mode
 def batch_norm_gather_stats(
     input: Array,
     mean: Array,
@@ -269,6 +274,7 @@ def batch_norm_gather_stats(
     return _gathered(input, mean, invstd, (running_mean, running_var), momentum, eps, number)
 
 
+@in_default_mode
 def batch_norm_gather_stats_with_counts(
     input: Array,
     mean: Array,

@@ -5,8 +5,9 @@ it checks the results and passes them on.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from bn_ext._core import (
     _as_flag as as_flag,
     _as_index as as_index,
     _as_real as as_real,
+    _DefaultMode,
     _share_memory as share_memory,
     _shown as shown,
     _Words,
@@ -37,6 +39,21 @@ __all__ = [
     "share_memory",
     "shown",
 ]
+
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def in_default_mode(operator: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """An operator that computes in Python too: as all else here, whatever the caller's mode is."""
+
+    @wraps(operator)
+    def computed(*given: _Given.args, **options: _Given.kwargs) -> _Result:
+        with _DefaultMode():
+            return operator(*given, **options)
+
+    return computed
 
 
 def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> None:
@@ -63,9 +80,8 @@ def count_of(data: NDArray[Any], axis: int) -> int:
 
 
 def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """In another dtype, without a warning for what does not fit."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        return values.astype(dtype, copy=False)
+    """In another dtype."""
+    return values.astype(dtype, copy=False)
 
 
 def in_words(data_format: str, words: dict[str, str]) -> Any:

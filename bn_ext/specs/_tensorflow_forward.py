@@ -14,6 +14,7 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
+    in_default_mode,
     in_words,
     require_shape,
     shown,
@@ -108,6 +109,7 @@ def _run(
     return y, *running, *reserved, np.empty(0, np.float32)
 
 
+@in_default_mode
 def fused_batch_norm_v3(
     x: Data[Scalar],
     scale: Array,
@@ -210,6 +212,7 @@ def fused_batch_norm_v3(
     return FusedBatchNormV3(*_run(data, vectors, ours, training, factor, epsilon=value))
 
 
+@in_default_mode
 def fused_batch_norm_ex(
     x: Data[Scalar],
     scale: Array,

@@ -17,7 +17,12 @@ from bn_ext.specs._onednn_forward import (
     batch_norm_forward_training,
     batch_norm_inference,
 )
-from bn_ext.specs._sheet import as_array, as_flag, in_words
+from bn_ext.specs._sheet import (
+    as_array,
+    as_flag,
+    in_default_mode,
+    in_words,
+)
 
 __all__ = [
     "BatchNormForwardTraining",
@@ -50,6 +55,7 @@ class BatchNormTrainingBackward(NamedTuple, Generic[Scalar, Vector]):
     diff_beta: NDArray[Vector] | Any
 
 
+@in_default_mode
 def batch_norm_training_backprop(
     input_forward: Data[Scalar],
     output_delta: Array,
@@ -154,6 +160,7 @@ def batch_norm_training_backprop(
     )
 
 
+@in_default_mode
 def batch_norm_training_backward(
     src: Data[Scalar],
     diff_dst: Array,

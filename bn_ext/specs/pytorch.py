@@ -42,6 +42,7 @@ from bn_ext.specs._sheet import (
     as_flag,
     as_number,
     count_of,
+    in_default_mode,
     rounded,
     shown,
 )
@@ -96,6 +97,7 @@ def _require_elements(data: NDArray[Any]) -> None:
         raise ValueError(f"input: expected at least one element, got shape {data.shape}")
 
 
+@in_default_mode
 def native_batch_norm(
     input: Data[Scalar],
     weight: Array | None,
@@ -193,11 +195,13 @@ def native_batch_norm(
     if value == 0:
         for channel in np.flatnonzero(variance == 0):
             output[:, channel] = 0 if shift is None else shift[channel]
-    update(pair, mean, variance, count, factor)
     invstd = inverse_deviation(variance, value)
-    return NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
+    found = NativeBatchNorm(output, rounded(mean, dtype), rounded(invstd, dtype))
+    update(pair, mean, variance, count, factor)
+    return found
 
 
+@in_default_mode
 def native_batch_norm_backward(
     grad_out: Array,
     input: Data[Scalar],
@@ -300,6 +304,7 @@ def native_batch_norm_backward(
     )
 
 
+@in_default_mode
 def batch_norm_update_stats(
     input: Array,
     running_mean: Array | None,
@@ -356,5 +361,7 @@ def batch_norm_update_stats(
     _require_elements(data)
     pair, count = running_pair(vectors, data.shape[1], input=data), count_of(data, 1)
     mean, squares = _core.batch_norm_training_reduce(data, data_format=NCX)[:2]
-    update(pair, mean, squares / count, count, factor)
-    return BatchNormUpdateStats(rounded(mean, dtype), rounded(squares / count, dtype))
+    variance = squares / count
+    found = BatchNormUpdateStats(rounded(mean, dtype), rounded(variance, dtype))
+    update(pair, mean, variance, count, factor)
+    return found

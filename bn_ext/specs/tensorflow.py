@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, Data, Flag, Scalar
-from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_words
+from bn_ext.specs._sheet import (
+    as_array,
+    as_epsilon,
+    as_flag,
+    in_default_mode,
+    in_words,
+)
 from bn_ext.specs._tensorflow import (
     FORMATS,
     Format,
@@ -51,6 +57,7 @@ class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
     reserve_space_5: NDArray[np.float32]
 
 
+@in_default_mode
 def fused_batch_norm_grad_v3(
     y_backprop: Array,
     x: Data[Scalar],

@@ -1,0 +1,20 @@
+"""How Python computes results: in the mode that C computes in. Included by _core.pyx."""
+
+cdef object errstate = np.errstate
+
+
+cdef class _DefaultMode:
+    """A context in which arithmetic is the default one: rounded to nearest, subnormals kept, and
+    nothing raised or warned of, whatever the caller's floating-point mode and np.seterr are."""
+
+    cdef uint64_t found
+    cdef object quiet
+
+    def __enter__(self):
+        self.quiet = errstate(all="ignore")
+        self.quiet.__enter__()
+        self.found = fp_mode_enter()
+
+    def __exit__(self, *error):
+        fp_mode_leave(self.found)
+        self.quiet.__exit__(*error)

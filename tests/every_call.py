@@ -1,0 +1,451 @@
+"""Every public function and method, called on values of every kind, in any mode of the caller.
+
+What is public and has no call here fails a test. Those over ranks run by themselves:
+
+    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints those whose results change
+"""
+
+import contextlib
+import inspect
+import sys
+import warnings
+from fractions import Fraction
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+from cases import DATA_DTYPES, dtype
+from fp_modes import FP_MODES, fp_mode, fp_mode_in_effect
+
+import bn_ext
+from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+
+NEEDS = {"bn_ext.dask": "dask", "bn_ext.mpi": "mpi4py"}
+MODULES = [
+    "bn_ext",
+    *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__),
+    *(name for name, what in NEEDS.items() if find_spec(what)),
+]
+
+
+def public():
+    """Names of all that a user may call; tuples of results and errors compute nothing."""
+    for module in map(import_module, MODULES):
+        for name in module.__all__:
+            found = getattr(module, name)
+            if inspect.isclass(found) and issubclass(found, (tuple, Exception)):
+                continue
+            if callable(found):
+                yield f"{module.__name__}.{name}"
+            if inspect.isclass(found):
+                for method in dir(found):
+                    is_its_own = callable(getattr(found, method)) or isinstance(
+                        getattr(found, method), property
+                    )
+                    if is_its_own and not method.startswith("_"):
+                        yield f"{module.__name__}.{name}.{method}"
+
+
+# ---- values of every kind -----------------------------------------------------------------
+
+#: Of which channels are: subnormal, with squares that vanish or overflow, huge.
+SCALES = {
+    "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],
+    "float32": [1e-45, 1e-40, 1e-22, 1e22, 3e38],
+    "bfloat16": [1e-40, 1e-39, 1e-22, 1e22, 3e38],
+    "float64": [5e-324, 1e-310, 1e-160, 1e160, 1.7e308],
+}
+SIGNALLING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
+              "float64": 0x7FF0000000000001}  # fmt: skip
+
+
+def signalling(name):
+    """A NaN that any conversion raises a flag for."""
+    return np.array(SIGNALLING[name], f"u{dtype(name).itemsize}").view(dtype(name))
+
+
+class Values:
+    """Arguments by name, a channel of each kind, of which vectors have another than the data."""
+
+    def __init__(self, data, turn):
+        rng = np.random.default_rng(turn)
+        vector = "float64" if data == "float64" else "float32"
+
+        def of(name, shape, turn=0, absolute=False):
+            scales = np.array([1.0, 0.3, *SCALES[name], np.inf, np.nan, np.nan])
+            with np.errstate(all="ignore"):
+                found = (rng.uniform(0.1, 1, (*shape, len(scales))) * scales).astype(dtype(name))
+                if not absolute:
+                    found[rng.random(found.shape) < 0.3] *= -1
+            found[..., -1] = signalling(name)
+            return np.ascontiguousarray(np.roll(found, turn, axis=-1))
+
+        self.src, self.diff_dst, self.src_1, self.g = (of(data, (6,)) for _ in range(4))
+        self.channels, self.number = self.src.shape[1], np.dtype(vector)
+        self.mean, self.gamma, self.beta = (of(vector, (), turn + i) for i in range(3))
+        self.variance = of(vector, (), turn, absolute=True)
+        self.parts = of(vector, (2,), turn, absolute=True)
+        self.stats = of("float64", (3, 4), turn, absolute=True)
+        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1
+        self.epsilon = [1e-3, np.float32(1e-40), Fraction(1, 3)][turn % 3]
+        self.factor = [0.1, Fraction(1, 3), np.float32(1e-40)][turn % 3]
+        self.wide = {"weight": of("float64", (), turn), "bias": of("float64", (), turn + 1),
+                     "running_mean": of("float64", (), turn + 2),
+                     "running_var": of("float64", (), turn + 3)}  # fmt: skip
+
+    def running(self):
+        return self.mean.copy(), self.variance.copy()
+
+    def kept(self):
+        mean, variance = self.running()
+        return {"running_mean": mean, "running_variance": variance,
+                "exponential_avg_factor": self.factor, "correction": 1}  # fmt: skip
+
+    def image(self, name):
+        return getattr(self, name).reshape(6, 1, 1, self.channels)
+
+
+def bits(found):
+    """All that is in a result."""
+    if isinstance(found, dict):
+        found = list(found.values())
+    if isinstance(found, (list, tuple)):
+        return [bits(each) for each in found]
+    if isinstance(found, np.ndarray):
+        return found.dtype.str, found.shape, found.tobytes()
+    return found if isinstance(found, (bytes, int, str)) else repr(type(found))
+
+
+# ---- calls ----------------------------------------------------------------------------------
+
+
+def both(call):
+    """With plain sums and with exact ones."""
+    return lambda v: [bits(call(v, exact)) for exact in (False, True)]
+
+
+def training(v, exact):
+    affine, kept = (v.gamma, v.beta), v.kept()
+    listed = [[np.float32(1e-40), 1.0], [signalling("float32")[()], 2.0], [np.float16(3), 5e-324]]
+    return (
+        *bn_ext.batch_norm_training(v.src, *affine, epsilon=v.epsilon, exact=exact, **kept),
+        *kept.values(),
+        *bn_ext.batch_norm_training(listed, epsilon=v.epsilon, exact=exact),
+    )
+
+
+def gates(v):
+    dst = bn_ext.batch_norm_inference(v.src, v.mean, v.variance, epsilon=v.epsilon, relu=True)
+    return [{"relu": True, "beta": v.beta, "variance": v.variance, "epsilon": v.epsilon},
+            {"relu": True, "dst": dst}, {}]  # fmt: skip
+
+
+def backward(v, exact):
+    statistics = v.mean, v.variance, v.gamma
+    return [
+        bn_ext.batch_norm_backward(
+            v.src, v.diff_dst, *statistics, exact=exact, is_training=training,
+            **{k: a for k, a in {"epsilon": v.epsilon, **gate}.items() if k != "variance"},
+        )
+        for gate in gates(v) for training in (True, False)
+    ]  # fmt: skip
+
+
+def backward_reduce(v, exact=False):
+    return [bn_ext.batch_norm_backward_reduce(v.src, v.diff_dst, v.mean, exact=exact, **gate)
+            for gate in gates(v)]  # fmt: skip
+
+
+def backward_apply(v, exact):
+    return [
+        bn_ext.batch_norm_backward_apply(
+            v.src, v.diff_dst, v.mean, v.variance, v.gamma, sums, epsilon=v.epsilon
+        )
+        for sums in backward_reduce(v, exact)
+    ]
+
+
+def state(v, mean=None):
+    return bn_ext.batch_norm_training_reduce(v.src, exact=True, mean=mean)
+
+
+def training_apply(v):
+    stats, kept = bn_ext.batch_norm_training_reduce(v.src), v.kept()
+    found = bn_ext.batch_norm_training_apply(
+        v.src, stats, v.gamma, v.beta, epsilon=v.epsilon, **kept
+    )
+    return *found, *kept.values()
+
+
+def layer(make, v, *, step=True, **options):
+    """A layer with v's parameters, and what steps make of it in every mode."""
+    made = make(v.channels, dtype=v.number, epsilon=v.epsilon, **options)
+    made.load_state_dict({**v.wide, "num_batches_tracked": 2})
+    found = [bits(made.state_dict())]
+    for mode in (made.train, made.eval, made.freeze) if step else ():
+        mode()
+        for _ in range(2):
+            found.append(bits(made.forward(v.src, v.src_1)))
+            found.append(bits(made.backward(v.diff_dst)))
+        found.append(bits([*made.parameters, *made.gradients, made.state_dict()]))
+    return found
+
+
+def steps(make):
+    def call(v):
+        several = ({}, {"relu": True}, {"exponential_avg_factor": None, "correction": 0})
+        return [layer(make, v, **options) for options in several]
+
+    return call
+
+
+def layers(name, make):
+    """Every method of a class of layers."""
+    methods = ("forward", "backward", "parameters", "gradients", "state_dict", "load_state_dict",
+               "train", "eval", "freeze")  # fmt: skip
+    computing = dict.fromkeys(methods, steps(make))
+    return {name: lambda v: layer(make, v, step=False)} | {
+        f"{name}.{method}": call for method, call in computing.items()
+    }
+
+
+def updated(operator):
+    """What an operator of torch returns, and the running statistics that it updates."""
+
+    def call(v):
+        pair = v.running()
+        return *operator(v, pair), *pair
+
+    return call
+
+
+T, D, F, G = pytorch, onednn_graph, tensorflow, ngraph
+CALLS = {
+    "bn_ext.available_isas": lambda v: bn_ext.available_isas(),
+    "bn_ext.get_isa": lambda v: bn_ext.get_isa(),
+    "bn_ext.show_config": lambda v: bn_ext.show_config("dicts"),
+    "bn_ext.batch_norm_training": both(training),
+    "bn_ext.batch_norm_inference": lambda v: [
+        bn_ext.batch_norm_inference(
+            v.src, v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon, src_1=v.src_1, relu=relu
+        )
+        for relu in (False, True)
+    ],
+    "bn_ext.batch_norm_backward": both(backward),
+    "bn_ext.batch_norm_backward_reduce": both(backward_reduce),
+    "bn_ext.batch_norm_backward_apply": both(backward_apply),
+    "bn_ext.batch_norm_double_backward": lambda v: bn_ext.batch_norm_double_backward(
+        v.src, v.diff_dst, v.mean, v.variance, v.gamma, v.g, v.beta, v.mean, epsilon=v.epsilon
+    ),
+    "bn_ext.batch_norm_training_reduce": both(
+        lambda v, exact: bn_ext.batch_norm_training_reduce(v.src, exact=exact)
+    ),
+    "bn_ext.batch_norm_training_apply": training_apply,
+    "bn_ext.batch_norm_training_merge": lambda v: [
+        bn_ext.batch_norm_training_merge(v.stats),
+        bn_ext.batch_norm_training_merge(
+            [bn_ext.batch_norm_training_reduce(part) for part in (v.src[:4], v.src[4:])]
+        ),
+    ],
+    "bn_ext.batch_norm_training_stats": lambda v: [
+        bn_ext.batch_norm_training_stats(state(v, mean), mean) for mean in (None, v.mean)
+    ],
+    "bn_ext.batch_norm_sums": lambda v: bn_ext.batch_norm_sums(state(v)),
+    "bn_ext.batch_norm_count": lambda v: bn_ext.batch_norm_count(state(v)),
+    "bn_ext.batch_norm_canonical": lambda v: bn_ext.batch_norm_canonical(state(v)),
+    **layers("bn_ext.BatchNorm", bn_ext.BatchNorm),
+    "bn_ext.specs.pytorch.native_batch_norm": lambda v: [
+        updated(lambda v, pair, train=train: T.native_batch_norm(
+            v.src, v.gamma, v.beta, *pair, train, v.factor, v.epsilon))(v)
+        for train in (True, False)
+    ],
+    "bn_ext.specs.pytorch.native_batch_norm_backward": lambda v: [
+        T.native_batch_norm_backward(
+            v.diff_dst, v.src, v.gamma, *v.running(), v.mean, v.variance, train, v.epsilon,
+            [True] * 3)
+        for train in (True, False)
+    ],
+    "bn_ext.specs.pytorch.batch_norm_update_stats": updated(
+        lambda v, pair: T.batch_norm_update_stats(v.src, *pair, v.factor)),
+    "bn_ext.specs.pytorch.batch_norm_stats": lambda v: T.batch_norm_stats(v.src, v.epsilon),
+    "bn_ext.specs.pytorch.batch_norm_elemt": lambda v: T.batch_norm_elemt(
+        v.src, v.gamma, v.beta, v.mean, v.variance, v.epsilon),
+    "bn_ext.specs.pytorch.batch_norm_gather_stats": updated(
+        lambda v, pair: T.batch_norm_gather_stats(
+            v.src, v.parts, v.parts, *pair, v.factor, v.epsilon, 3)),
+    "bn_ext.specs.pytorch.batch_norm_gather_stats_with_counts": updated(
+        lambda v, pair: T.batch_norm_gather_stats_with_counts(
+            v.src, v.parts, v.parts, *pair, v.factor, v.epsilon, np.array([3.0, 7.0]))),
+    "bn_ext.specs.pytorch.batch_norm_backward_reduce": lambda v: T.batch_norm_backward_reduce(
+        v.diff_dst, v.src, v.mean, v.variance, v.gamma, True, True, True),
+    "bn_ext.specs.pytorch.batch_norm_backward_elemt": lambda v: T.batch_norm_backward_elemt(
+        v.diff_dst, v.src, v.mean, v.variance, v.gamma, v.beta, v.gamma, np.array([6.0])),
+    "bn_ext.specs.onednn_graph.batch_norm_forward_training": lambda v: [
+        D.batch_norm_forward_training(
+            v.src, *v.running(), v.gamma, v.beta, epsilon=v.epsilon, momentum=v.factor)],
+    "bn_ext.specs.onednn_graph.batch_norm_inference": lambda v: D.batch_norm_inference(
+        v.src, v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon),
+    "bn_ext.specs.onednn_graph.batch_norm_training_backprop": (
+        lambda v: D.batch_norm_training_backprop(
+            v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)),
+    "bn_ext.specs.onednn_graph.batch_norm_training_backward": (
+        lambda v: D.batch_norm_training_backward(
+            v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)),
+    "bn_ext.specs.tensorflow.fused_batch_norm_v3": lambda v: [
+        F.fused_batch_norm_v3(
+            v.image("src"), v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon,
+            exponential_avg_factor=v.factor, is_training=training)
+        for training in (True, False)
+    ],
+    "bn_ext.specs.tensorflow.fused_batch_norm_ex": lambda v: F.fused_batch_norm_ex(
+        v.image("src"), v.gamma, v.beta, v.mean, v.variance, [v.image("src_1")],
+        epsilon=v.epsilon, exponential_avg_factor=v.factor, activation_mode="Relu"),
+    "bn_ext.specs.tensorflow.fused_batch_norm_grad_v3": lambda v: F.fused_batch_norm_grad_v3(
+        v.image("diff_dst"), v.image("src"), v.gamma, v.mean, v.variance, None, epsilon=v.epsilon),
+    "bn_ext.specs.ngraph.batch_norm_training": lambda v: G.batch_norm_training(
+        v.src, v.gamma, v.beta, epsilon=v.epsilon),
+    "bn_ext.specs.ngraph.batch_norm_inference": lambda v: G.batch_norm_inference(
+        v.src, v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon),
+    "bn_ext.specs.ngraph.batch_norm_training_backprop": lambda v: G.batch_norm_training_backprop(
+        v.src, v.gamma, v.beta, v.mean, v.variance, v.diff_dst, epsilon=v.epsilon),
+}  # fmt: skip
+#: Dtypes of data; those of vectors, here, go with them.
+TYPES = {
+    "onednn_graph": ["float32", "float16", "bfloat16"],
+    "tensorflow": ["float32", "float16", "bfloat16"],
+    "ngraph": ["float32", "float64"],
+}
+
+if "bn_ext.dask" in MODULES:
+    import dask
+    import dask.array as da
+
+    import bn_ext.dask
+
+    def lazily(function):
+        """By blocks, of channels too, in this thread."""
+
+        def call(v, exact):
+            blocks = {name: da.from_array(getattr(v, name), chunks=(2, 5))
+                      for name in ("src", "diff_dst", "src_1")}  # fmt: skip
+            with dask.config.set(scheduler="synchronous"):
+                return dask.compute(*function(v, blocks, exact))
+
+        return call
+
+    def dask_training(v, blocks, exact):
+        kept = v.kept()
+        found = bn_ext.dask.batch_norm_training(
+            blocks["src"], v.gamma, v.beta, epsilon=v.epsilon, exact=exact, **kept
+        )
+        return *found, *kept.values()
+
+    CALLS |= {
+        "bn_ext.dask.batch_norm_training": both(lazily(dask_training)),
+        "bn_ext.dask.batch_norm_inference": both(lazily(lambda v, blocks, exact: [
+            bn_ext.dask.batch_norm_inference(
+                blocks["src"], v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon)])),
+        "bn_ext.dask.batch_norm_backward": both(
+            lazily(lambda v, blocks, exact: bn_ext.dask.batch_norm_backward(
+                blocks["src"], blocks["diff_dst"], v.mean, v.variance, v.gamma,
+                epsilon=v.epsilon, exact=exact))),
+    }  # fmt: skip
+
+if "bn_ext.mpi" in MODULES:
+    import bn_ext.mpi
+
+    def over_ranks(function, **more):
+        """With the same samples on all ranks."""
+        from mpi4py import MPI
+
+        return lambda *arguments, **options: function(
+            *arguments, **options, **more, comm=MPI.COMM_WORLD
+        )
+
+    def mpi_training(v, exact):
+        kept = v.kept()
+        step = over_ranks(bn_ext.mpi.batch_norm_training, exact=exact)
+        return *step(v.src, v.gamma, v.beta, epsilon=v.epsilon, **kept), *kept.values()
+
+    def mpi_backward(v, exact):
+        step = over_ranks(bn_ext.mpi.batch_norm_backward, exact=exact)
+        return step(v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)
+
+    def mpi_started(v, exact):
+        step = over_ranks(bn_ext.mpi.batch_norm_backward_start, exact=exact)
+        pending = step(v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)
+        pending.done()
+        return pending.wait()
+
+    CALLS |= {
+        "bn_ext.mpi.batch_norm_training": both(mpi_training),
+        "bn_ext.mpi.batch_norm_backward": both(mpi_backward),
+        **dict.fromkeys(
+            ("bn_ext.mpi.batch_norm_backward_start", "bn_ext.mpi.Pending",
+             "bn_ext.mpi.Pending.done", "bn_ext.mpi.Pending.wait"),
+            both(mpi_started),
+        ),
+        **layers("bn_ext.mpi.BatchNorm", lambda *a, **o: over_ranks(bn_ext.mpi.BatchNorm)(*a, **o)),
+    }  # fmt: skip
+
+
+# ---- modes ----------------------------------------------------------------------------------
+
+
+def called(kind, flag):
+    raise AssertionError(f"NumPy called np.seterrcall's function: {kind}")
+
+
+class Log:
+    def write(self, message):
+        raise AssertionError(message)
+
+
+@contextlib.contextmanager
+def errors(how):
+    """np.seterr(all=how), and every warning an error."""
+    with warnings.catch_warnings(), np.errstate(all=how, call=Log() if how == "log" else called):
+        warnings.simplefilter("error")
+        yield
+
+
+ERRORS = ["raise", "warn", "call", "log", "print"]
+#: How a mode is entered, and how one asks for it afterwards.
+MODES = {f"fp mode: {name}": (fp_mode, name, fp_mode_in_effect) for name in FP_MODES}
+MODES |= {f"np.seterr: {how}": (errors, how, lambda: np.geterr()["under"]) for how in ERRORS}
+
+
+def problems(name):
+    """Those that a call is tried with."""
+    for data in TYPES.get(name.split(".")[-2], DATA_DTYPES):
+        for turn in range(3):
+            yield data, turn
+
+
+def changes(name):
+    """Modes in which a call gives an error, or other bits than in the default; or that it ends."""
+    found = []
+    for problem in problems(name):
+        with np.errstate(all="ignore"):
+            expected = bits(CALLS[name](Values(*problem)))
+        for mode, (enter, how, in_effect) in MODES.items():
+            given = Values(*problem)
+            try:
+                with enter(how):
+                    here = bits(CALLS[name](given))
+                    left = in_effect()
+            except Exception as error:
+                found.append(f"{problem}, {mode}: {error!r}")
+            else:
+                if here != expected:
+                    found.append(f"{problem}, {mode}: other bits")
+                if left != how:
+                    found.append(f"{problem}, {mode}: {left} afterwards")
+    return found
+
+
+if __name__ == "__main__":
+    once = {call: name for name, call in CALLS.items() if name.startswith(sys.argv[1])}
+    for each in once.values():
+        for change in changes(each):
+            print(each, change)
