@@ -1,0 +1,24 @@
+"""How the results of other projects' cases are judged."""
+
+import ml_dtypes
+import numpy as np
+from cases import SHORT, dtype
+
+
+def judge(found, exact, sizes, name):
+    """Each result is off by at most one ulp of its largest term; float32 and float64 ones by three.
+
+    All are sequences of arrays, `sizes` of the terms' absolute values; `name` is the dtype that
+    `found` was rounded to. (A sum of squares or a gradient may be smaller than its terms by any
+    factor. dst of float32 has several roundings, where that of 16 bits has one that counts.) NaN
+    and Inf are where the exact ones are.
+    """
+    ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
+    for place, arrays in enumerate(zip(found, exact, sizes, strict=True)):
+        ours, right, size = (np.asarray(a).astype(np.longdouble) for a in arrays)
+        for kind in (np.isnan, np.isposinf, np.isneginf):
+            assert np.array_equal(kind(ours), kind(right)), (place, kind.__name__)
+        finite = np.isfinite(right)
+        error = abs(ours[finite] - right[finite]).max(initial=0)
+        allowed = np.ldexp(ulps, np.frexp(abs(size[finite]).max(initial=0))[1] - 1)
+        assert error <= allowed, (place, float(error / allowed), right.shape)

@@ -1,0 +1,104 @@
+"""benchdnn's shapes and flags, with dense normal data: its own of 16 bits is nearly all zeros.
+
+BENCHDNN_INPUTS=oneDNN's tests/benchdnn/inputs/bnorm pytest -m suites
+"""
+
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from cases import FORMATS, dtype
+from judged import judge
+
+import bn_ext
+
+pytestmark = pytest.mark.suites
+
+EPSILON = 1e-3
+#: G: statistics are given; C, H: scale, shift; R: a ReLU behind, A: and src_1 added before it.
+FLAGS = ("", "G", "C", "H", "CH", "GCH", "CHR", "GCHR", "CHA", "GCHA")
+#: Files of shapes, and which flags they are run with.
+FILES = {
+    **dict.fromkeys(["shapes_ci", "shapes_1d", "shapes_2d", "shapes_3d"], FLAGS),
+    **dict.fromkeys(["shapes_regressions", "shapes_topologies_small"], ("CHR", "GCH")),
+    **dict.fromkeys(["shapes_resnet_50", "shapes_googlenet_v2"], ("CHA",)),
+    **dict.fromkeys(["shapes_densenet_121", "shapes_googlenet_v3"], ("CHR",)),
+}
+#: Elements of a problem: larger ones have fewer samples here.
+MOST = 1 << 17
+
+
+@pytest.fixture
+def inputs():
+    if not (folder := os.environ.get("BENCHDNN_INPUTS")):
+        pytest.skip("no BENCHDNN_INPUTS: benchdnn's shapes were not fetched")
+    return Path(folder)
+
+
+def shapes(path):
+    """(N, C, ...) of each problem of a file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not (text := line.partition("#")[0].partition('n"')[0].strip()):
+            continue
+        sizes = {key: int(size) for key, size in re.findall(r"(mb|ic|id|ih|iw)(\d+)", text)}
+        spatial = []  # an absent size is that of the axis before it
+        for key in ("id", "ih", "iw"):
+            if key in sizes or spatial:
+                spatial.append(sizes.get(key) or spatial[-1])
+        rest = sizes["ic"] * math.prod(spatial)
+        yield (min(sizes.get("mb", 2), max(1, MOST // rest)), sizes["ic"], *spatial)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("file", FILES)
+def test_benchdnn(rng, inputs, ran, file, name):
+    for shape in shapes(inputs / file):
+        src, src_1, diff_dst = rng.normal(0.5, 2, (3, *shape)).astype(dtype(name))
+        gamma, beta, mean = rng.normal(0, 1, (3, shape[1])).astype(np.float32)
+        given = mean, rng.uniform(0.5, 4, shape[1]).astype(np.float32)
+        for flags in FILES[file]:
+            frozen, relu = "G" in flags, "R" in flags or "A" in flags
+            scale, shift = gamma if "C" in flags else None, beta if "H" in flags else None
+            added = src_1 if "A" in flags else None
+            wide = {"epsilon": EPSILON, "axis": 1, "wide": np.longdouble}
+            behind = {"relu": relu, "src_1": added, **wide}
+            if frozen:
+                want = reference.batch_norm_inference(src, *given, scale, shift, **behind)
+            else:
+                want = reference.batch_norm_training(src, scale, shift, **behind)
+            sizes = want.product_terms + want.shift_terms
+            for data_format, axis in FORMATS.items():
+
+                def moved(a, axis=axis):
+                    return np.ascontiguousarray(np.moveaxis(a, 1, axis))
+
+                options = {"epsilon": EPSILON, "data_format": data_format}
+                behind = {"relu": relu, "src_1": None if added is None else moved(added), **options}
+                x, dy = moved(src), moved(diff_dst)
+                if frozen:
+                    stats = given
+                    dst = bn_ext.batch_norm_inference(x, *stats, scale, shift, **behind)
+                else:
+                    dst, *stats = bn_ext.batch_norm_training(x, scale, shift, **behind)
+                    # Squares are summed about a pivot that is up to two deviations off.
+                    terms = abs(want.mean) + want.deviation, 5 * want.variance
+                    judge(stats, [want.mean, want.variance], terms, "float32")
+                back = np.moveaxis(dst, axis, 1)
+                judge([back], [want.dst], [sizes], name)
+                grads = bn_ext.batch_norm_backward(
+                    x, dy, *stats, scale, is_training=not frozen, relu=relu,
+                    dst=dst if relu else None, **options,
+                )  # fmt: skip
+                right = reference.batch_norm_backward(
+                    src, diff_dst, *stats, scale, is_training=not frozen,
+                    gate=back > 0 if relu else None, **wide,
+                )  # fmt: skip
+                terms = right.diff_src_terms + right.diff_src_sums
+                judge([np.moveaxis(grads[0], axis, 1)], right[:1], [terms], name)
+                terms = [abs(a).sum(axis=1) for a in (right.gamma_terms, right.beta_terms)]
+                judge(grads[1:], right[1:3], terms, "float32")
+                ran["benchdnn", name] += 2
