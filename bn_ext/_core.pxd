@@ -77,7 +77,7 @@ cdef extern from "bn.h" nogil:
     bn_status bn_double_backward(const bn_problem *p)
     bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state)
     bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state)
-    void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums)
+    int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums)
 
 
 cdef extern from "state.h" nogil:
@@ -102,8 +102,10 @@ cdef extern from "state.h" nogil:
     int bn_digits(bn_dtype dtype)
     int bn_lowest(int digits)
     int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
-    void bn_make_canonical(int64_t *state, int digits, int64_t channels)
-    void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)
+    int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels)
+    int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)
+    int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+                           double *stats)
 
 
 cdef extern from "gates.h" nogil:

@@ -683,7 +683,8 @@ def batch_norm_sums(state: Array) -> NDArray[float64]:
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of 2**20 of them or more.
+        If it is no state, or a sum of 2**20 of them or more; or its digits are no sum of as many
+        parts and elements as it counts.
 
     Examples
     --------
@@ -709,7 +710,7 @@ def batch_norm_count(state: Array) -> int:
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`.
+        As for `batch_norm_sums`, but that digits are not looked at.
 
     Examples
     --------
@@ -757,15 +758,16 @@ def batch_norm_training_stats(state: Array, mean: Array | None = None) -> NDArra
     state : array of int64, shape (k, 2, C)
         What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
     mean : array, shape (C,), optional
-        What that was given as its mean, if it is the mean: what a first pass gave. None means that
-        the sums are about zeros.
+        What that was given as its mean: what a first pass gave. None means that the sums are about
+        zeros.
 
     Returns
     -------
     ndarray of float64, shape (4, C)
         What `batch_norm_training_apply` takes, as `batch_norm_training_reduce` describes it: the
-        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, squares lose
-        what they have in common: take them from a second pass, about the mean of the first.
+        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, the mean is
+        right to half an ulp, but squares lose what they have in common: take them from a second
+        pass, about the mean of the first.
 
     Raises
     ------
@@ -777,9 +779,11 @@ def batch_norm_training_stats(state: Array, mean: Array | None = None) -> NDArra
     With M elements, s and q the sums of ``src - p`` and of its square, where p is the mean, rounded
     to float32 unless the data is float64::
 
-        stats[0] = mean, or without it s/M        stats[1] = q - s * (stats[0] - p), at least 0
+        stats[0] = p + s/M        stats[1] = q - s**2/M, at least 0
 
-    in float64.
+    in pairs of doubles. Differences are rounded before they are summed: where
+    that is why p + s/M is not the mean that was given, this is returned as it is. What stands
+    between, sums that no double holds too, does not overflow.
 
     Examples
     --------
@@ -974,8 +978,8 @@ def batch_norm_training(
         values alone, and are those of any parts of the data, see `batch_norm_training_reduce`.
         src is read once more, and squares take more to sum: 3 to 6 times as long in all, 10 times
         with few elements in thousands of channels, and longer where exponents differ widely.
-        Deviations whose squares overflow or vanish in float32 (float64, for float64 data) are not
-        seen to.
+        Where the square of a deviation from the mean overflows in float32 (float64, for float64
+        data: beyond 2**64, or 2**512), the variance is Inf.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
@@ -1017,7 +1021,8 @@ def batch_norm_training(
     data: 2**-1075), if the few elements that the pivot is made of are alike. But a variance is Inf
     where its dtype does not reach, and the gradient from it 0: in float16 from a deviation of 256
     on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of
-    float64 data, M times the variance must stay below 1.8e308.
+    float64 data, M times the variance must stay below 1.8e308. With ``exact=True`` there are two
+    passes, and mean and variance are as near, but where squares overflow.
 
     An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
     statistics alone.

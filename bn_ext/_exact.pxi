@@ -76,13 +76,14 @@ cdef int round_sums(Call *c) except -1:
     c.count = count_of_state(data, rows, c.channels, "sums") if c.channels else 0
     mode = fp_mode_enter()
     cdef int64_t stranger = bn_stranger(data, &c.problem, BN_OF_GRADIENTS)
-    bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
+    cdef int64_t wrong = bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
     fp_mode_leave(mode)
     if stranger >= 0:
         raise ValueError(
             "sums: expected a state of parts that were all summed about this mean, with this "
             f"dtype, by batch_norm_backward_reduce; of channel {stranger} some were not"
         )
+    check_digits(wrong, "sums")
     return 0
 
 
@@ -92,17 +93,27 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
     cdef const int64_t *count = state + (rows - BN_MORE_ROWS + BN_COUNT_AND_STAMP) * row
     cdef const int64_t *parts = state + (rows - BN_MORE_ROWS + BN_PARTS_ADDED) * row
     for i in range(channels):
-        if parts[i] < 0 or parts[i] > BN_MOST_PARTS:
+        if <uint64_t>parts[i] > BN_MOST_PARTS:
             raise ValueError(
                 f"{name}: expected a sum of at most 2**20 - 1 states, got one of {parts[i]}; "
                 "batch_norm_canonical makes one of those added so far"
             )
-        if count[i] < 0 or count[i] >> BN_LOG2_TERMS or count[i] != count[0]:
+        if count[i] >> BN_LOG2_TERMS or count[i] != count[0]:
             raise ValueError(
                 f"{name}: expected a state of less than 2**{BN_LOG2_TERMS} elements of each "
                 f"channel, the same number of all, got {count[i]} of channel {i}"
             )
     return count[0] if channels else 0
+
+
+cdef int check_digits(int64_t channel, str name) except -1:
+    """Of the first channel that C found with digits that are no sum's, or -1."""
+    if channel >= 0:
+        raise ValueError(
+            f"{name}: expected digits that as many parts and elements as it counts can add up to; "
+            f"those of channel {channel} cannot be"
+        )
+    return 0
 
 
 # ---- states ------------------------------------------------------------------------
@@ -143,7 +154,8 @@ def batch_norm_sums(state):
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of 2**20 of them or more.
+        If it is no state, or a sum of 2**20 of them or more; or its digits are no sum of as many
+        parts and elements as it counts.
 
     Examples
     --------
@@ -155,14 +167,16 @@ def batch_norm_sums(state):
     cdef const int64_t[:, :, ::1] digits = as_state(state)
     cdef double[:, ::1] sums
     cdef uint64_t mode
+    cdef int64_t wrong
     cdef int rows = <int>digits.shape[0]
     result = np.zeros((BN_SUMS, digits.shape[2]))
     if digits.shape[2]:
         count_of_state(&digits[0, 0, 0], rows, digits.shape[2], "state")
         sums = result
         mode = fp_mode_enter()
-        bn_round_state(&digits[0, 0, 0], rows - BN_MORE_ROWS, digits.shape[2], &sums[0, 0])
+        wrong = bn_round_state(&digits[0, 0, 0], rows - BN_MORE_ROWS, digits.shape[2], &sums[0, 0])
         fp_mode_leave(mode)
+        check_digits(wrong, "state")
     return result
 
 
@@ -182,7 +196,7 @@ def batch_norm_count(state):
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`.
+        As for `batch_norm_sums`, but that digits are not looked at.
 
     Examples
     --------
@@ -230,7 +244,12 @@ def batch_norm_canonical(state):
     cdef int64_t[:, :, ::1] digits = given.copy()
     if digits.shape[2]:
         count_of_state(&digits[0, 0, 0], <int>digits.shape[0], digits.shape[2], "state")
-        bn_make_canonical(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, digits.shape[2])
+        check_digits(
+            bn_make_canonical(
+                &digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, digits.shape[2]
+            ),
+            "state",
+        )
     return np.asarray(digits)
 
 
@@ -242,15 +261,16 @@ def batch_norm_training_stats(state, mean=None):
     state : array of int64, shape (k, 2, C)
         What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
     mean : array, shape (C,), optional
-        What that was given as its mean, if it is the mean: what a first pass gave. None means that
-        the sums are about zeros.
+        What that was given as its mean: what a first pass gave. None means that the sums are about
+        zeros.
 
     Returns
     -------
     ndarray of float64, shape (4, C)
         What `batch_norm_training_apply` takes, as `batch_norm_training_reduce` describes it: the
-        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, squares lose
-        what they have in common: take them from a second pass, about the mean of the first.
+        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, the mean is
+        right to half an ulp, but squares lose what they have in common: take them from a second
+        pass, about the mean of the first.
 
     Raises
     ------
@@ -262,9 +282,11 @@ def batch_norm_training_stats(state, mean=None):
     With M elements, s and q the sums of ``src - p`` and of its square, where p is the mean, rounded
     to float32 unless the data is float64::
 
-        stats[0] = mean, or without it s/M        stats[1] = q - s * (stats[0] - p), at least 0
+        stats[0] = p + s/M        stats[1] = q - s**2/M, at least 0
 
-    in float64.
+    in pairs of doubles. Differences are rounded before they are summed: where
+    that is why p + s/M is not the mean that was given, this is returned as it is. What stands
+    between, sums that no double holds too, does not overflow.
 
     Examples
     --------
@@ -277,29 +299,24 @@ def batch_norm_training_stats(state, mean=None):
            [ 1.]])
     """
     a = as_state(state)
+    cdef const int64_t[:, :, ::1] digits = a
+    cdef double[:, ::1] found
+    cdef const double[::1] given
+    cdef int64_t wrong = -1
     if mean is not None:
         mean = as_array(mean, "mean")
-    count = batch_norm_count(a)
-    stats = batch_norm_sums(a)
+    stats = np.ones((BN_SUMS + 2, a.shape[2]))
+    stats[BN_SUMS] = batch_norm_count(a)
     with _DefaultMode():
         own = as_mean(mean, a.shape[2])
         check_pivot(a, own)
-        set_stats(stats, own, count, mean is not None, a.shape[0] == f64_DIGITS + BN_MORE_ROWS)
-    return np.vstack([stats, np.full(a.shape[2], <double>count), np.ones(a.shape[2])])
-
-
-cdef int set_stats(double[:, ::1] stats, double[::1] mean, double count, bint known,
-                   bint in_doubles) except -1:
-    """Of sums about the mean as kernels take it."""
-    cdef double pivot, found, squares
-    cdef Py_ssize_t i
-    for i in range(mean.shape[0] if count > 0 else 0):
-        pivot = mean[i] if in_doubles else <float>mean[i]
-        found = mean[i] if known else stats[0, i] / count
-        squares = stats[1, i] - stats[0, i] * (found - pivot)
-        stats[0, i] = found
-        stats[1, i] = 0 if squares < 0 else squares
-    return 0
+        if digits.shape[2]:
+            found, given = stats, own
+            wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS,
+                                   digits.shape[2], &given[0] if mean is not None else NULL,
+                                   &found[0, 0])
+    check_digits(wrong, "state")
+    return stats
 
 
 cdef object as_mean(object mean, Py_ssize_t channels):
@@ -392,8 +409,6 @@ cdef object training_exactly(object src, object gamma, object beta, object epsil
     }
     shared = {"data_format": data_format, "num_threads": num_threads}
     state = batch_norm_training_reduce(src, exact=True, **shared)
-    if batch_norm_count(state) == 0:
-        return batch_norm_training(src, gamma, beta, **options, **shared)
     mean = batch_norm_training_stats(state)[0]
     state = batch_norm_training_reduce(src, exact=True, mean=mean, **shared)
     stats = batch_norm_training_stats(state, mean)

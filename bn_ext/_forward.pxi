@@ -56,8 +56,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         values alone, and are those of any parts of the data, see `batch_norm_training_reduce`.
         src is read once more, and squares take more to sum: 3 to 6 times as long in all, 10 times
         with few elements in thousands of channels, and longer where exponents differ widely.
-        Deviations whose squares overflow or vanish in float32 (float64, for float64 data) are not
-        seen to.
+        Where the square of a deviation from the mean overflows in float32 (float64, for float64
+        data: beyond 2**64, or 2**512), the variance is Inf.
     **refused
         Nothing: any other name is an error, of which the one for ``momentum`` says more.
 
@@ -99,7 +99,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     data: 2**-1075), if the few elements that the pivot is made of are alike. But a variance is Inf
     where its dtype does not reach, and the gradient from it 0: in float16 from a deviation of 256
     on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of
-    float64 data, M times the variance must stay below 1.8e308.
+    float64 data, M times the variance must stay below 1.8e308. With ``exact=True`` there are two
+    passes, and mean and variance are as near, but where squares overflow.
 
     An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
     statistics alone.

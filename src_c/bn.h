@@ -136,9 +136,9 @@ bn_status bn_double_backward(const bn_problem *p);
 /* Exact sums, as a state of zeros that merges with others by +: state.h. Of gradients, about the
  * mean as kernels take it; of moments, sum(x) and sum(x*x), where x is src less the mean, or where
  * that is absent src. And the sums that apply takes, from the state of all parts; the problem has a
- * dtype, channels and a mean. */
+ * dtype, channels and a mean. It returns a channel whose digits no such sum has, or -1. */
 bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state);
 bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state);
-void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums);
+int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums);
 
 #endif

@@ -35,16 +35,17 @@ bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state) {
     return bn_reduce_exactly(p, backward_of(p, true), BN_OF_GRADIENTS, state);
 }
 
-void bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums) {
+int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums) {
     const int64_t n = p->channel.size;
     const bn_channels c = {.problem = p, .channels = n};
-    bn_round_state(state, bn_digits(p->dtype), n, sums);
-    for (int64_t i = 0; bn_has_low(&c) && i < n; i++) {
+    const int64_t wrong = bn_round_state(state, bn_digits(p->dtype), n, sums);
+    for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
         const double low = bn_low_of(mean);
         sums[n + i] -= low != 0 ? low * sums[i] : 0;
     }
+    return wrong;
 }
 
 void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {

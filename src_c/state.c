@@ -23,15 +23,70 @@ void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels) {
         bn_kernels_current()->carry(state + first * n, n, digits - first, n);
 }
 
-void bn_make_canonical(int64_t *state, int digits, int64_t channels) {
+/* Some columns of a state: their digits, canonical, and flags. */
+enum { BLOCK = 16 }; /* few: they lie on the caller's stack */
+typedef struct {
+    int64_t digit[f64_DIGITS][BLOCK], flags[BLOCK];
+    int digits, from, to; /* all digits before `from` are zeros, and behind `to` signs */
+} columns;
+
+/* What the highest digit may be, of a sum of so many terms below 2^128, or 2^1024. */
+static int64_t most_of_highest(int digits, int64_t terms) {
+    return digits == f64_DIGITS ? terms >> 22 : terms << 8;
+}
+
+/* The n columns from `first` on. Which of them has digits that no sum of so many parts and terms
+ * has, so that its carries may overflow? -1: none. A part's digits are canonical: rounded down. */
+static int64_t take_columns(const int64_t *state, int digits, int64_t channels, int64_t first,
+                            int64_t n, columns *b) {
+    const int64_t row = BN_SUMS * channels, *end = state + digits * row;
+    uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* below 0, as an integer: yes */
+    int64_t zeros[BLOCK] = {0}, most[BLOCK] = {0}, highest[BLOCK] = {0}, lowest[BLOCK] = {0};
+    memset(b, 0, sizeof *b);
+    b->digits = digits;
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t channel = (first + j) % channels;
+        const int64_t terms = end[BN_COUNT_AND_STAMP * row + channel];
+        const int64_t parts = terms ? end[BN_PARTS_ADDED * row + channel] : 0;
+        b->flags[j] = end[BN_FLAGS * row + first + j];
+        most[j] = parts * BN_DIGIT_MASK;
+        highest[j] = most_of_highest(digits, terms);
+        lowest[j] = -highest[j] - parts;
+    }
+    for (int k = 0; k < digits; k++) {
+        memcpy(b->digit[k], state + k * row + first, (size_t)n * sizeof *state);
+        const bool last = k == digits - 1;
+        const int64_t *least = last ? lowest : zeros, *greatest = last ? highest : most;
+        for (int j = 0; j < BLOCK; j++) {
+            const uint64_t given = (uint64_t)b->digit[k][j], d = given + carried[j];
+            beyond[j] |= (given - (uint64_t)least[j]) | ((uint64_t)greatest[j] - given);
+            carried[j] = d >> BN_DIGIT_BITS;
+            b->digit[k][j] = (int64_t)(last ? d : d & BN_DIGIT_MASK);
+        }
+    }
+    for (int64_t j = 0; j < n; j++)
+        if (beyond[j] >> 63)
+            return (first + j) % channels;
+    return -1;
+}
+
+int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
-    bn_carry(state, digits, ~0ull, channels);
-    int64_t *flags = bn_state_row(state, channels, digits + BN_FLAGS);
-    for (int64_t i = 0; i < n; i++)
-        flags[i] = one_of_each(flags[i]);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        columns b;
+        const int64_t here = at_most(BLOCK, n - i);
+        const int64_t wrong = take_columns(state, digits, channels, i, here, &b);
+        if (wrong >= 0)
+            return wrong;
+        for (int k = 0; k < digits; k++)
+            memcpy(state + k * n + i, b.digit[k], (size_t)here * sizeof *state);
+        for (int64_t j = 0; j < here; j++)
+            state[(digits + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
+    }
     int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++)
         parts[c] = parts[c] != 0;
+    return -1;
 }
 
 /* ---- count and stamp ------------------------------------------------------- */
@@ -118,11 +173,10 @@ static bool magnitude_of(int64_t *digit, int digits) {
     return true;
 }
 
-/* x * 2^exponent. */
+/* x * 2^exponent, rounded once at most: x is a number of digits, far from the ends of exponents. */
 static double scaled(double x, int exponent) {
-    if (exponent < -1022 || exponent > 1023)
-        return ldexp(x, exponent);
-    return x * bn_power_of_2(exponent);
+    const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
+    return x * bn_power_of_2(half) * bn_power_of_2(all - half);
 }
 
 /* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
@@ -155,20 +209,32 @@ static double rounded(const int64_t *digit, int digits, int lowest) {
     return scaled((double)(kept + up), exponent + drop);
 }
 
-static double rounded_sum(int64_t *digit, int digits, int lowest, int64_t flags) {
+/* A column's sum: its digits, the lowest first, of its magnitude. */
+typedef struct {
+    int64_t digit[f64_DIGITS + 1];
+    int digits, lowest;
+    bool negative;
+    double special; /* NaN, Inf, -Inf; or 0 */
+} magnitude;
+
+static double special_of(int64_t flags) {
     const int64_t each = one_of_each(flags);
     const bool inf = each & BN_INF_FLAG, negative_inf = each & BN_NEGATIVE_INF_FLAG;
     if ((each & BN_NAN_FLAG) || (inf && negative_inf))
         return fabs((double)NAN);
-    if (inf || negative_inf)
-        return inf ? (double)INFINITY : -(double)INFINITY;
-    const bool negative = magnitude_of(digit, digits);
-    const double sum = rounded(digit, digits, lowest);
-    return negative ? -sum : sum;
+    return inf ? (double)INFINITY : negative_inf ? -(double)INFINITY : 0;
 }
 
-/* Columns of a state at a time. */
-enum { BLOCK = 32 };
+static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
+    m->digits = 0;
+    for (int k = b->from; k <= b->to; k++)
+        m->digit[m->digits++] = b->digit[k][j];
+    if (b->to + 1 < b->digits)
+        m->digit[m->digits++] = b->digit[b->digits - 1][j] >> 63;
+    m->lowest = bn_lowest(b->digits) + BN_DIGIT_BITS * b->from;
+    m->negative = magnitude_of(m->digit, m->digits);
+    m->special = special_of(b->flags[j]);
+}
 
 /* Is a row of canonical digits but the sign, or with a mask of 0 nothing at all, in all columns? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
@@ -178,38 +244,118 @@ static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     return other == 0;
 }
 
-/* Sums of a block, from the digits `from` to `to`: all others are zeros, or signs. */
-static void round_block(const int64_t (*digit)[BLOCK], int from, int to, int digits,
-                        const int64_t *flags, int64_t n, double *sums) {
-    const int lowest = bn_lowest(digits) + BN_DIGIT_BITS * from;
-    for (int64_t j = 0; j < n; j++) {
-        int64_t own[f64_DIGITS + 1];
-        int count = 0;
-        for (int k = from; k <= to; k++)
-            own[count++] = digit[k][j];
-        if (to + 1 < digits)
-            own[count++] = digit[digits - 1][j] >> 63;
-        sums[j] = rounded_sum(own, count, lowest, flags[j]);
-    }
+/* The digits from `from` to `to` have it all. */
+static void find_range(columns *b) {
+    int from = 0, to = b->digits - 1;
+    int64_t sign[BLOCK];
+    for (int j = 0; j < BLOCK; j++)
+        sign[j] = b->digit[to][j] >> 63;
+    while (from < to && is_sign(b->digit[from], sign, 0))
+        from++;
+    if (is_sign(b->digit[to], sign, -1))
+        for (to--; to > from && is_sign(b->digit[to], sign, BN_DIGIT_MASK); to--)
+            ;
+    b->from = from;
+    b->to = to;
 }
 
-void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
-    const int64_t n = BN_SUMS * channels, *flags = state + (digits + BN_FLAGS) * n;
+int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
+    const int64_t n = BN_SUMS * channels;
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t digit[f64_DIGITS][BLOCK] = {{0}};
+        columns b;
+        magnitude m;
         const int64_t here = at_most(BLOCK, n - i);
-        for (int k = 0; k < digits; k++)
-            memcpy(digit[k], state + k * n + i, (size_t)here * sizeof *state);
-        bn_kernels_current()->carry(digit[0], BLOCK, digits, BLOCK);
-        int from = 0, to = digits - 1;
-        int64_t sign[BLOCK];
-        for (int j = 0; j < BLOCK; j++)
-            sign[j] = digit[to][j] >> 63;
-        while (from < to && is_sign(digit[from], sign, 0))
-            from++;
-        if (is_sign(digit[to], sign, -1))
-            for (to--; to > from && is_sign(digit[to], sign, BN_DIGIT_MASK); to--)
-                ;
-        round_block((const int64_t (*)[BLOCK])digit, from, to, digits, flags + i, here, sums + i);
+        const int64_t wrong = take_columns(state, digits, channels, i, here, &b);
+        if (wrong >= 0)
+            return wrong;
+        find_range(&b);
+        for (int64_t j = 0; j < here; j++) {
+            take_magnitude(&b, j, &m);
+            const double sum = rounded(m.digit, m.digits, m.lowest);
+            sums[i + j] = m.special != 0 ? m.special : m.negative ? -sum : sum;
+        }
     }
+    return -1;
+}
+
+/* ---- statistics ---------------------------------------------------------------- */
+
+/* value * 2^exponent: sums that no double holds. The value is below 2^93; or NaN, or infinite. */
+typedef struct {
+    pair value;
+    int exponent;
+} wide;
+
+/* Of its four leading digits, which have 121 bits at least. */
+static wide wide_of(const magnitude *m) {
+    int top = m->digits - 1;
+    while (top > 0 && m->digit[top] == 0)
+        top--;
+    if (m->special != 0)
+        return (wide){pair_of(m->special, 0), 0};
+    double digit[4] = {0};
+    for (int k = 0; k < 4 && k <= top; k++)
+        digit[k] = (double)(m->negative ? -m->digit[top - k] : m->digit[top - k]);
+    const pair two = pair_sum(0x1p40 * digit[0], digit[1]);
+    const double more = 0x1p-40 * digit[2] + 0x1p-80 * digit[3];
+    return (wide){pair_sum(two.high, two.low + more), m->lowest + BN_DIGIT_BITS * (top - 1)};
+}
+
+/* Of sums s and q of x - p and its square: of a mean that was given, p is as kernels took it, and
+ * where the sums cannot tell it from their own, it is right to more places. */
+static void set_stats(wide s, wide q, double count, const double *given, bool in_doubles,
+                      double *mean, double *squares) {
+    const double p = !given ? 0 : in_doubles ? *given : (double)(float)*given;
+    const pair quotient = pair_over(s.value, count);
+    const pair off = pair_sum(quotient.high, quotient.low); /* the high part is rounded once */
+    const double deviation = sqrt(scaled(q.value.high / count, q.exponent));
+    const double lost = (in_doubles ? 0x1p-52 : 0x1p-23) * deviation; /* rounded differences */
+    *mean = p + scaled(off.high, s.exponent);
+    if (given && (!isfinite(*given) || fabs(*mean - *given) <= lost))
+        *mean = *given;
+
+    const int apart = 2 * s.exponent - q.exponent;
+    const pair common = pair_times(off, s.value);
+    const pair rest = pair_sum(q.value.high, -scaled(common.high, apart));
+    double left = rest.high + (rest.low + (q.value.low - scaled(common.low, apart)));
+    if (!isfinite(q.value.high))
+        left = q.value.high - s.value.high * s.value.high;
+    *squares = isnan(left) ? fabs((double)NAN) : left > 0 ? scaled(left, q.exponent) : 0;
+}
+
+static int64_t take_wide(const int64_t *state, int digits, int64_t channels, int64_t first,
+                         int64_t n, wide *sums) {
+    columns b;
+    magnitude m;
+    const int64_t wrong = take_columns(state, digits, channels, first, n, &b);
+    if (wrong >= 0)
+        return wrong;
+    find_range(&b);
+    for (int64_t j = 0; j < n; j++) {
+        take_magnitude(&b, j, &m);
+        sums[j] = wide_of(&m);
+    }
+    return -1;
+}
+
+int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+                       double *stats) {
+    const int64_t *count = state + (digits + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    for (int64_t i = 0; i < channels; i += BLOCK) {
+        const int64_t n = at_most(BLOCK, channels - i);
+        wide s[BLOCK], q[BLOCK];
+        int64_t wrong = take_wide(state, digits, channels, i, n, s);
+        if (wrong < 0)
+            wrong = take_wide(state, digits, channels, channels + i, n, q);
+        if (wrong >= 0)
+            return wrong;
+        for (int64_t j = 0; j < n; j++) {
+            double *own = stats + i + j;
+            own[0] = own[channels] = 0;
+            if (count[i + j])
+                set_stats(s[j], q[j], (double)count[i + j], mean ? mean + i + j : NULL,
+                          digits == f64_DIGITS, own, own + channels);
+        }
+    }
+    return -1;
 }

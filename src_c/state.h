@@ -67,8 +67,19 @@ typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 /* Carry from the lowest digit on that is touched, as bits; the others are zeros. */
 void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels);
 
+/* What follows carries first: a state that somebody made up may have digits that no sum of so many
+ * parts and terms has. Then they return the first channel that they find with some; else -1. */
+
 /* Carry, and let each flag be 0 or 1; it is one part then. */
-void bn_make_canonical(int64_t *state, int digits, int64_t channels);
+int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels);
+
+/* Each sum, rounded to a double once. */
+int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums);
+
+/* (BN_SUMS, channels): the mean, and the sum of squares about it; of no terms zeros. The mean is
+ * that which terms were said to be about; NULL: zeros. */
+int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+                       double *stats);
 
 /* Say of a part's digits and flags how many terms they are of, and of what. */
 void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
@@ -76,8 +87,5 @@ void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, i
 /* Is it a sum of parts that were summed with the dtype, the mean (of the problem; absent: zeros)
  * and for the kind? The first channel that was not, or -1. */
 int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
-
-/* Each sum, rounded to a double once. */
-void bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums);
 
 #endif

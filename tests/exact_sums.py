@@ -3,10 +3,14 @@
 from fractions import Fraction
 
 import numpy as np
+from cases import dtype
 
 DIGIT = 40
 #: Rows of a state -> digits, and the exponent of the lowest one's unit.
 STATES = {11: (8, -160), 57: (54, -1074)}
+MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
+#: Bits of the integers that they have room for: of so many terms below 2**128, or 2**1024.
+BITS = {11: 160 + 128 + 43, 57: 1074 + 1024 + 43}
 
 
 def rounded(total):
@@ -32,6 +36,37 @@ def exact_sums(*columns):
     return np.array([[exact_sum(c) for c in terms.T] for terms in columns])
 
 
+def statistics(column):
+    """The mean and the variance of numbers, as fractions."""
+    numbers = [Fraction(x) for x in column.astype(np.float64).tolist()]
+    mean = sum(numbers) / len(numbers)
+    return mean, sum((x - mean) ** 2 for x in numbers) / len(numbers)
+
+
+def far_from_0(rng, name):
+    """(elements, channels): deviations of a few units, or none; sums that no double holds."""
+    n = 1000
+    one = np.ones(n)
+    columns = [
+        rng.standard_normal(n) + 2.0 ** {"float64": 50, "float32": 22}.get(name, 6),
+        1 + one.cumsum() % 2 * 2.0 ** -{"float64": 52, "float32": 23, "float16": 10}.get(name, 7),
+        np.where(one.cumsum() == 7, 0.1 * (1 + 2.0**-9), 0.1),
+        *(c * one for c in (0.1, 1 / 3, -np.pi, 1763e3, 5e-324 * 7)),
+    ]
+    if name == "float64":
+        columns += [
+            1.7e9 + rng.random(n),  # seconds since 1970
+            1e14 + rng.standard_normal(n) / 100,
+            1.763e18 + 256 * one,
+            1e306 * one,
+            1.7e308 * one,
+            np.finfo(float).max * one,
+            1e306 + 1e151 * rng.standard_normal(n),
+        ]
+    with np.errstate(all="ignore"):
+        return np.stack(columns, axis=1).astype(dtype(name))
+
+
 def integer_of(state, s, c):
     """So many units are the sum s of channel c."""
     digits, _ = STATES[len(state)]
@@ -39,8 +74,8 @@ def integer_of(state, s, c):
 
 
 def state_of(integers, rows, rng=None):
-    """A state of one channel whose two sums are so many units; with rng, digits as additions leave
-    them.
+    """A state of one channel whose two sums are so many units; with rng, digits as the additions of
+    many parts leave them.
     """
     digits, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)
@@ -49,9 +84,9 @@ def state_of(integers, rows, rng=None):
             last = k == digits - 1
             digit = number if last else number % 2**DIGIT
             if rng is not None and not last:
-                digit += int(rng.integers(-(2**20), 2**20)) << DIGIT
+                digit += int(rng.integers(MOST_PARTS - 1)) << DIGIT
             state[k, s, 0] = digit
             number = (number - digit) >> DIGIT
-    state[-2] = [[1], [0]]
-    state[-1] = [[1], [0]]
+    state[-2] = [[MOST_TERMS], [0]]
+    state[-1] = [[1 if rng is None else MOST_PARTS], [0]]
     return state

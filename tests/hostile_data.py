@@ -332,14 +332,24 @@ def gradient(
     return found, fits(p, want, data, vector)
 
 
-def gradient_sums(p, form, data, vector):
+def exact_gradient_sums(src, diff_dst, mean, data_format):
+    """Both sums of a state, which are about the mean as kernels take it, about the mean given."""
+    reduce = bn_ext.batch_norm_backward_reduce
+    state = reduce(src, diff_dst, mean, data_format=data_format, exact=True)
+    sums = bn_ext.batch_norm_sums(state)
+    wide = mean.astype(np.float64)
+    low = 0 if src.dtype == np.float64 else wide - wide.astype(np.float32)
+    return np.array([sums[0], sums[1] - low * sums[0]])
+
+
+def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
     """Those that reduce gives, which no rounding hides: diff_gamma is sum(dy * xc) here."""
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
     arguments, data_format = problems(p, form)
     want = reference.batch_norm_backward(
         *arguments, axis=FORMATS[data_format], wide=np.longdouble, epsilon=p.epsilon
     )
-    sums = bn_ext.batch_norm_backward_reduce(*arguments[:3], data_format=data_format)
+    sums = function(*arguments[:3], data_format=data_format)
     return sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
 
 
@@ -351,22 +361,39 @@ def trained(p, form, names):
     )
 
 
-def training(p, form, data, vector):
+def have_squares(p, want, data):
+    """(C,): of which deviations have squares, which exact sums are of."""
+    far = abs(p.src.astype(np.longdouble) - want.mean[:, None]).max(axis=1)
+    return far < (2.0**511 if arithmetic(data) == "float64" else 2.0**63)
+
+
+def training(p, form, data, vector, *, function=bn_ext.batch_norm_training, exact=False):
     arguments, data_format = p.laid_out(form, ["src", *AFFINE]), FORMS[form][0]
     want = trained(p, form, ["src", *AFFINE])
-    found = bn_ext.batch_norm_training(*arguments, epsilon=p.epsilon, data_format=data_format)
+    found = function(*arguments, epsilon=p.epsilon, data_format=data_format, exact=exact)
     wrong = forward_errors(found, want, data, vector, FORMATS[data_format])
-    return wrong, fits_forward(p, want, form, data, vector)
+    good = fits_forward(p, want, form, data, vector)
+    return wrong, good & have_squares(p, want, data) if exact else good
 
 
-def statistics(p, form, data, vector):
+def exact_statistics(src, data_format):
+    """Of both passes."""
+    options, mean = {"data_format": data_format, "exact": True}, None
+    for _ in range(2):
+        state = bn_ext.batch_norm_training_reduce(src, mean=mean, **options)
+        stats = bn_ext.batch_norm_training_stats(state, mean)
+        mean = stats[0]
+    return stats
+
+
+def statistics(p, form, data, vector, *, exact=False):
     """Those that reduce gives, which no rounding hides; of any data."""
     want, data_format = trained(p, form, ["src"]), FORMS[form][0]
-    mean, squares = bn_ext.batch_norm_training_reduce(
-        *p.laid_out(form, ["src"]), data_format=data_format
-    )[:2]
+    function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
+    mean, squares = function(*p.laid_out(form, ["src"]), data_format=data_format)[:2]
     found = statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
-    return found, want.variance < tops("float64") / p.src.shape[1]
+    good = want.variance < tops("float64") / p.src.shape[1]
+    return found, good & have_squares(p, want, data) if exact else good
 
 
 def inference(p, form, data, vector):
@@ -401,6 +428,16 @@ MEMBERS = {
     "double_backward": double_backward,
     "double_backward, frozen": functools.partial(double_backward, is_training=False),
 }
+_exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
+#: The same with sums that are not rounded.
+EXACT_MEMBERS = {
+    "backward": functools.partial(gradient, function=_exactly),
+    "backward, frozen": functools.partial(gradient, function=_exactly, is_training=False),
+    "backward_reduce": functools.partial(gradient_sums, function=exact_gradient_sums),
+    "training": functools.partial(training, exact=True),
+    "training_reduce": functools.partial(statistics, exact=True),
+}
+MEMBERS |= {f"{name}, exact": of for name, of in EXACT_MEMBERS.items()}
 
 
 def problems(p, form):
@@ -411,10 +448,11 @@ def problems(p, form):
 def measured(p, form, data, vector, member="backward", **options):
     """{output: (C,)}: the largest share of a bound that an error beyond half an ulp takes.
 
-    -1 where no bound is promised. And the outputs whose bounds do not hold.
+    -1 where no bound is promised. And the outputs whose bounds do not hold. `member` is a name, or
+    one's function.
     """
     with np.errstate(all="ignore"):
-        found, good = MEMBERS[member](p, form, data, vector, **options)
+        found, good = MEMBERS.get(member, member)(p, form, data, vector, **options)
         shares, broken = {}, []
         for name, error in found.items():
             share, over = error.share(), ~(error.found <= error.half_ulp + error.bound)

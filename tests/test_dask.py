@@ -16,6 +16,7 @@ import bn_ext
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 import bn_ext.dask  # noqa: E402
+from bn_ext.dask._merge import added as merged_states  # noqa: E402
 
 SHAPE = {"NXC": (6, 5, 4, 8), "NCX": (6, 8, 5, 4)}
 #: How the axes N, C, H, W are cut.
@@ -432,3 +433,13 @@ def test_without_dask():
     assert done.returncode == 1
     assert "ModuleNotFoundError: bn_ext.dask: expected Dask, got" in done.stderr
     assert "pip install 'bn_ext[dask]'" in done.stderr
+
+
+@pytest.mark.quick
+def test_no_number_of_blocks_is_too_large():
+    """Merged two by two: twice as many as states may be added."""
+    total = bn_ext.batch_norm_training_reduce(np.ones((3, 2), np.float32), exact=True)
+    for _ in range(21):
+        total = merged_states(np.stack([total, total]))
+    assert bn_ext.batch_norm_count(total) == 3 * 2**21
+    assert bn_ext.batch_norm_sums(total).tolist() == [[3 * 2**21] * 2] * 2

@@ -1,11 +1,22 @@
 """Exact sums: what fractions say, whatever the values and the parts."""
 
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, arithmetic, dtype
-from exact_sums import STATES, exact_sums, integer_of
+from cases import (
+    DATA_DTYPES,
+    EPSILON,
+    FORMATS,
+    Family,
+    Problem,
+    all_bits,
+    arithmetic,
+    dtype,
+    unit,
+)
+from exact_sums import STATES, exact_sums, far_from_0, integer_of, statistics
 
 import bn_ext
 from bn_ext._verify.exact import units_of
@@ -372,6 +383,89 @@ def test_statistics_of_any_parts(rng, name, ratio):
     assert np.array_equal(first_channels.dst.swapaxes(1, 2), whole.dst)
 
 
+@pytest.mark.parametrize("name", DATA_DTYPES)
+def test_the_mean_is_rounded_once_and_squares_are_about_it(rng, name):
+    """However far it lies from 0, and where sums overflow; in one call and in parts."""
+    src = far_from_0(rng, name)
+    src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
+    own = np.empty((2, src.shape[1]))
+    options = {"epsilon": 0.0, "exact": True}
+    found = bn_ext.batch_norm_training(src, None, None, out=(None, *own), **options)
+    parts = np.split(rng.permutation(src), [1, 300])
+    reduce, stats_of = bn_ext.batch_norm_training_reduce, bn_ext.batch_norm_training_stats
+    mean = stats_of(merged(rng, (reduce(part, exact=True) for part in parts)))[0]
+    second = merged(rng, (reduce(part, exact=True, mean=mean) for part in parts))
+    stats = stats_of(second, mean)
+    assert np.array_equal(stats[:2] / [[1], [1000]], [found.mean, found.variance])
+    u = unit(arithmetic(name))
+    for c, (got, variance) in enumerate(np.transpose([found.mean, found.variance])):
+        exact_mean, exact_variance = statistics(src[:, c])
+        assert got == mean[c] == float(exact_mean), c
+        assert abs(Fraction(variance) - exact_variance) <= 10 * u * exact_variance, c
+        if exact_variance == 0:
+            assert variance == 0
+            assert np.isnan(found.dst[:, c].astype(float)).all()
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+def test_a_constant_channel_of_any_length(name):
+    """Has variance 0, and its mean is the constant."""
+    constants = [0.1, 1 / 3, np.pi, -300.7, 5e-324 * 7]
+    constants += [1e300, 1.7e308, np.finfo(float).max] if name == "float64" else []
+    src = np.array([constants] * 400).astype(dtype(name))
+    out = np.empty((2, len(constants)))
+    for count in (*range(1, 30), 123, 399):
+        found = bn_ext.batch_norm_training(src[:count], epsilon=1.0, exact=True, out=(None, *out))
+        assert np.array_equal(found.mean, src[0].astype(float)), count
+        assert not found.variance.any()
+        assert not found.dst.any()
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_squares_about_zeros(rng, name):
+    """That are exact leave what is right to many places, however little it is of them."""
+    far, few = (2**26 - 8, 8) if name == "float64" else (2**11, 2**11)
+    src = far + rng.integers(0, few, (997, 40))
+    state = bn_ext.batch_norm_training_reduce(src.astype(name), exact=True)
+    stats = bn_ext.batch_norm_training_stats(state)
+    for c, column in enumerate(src.T):
+        mean, variance = statistics(column)
+        assert stats[0, c] == float(mean)
+        assert stats[1, c] == pytest.approx(float(997 * variance), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", DATA_DTYPES)
+def test_squares_that_round_down_leave_no_variance_below_0(rng, name):
+    """Sums about anything; the mean is right about what it is."""
+    for _ in range(20):
+        x = rng.uniform(1, 2, 50).astype(dtype(name))
+        about = rng.uniform(0.9, 2.1, 50).astype(arithmetic(name))
+        src = np.stack([x] * 3)
+        for mean in (None, about):
+            state = bn_ext.batch_norm_training_reduce(src, exact=True, mean=mean)
+            stats = bn_ext.batch_norm_training_stats(state, mean)
+            u = unit(arithmetic(name))
+            assert (stats[1] >= 0).all()
+            assert not np.signbit(stats).any()
+            assert (
+                stats[1] <= 3 * 4 * u * (x.astype(float) - (0 if mean is None else mean)) ** 2
+            ).all()
+            np.testing.assert_allclose(stats[0], x.astype(float), rtol=2 * u)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_mean_finer_than_the_data_is_what_it_is_taken_for(name):
+    """Sums are about the mean as kernels take it, rounded to float32."""
+    x = np.array([[1000.0], [np.nextafter(np.float32(1000), np.float32(2000))]], np.float32)
+    x = np.tile(x, (8, 1)) if name == "float32" else np.tile([[1.0], [1.0078125]], (8, 1))
+    src, mean = x.astype(dtype(name)), x.mean(axis=0, dtype=float) + 2.0**-40
+    for given in (mean - 2.0**-40, mean, mean + 2.0**-18):
+        state = bn_ext.batch_norm_training_reduce(src, exact=True, mean=given)
+        stats = bn_ext.batch_norm_training_stats(state, given)
+        np.testing.assert_allclose(stats[0], x.mean(axis=0, dtype=float), rtol=2.0**-35)
+        np.testing.assert_allclose(stats[1], 16 * x.astype(float).var(axis=0), rtol=1e-6)
+
+
 def test_one_call_keeps_running_statistics(rng):
     p = Family(rng, (8, 3, 5), "NXC")
     running = p.running_mean, p.running_variance
@@ -390,7 +484,12 @@ def test_an_empty_problem():
     src = np.zeros((0, 3), np.float32)
     vector = np.ones(3, np.float32)
     assert not bn_ext.batch_norm_training_reduce(src, exact=True).any()
-    dst, mean, _ = bn_ext.batch_norm_training(src, epsilon=1e-5, exact=True)
+    running = np.ones((2, 3))
+    dst, mean, _ = bn_ext.batch_norm_training(
+        src, epsilon=1e-5, exact=True, running_mean=running[0], running_variance=running[1],
+        exponential_avg_factor=0.5, correction=1,
+    )  # fmt: skip
+    assert (running == 1).all()
     assert dst.shape == (0, 3)
     assert np.isnan(mean).all()
     found = bn_ext.batch_norm_backward(src, src, vector, vector, epsilon=1e-5, exact=True)
@@ -422,10 +521,35 @@ def test_states_that_do_not_go_together(rng):
                 bn_ext.batch_norm_backward_apply(
                     p.src, p.diff_dst, *p.vectors(), total, epsilon=EPSILON
                 )
+    finer = p.mean.astype(float) + 2.0**-40
+    about = [reduce(p.src, p.diff_dst, mean, exact=True) for mean in (finer, p.mean)]
+    with pytest.raises(ValueError, match="sums: expected a state of parts that were all"):
+        bn_ext.batch_norm_backward_apply(
+            p.src, p.diff_dst, finer, p.variance.astype(float), None, sum(about), epsilon=EPSILON
+        )
     with pytest.raises(ValueError, match="state: expected a sum of parts that were all"):
         bn_ext.batch_norm_training_stats(wrong[2], other)
     with pytest.raises(ValueError, match="state: expected a sum of parts that were all"):
         bn_ext.batch_norm_training_stats(state, p.mean)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_means_that_are_no_numbers_are_alike(rng, name):
+    """Whatever bits a NaN has, and a 0 its sign: of other machines, or made by another sum."""
+    p = Problem(rng, (40, 3), "NXC", name)
+    several = np.zeros((4, 3), p.mean.dtype)
+    several[:, 0] = [np.nan, -np.nan, np.nan, -np.nan]
+    several.view(f"i{several.itemsize}")[2:, 0] += [1, 77]
+    several[1::2, 1] = -0.0
+    gradients = [
+        bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, m, exact=True) for m in several
+    ]
+    moments = [bn_ext.batch_norm_training_reduce(p.src, mean=m, exact=True) for m in several]
+    for mean in several:
+        given = p.src, p.diff_dst, mean, p.variance, None, sum(gradients)
+        found = bn_ext.batch_norm_backward_apply(*given, epsilon=EPSILON)
+        assert np.isnan(found.diff_gamma).tolist() == [True, False, False]
+        assert (bn_ext.batch_norm_training_stats(sum(moments), mean)[2] == 160).all()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ u is half the spacing of 1 in the arithmetic type: 2^-24, and 2^-53 for float64 
 """
 
 from fractions import Fraction
+from functools import partial
 from math import isqrt
 
 import hostile_data
@@ -23,9 +24,10 @@ from cases import (
     unit,
     vector_dtype,
 )
+from engines import needs_mpi, on_ranks
 
 import bn_ext
-from bn_ext import BatchNormGradients
+from bn_ext import BatchNormGradients, BatchNormTraining
 
 pytestmark = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
@@ -53,6 +55,15 @@ FAMILY_AIMS = {
     ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
     ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
+#: What else is searched, whose errors lie further from the bounds: those of exact sums.
+EXACT_AIMS = [
+    ("backward, exact", "diff_src"),
+    ("backward, frozen, exact", "diff_src"),
+    ("backward_reduce, exact", "diff_gamma"),
+    ("training_reduce, exact", "mean"),
+    ("training_reduce, exact", "variance"),
+    ("training, exact", "dst"),
+]
 
 
 def searched(rng, form, data, vector, generations, aims):
@@ -75,6 +86,50 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
     """Hostile data of every kind, made worse by a search; a few generations of each aim."""
     searched(rng, form, data, vector, 8, GRADIENT_AIMS)
     searched(rng, form, data, vector, 3, FAMILY_AIMS)
+    searched(rng, form, data, vector, 3, EXACT_AIMS)
+
+
+def in_blocks(function, result):
+    """Of Dask arrays in blocks; at once, in this thread."""
+    da = pytest.importorskip("dask.array")
+
+    def call(*arrays, **options):
+        cut = tuple(-(-n // 2) for n in arrays[0].shape)
+        arrays = [da.from_array(a, chunks=cut) if a.ndim > 1 else a for a in arrays]
+        with da.core.config.set(scheduler="synchronous"):
+            found = function(*arrays, **options)
+            return result(*da.compute(*found))
+
+    return call
+
+
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_no_search_breaks_a_bound_of_blocks(rng, data, vector):
+    """Dask's sums are exact, unless they are asked not to be."""
+    dask = pytest.importorskip("bn_ext.dask")
+    members = {
+        "training": partial(
+            hostile_data.training,
+            function=in_blocks(dask.batch_norm_training, BatchNormTraining),
+            exact=True,
+        ),
+        "backward": partial(
+            hostile_data.gradient, function=in_blocks(dask.batch_norm_backward, BatchNormGradients)
+        ),
+    }
+    for form in hostile_data.FORMS:
+        for name, member in members.items():
+            p = hostile_data.population(rng, form, data, vector)
+            _, broken = hostile_data.measured(p, form, data, vector, member)
+            assert not broken, (form, name, broken)
+
+
+@needs_mpi
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_no_search_breaks_a_bound_over_ranks(data, tmp_path):
+    """The same dealt to two ranks."""
+    for broken in on_ranks(2, "hostile", tmp_path, data, vector_dtype(data)).returned:
+        assert broken == {}
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
@@ -340,3 +395,14 @@ def test_sum_of_a_hundred_million(rng):
         exact, norm = 1000 * terms.sum(), np.sqrt(1000 * (terms**2).sum())
         # The same terms a thousand times err alike: 1000, not its square root.
         assert abs(got[0] - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)
+
+
+def test_more_elements_than_32_bits_count():
+    """The mean and the variance are those of all (broadcast: little memory)."""
+    row = np.zeros((1, 1, 2**16), np.float32)
+    row[..., ::2] = 2
+    src = np.broadcast_to(row, (2**16 + 1, 1, 2**16))
+    state = bn_ext.batch_norm_training_reduce(src, mean=np.ones(1), exact=True, data_format="NCX")
+    count = 2**32 + 2**16
+    stats = bn_ext.batch_norm_training_stats(state, np.ones(1))
+    assert stats.tolist() == [[1], [count], [count], [1]]

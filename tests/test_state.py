@@ -2,11 +2,12 @@
 
 import functools
 import operator
+import re
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_sums import STATES, rounded, state_of
+from exact_sums import BITS, DIGIT, MOST_PARTS, STATES, integer_of, rounded, state_of
 
 import bn_ext
 
@@ -24,9 +25,8 @@ def value(integer, rows):
 @pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
     """Rounded as fractions are, whatever the digits they come in."""
-    digits, _ = STATES[rows]
     for _ in range(600):
-        bits = int(rng.integers(1, 40 * digits - 8))
+        bits = int(rng.integers(1, BITS[rows] - 8))
         integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
         integers = [i * int(sign) for i, sign in zip(integers, rng.choice([1, -1], 2), strict=True)]
         expected = [value(i, rows) for i in integers]
@@ -39,8 +39,7 @@ def test_ties(rows):
     """A half is rounded to even, unless anything at all lies beside it: random data has no such
     bits.
     """
-    digits, _ = STATES[rows]
-    for top in range(54, 40 * digits - 9, 7):
+    for top in range(54, BITS[rows] - 2, 7):
         for odd in (0, 1):
             kept = (1 << 52 | odd) << (top - 52)
             half = 1 << (top - 53)
@@ -103,6 +102,107 @@ def test_parts_are_counted():
         bn_ext.batch_norm_sums(most + part)
     again = bn_ext.batch_norm_canonical(most) + part
     assert bn_ext.batch_norm_sums(again).tolist() == [[3 * 2**20] * 2] * 2
+
+
+@pytest.mark.parametrize("part", ["count", "parts"])
+def test_too_many_elements_and_numbers_below_0(part):
+    """States of 2**43 elements and more, a step below the other limit; and what no sum counts."""
+    nine = bn_ext.batch_norm_training_reduce(np.zeros((9, 2)), exact=True)
+    many = bn_ext.batch_norm_canonical(nine * MOST_PARTS)
+    assert bn_ext.batch_norm_count(many * (MOST_PARTS - 2**18)) == 9 * MOST_PARTS * 786431
+    wrong = many * MOST_PARTS
+    if part == "parts":
+        wrong = nine.copy()
+        wrong[-1, 0] = -1
+    for function in FUNCTIONS:
+        message = (
+            "2[*][*]20 - 1 states, got one of -1" if part == "parts" else "less than 2[*][*]43"
+        )
+        with pytest.raises(ValueError, match=f"state: expected a .*{message}"):
+            function(wrong)
+
+
+# ---- digits that somebody made up -----------------------------------------------------
+
+
+def honest(rows, channels, parts):
+    """Of gradients and of moments: states of so many parts, two zeros each."""
+    zeros = np.zeros((2, channels), np.float64 if rows == 57 else np.float32)
+    gradients = bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0], exact=True)
+    return gradients * parts, bn_ext.batch_norm_training_reduce(zeros, exact=True) * parts
+
+
+def refused_or_right(gradients, moments):
+    """Is it refused, by every function? Else the sums are those of the digits."""
+    rows, _, channels = moments.shape
+    zeros = np.zeros((1, channels), np.float64 if rows == 57 else np.float32)
+    found = []
+    for call in (
+        lambda: bn_ext.batch_norm_sums(moments),
+        lambda: bn_ext.batch_norm_canonical(moments),
+        lambda: bn_ext.batch_norm_training_stats(moments),
+        lambda: bn_ext.batch_norm_backward_apply(
+            zeros, zeros, zeros[0], zeros[0], None, gradients, epsilon=1.0
+        ),
+    ):
+        try:
+            found.append(call())
+        except ValueError as error:
+            assert re.search(r"(state|sums): expected digits that as many parts", str(error))  # noqa: PT017
+    if not found:
+        return True
+    sums, canonical, *_ = found
+    assert len(found) == 4
+    for c, s in np.ndindex(channels, 2):
+        integer = integer_of(moments, s, c)
+        assert integer_of(canonical, s, c) == integer
+        assert sums[s, c] == value(integer, rows)
+    return False
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_digits_of_any_size_are_refused_or_summed(rng, rows):
+    """Never by an overflow, and never with another sign."""
+    digits, _ = STATES[rows]
+    refused = set()
+    for _ in range(300):
+        channels, parts = (int(rng.integers(1, n)) for n in (40, 2 ** int(rng.integers(1, 21))))
+        states = honest(rows, channels, parts)
+        for _ in range(3):
+            at = tuple(int(rng.integers(n)) for n in (digits, 2, channels))
+            size = 2 ** int(rng.integers(64))
+            digit = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
+            for state in states:
+                state[at] = digit
+        refused.add(refused_or_right(*states))
+    assert refused == {True, False}
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_the_largest_digits(rows):
+    """As many parts have them; one more, or less, none has."""
+    digits, _ = STATES[rows]
+    for parts in (1, 5, MOST_PARTS):
+        terms = 2 * parts
+        highest = terms >> 22 if rows == 57 else terms << 8
+        for k, least, most in (
+            (0, 0, parts * (2**DIGIT - 1)),
+            (digits - 2, 0, parts * (2**DIGIT - 1)),
+            (digits - 1, -highest - parts, highest),
+        ):
+            for digit, wrong in (
+                (least, False), (most, False), (least - 1, True), (most + 1, True),
+                (-(2**63), True), (2**63 - 1, True),
+            ):  # fmt: skip
+                states = honest(rows, 33, parts)
+                for state in states:
+                    state[k, :, 32] = digit
+                assert refused_or_right(*states) == wrong, (parts, k, digit)
+    empty = bn_ext.batch_norm_training_reduce(np.zeros((0, 3), np.float32), exact=True)
+    assert not bn_ext.batch_norm_sums(empty).any()
+    empty[2] = 1
+    with pytest.raises(ValueError, match="expected digits that"):
+        bn_ext.batch_norm_sums(empty)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
