@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import guarded
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, dtype
+from cases import DATA_DTYPES, FORMATS, as_stats, dtype
 
 import bn_ext
 from bn_ext import _core
@@ -76,9 +76,11 @@ def operands(rng, shape, layout, data):
     """What guarded.py's calls take."""
     channels = shape[FORMATS[layout]]
     kind, vector = dtype(data), np.float64 if data == "float64" else np.float32
+    stats = as_stats(np.ones((2, channels)), int(np.prod(shape)) // channels)
     a = SimpleNamespace(
-        count=int(np.prod(shape)) // channels,
-        sums=np.ones((2, channels)),
+        sums=stats[:3],
+        stats=stats,
+        parts=np.array([stats, stats]),
         workspace=np.zeros(-(-int(np.prod(shape)) // 8), np.uint8),
     )
     for name in (*guarded.READ, *guarded.WRITTEN):
