@@ -86,7 +86,7 @@ class Values:
         self.variance = of(vector, (), turn, absolute=True)
         self.parts = of(vector, (2,), turn, absolute=True)
         self.stats = of("float64", (3, 4), turn, absolute=True)
-        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1
+        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1  # counts; not added
         self.epsilon = [1e-3, np.float32(1e-40), Fraction(1, 3)][turn % 3]
         self.factor = [0.1, Fraction(1, 3), np.float32(1e-40)][turn % 3]
         self.wide = {"weight": of("float64", (), turn), "bias": of("float64", (), turn + 1),

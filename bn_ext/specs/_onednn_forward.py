@@ -8,13 +8,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._typing import Array, Data, DataFormat, Scalar, Vector
 from bn_ext.specs._onednn import as_positive, check_types
-from bn_ext.specs._sheet import (
-    as_array,
-    in_default_mode,
-    in_words,
-    require_dtype,
-    rounded,
-)
+from bn_ext.specs._sheet import as_array, in_default_mode, in_words, require_dtype, rounded
 
 __all__ = ["BatchNormForwardTraining", "batch_norm_forward_training", "batch_norm_inference"]
 

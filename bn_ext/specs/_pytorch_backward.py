@@ -20,13 +20,7 @@ from bn_ext.specs._pytorch import (
     number_of,
     variance_of,
 )
-from bn_ext.specs._sheet import (
-    as_array,
-    as_flag,
-    in_default_mode,
-    require_shape,
-    rounded,
-)
+from bn_ext.specs._sheet import as_array, as_flag, in_default_mode, require_shape, rounded
 
 __all__ = ["BatchNormBackwardReduce", "batch_norm_backward_elemt", "batch_norm_backward_reduce"]
 

@@ -32,6 +32,7 @@ __all__ = [
     "as_number",
     "as_real",
     "count_of",
+    "in_default_mode",
     "in_words",
     "require_dtype",
     "require_shape",

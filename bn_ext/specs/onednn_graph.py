@@ -17,12 +17,7 @@ from bn_ext.specs._onednn_forward import (
     batch_norm_forward_training,
     batch_norm_inference,
 )
-from bn_ext.specs._sheet import (
-    as_array,
-    as_flag,
-    in_default_mode,
-    in_words,
-)
+from bn_ext.specs._sheet import as_array, as_flag, in_default_mode, in_words
 
 __all__ = [
     "BatchNormForwardTraining",

@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 
 from bn_ext._core import batch_norm_backward
 from bn_ext._typing import Array, Data, Flag, Scalar
-from bn_ext.specs._sheet import (
-    as_array,
-    as_epsilon,
-    as_flag,
-    in_default_mode,
-    in_words,
-)
+from bn_ext.specs._sheet import as_array, as_epsilon, as_flag, in_default_mode, in_words
 from bn_ext.specs._tensorflow import (
     FORMATS,
     Format,
