@@ -42,7 +42,8 @@ static int64_t take_columns(const int64_t *state, int digits, int64_t channels, 
     const int64_t row = BN_SUMS * channels, *end = state + digits * row;
     uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* below 0, as an integer: yes */
     int64_t zeros[BLOCK] = {0}, most[BLOCK] = {0}, highest[BLOCK] = {0}, lowest[BLOCK] = {0};
-    memset(b, 0, sizeof *b);
+    if (n < BLOCK)
+        memset(b, 0, sizeof *b);
     b->digits = digits;
     for (int64_t j = 0; j < n; j++) {
         const int64_t channel = (first + j) % channels;
