@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
-from bn_ext._mpi.exchange import Exchange
+from bn_ext._mpi.exchange import Exchange, on_all_ranks
 from bn_ext._mpi.layer import BatchNorm
 from bn_ext._mpi.parts import GradientPart, TrainingPart
 from bn_ext._typing import Array, DataFormat, Flag, Out
@@ -63,7 +63,7 @@ class Pending(Generic[_T]):
         self._exchange = exchange
         self._apply: Callable[[NDArray[Any]], _T] | None = apply
         self._result: _T | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def done(self) -> bool:
         """Would `wait` go on at once? To ask also moves the exchange on, in most MPIs."""
@@ -81,13 +81,16 @@ class Pending(Generic[_T]):
             If there was a timeout: so many seconds after this call.
         """
         if self._apply is not None:
+            with _core._DefaultMode():
+                total = self._exchange.finish()
+            apply, self._apply = self._apply, None  # once: it may write over what it reads
             try:
                 with _core._DefaultMode():
-                    self._result = self._apply(self._exchange.finish())
-                self._exchange.end()
-            except Exception as error:
+                    self._result = apply(total)
+                self._exchange.give_back()
+            except BaseException as error:
                 self._error = error
-            self._apply = None
+                self._exchange.lost(error)
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
@@ -141,6 +144,7 @@ def batch_norm_backward(
     workspace: Array | None = None,
     diff_src_1: Literal[True],
 ) -> _AddGradients: ...
+@on_all_ranks(GradientPart)
 def batch_norm_backward(
     src: Array,
     diff_dst: Array,
@@ -232,17 +236,13 @@ def batch_norm_backward(
     >>> np.allclose(grads.diff_beta, diff_dst.sum(axis=0))
     True
     """
-    given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
-    exchange = Exchange("batch_norm_backward", comm, exact, check, timeout)
-    part = GradientPart(exchange.exact, given)
-    with _core._DefaultMode():  # MPI adds up in it, too
-        exchange.prepare(part.find, part.seen)
+    arguments = locals()
+    with Exchange("batch_norm_backward", comm) as exchange, _core._DefaultMode():
+        part = GradientPart(arguments)
+        exchange.prepare(part, exact, check, timeout)
         found: _Gradients = part.apply(exchange.sum())
-    exchange.end()
+        exchange.give_back()
     return found
-
-
-_OF_RANKS = ("comm", "exact", "check", "timeout", "refused")
 
 
 @overload
@@ -293,6 +293,7 @@ def batch_norm_backward_start(
     workspace: Array | None = None,
     diff_src_1: Literal[True],
 ) -> Pending[_AddGradients]: ...
+@on_all_ranks(GradientPart, waits=False)
 def batch_norm_backward_start(
     src: Array,
     diff_dst: Array,
@@ -357,15 +358,16 @@ def batch_norm_backward_start(
     >>> pending.wait().diff_src.shape
     (6, 3)
     """
-    given = {name: value for name, value in locals().items() if name not in _OF_RANKS}
-    exchange = Exchange("batch_norm_backward_start", comm, exact, check, timeout)
-    part = GradientPart(exchange.exact, given)
-    with _core._DefaultMode():
-        exchange.prepare(part.find, part.seen)
+    arguments = locals()
+    with Exchange("batch_norm_backward_start", comm, waits=False) as exchange, _core._DefaultMode():
+        part = GradientPart(arguments)
+        exchange.prepare(part, exact, check, timeout)
         exchange.start()
-    return Pending(exchange, part.apply)
+        pending = Pending(exchange, part.apply)
+    return pending
 
 
+@on_all_ranks(TrainingPart, rounds=2)
 def batch_norm_training(
     src: Array,
     gamma: Array | None = None,
@@ -436,13 +438,12 @@ def batch_norm_training(
     >>> bn_ext.mpi.batch_norm_training(src, epsilon=0.0, comm=MPI.COMM_WORLD).mean
     array([ 2., 30.])
     """
-    given = {name: value for name, value in locals().items() if name not in _OF_RANKS} | refused
-    exchange = Exchange("batch_norm_training", comm, exact, check, timeout)
-    part = TrainingPart(exchange.exact, given)
-    with _core._DefaultMode():
-        exchange.prepare(part.find, part.seen)
+    arguments = locals()
+    with Exchange("batch_norm_training", comm, rounds=2) as exchange, _core._DefaultMode():
+        part = TrainingPart(arguments)
+        exchange.prepare(part, exact, check, timeout)
         total = exchange.sum()
         exchange.again(lambda: part.find_squares(total))
         found: BatchNormTraining[NDArray[Any]] = part.apply(exchange.sum())
-    exchange.end()
+        exchange.give_back()
     return found

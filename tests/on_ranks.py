@@ -108,6 +108,228 @@ def hostile(comm, data, vector):
     return found
 
 
+# ---- interrupted ----------------------------------------------------------------------
+
+
+class Interrupted(BaseException):
+    """What a signal's handler may raise: no Exception."""
+
+
+class Interrupter:
+    """Raises at some events of a call: lines of bn_ext.mpi's Python, or single instructions."""
+
+    def __init__(self, at, instructions):
+        self.at, self.instructions, self.events = [*at], instructions, -1
+
+    def __call__(self, frame, event, _):
+        frame.f_trace_opcodes = self.instructions
+        file = Path(frame.f_code.co_filename)
+        if file.parent != Path(_mpi.__file__).parent and file != Path(mpi.__file__):
+            return None
+        if event == ("opcode" if self.instructions else "line"):
+            self.events += 1
+            if self.at and self.events >= self.at[0]:
+                del self.at[0]
+                raise Interrupted
+        return self
+
+
+#: A call has begun after so many instructions, and lines.
+BEGUN = {True: 16, False: 2}
+
+
+def batch(function, number, comm):
+    """A call's arguments on this rank, and what it must give."""
+    arguments = FUNCTIONS[function][1]()
+    whole = np.concatenate([arguments["src"] * (number + r) for r in range(comm.size)])
+    arguments["src"] = arguments["src"] * (number + comm.rank)
+    if function == "training":
+        return arguments, whole.mean((0, 1))
+    whole = (whole.reshape(comm.size, 6, 4, 8) - arguments["mean"]) * arguments["diff_dst"]
+    return arguments, whole.sum((0, 1, 2)) / np.sqrt(arguments["variance"] + EPSILON)
+
+
+def ended(function, number, comm, options):
+    """How a call ends: right, wrong, or by an error, whose class it is."""
+    arguments, wanted = batch(function, number, comm)
+    try:
+        found = FUNCTIONS[function][0](**arguments, comm=comm, **options)
+    except Exception as error:
+        return type(error).__name__
+    value = found.mean if function == "training" else found.diff_gamma
+    return "right" if np.allclose(value, wanted, rtol=1e-3, atol=1e-3) else "wrong"
+
+
+def interrupted(comm, function, exact, instructions, step, again):
+    """One rank's call is interrupted at every so many events, and its end a second time if `again`
+    is not 0; then all go on: {when and where: how the calls of this rank ended}
+    """
+    found, instructions = {}, bool(int(instructions))
+    for when, timeout in itertools.product(("first", "later"), (None, 30.0)):
+        for k in itertools.count(BEGUN[instructions] + int(again), int(step)):
+            own, odd = comm.Dup(), k % comm.size
+            options = {"exact": bool(int(exact)), "timeout": timeout}
+            if when == "later":
+                assert ended(function, 1, own, options) == "right"
+            at = [k, k + int(again)] if int(again) else [k]
+            raised = True
+            if own.rank == odd:
+                tracer = Interrupter(at, instructions)
+                sys.settrace(tracer)
+                try:
+                    ends = [ended(function, 2, own, options)]
+                    raised = False
+                except Interrupted:
+                    ends = ["Interrupted"]
+                finally:
+                    sys.settrace(None)
+                raised = raised or not tracer.at
+            else:
+                ends = [ended(function, 2, own, options)]
+            ends += [ended(function, n, own, options) for n in (3, 4)]
+            found[f"{when}, {timeout}, {k}"] = ends
+            raised = own.bcast(raised, odd)
+            own.Free()
+            if not raised:
+                break
+    return found
+
+
+def signals(comm, exact, calls):
+    """Timers interrupt one rank's calls, wherever they are: how the calls of this rank ended."""
+    import signal
+
+    from bn_ext._mpi import ranks
+
+    record, found = ranks.record_of(comm), []
+
+    def handler(*_):
+        if record.open is not None:
+            raise Interrupted
+
+    signal.signal(signal.SIGALRM, handler)
+    rng = np.random.default_rng(comm.rank)
+    for n in range(int(calls)):
+        function = ["training", "backward"][n % 2]
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 8e-4))
+        try:
+            found.append(ended(function, n + 1, comm, {"exact": bool(int(exact))}))
+        except Interrupted:
+            found.append("Interrupted")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    found.append(ended("training", 1, comm, {"exact": bool(int(exact))}))
+    found.append(ended("training", 1, comm, {"exact": bool(int(exact))}))
+    return found
+
+
+def layer_interrupted(comm, step):
+    """A layer's forward, interrupted on one rank; then all take over one rank's state."""
+    data = backward_arguments()["src"] * (1 + comm.rank)
+    found = []
+    for k in itertools.count(BEGUN[False] + 1, int(step)):
+        own = comm.Dup()
+        layer = mpi.BatchNorm(8, comm=own)
+        layer.forward(data)
+        done = False
+        if comm.rank == 0:
+            tracer = Interrupter([k], False)
+            sys.settrace(tracer)
+        try:
+            layer.forward(data)
+            done = True
+        except (Interrupted, mpi.CollectiveError):
+            pass
+        finally:
+            sys.settrace(None)
+        done = own.bcast(done and (comm.rank or bool(tracer.at)), 0)
+        # Of a step that one rank has not made, the next is refused, or is right on all.
+        error = outcome(layer.forward, src=data)
+        for _ in range(2):
+            layer.load_state_dict(own.bcast(layer.state_dict(), 1))
+            last = outcome(layer.forward, src=data)
+        found.append([error.partition(":")[0], last, own.allgather(layer.running_mean.tolist())])
+        own.Free()
+        if done:
+            return found
+    return None
+
+
+def refused_before(comm):
+    """What one rank is refused before its call has begun: how the calls of this rank ended."""
+    good, found = backward_arguments(), []
+    kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
+    for first, (name, value) in itertools.product((True, False), kinds.items()):
+        own = comm.Dup()
+        if not first:
+            assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
+        odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
+        found += [outcome(mpi.batch_norm_backward, **(odd if own.rank else good), comm=own)]
+        found += [ended("backward", 5, own, {})]
+        layer = mpi.BatchNorm(8, comm=own)
+        found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
+        found += [ended("backward", 6, own, {})]
+    return found
+
+
+def far_from_0(comm):
+    """Plain statistics of data whose mean has no digits left for its deviations, and of constants:
+    errors of the variance, relative, and variances.
+    """
+    rng = np.random.default_rng(5)
+    src = np.concatenate([rng.standard_normal((901, 3)) + 1e15, np.full((901, 9), 0.1)], axis=1)
+    mine = np.array_split(src, comm.size)[comm.rank]
+    found = mpi.batch_norm_training(mine, epsilon=1, comm=comm, exact=False)
+    exact = (src[:, :3] - 1e15).var(axis=0)
+    return [*abs(found.variance[:3] / exact - 1), *found.variance[3:], *(found.mean[3:] - 0.1)]
+
+
+def apart(comm):
+    """One rank's call cannot be told to the others, and it makes another: all are told then."""
+    own = comm.Dup()
+    good, options = backward_arguments(), {"comm": own}
+    for each in (good, more(good)):
+        mpi.batch_norm_backward(**each, **options)
+    if own.rank:
+        nothing = dict.fromkeys(("src", "diff_dst", "mean", "variance", "gamma"))
+        assert outcome(mpi.batch_norm_backward, **good | nothing, **options)[:9] == "TypeError"
+    found = [outcome(mpi.batch_norm_backward, **good, **options) for _ in range(2)]
+    return [*found, outcome(mpi.batch_norm_backward, **good, comm=own.Dup())]
+
+
+def freed(comm):
+    """A communicator that is freed between start and wait."""
+    own = comm.Dup()
+    pending = mpi.batch_norm_backward_start(**backward_arguments(), comm=own)
+    own.Free()
+    wanted = mpi.batch_norm_backward(**backward_arguments(), comm=comm)
+    return pending.wait().diff_gamma.tobytes() == wanted.diff_gamma.tobytes()
+
+
+def kept(comm):
+    """Buffers that are kept for later calls: how many, and whether a started one uses them."""
+    from bn_ext._mpi import ranks
+
+    record = ranks.record_of(comm)
+    call = {**backward_arguments(), "comm": comm}
+    several = [mpi.batch_norm_backward_start(**call) for _ in range(9)]
+    for pending in several:
+        pending.wait()
+    (spare,) = record.spare.values()
+    before = len(spare), {id(buffers[0]) for buffers in spare}
+    pending = mpi.batch_norm_backward_start(**call)
+    during = len(spare)
+    pending.wait()
+    return [before[0], during, {id(buffers[0]) for buffers in spare} == before[1]]
+
+
+def zeros_alike(comm):
+    """0.0 and -0.0 are one epsilon."""
+    options = {"epsilon": 0.0 if comm.rank else -0.0, "comm": comm}
+    return [outcome(f, **(a() | options)) for f, a in FUNCTIONS.values()]
+
+
 # ---- faults ---------------------------------------------------------------------------
 
 

@@ -32,8 +32,8 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
 
 
 NAMES = (
-    "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean", "variance",
-    "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
+    "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
+    "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
     "exponential_avg_factor", "correction",
 )  # fmt: skip
 _FAILURES, _FAILED_RANKS, _HIGH, _LOW, _HEAD = range(5)
@@ -104,6 +104,8 @@ def judge(
             value = values.get(name)
             shown = "" if isinstance(value, np.ndarray) else f", which has {value!r}"
             found[name] = f"{name}: {who} rank {rank}{shown}"
+    if "call" in found:
+        return f"{found['call']}: some rank has made a call that others have not"
     # What vectors must be follows from these.
     sizes = [found[name] for name in ("function", "channels", "dtype") if name in found]
     return "; ".join(sizes or found.values()) or f"arguments: not all ranks have rank {rank}'s"

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from numpy.typing import NDArray
 
 from bn_ext import _core, _layer
+from bn_ext._mpi.exchange import calls_of, tell
+from bn_ext._mpi.parts import GradientPart, TrainingPart
 from bn_ext._mpi.ranks import as_communicator, as_timeout
-from bn_ext._typing import Flag
+from bn_ext._typing import Array, Flag
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -36,8 +38,8 @@ class BatchNorm(_layer.BatchNorm):
     in num_batches_tracked on a rank without samples as well.
 
     After ``eval()``, ``forward`` uses the running statistics, and no other rank is asked; nor does
-    ``backward`` ask one in a frozen layer. All other calls are made by all ranks. What the layer
-    itself refuses, such as a src of other channels, is an error on that rank alone.
+    ``backward`` ask one in a frozen layer. All other calls are made by all ranks, and what ends one
+    on one rank is an error on all.
 
     Examples
     --------
@@ -68,6 +70,37 @@ class BatchNorm(_layer.BatchNorm):
         self.comm = as_communicator(comm)
         self.exact = _core._as_flag(exact, "exact")
         self.timeout = as_timeout(timeout)
+
+    def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
+        """As `bn_ext.BatchNorm.forward`, with the statistics of the samples of all ranks."""
+        calls: int | None = -1
+        try:
+            calls = calls_of(self.comm)
+            return super().forward(src, src_1)
+        except BaseException as error:
+            if self.training and not self.frozen:
+                part = TrainingPart(self._seen(src))
+                tell(error, calls, part, "batch_norm_training", **self._over(), rounds=2)
+            raise
+
+    def backward(self, diff_dst: Array) -> Any:
+        """As `bn_ext.BatchNorm.backward`; parameter gradients are those of all samples."""
+        calls: int | None = -1
+        saved = self._saved
+        try:
+            calls = calls_of(self.comm)
+            return super().backward(diff_dst)
+        except BaseException as error:
+            from_batch = self.training if saved is None else saved.from_batch
+            if not self.frozen and (from_batch or self.affine):
+                part = GradientPart(self._seen(diff_dst))
+                tell(error, calls, part, "batch_norm_backward", **self._over())
+            raise
+
+    def _seen(self, data: Array) -> dict[str, Any]:
+        """What tells which sum the others are at."""
+        vectors = {"mean": self.running_mean, "gamma": self.running_mean}
+        return {"src": data, "data_format": self.data_format, **vectors}
 
     def _training(self, *arguments: Any, **options: Any) -> _core.BatchNormTraining[NDArray[Any]]:
         from bn_ext import mpi  # which imports this

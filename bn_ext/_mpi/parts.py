@@ -15,14 +15,22 @@ from bn_ext._mpi.exchange import Part
 __all__ = ["GradientPart", "TrainingPart"]
 
 
+#: Arguments of the functions over ranks alone.
+_OF_RANKS = ("comm", "exact", "check", "timeout", "refused")
+
+
 class _LocalPart:
     """Arguments by name, arrays among them converted; `seen` of what could be."""
 
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
 
-    def __init__(self, exact: bool, arguments: dict[str, Any]) -> None:
-        self.exact, self.given = exact, arguments
+    exact: bool
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.given = {k: v for k, v in arguments.items() if k not in _OF_RANKS}
+        self.given |= arguments.get("refused", {})
+        self.refused = False
         self.shape: tuple[int, ...] = ()  # of sums
 
     def convert(self) -> None:
@@ -42,7 +50,7 @@ class _LocalPart:
                 axis = 1 if name == "src" and self.given["data_format"] == "NCX" else -1
                 channels.add(array.shape[axis])
                 dtype = dtype or array.dtype.name
-            except Exception:  # what is wrong is known already
+            except BaseException:  # what ends the call is known already
                 continue
         return channels, dtype
 
@@ -162,9 +170,17 @@ class TrainingPart(_LocalPart):
         if given["running_mean"] is not None:
             alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
             alike["correction"] = int(given["correction"])
-        self.count = 0.0 if self.exact else self.local[2].max(initial=0)
-        sums = self.local if self.exact else np.append(self.count, self.count * self.local[0])
-        return Part(self.channels, given["src"].dtype.name, alike, sums)
+        if self.exact:
+            return Part(self.channels, given["src"].dtype.name, alike, self.local)
+        self.count = self.local[2].max(initial=0)
+        return Part(self.channels, given["src"].dtype.name, alike, self._sent(self.local[0], 0))
+
+    def _sent(self, mean: NDArray[Any], squares: Any) -> NDArray[Any]:
+        """The count, and sums of all elements and of squares from those of this rank."""
+        sums = np.zeros((2, self.channels))
+        if self.count:
+            sums[0], sums[1] = self.count * mean, squares
+        return np.append(self.count, sums)
 
     def _reduce(self, **mean: Any) -> NDArray[Any]:
         options = self.some("data_format", "num_threads") | mean
@@ -193,10 +209,9 @@ class TrainingPart(_LocalPart):
             self.mean = _core.batch_norm_training_stats(total.reshape(self.shape))[0]
             squares = self._reduce(mean=self.mean)
         else:
-            self.mean = total[1:] / max(total[0], 1)
+            self.mean = total[1:].reshape(2, -1)[0] / max(total[0], 1)
             off = self.local[0] - self.mean
-            about = self.local[1] + (self.count * off * off if self.count else 0)
-            squares = np.append(self.count, about)
+            squares = self._sent(off, self.local[1] + self.count * off * off)
         return Part(self.channels, "", {}, squares)
 
     def apply(self, total: NDArray[Any]) -> Any:
@@ -204,10 +219,15 @@ class TrainingPart(_LocalPart):
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
+            # The mean is rounded, at the least: what it lacks counts in the squares about it.
+            off, squares = total[1:].reshape(2, -1) / max(total[0], 1)
+            mean = np.where(np.isfinite(off), self.mean + off, self.mean)
+            squares = np.maximum(squares - off * off, 0) * total[0]
             ones = np.ones(self.channels)
-            stats = np.array([self.mean, total[1:], total[0] * ones, ones])
+            stats = np.array([mean, squares, total[0] * ones, ones])
         count = stats[2].max(initial=0)
         if self.given["running_mean"] is not None and count == self.given["correction"] == 1:
+            self.refused = True
             raise ValueError(
                 "correction: expected 0, since each channel has one element alone, got 1"
             )

@@ -3,8 +3,10 @@
 import atexit
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Key", "OverRanks", "Record", "as_communicator", "as_timeout", "record_of", "sum_over"]
+__all__ = ["Key", "OverRanks", "Record", "as_communicator", "as_timeout", "record_of"]
 
 #: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
@@ -23,13 +25,25 @@ Key: TypeAlias = tuple[str, int, str, bool, bool]
 Buffers: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
-@dataclass
+class Ending(Protocol):
+    """A call that others may be waiting in."""
+
+    def settle(self, error: BaseException | None = None) -> None:
+        """End it on all ranks."""
+
+
+@dataclass(eq=False)
 class Record:
     """What is known of a communicator."""
 
     #: What its ranks have agreed on, with the number of elements that they then sum.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
+    #: How many calls have ended, and the one that has begun and not ended.
+    calls: int = 0
+    open: "Ending | None" = None
+    #: Of a call that ended on this rank alone: the next one tells the others.
+    untold: str = ""
     #: Memory to send from and to receive in, by size and dtype: fresh pages take longer than the
     #: sums themselves.
     spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
@@ -83,6 +97,7 @@ def as_timeout(timeout: object) -> float | None:
     return seconds
 
 
+_records: WeakSet[Record] = WeakSet()
 #: The key of records among the attributes of communicators, once there is one.
 _keyvals: list[int] = []
 
@@ -100,51 +115,62 @@ def record_of(comm: "MPI.Intracomm") -> Record:
     if not isinstance(found, Record):
         found = Record()
         comm.Set_attr(_keyval(), found)
+        _records.add(found)
     if found.unusable:
         raise CollectiveError(f"comm: cannot be used any more: {found.unusable}")
     return found
 
 
 class OverRanks:
-    """A sum over all ranks, on its way: what it reads and writes lives until it has arrived."""
+    """A sum over all ranks: what it reads and writes lives until it has arrived."""
 
-    def __init__(self, comm: "MPI.Intracomm", record: Record, buffers: Buffers) -> None:
-        self._record, self._buffers = record, buffers
+    def __init__(
+        self, record: Record, buffers: Buffers, prints: NDArray[np.int64] | None, round_: int
+    ) -> None:
+        self.record, self.buffers, self.prints, self.round = record, buffers, prints, round_
         self.late = self.forgotten = False
-        self._request: MPI.Request | None = comm.Iallreduce(*buffers)
+        #: The request, or None for what has arrived; nothing until it is posted.
+        self.posted: list[MPI.Request | None] = []
+
+    def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
+        """Send it off: by `Iallreduce`, or by `Allreduce`, which waits and is faster."""
         for earlier in [*_on_their_way]:
             if earlier.forgotten:  # others may be asked about by another thread just now
                 earlier.arrived()
         _on_their_way.add(self)
+        sent, received = self.buffers
+        # In one step of C, at whose end signals are handled: an exception of theirs finds it posted
+        # and kept, or not posted.
+        self.posted.extend(map(collective, [sent], [received]))
 
     def arrived(self) -> bool:
         """Does not wait."""
-        if self._request is not None and self._request.Test():
-            self._done()
-        return self._request is None
-
-    def _done(self) -> None:
-        self._request = None
+        request = self.posted[0] if self.posted else None
+        if request is not None:
+            if not request.Test():
+                return False
+            self.posted[0] = None
         _on_their_way.discard(self)
+        return True
 
     def result(self, timeout: float | None) -> NDArray[Any]:
         """Wait for it."""
-        if timeout is None and self._request is not None:
-            self._request.Wait()
-            self._done()
         started = time.monotonic()
         while not self.arrived():
+            if timeout is None:
+                self.posted[0].Wait()  # type: ignore[union-attr]
+                continue
             waited = time.monotonic() - started
-            if timeout is not None and waited > timeout:
+            if waited > timeout:
                 self.late = True
-                self._record.unusable = f"a call timed out after {timeout:g} s"
+                self.record.unusable = f"a call timed out after {timeout:g} s"
                 raise CollectiveTimeoutError(
                     f"timeout: not all ranks made this call within {timeout:g} s; which have is "
                     "not known. This communicator cannot be used any more"
                 )
             # At first as often as can be: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
-        return self._buffers[1]
+        return self.buffers[1]
 
 
 _on_their_way: set[OverRanks] = set()
@@ -156,31 +182,24 @@ _UNTIL_PRINTED = 0.3
 
 @atexit.register
 def _end() -> None:
-    """MPI must not be finalized before they have arrived: see that they have, or end all ranks."""
-    if not _on_their_way:
+    """MPI must not be finalized before all sums have arrived, nor while others wait for this rank
+    in a call whose end was interrupted, too: see that they have, or end all ranks.
+    """
+    owing = any(record.open is not None for record in _records)
+    if not _on_their_way and not owing:
         return
     mpi = _mpi()
     if mpi.Is_finalized():
         return
-    late = any(each.late for each in _on_their_way)
+    late = owing or any(each.late for each in _on_their_way)
     end = time.monotonic() + (_IF_LATE if late else _AT_EXIT)
-    while not all([each.arrived() for each in [*_on_their_way]]):
+    while owing or not all([each.arrived() for each in [*_on_their_way]]):
         if time.monotonic() > end:  # pragma: no cover - what is aborted leaves no report
             print(
-                f"bn_ext.mpi: rank {mpi.COMM_WORLD.rank} of MPI.COMM_WORLD ends, but not all ranks "
-                "have made a call that it made: MPI cannot be finalized, and is aborted",
+                f"bn_ext.mpi: rank {mpi.COMM_WORLD.rank} of MPI.COMM_WORLD ends, but a call that "
+                "it made has not ended on all ranks: MPI cannot be finalized, and is aborted",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
             time.sleep(_UNTIL_PRINTED)
             mpi.COMM_WORLD.Abort(1)
         time.sleep(1e-3)
-
-
-def sum_over(
-    comm: "MPI.Intracomm", record: Record, buffers: Buffers, timeout: float | None
-) -> NDArray[Any]:
-    """At once: without a timeout by the blocking collective, which is faster."""
-    if timeout is not None:
-        return OverRanks(comm, record, buffers).result(timeout)
-    comm.Allreduce(*buffers)
-    return buffers[1]
