@@ -309,7 +309,7 @@ WAYS = [
     pytest.param(2, 0, 31, 9, id="2, twice"),
     *(
         pytest.param(*way, marks=pytest.mark.engines)
-        for way in [(2, 1, 7, 0), (3, 0, 1, 0), (5, 0, 11, 0), (2, 0, 3, 1), (3, 1, 31, 40)]
+        for way in [(2, 1, 97, 0), (3, 0, 5, 0), (5, 0, 29, 0), (2, 0, 11, 1), (3, 1, 307, 40)]
     ),
 ]
 
