@@ -115,6 +115,10 @@ class Interrupted(BaseException):
     """What a signal's handler may raise: no Exception."""
 
 
+#: Where bn_ext.mpi's Python stands.
+OVER_RANKS = f"{Path(_mpi.__file__).parent}{os.sep}", mpi.__file__
+
+
 class Interrupter:
     """Raises at some events of a call: lines of bn_ext.mpi's Python, or single instructions."""
 
@@ -123,8 +127,7 @@ class Interrupter:
 
     def __call__(self, frame, event, _):
         frame.f_trace_opcodes = self.instructions
-        file = Path(frame.f_code.co_filename)
-        if file.parent != Path(_mpi.__file__).parent and file != Path(mpi.__file__):
+        if not frame.f_code.co_filename.startswith(OVER_RANKS):
             return None
         if event == ("opcode" if self.instructions else "line"):
             self.events += 1

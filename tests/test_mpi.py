@@ -357,7 +357,7 @@ def test_signals_at_any_time(ranks, exact, tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.engines)])
+@pytest.mark.parametrize("step", [17, pytest.param(3, marks=pytest.mark.engines)])
 def test_a_layers_step_that_one_rank_has_not_made_is_not_built_on(step, tmp_path):
     found = on_ranks(2, "layer_interrupted", tmp_path, step, timeout=300).returned
     assert len(found[0]) > 4
