@@ -19,7 +19,14 @@ from bn_ext._mpi.agreement import (
     judge,
     words,
 )
-from bn_ext._mpi.ranks import Key, OverRanks, as_communicator, as_timeout, record_of
+from bn_ext._mpi.ranks import (
+    Key,
+    OverRanks,
+    as_communicator,
+    as_timeout,
+    is_from_mpi,
+    record_of,
+)
 
 __all__ = ["Exchange", "Part", "calls_of", "on_all_ranks", "tell"]
 
@@ -108,10 +115,12 @@ class Exchange:
         again.
         """
         self._error = self._error or error or CollectiveError("interrupted")
+        if is_from_mpi(self._error):
+            self.record.unusable = "a sum failed in MPI"
         untold, last = "", self._sum
         try:
-            if not self._can_tell:
-                pass
+            if not self._can_tell or self.record.unusable:
+                pass  # where the others are is not known
             elif last is None or not last.posted:
                 self._tell(self._first_round() if last is None else last.round)
             elif not self.waits and last.round == self.rounds:

@@ -17,7 +17,15 @@ from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Key", "OverRanks", "Record", "as_communicator", "as_timeout", "record_of"]
+__all__ = [
+    "Key",
+    "OverRanks",
+    "Record",
+    "as_communicator",
+    "as_timeout",
+    "is_from_mpi",
+    "record_of",
+]
 
 #: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
@@ -70,6 +78,11 @@ def _mpi() -> Any:
             f'bn_ext.mpi needs mpi4py and an MPI: pip install "bn_ext[mpi]" ({error})'
         ) from error
     return MPI
+
+
+def is_from_mpi(error: BaseException) -> bool:
+    """Has a collective itself failed?"""
+    return isinstance(error, _mpi().Exception)
 
 
 def as_communicator(comm: Any) -> "MPI.Intracomm":
