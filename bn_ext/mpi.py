@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
-from bn_ext._mpi.exchange import Exchange, on_all_ranks
+from bn_ext._mpi.exchange import Exchange, flags, on_all_ranks
 from bn_ext._mpi.layer import BatchNorm
 from bn_ext._mpi.parts import GradientPart, TrainingPart
 from bn_ext._typing import Array, DataFormat, Flag, Out
@@ -237,9 +237,9 @@ def batch_norm_backward(
     True
     """
     arguments = locals()
-    with Exchange("batch_norm_backward", comm) as exchange, _core._DefaultMode():
-        part = GradientPart(arguments)
-        exchange.prepare(part, exact, check, timeout)
+    part, how = GradientPart(arguments), flags(exact, check, timeout)
+    with Exchange("batch_norm_backward", comm, part, *how) as exchange, _core._DefaultMode():
+        exchange.prepare()
         found: _Gradients = part.apply(exchange.sum())
         exchange.give_back()
     return found
@@ -359,9 +359,12 @@ def batch_norm_backward_start(
     (6, 3)
     """
     arguments = locals()
-    with Exchange("batch_norm_backward_start", comm, waits=False) as exchange, _core._DefaultMode():
-        part = GradientPart(arguments)
-        exchange.prepare(part, exact, check, timeout)
+    part, how = GradientPart(arguments), flags(exact, check, timeout)
+    with (
+        Exchange("batch_norm_backward_start", comm, part, *how, waits=False) as exchange,
+        _core._DefaultMode(),
+    ):
+        exchange.prepare()
         exchange.start()
         pending = Pending(exchange, part.apply)
     return pending
@@ -439,9 +442,12 @@ def batch_norm_training(
     array([ 2., 30.])
     """
     arguments = locals()
-    with Exchange("batch_norm_training", comm, rounds=2) as exchange, _core._DefaultMode():
-        part = TrainingPart(arguments)
-        exchange.prepare(part, exact, check, timeout)
+    part, how = TrainingPart(arguments), flags(exact, check, timeout)
+    with (
+        Exchange("batch_norm_training", comm, part, *how, rounds=2) as exchange,
+        _core._DefaultMode(),
+    ):
+        exchange.prepare()
         total = exchange.sum()
         exchange.again(lambda: part.find_squares(total))
         found: BatchNormTraining[NDArray[Any]] = part.apply(exchange.sum())

@@ -310,7 +310,9 @@ static void set_stats(wide s, wide q, double count, const double *given, bool in
     const pair quotient = pair_over(s.value, count);
     const pair off = pair_sum(quotient.high, quotient.low); /* the high part is rounded once */
     const double deviation = sqrt(scaled(q.value.high / count, q.exponent));
-    const double lost = (in_doubles ? 0x1p-52 : 0x1p-23) * deviation; /* rounded differences */
+    /* Rounded differences; of deviations whose squares vanish, too. */
+    const double lost =
+        in_doubles ? 0x1p-52 * (deviation + 0x1p-537) : 0x1p-23 * (deviation + 0x1p-75);
     *mean = p + scaled(off.high, s.exponent);
     if (given && (!isfinite(*given) || fabs(*mean - *given) <= lost))
         *mean = *given;

@@ -1,6 +1,7 @@
 """Exact sums: what fractions say, whatever the values and the parts."""
 
 import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -648,3 +649,16 @@ def test_views_are_walked_where_they_lie(rng, data_format):
         lying = bn_ext.batch_norm_backward_reduce(view, view, mean, **options)
         copied = bn_ext.batch_norm_backward_reduce(view.copy(), view.copy(), mean, **options)
         assert np.array_equal(lying, copied)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("data", "scales"), [("float32", range(-40, -140, -7)),
+                                              ("float64", range(-400, -1060, -37))])  # fmt: skip
+def test_the_mean_is_right_where_squares_vanish(rng, data, scales):
+    """To half an ulp, as elsewhere, at any scale."""
+    for scale in scales:
+        src = np.ldexp(rng.standard_normal((12, 9)), scale).astype(data)
+        mean = bn_ext.batch_norm_training(src, np.ones(9), epsilon=1e-5, exact=True).mean
+        for found, column in zip(mean, src.T, strict=True):
+            true = sum(map(Fraction, column.tolist())) / 12
+            assert abs(Fraction(float(found)) - true) <= Fraction(math.ulp(float(true))) / 2

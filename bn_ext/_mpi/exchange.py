@@ -28,7 +28,7 @@ from bn_ext._mpi.ranks import (
     record_of,
 )
 
-__all__ = ["Exchange", "Part", "calls_of", "on_all_ranks", "tell"]
+__all__ = ["Exchange", "Part", "calls_of", "flags", "on_all_ranks", "tell"]
 
 
 @dataclass
@@ -65,15 +65,17 @@ class Exchange:
     would wait for it. So a call ends on all ranks, whatever exception ends it on one.
     """
 
-    def __init__(self, function: str, comm: object, *, rounds: int = 1, waits: bool = True) -> None:
+    def __init__(
+        self, function: str, comm: object, part: OfRank, exact: bool | None, check: bool,
+        timeout: float | None, *, rounds: int = 1, waits: bool = True,
+    ) -> None:  # fmt: skip
         self.comm = as_communicator(comm)
         self.record = record_of(self.comm)
         self.function, self.rounds, self.waits = function, rounds, waits
         self.rank, self.size = self.comm.rank, self.comm.size
-        self.exact: bool | None = None  # not known yet
-        self.check = False
-        self.timeout: float | None = None
-        self._part: OfRank | None = None
+        #: None: this rank was given no flag.
+        self.exact, self.check, self.timeout = exact, check, timeout
+        self._part = part
         self._error: BaseException | None = None
         self._prints: NDArray[np.int64] | None = None
         self._alike: dict[str, Any] = {}
@@ -128,7 +130,7 @@ class Exchange:
             elif not self._wrong(last.result(self.timeout)):
                 if last.round < self.rounds:
                     self._tell(last.round + 1)
-                elif self._part is None or not self._part.refused:
+                elif not self._part.refused:
                     untold = self._as_untold()
         except CollectiveTimeoutError:
             pass  # the communicator cannot be used any more
@@ -149,13 +151,10 @@ class Exchange:
 
     # ---- rounds -----------------------------------------------------------------------
 
-    def prepare(self, part: OfRank, exact: object, check: object, timeout: object) -> None:
+    def prepare(self) -> None:
         """Find what this rank sends, and see that all may sum."""
-        self._part = part
-        self.timeout = as_timeout(timeout)
-        self.check = _core._as_flag(check, "check")
-        self.exact = part.exact = _core._as_flag(exact, "exact")
-        found = self._found(part.find)
+        self._part.exact = bool(self.exact)
+        found = self._found(self._part.find)
         if found is not None:
             self._alike |= {
                 "function": self.function, "channels": found.channels, "dtype": found.dtype,
@@ -186,7 +185,7 @@ class Exchange:
     def _first_round(self) -> int:
         if self._first is None:
             if self._key is None:
-                self._key = self._likely_key(*(self._part.seen() if self._part else (set(), "")))
+                self._key = self._likely_key(*self._part.seen())
             agreed = self._key is not None and self._key in self.record.agreed
             self._first = int(agreed and not self.check)
         return self._first
@@ -287,6 +286,15 @@ class Exchange:
         self.record.untold = self._as_untold()
 
 
+def flags(exact: object, check: object, timeout: object) -> tuple[bool, bool, float | None]:
+    """As they are used; refused on all ranks if they are on one."""
+    return (
+        _core._as_flag(exact, "exact"),
+        _core._as_flag(check, "check"),
+        as_timeout(timeout),
+    )
+
+
 def tell(
     error: BaseException, calls: int | None, part: OfRank, function: str, comm: object,
     exact: object, timeout: object, *, rounds: int = 1, waits: bool = True,
@@ -298,21 +306,31 @@ def tell(
     now = calls_of(comm)
     if now is None or calls not in (-1, now):
         return
-    with suppress(type(error)), Exchange(function, comm, rounds=rounds, waits=waits) as exchange:
-        exchange._part, exchange._error = part, error
-        with suppress(TypeError, ValueError):
-            exchange.timeout = as_timeout(timeout)
-            exchange.exact = _core._as_flag(exact, "exact")
+    open_: Exchange | None = record_of(as_communicator(comm)).open  # type: ignore[assignment]
+    if open_ is not None:  # it had begun, just
+        open_.settle(error)
+        return
+    flag, seconds = None, None
+    with suppress(TypeError, ValueError):
+        seconds = as_timeout(timeout)
+        flag = _core._as_flag(exact, "exact")
+    with (
+        suppress(type(error)),
+        Exchange(
+            function, comm, part, flag, False, seconds, rounds=rounds, waits=waits
+        ) as exchange,
+    ):
+        exchange._error = error
         raise error
 
 
 def calls_of(comm: object) -> int | None:
-    """Calls that have ended; None where no other rank could be told, or one has not ended."""
+    """Calls that have ended; None where no other rank could be told."""
     try:
         record = record_of(as_communicator(comm))
     except (CollectiveError, TypeError, ValueError):
         return None
-    return record.calls if record.open is None else None
+    return record.calls
 
 
 _Given = ParamSpec("_Given")
