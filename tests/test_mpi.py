@@ -45,7 +45,7 @@ def test_the_rank_that_differs_is_named(rng, size, dtype):
     values = [{"epsilon": 1e-5, "mean": mean} for _ in range(size)]
     assert judged(values, dtype=dtype) == [""] * size
     odd = int(rng.integers(size))
-    values[odd] = {"epsilon": 1e-3, "mean": mean + 1}
+    values[odd] = {"epsilon": 1e-3, "mean": mean + np.eye(5)[-1]}  # its last number alone
     found = judged(values, dtype=dtype)
     others = [each for rank, each in enumerate(found) if rank != odd]
     for rank, each in enumerate(found):
