@@ -163,6 +163,16 @@ def test_plain_statistics_of_data_far_from_0(ranks, tmp_path):
 
 
 @needs_mpi
+def test_the_variance_is_that_of_all_samples(tmp_path):
+    assert on_ranks(2, "means_apart", tmp_path).returned == [[True, True]] * 2
+
+
+@needs_mpi
+def test_a_relus_gate_is_found_from_dst_too(tmp_path):
+    assert on_ranks(2, "gated_by_dst", tmp_path).returned == [True, True]
+
+
+@needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
     wanted = on_ranks(1, "layers", tmp_path, 1).returned[0]
