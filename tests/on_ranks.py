@@ -275,6 +275,10 @@ def refused_before(comm):
         layer = mpi.BatchNorm(8, comm=own)
         found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
         found += [ended("backward", 6, own, {})]
+        layer = mpi.BatchNorm(8, comm=own, timeout=10).eval()
+        layer.forward(good["src"])
+        found += [outcome(layer.backward, diff_dst=None if own.rank else good["diff_dst"])]
+        found += [ended("backward", 7, own, {})]
     return found
 
 
@@ -288,6 +292,29 @@ def far_from_0(comm):
     found = mpi.batch_norm_training(mine, epsilon=1, comm=comm, exact=False)
     exact = (src[:, :3] - 1e15).var(axis=0)
     return [*abs(found.variance[:3] / exact - 1), *found.variance[3:], *(found.mean[3:] - 0.1)]
+
+
+def means_apart(comm):
+    """Is the variance that of all samples, where each rank's have a mean of their own?"""
+    src = np.random.default_rng(6).standard_normal((comm.size, 20, 3)) + 4 * np.arange(3)
+    src += 4.0 * np.arange(comm.size)[:, None, None]
+    found = [
+        mpi.batch_norm_training(src[comm.rank], epsilon=1, comm=comm, exact=exact)
+        for exact in (True, False)
+    ]
+    return [np.allclose(each.variance, src.var(axis=(0, 1)), rtol=1e-12) for each in found]
+
+
+def gated_by_dst(comm):
+    """Does the result say as well as src and beta do where the ReLU let gradients through?"""
+    good, beta = backward_arguments(), np.zeros(8, np.float32)
+    vectors = good["mean"], good["variance"], good["gamma"], beta
+    dst = bn_ext.batch_norm_inference(good["src"], *vectors, epsilon=EPSILON, relu=True)
+    one, other = (
+        mpi.batch_norm_backward(**good, relu=True, **gate, comm=comm)
+        for gate in ({"dst": dst}, {"beta": beta})
+    )
+    return one.diff_src.tobytes() == other.diff_src.tobytes()
 
 
 def apart(comm):
@@ -404,6 +431,9 @@ REFUSED = {
         "out read-only": lambda good: good | {
             "out": (None, np.broadcast_to(np.float32(0), 8), None)},
         "out shared": lambda good: good | {"out": (good["src"][::-1], None, None)},
+        "diff_src_1 of another shape": lambda good: good | {
+            "relu": True, "beta": good["mean"], "diff_src_1": True,
+            "out": (None, None, None, np.empty((5, 4, 8), np.float32))},
         "no gate": lambda good: good | {"relu": True},
     },
     "training": {

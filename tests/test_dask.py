@@ -320,6 +320,7 @@ with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool, scheduler="thread
     list(pool.map(time.sleep, [0.1, 0.1]))
     before = threads()
     for option in {}, {"num_threads": 3}:
+        bn_ext.dask.batch_norm_training(x, epsilon=1.0, **option).dst.compute()
         bn_ext.dask.batch_norm_backward(x, x, v, v, epsilon=1.0, **option).diff_src.compute()
         print(threads() - before)
 """
@@ -330,6 +331,17 @@ with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool, scheduler="thread
 def test_threads_of_kernels_do_not_multiply_those_of_workers():
     """Unless they are asked to: then each of the two has two more."""
     assert in_new_process(THREADS, OMP_NUM_THREADS="3") == ["0", "4"]
+
+
+def test_gradients_that_are_not_wanted_are_none(rng):
+    p = problem(rng)
+    for training in (True, False):
+        options = {"is_training": training, "param_grads": False, "exact": True}
+        found = Lazily(p, 3).backward(**options)
+        assert found.diff_gamma is None
+        assert found.diff_beta is None
+        want = backward_of_all(p, **options)
+        assert bits(found.diff_src.compute()) == bits(want.diff_src)
 
 
 # ---- what is refused ------------------------------------------------------------------------
@@ -358,6 +370,8 @@ def of_unknown_sizes(axis, chunks):
         (TypeError, "^diff_dst: expected a Dask array, got builtins.list$", {"diff_dst": [1.0]}),
         (TypeError, r"^src: expected a Dask array, got types.SimpleNamespace; pass src.data$",
          {"src": SimpleNamespace(data=never_read())}),
+        (TypeError, r"^diff_dst: expected a Dask array, got types.SimpleNamespace; pass diff_dst",
+         {"diff_dst": SimpleNamespace(data=never_read())}),
         (TypeError, "^src: expected chunks that are NumPy arrays, got numpy.ma.*MaskedArray$",
          {"src": da.ma.masked_equal(never_read(), 0)}),
         (ValueError, r"^src: expected at least 2 dimensions, got shape \(6,\)$",
@@ -383,6 +397,8 @@ def of_unknown_sizes(axis, chunks):
          {"src": of_unknown_sizes(3, DATA)}),
         (ValueError, "^diff_dst: expected 1 chunks along axis 0, like src, .* unknown, got 2;",
          {"src": of_unknown_sizes(0, DATA), "diff_dst": never_read()}),
+        (ValueError, "^diff_dst: expected 2 chunks along axis 0, like src, .* unknown, got 1;",
+         {"src": of_unknown_sizes(0, (3, 5, 4, 8)), "diff_dst": never_read(chunks=DATA)}),
     ],
 )  # fmt: skip
 def test_refused_before_anything_is_read(kind, message, changed):

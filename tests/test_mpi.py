@@ -45,7 +45,7 @@ def test_the_rank_that_differs_is_named(rng, size, dtype):
     values = [{"epsilon": 1e-5, "mean": mean} for _ in range(size)]
     assert judged(values, dtype=dtype) == [""] * size
     odd = int(rng.integers(size))
-    values[odd] = {"epsilon": 1e-3, "mean": mean + 1}
+    values[odd] = {"epsilon": 1e-3, "mean": mean + np.eye(5)[-1]}  # its last number alone
     found = judged(values, dtype=dtype)
     others = [each for rank, each in enumerate(found) if rank != odd]
     for rank, each in enumerate(found):
@@ -160,6 +160,16 @@ def test_plain_statistics_of_data_far_from_0(ranks, tmp_path):
     for found in on_ranks(ranks, "far_from_0", tmp_path).returned:
         assert max(found[:3]) < 1 / 16**2
         assert found[3:] == [0.0] * 18
+
+
+@needs_mpi
+def test_the_variance_is_that_of_all_samples(tmp_path):
+    assert on_ranks(2, "means_apart", tmp_path).returned == [[True, True]] * 2
+
+
+@needs_mpi
+def test_a_relus_gate_is_found_from_dst_too(tmp_path):
+    assert on_ranks(2, "gated_by_dst", tmp_path).returned == [True, True]
 
 
 @needs_mpi

@@ -356,6 +356,8 @@ def test_errors_use_the_operators_words(rng, sheet):
         message = str(error.value)
         print(message)
         assert message.partition(":")[0] in own
+        if len(changed) == 1 and not changed.keys() & {*data}:
+            assert message.partition(":")[0] in changed
         assert not foreign & set(re.findall(r"\w+", message))
 
 

@@ -223,15 +223,20 @@ def test_running_statistics_of_one_memory(rng):
     p = problem(rng)
     with pytest.raises(ValueError, match="^running_var: shares memory with running_mean$"):
         pytorch.batch_norm_update_stats(p.src, p.running_mean, p.running_mean, 0.1)
+    whole = np.ones(9, np.float32)
+    with pytest.raises(ValueError, match="^running_var: shares memory with running_mean$"):
+        pytorch.batch_norm_update_stats(p.src, whole[:5], whole[4:], 0.1)
+    assert (whole == 1).all()
 
 
 def test_running_statistics_of_any_stride(rng):
     p = problem(rng)
-    whole = np.ones((5, 2), np.float32)
-    pytorch.batch_norm_update_stats(p.src, whole[:, 0], whole[:, 1], 0.25)
     apart = np.ones(5, np.float32), np.ones(5, np.float32)
     pytorch.batch_norm_update_stats(p.src, *apart, 0.25)
-    assert (whole == np.stack(apart, axis=1)).all()
+    for order in (1, -1):
+        whole = np.ones((5, 2), np.float32)
+        pytorch.batch_norm_update_stats(p.src, *whole[::order].T, 0.25)
+        assert (whole[::order] == np.stack(apart, axis=1)).all()
 
 
 def test_inference_needs_both(rng):
