@@ -143,12 +143,13 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 
 
-def door(path, hardened=False):
-    """What Cython made of _core.pyx."""
+def door(path, include_dirs, hardened=False):
+    """What Cython made of _core.pyx, with the folders of Python's headers."""
     hard = hardening()[0] if hardened else []
     # Cython declares a thread state within a block that has one.
     shadow = ["-Wno-shadow"] if warnings() else []
-    flags = [*FLAGS, *SERIAL, *hard, *warnings(), *shadow, f"-I{SOURCE.name}"]
+    flags = [*FLAGS, *SERIAL, *hard, *warnings(), *shadow]
+    flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
     return Unit("_core", Path(path), flags)
 
 

@@ -41,9 +41,10 @@ class BuildExt(build_ext):
             self.build_temp = os.path.join("build", f"temp.{built_for}")
 
     def build_extension(self, ext):
-        flags = [f"-I{folder}" for folder in self.compiler.include_dirs]
-        flags += ["-g0"] if STRIP else []
-        units = [*build_c.units(SOURCE, hardened=HARDENED), build_c.door(ext.sources[0], HARDENED)]
+        units = [*build_c.units(SOURCE, hardened=HARDENED)]
+        # Python's headers alone lie elsewhere in every virtual environment.
+        units.append(build_c.door(ext.sources[0], self.compiler.include_dirs, HARDENED))
+        flags = ["-g0"] if STRIP else []
         objects = build_c.compile_units(units, Path(self.build_temp), self.command(), flags)
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
