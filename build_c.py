@@ -28,8 +28,8 @@ from pathlib import Path
 
 ENVIRONMENT = ("BN_EXT_BUILD_ISAS", "BN_EXT_OPENMP", "BN_EXT_WERROR")
 SOURCE = Path(__file__).resolve().parent / "src_c"
-#: The one file of kernels, and the folder of operations: compiled once per level.
-KERNELS = "kernels.c"
+#: Folders of what is compiled once per level.
+KERNELS = "kernels"
 OPERATIONS = "operations"
 
 # Levels by machine, lowest first: name -> compiler flags.
@@ -127,15 +127,15 @@ def sources(source=SOURCE):
 
 
 def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
-    """All objects of the C part: kernels.c and operations once per level, the others once."""
+    """All objects of the C part: kernels and operations once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *warnings(), f"-I{source}"]
     # What is hardened goes into wheels, which load with older C libraries as well.
     common += [*hardening(machine, system)[0], "-DBN_OLD_SYMBOLS"] if hardened else []
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sources(source):
-        if path.name == KERNELS or path.parent.name == OPERATIONS:
-            own = KERNEL if path.name == KERNELS else SERIAL
+        if path.parent.name in (KERNELS, OPERATIONS):
+            own = KERNEL if path.parent.name == KERNELS else SERIAL
             for level, flags in built.items():
                 name = f"{path.stem}-{level}"
                 yield Unit(name, path, [*common, *own, *flags, f"-DBN_LEVEL={level}"])

@@ -297,7 +297,7 @@ cdef extern from "kernels/kernels.h" nogil:
         c_bool paired
 
     ctypedef struct bn_kernels:
-        bn_dtype_kernels dtype[BN_DTYPES]
+        const bn_dtype_kernels *dtype[BN_DTYPES]
 
     const bn_kernels *bn_kernels_of(int level)
 

@@ -3,7 +3,7 @@
 cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     cdef int level = _available_isas().index(isa)
     cdef int code = DTYPE_NAMES.index(dtype)
-    return &bn_kernels_of(level).dtype[code]
+    return bn_kernels_of(level).dtype[code]
 
 
 def _formulas():

@@ -98,7 +98,8 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
         break;
 
 /* The n elements from index `first` on, as doubles; ones where the vector is absent. */
-static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to) {
+static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, int64_t first,
+                                                          int64_t n, double *to) {
     if (!v->data) {
         for (int64_t i = 0; i < n; i++)
             to[i] = 1;
@@ -115,7 +116,8 @@ static inline void vector_read(const bn_vector *v, int64_t first, int64_t n, dou
 }
 
 /* The n elements from index `first` on become these doubles. */
-static inline void vector_write(const bn_vector *v, int64_t first, int64_t n, const double *from) {
+static __attribute__((noinline, unused)) void vector_write(const bn_vector *v, int64_t first,
+                                                           int64_t n, const double *from) {
     char *at = v->data + first * v->stride;
 #define ELEMENT(dtype, element) element_write(dtype, element, from[i])
     switch (v->dtype) {

@@ -1,7 +1,8 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
- * build_c.py has the levels, compiles kernels.c and operations/ once for each, and defines
- * BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each one needs of a CPU.
+ * build_c.py has the levels, compiles the dtypes' kernels and operations/ once for each, and
+ * defines BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each one needs of
+ * a CPU.
  */
 #include "kernels/kernels.h"
 
@@ -10,7 +11,8 @@
 #include "operations/operation.h"
 
 #define DECLARE(level)                                                                             \
-    extern const bn_kernels bn_kernels_##level;                                                    \
+    extern const bn_dtype_kernels bn_kernels_f32_##level, bn_kernels_f64_##level,                  \
+        bn_kernels_f16_##level, bn_kernels_bf16_##level;                                           \
     BN_OPERATIONS_OF(level);
 BN_LEVELS(DECLARE)
 
@@ -22,12 +24,16 @@ enum {
 };
 
 #define ENTRY(level)                                                                               \
-    {&bn_kernels_##level,                                                                          \
+    {{#level,                                                                                      \
+      {[BN_F32] = &bn_kernels_f32_##level,                                                         \
+       [BN_F64] = &bn_kernels_f64_##level,                                                         \
+       [BN_F16] = &bn_kernels_f16_##level,                                                         \
+       [BN_BF16] = &bn_kernels_bf16_##level}},                                                     \
      {bn_backward_##level, bn_double_backward_##level, bn_training_##level, bn_inference_##level,  \
       &bn_moments_##level},                                                                        \
      NEEDS_##level},
 static const struct {
-    const bn_kernels *kernels;
+    bn_kernels kernels;
     bn_operations operations;
     int needs;
 } levels[] = {BN_LEVELS(ENTRY)};
@@ -101,7 +107,7 @@ int bn_isa_count(void) {
 }
 
 const char *bn_isa_name(int level) {
-    return levels[level].kernels->name;
+    return levels[level].kernels.name;
 }
 
 int bn_isa_current(void) {
@@ -115,11 +121,11 @@ void bn_isa_use(int level) {
 }
 
 const bn_kernels *bn_kernels_of(int level) {
-    return levels[level].kernels;
+    return &levels[level].kernels;
 }
 
 const bn_kernels *bn_kernels_current(void) {
-    return levels[bn_isa_current()].kernels;
+    return &levels[bn_isa_current()].kernels;
 }
 
 const bn_operations *bn_operations_current(void) {

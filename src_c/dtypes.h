@@ -23,6 +23,12 @@ typedef struct {
     bool loses;       /* what rounding takes from sums is kept */
 } bn_dtype_facts;
 
+/* f32_BYTES, f32_LOSES, ... */
+#define FACTS(code, c_name, name, computed, bytes, loses)                                          \
+    c_name##_BYTES = bytes, c_name##_LOSES = loses,
+enum { BN_DTYPE_TABLE(FACTS) };
+#undef FACTS
+
 enum { f32_NUMBER_BYTES = 4, f64_NUMBER_BYTES = 8 };
 #define FACTS(code, c_name, name, computed, bytes, loses)                                          \
     [code] = {name, bytes, computed##_NUMBER_BYTES, loses},

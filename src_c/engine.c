@@ -320,7 +320,7 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
 static engine engine_of(const bn_call *call) {
     const bn_problem *p = call->problem;
     const bn_operation *operation = call->operation;
-    engine e = {.operation = operation, .kernels = &bn_kernels_current()->dtype[p->dtype]};
+    engine e = {.operation = operation, .kernels = bn_kernels_current()->dtype[p->dtype]};
     bn_plan *plan = &e.plan;
     bn_plan_shape(plan, p, operation->formulas);
     plan->coef_planes = (int)at_least(plan->coef_planes, bn_coef_planes(operation->again));

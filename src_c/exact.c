@@ -94,7 +94,7 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int
         .problem = p,
         .operation = operation,
         .needs = &formula_table[operation->formulas[SUM]],
-        .kernels = &bn_kernels_current()->dtype[p->dtype],
+        .kernels = bn_kernels_current()->dtype[p->dtype],
         .channels = {.problem = p, .channels = p->channel.size},
         .state = state,
         .digits = bn_digits(p->dtype),
@@ -103,7 +103,6 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int
         .positions = count_of(p->outer, p->n_outer),
         .run_length = count_of(p->inner, p->n_inner),
         .evenly = p->n_outer <= 1,
-        .flag_tells = fp_tells_inexact(),
         .alone = threads == 1,
         .positions_per_row = 1,
         .tasks_per_channel = 1,
@@ -142,7 +141,6 @@ static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_c
         .pitch = pitch,
         .one_channel = one_channel,
         .squares = e->operation->formulas[SUM] == MOMENTS,
-        .flag_tells = e->flag_tells,
     };
 }
 
@@ -153,11 +151,14 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     s->account = lay_out_account(e, e->columns_per_task, false, room, memory, &used);
     s->run = lay_out_account(e, BN_STRIP, true, room, memory, &used);
     s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
+    s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
 
-static void clear_numbers(const bn_account *a) {
+static void clear_numbers(bn_account *a) {
     memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
+    for (int64_t x = 0; x < a->columns; x += BN_STRIP)
+        a->added[x / BN_STRIP] = BN_NOTHING_ADDED;
 }
 
 static void start_thread(void *exact_, void *scratch) {

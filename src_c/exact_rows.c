@@ -3,8 +3,7 @@
  */
 #include "exact_walk.h"
 
-enum { BLOCK_ROWS = 128 }; /* added up at once, if no rounding shows */
-_Static_assert((int)BLOCK_ROWS <= (int)BN_ROWS_AT_ONCE, "counts hold them");
+enum { BLOCK_ROWS = 128 }; /* of all strips, before the next ones (measured) */
 
 /* So many rows from a position on, of them so many columns. */
 static bn_block rows_at(const bn_exact *e, int64_t column, int64_t cols, int64_t position,
@@ -25,24 +24,33 @@ static int64_t rows_of_terms(const bn_exact *e) {
     return numbers_of(e) / BN_STRIP;
 }
 
-/* So many rows of a strip. */
+/* Rows of a strip, no more than there is room for: their sums, or their terms. */
+static void walk_rows(const bn_exact *e, bn_exact_scratch *s, int64_t column, int64_t cols,
+                      int64_t position, int64_t rows, bool sums) {
+    const bn_coefs coefs = coefs_by_columns(e, column);
+    const int64_t each = e->evenly ? rows : 1;
+    for (int64_t row = 0; row < rows; row += each) {
+        bn_block b = rows_at(e, column, cols, position + row * e->positions_per_row, BLOCK_ROWS);
+        b.rows = (int)each; /* what is fetched lies a block behind */
+        if (sums)
+            e->kernels->add_up[e->operation->formulas[SUM]](&b, &coefs, &s->strip);
+        else
+            bn_exact_compute_terms(e, s, &b, &coefs, row * BN_STRIP, BN_STRIP);
+    }
+}
+
+/* All rows of a strip, of the panel's columns from x on. */
 static void sum_strip(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t x,
                       int64_t cols, int64_t position, int64_t rows) {
-    bn_account *a = &s->account;
-    const bn_coefs coefs = coefs_by_columns(e, first + x);
     for (int64_t row = 0, here; row < rows; row += here) {
-        bn_block b = rows_at(e, first + x, cols, position + row * e->positions_per_row, rows);
-        b.rows = (int)(rows - row); /* fetched are those as far behind as all of these reach */
-        if (e->evenly && cols == BN_STRIP && bn_exact_add_quietly(e, a, x, &b, &coefs))
-            return;
+        const int64_t at = position + row * e->positions_per_row;
         here = at_most(rows_of_terms(e), rows - row);
-        b.rows = e->evenly ? (int)here : 1;
-        for (int64_t i = 0; i < here; i += b.rows) {
-            if (i > 0)
-                b = rows_at(e, first + x, cols, position + (row + i) * e->positions_per_row, 1);
-            bn_exact_compute_terms(e, s, &b, &coefs, i * BN_STRIP, BN_STRIP);
-        }
-        bn_exact_add_terms(e, s, a, x, cols, here);
+        bn_exact_begin_strip(s);
+        walk_rows(e, s, first + x, cols, at, here, true);
+        if (bn_exact_join_strip(e, s, &s->account, x))
+            continue;
+        walk_rows(e, s, first + x, cols, at, here, false);
+        bn_exact_deposit_terms(e, s, &s->account, x, cols, here);
     }
 }
 
@@ -54,8 +62,6 @@ static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
         for (int64_t x = 0; x < columns; x += BN_STRIP)
             sum_strip(e, s, first, x, at_most(BN_STRIP, columns - x),
                       position + row * e->positions_per_row, here);
-        if (s->account.squares && (row + here) % BN_SQUARES_ROWS == 0)
-            e->kernels->settle(&s->account, round_up(columns, BN_STRIP));
     }
 }
 

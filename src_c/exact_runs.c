@@ -2,8 +2,6 @@
  */
 #include "exact_walk.h"
 
-enum { AT_ONCE = 128 }; /* elements of a run: fewer wait for others (measured) */
-
 /* Where an element of a channel lies. */
 static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
                            int64_t offset[BN_OPERANDS]) {
@@ -12,7 +10,7 @@ static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
     add_offset(p->inner, p->n_inner, element % e->run_length, offset);
 }
 
-/* Of n things in portions of at most so many, which are equal as far as they can be. */
+/* The share when n items are split evenly into the fewest shares of at most `most`. */
 static int64_t even_share(int64_t n, int64_t most) {
     return ceil_div(n, ceil_div(n, most));
 }
@@ -28,7 +26,7 @@ static bn_block segments_at(const bn_exact *e, int64_t channel, int64_t first, i
     int64_t rows = 1, cols = at_most(length - x % length, most);
     int64_t offset[BN_OPERANDS], next[BN_OPERANDS];
     if (length == e->run_length && x == 0 && e->evenly && length <= most)
-        rows = even_share((to - element) / length, at_most(most / length, BN_ROWS_AT_ONCE));
+        rows = most / length;
     element_offset(e, channel, element, offset);
     bn_block b = block_at(e, offset, 0, cols, rows, 1);
     const int64_t behind = element + rows * cols;
@@ -47,48 +45,47 @@ static bn_coefs coefs_of(const bn_exact *e, int64_t channel) {
                       ONE_FOR_ALL};
 }
 
-/* Segments from an element on, added up at once. Returns how many elements these were. */
-static int64_t add_segments(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t first,
-                            int64_t element, int64_t to) {
+/* Of n elements of a channel from one on, which there is room for: the sums, or the terms. */
+static void walk_segments(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t first,
+                          int64_t element, int64_t n, int64_t to, bool sums) {
     const bn_coefs coefs = coefs_of(e, channel);
-    const bn_block b =
-        segments_at(e, channel, first, element, to, at_most(BN_ELEMENTS_AT_ONCE, to - element));
-    const int64_t n = b.rows * b.cols;
-    return n >= AT_ONCE && bn_exact_add_quietly(e, &s->run, 0, &b, &coefs) ? n : 0;
+    for (int64_t done = 0, here; done < n; done += here) {
+        const bn_block b = segments_at(e, channel, first, element + done, to, n - done);
+        here = b.rows * b.cols;
+        if (sums)
+            e->kernels->add_up[e->operation->formulas[SUM]](&b, &coefs, &s->strip);
+        else
+            bn_exact_compute_terms(e, s, &b, &coefs, done, b.cols);
+    }
 }
 
-/* The same by terms, as many as there is room for. */
-static int64_t sum_segments(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t first,
-                            int64_t element, int64_t to) {
-    const bn_coefs coefs = coefs_of(e, channel);
-    const int64_t room = numbers_of(e);
-    int64_t have = 0;
-    while (have < room && element + have < to) {
-        const bn_block b = segments_at(e, channel, first, element + have, to,
-                                       at_most(room - have, to - element - have));
-        bn_exact_compute_terms(e, s, &b, &coefs, have, b.cols);
-        have += b.rows * b.cols;
-    }
-    const int64_t whole = round_up(have, BN_STRIP);
+/* Terms of so many elements, and zeros up to a whole strip, become digits. */
+static void deposit_segments(const bn_exact *e, bn_exact_scratch *s, int64_t n) {
+    const int64_t whole = round_up(n, BN_STRIP);
     for (int k = 0; k < BN_SUMS; k++)
-        memset(s->terms + (k * (room + BN_STRIP) + have) * e->number_bytes, 0,
-               (size_t)((whole - have) * e->number_bytes));
-    bn_exact_add_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
-    return have;
+        memset(s->terms + (k * (numbers_of(e) + BN_STRIP) + n) * e->number_bytes, 0,
+               (size_t)((whole - n) * e->number_bytes));
+    bn_exact_deposit_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
+}
+
+/* Whole runs, if there is room for one. */
+static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
+    const int64_t left = to - element, runs = numbers_of(e) / e->run_length;
+    if (runs == 0 || left < e->run_length || element % e->run_length)
+        return at_most(numbers_of(e), left);
+    return even_share(left / e->run_length, runs) * e->run_length;
 }
 
 static void sum_channel(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t from,
                         int64_t to) {
-    int64_t unsettled = 0;
     for (int64_t element = from, n; element < to; element += n) {
-        n = add_segments(e, s, channel, from, element, to);
-        if (n == 0)
-            n = sum_segments(e, s, channel, from, element, to);
-        unsettled += n;
-        if (s->run.squares && unsettled >= BN_SQUARES_ROWS * BN_STRIP) {
-            e->kernels->settle(&s->run, BN_STRIP);
-            unsettled = 0;
-        }
+        n = elements_at_once(e, element, to);
+        bn_exact_begin_strip(s);
+        walk_segments(e, s, channel, from, element, n, to, true);
+        if (bn_exact_join_strip(e, s, &s->run, 0))
+            continue;
+        walk_segments(e, s, channel, from, element, n, to, false);
+        deposit_segments(e, s, n);
     }
 }
 
@@ -98,16 +95,9 @@ void bn_exact_task_by_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t from = index % e->tasks_per_channel * e->elements_per_task;
     const int64_t to = at_most(from + e->elements_per_task, all);
     const int64_t n = at_most(e->channels_per_task, e->channels.channels - channel);
-    bn_block block =
-        segments_at(e, channel, from, from, to, at_most(BN_ELEMENTS_AT_ONCE, to - from));
-    const bool whole = block.rows * block.cols == to - from && to - from >= AT_ONCE;
     for (int64_t c = 0; c < n; c++) {
-        const bn_coefs coefs = coefs_of(e, channel + c);
-        if (!whole || !bn_exact_add_quietly(e, &s->run, 0, &block, &coefs))
-            sum_channel(e, s, channel + c, from, to);
-        e->kernels->close(&s->run, &s->account, c);
-        for (int o = 0; o < BN_OPERANDS; o++)
-            block.data[o] = address(block.data[o], e->problem->channel.stride[o]);
+        sum_channel(e, s, channel + c, from, to);
+        e->kernels->exact->close_channel(&s->run, &s->account, c);
     }
     bn_exact_publish(e, &s->account, channel, n);
 }

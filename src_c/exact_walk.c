@@ -3,45 +3,39 @@
 
 /* ---- from terms to an account --------------------------------------------------- */
 
+void bn_exact_begin_strip(bn_exact_scratch *s) {
+    memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
+    s->strip.added = BN_NOTHING_ADDED;
+}
+
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+                         int64_t column) {
+    const bn_exact_kernels *exact = e->kernels->exact;
+    bn_added *added = &a->added[column / BN_STRIP];
+    bn_added both = bn_both(*added, s->strip.added);
+    if (!bn_fits(exact, a->squares, s->strip.added, 1))
+        return false;
+    if (!bn_fits(exact, a->squares, both, 1)) {
+        exact->settle(a, column);
+        both = s->strip.added;
+    }
+    exact->add_strip(a, column, &s->strip);
+    *added = both;
+    return true;
+}
+
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch) {
     const bn_terms to = {s->terms + at * e->number_bytes, numbers_of(e) + BN_STRIP, pitch};
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
-/* Are terms computed and added up at once? */
-static bool is_quiet(const bn_exact *e, const bn_account *a) {
-    return e->kernels->add_quietly[e->operation->formulas[SUM]] && a->flag_tells && !a->unclean &&
-           (!a->wide || a->anchored);
-}
-
-bool bn_exact_add_quietly(const bn_exact *e, bn_account *a, int64_t column, const bn_block *b,
-                          const bn_coefs *coefs) {
-    if (!is_quiet(e, a))
-        return false;
-    const formula f = e->operation->formulas[SUM];
-    if (!a->wide) {
-        if (e->kernels->add_quietly[f](a, column, b, coefs)) {
-            bn_narrow(a);
-            return true;
-        }
-        if (!a->anchored)
-            return false;
-        e->kernels->settle(a, a->columns);
-        bn_widen(a);
-    }
-    a->wide--;
-    const bool added = e->kernels->add_anchored[f](a, column, b, coefs);
-    if (a->wide == 0) /* what anchors left is too small for numbers to come */
-        e->kernels->settle(a, a->columns);
-    return added;
-}
-
-void bn_exact_add_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a, int64_t column,
-                        int64_t columns, int64_t rows) {
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+                            int64_t column, int64_t columns, int64_t rows) {
     const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
-    const int64_t unit = e->kernels->paired ? 2 * e->kernels->lanes : 1;
-    e->kernels->sum_exactly(a, column, round_up(columns, unit), &terms, rows);
+    const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
+    e->kernels->exact->deposit_terms(a, column, round_up(columns, unit), &terms, rows,
+                                     s->strip.added.range);
 }
 
 /* ---- from an account to the state ---------------------------------------------- */
@@ -90,7 +84,7 @@ void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
     int64_t channel[BN_PANEL];
-    e->kernels->settle(a, round_up(columns, BN_STRIP));
+    e->kernels->exact->settle_all(a);
     if (!at_once)
         channels_of(e, first, columns, all, channel);
     __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);

@@ -12,12 +12,6 @@
 #include "sizes.h"
 #include "walk.h"
 
-enum {
-    BN_PANEL = 256,        /* columns of a task by rows: four strips; channels of one by runs */
-    BN_SQUARES_ROWS = 256, /* that numbers hold, of squares: the larger sums are, the fewer terms
-                              fit them, and of squares the exponents differ most (measured) */
-};
-
 typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;
@@ -28,7 +22,7 @@ typedef struct {
     int digits;
     int64_t element_bytes, number_bytes;
     int64_t positions, run_length;
-    bool by_runs, evenly, flag_tells;
+    bool by_runs, evenly;
     bool alone;    /* is there one thread? */
     bool in_order; /* is an account's column a channel, and the next one the next? */
     int64_t tasks, columns_per_task;
@@ -48,7 +42,8 @@ typedef struct {
 typedef struct {
     bn_account account; /* of a task: columns of rows, or channels */
     bn_account run;     /* of a channel, by runs */
-    char *terms;        /* of two sums, and a unit more */
+    bn_strip strip;
+    char *terms; /* of two sums, and a unit more */
 } bn_exact_scratch;
 
 /* The task of this number. */
@@ -85,17 +80,18 @@ static inline int64_t numbers_of(const bn_exact *e) {
 
 /* ---- terms, accounts, and the state --------------------------------------------- */
 
-/* A block's terms become numbers `at` ... of the scratch, `pitch` from one row to the next. */
+/* Blocks of no more terms than there is room for are added up in a strip, which then joins what an
+ * account has from a column on. Returns whether that took no rounding; else nothing has changed. */
+void bn_exact_begin_strip(bn_exact_scratch *s);
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+                         int64_t column);
+
+/* If it did not: a block's terms become numbers `at` ... of the scratch, `pitch` from one row to
+ * the next; rows of these, of so many columns each, become digits of an account. */
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch);
-
-/* So many rows of these join what an account has, from a column on. */
-void bn_exact_add_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a, int64_t column,
-                        int64_t columns, int64_t rows);
-
-/* Both at once. Returns whether that could be done; else nothing has changed. */
-bool bn_exact_add_quietly(const bn_exact *e, bn_account *a, int64_t column, const bn_block *b,
-                          const bn_coefs *coefs);
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+                            int64_t column, int64_t columns, int64_t rows);
 
 /* What an account has of so many columns, the first of which is this one of a row, or this channel,
  * joins the state. */

@@ -4,19 +4,11 @@
  * in the control register (flush to zero, another rounding mode). So every
  * thread sets the default on entering, and on leaving puts back what it found,
  * sticky exception flags included. It may enter again within.
- *
- * In between, fp_inexact says whether anything was rounded since fp_forget_inexact. Both are
- * barriers to the compiler: what is computed before is in memory by then.
  */
 #ifndef BN_FP_MODE_H
 #define BN_FP_MODE_H
 
-#include <stdbool.h>
 #include <stdint.h>
-
-static inline void fp_barrier(void) {
-    __asm__ volatile("" ::: "memory");
-}
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -31,16 +23,6 @@ static inline void fp_mode_leave(uint64_t found) {
     _mm_setcsr((unsigned)found);
 }
 
-static inline void fp_forget_inexact(void) {
-    fp_barrier();
-    _mm_setcsr(0x1f80);
-}
-
-static inline bool fp_inexact(void) {
-    fp_barrier();
-    return _mm_getcsr() & _MM_EXCEPT_INEXACT;
-}
-
 #elif defined(__aarch64__)
 
 static inline uint64_t fp_mode_enter(void) {
@@ -53,16 +35,6 @@ static inline uint64_t fp_mode_enter(void) {
 static inline void fp_mode_leave(uint64_t found) {
     __asm__ volatile("msr fpcr, %0\n\tmsr fpsr, %1" ::"r"(found >> 32), "r"(found & 0xffffffffu)
                      : "memory");
-}
-
-static inline void fp_forget_inexact(void) {
-    __asm__ volatile("msr fpsr, %0" ::"r"((uint64_t)0) : "memory");
-}
-
-static inline bool fp_inexact(void) {
-    uint64_t status;
-    __asm__ volatile("mrs %0, fpsr" : "=r"(status)::"memory");
-    return status & 0x10;
 }
 
 #else
@@ -85,28 +57,6 @@ static inline void fp_mode_leave(uint64_t depth) {
         fesetenv(&fp_mode_found);
 }
 
-static inline void fp_forget_inexact(void) {
-    fp_barrier();
-    feclearexcept(FE_INEXACT);
-}
-
-static inline bool fp_inexact(void) {
-    fp_barrier();
-    return fetestexcept(FE_INEXACT);
-}
-
 #endif
-
-/* Not every machine has the flag: valgrind's, for one, does not. */
-static inline bool fp_tells_inexact(void) {
-    volatile double one = 1, small = 0x1p-60, sum;
-    fp_forget_inexact();
-    sum = one + small;
-    const bool told = fp_inexact();
-    fp_forget_inexact();
-    sum = one + one;
-    (void)sum;
-    return told && !fp_inexact();
-}
 
 #endif

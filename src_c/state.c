@@ -20,7 +20,7 @@ void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     const int first = touched ? __builtin_ctzll(touched) : digits;
     if (first < digits)
-        bn_kernels_current()->carry(state + first * n, n, digits - first, n);
+        bn_kernels_current()->dtype[BN_F64]->exact->carry(state + first * n, n, digits - first, n);
 }
 
 /* Some columns of a state: their digits, canonical, and flags. */

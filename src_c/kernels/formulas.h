@@ -10,39 +10,39 @@
 
 #include "bn.h"
 
-/* F(x, a formula). x is handed through, for whoever uses the list. */
-#define SUM_FORMULAS(F, x)                                                                         \
-    F(x, GRADIENTS)                                                                                \
-    F(x, GRADIENTS_RELU)                                                                           \
-    F(x, GRADIENTS_GATED)                                                                          \
-    F(x, MOMENTS)                                                                                  \
-    F(x, SCALED_MOMENTS)                                                                           \
-    F(x, DOUBLE_GRADIENTS)
+/* F(a formula), for each. */
+#define SUM_FORMULAS(F)                                                                            \
+    F(GRADIENTS)                                                                                   \
+    F(GRADIENTS_RELU)                                                                              \
+    F(GRADIENTS_GATED)                                                                             \
+    F(MOMENTS)                                                                                     \
+    F(SCALED_MOMENTS)                                                                              \
+    F(DOUBLE_GRADIENTS)
 /* Of these, those whose sums may be asked for without rounding. */
-#define EXACT_FORMULAS(F, x)                                                                       \
-    F(x, GRADIENTS)                                                                                \
-    F(x, GRADIENTS_RELU)                                                                           \
-    F(x, GRADIENTS_GATED)                                                                          \
-    F(x, MOMENTS)
-#define WRITE_FORMULAS(F, x)                                                                       \
-    F(x, BACKWARD)                                                                                 \
-    F(x, FROZEN)                                                                                   \
-    F(x, BACKWARD_RELU)                                                                            \
-    F(x, FROZEN_RELU)                                                                              \
-    F(x, BACKWARD_GATED)                                                                           \
-    F(x, FROZEN_GATED)                                                                             \
-    F(x, BACKWARD_GATED_ADD)                                                                       \
-    F(x, FROZEN_GATED_ADD)                                                                         \
-    F(x, NORMALIZE)                                                                                \
-    F(x, NORMALIZE_RELU)                                                                           \
-    F(x, NORMALIZE_ADD)                                                                            \
-    F(x, NORMALIZE_ADD_RELU)                                                                       \
-    F(x, DOUBLE_BACKWARD)                                                                          \
-    F(x, DOUBLE_FROZEN)
+#define EXACT_FORMULAS(F)                                                                          \
+    F(GRADIENTS)                                                                                   \
+    F(GRADIENTS_RELU)                                                                              \
+    F(GRADIENTS_GATED)                                                                             \
+    F(MOMENTS)
+#define WRITE_FORMULAS(F)                                                                          \
+    F(BACKWARD)                                                                                    \
+    F(FROZEN)                                                                                      \
+    F(BACKWARD_RELU)                                                                               \
+    F(FROZEN_RELU)                                                                                 \
+    F(BACKWARD_GATED)                                                                              \
+    F(FROZEN_GATED)                                                                                \
+    F(BACKWARD_GATED_ADD)                                                                          \
+    F(FROZEN_GATED_ADD)                                                                            \
+    F(NORMALIZE)                                                                                   \
+    F(NORMALIZE_RELU)                                                                              \
+    F(NORMALIZE_ADD)                                                                               \
+    F(NORMALIZE_ADD_RELU)                                                                          \
+    F(DOUBLE_BACKWARD)                                                                             \
+    F(DOUBLE_FROZEN)
 
-#define ENUMERATED(x, formula) formula,
+#define ENUMERATED(formula) formula,
 typedef enum {
-    SUM_FORMULAS(ENUMERATED, ) WRITE_FORMULAS(ENUMERATED, ) FORMULAS,
+    SUM_FORMULAS(ENUMERATED) WRITE_FORMULAS(ENUMERATED) FORMULAS,
     NOTHING = FORMULAS, /* for an operation that has one pass alone */
 } formula;
 #undef ENUMERATED
@@ -118,9 +118,10 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Those that most calls write by: they are worth kernels for more cases. */
+/* Those that most calls write by, and sum by: they are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
-    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == NORMALIZE_RELU;
+    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == NORMALIZE_RELU ||
+           f == GRADIENTS || f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
 }
 
 /* Planes that hold the coefficients a formula takes: up to the last of them. */

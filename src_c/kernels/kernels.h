@@ -87,63 +87,109 @@ typedef struct {
     int count;
 } bn_sums;
 
-/* Exact sums, see exact.c. Terms are computed first, and kept: of a strip of up to BN_STRIP
- * columns, row by row, as many as fill BN_TERMS_BYTES for each of the BN_SUMS sums. */
-enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
-
-/* Calls after one with NaN or Inf in its terms that look for these first; and after one with terms
- * that numbers could not hold, which do not try: at first, and at most. */
-enum { BN_UNCLEAN = 32, BN_WIDE = 4, BN_WIDEST = 64 };
-
-/* What is added up at once, if no rounding shows, has no more elements of a run, and no more rows:
- * where terms are counted, a lane may have one of each row, besides its share of a run. */
-enum { BN_ELEMENTS_AT_ONCE = 8192, BN_ROWS_AT_ONCE = 1024 };
-
-/* A block's `step` says how far behind its data lies what should be fetched meanwhile.
+/* Exact sums, see exact.c: of a strip of up to BN_STRIP columns at a time, and of no more terms
+ * than fill BN_TERMS_BYTES for each of the BN_SUMS sums.
+ *
+ * A block's `step` says how far behind its data lies what should be fetched meanwhile.
  *
  * Where terms go: `plane` numbers from those of one sum to the next, `pitch` from one row to the
  * next. Behind a row that fills no unit are zeros, of less than a unit. */
+enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
+
 typedef struct {
     void *number;
     int64_t plane, pitch;
 } bn_terms;
 
-/* What was summed of so many columns: numbers that hold it without having been rounded, BN_PLANES
- * of columns at most, and what those could not hold, as digits: (digits and flags, BN_SUMS,
- * columns), or, where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one
- * row of them to the next. Of these only rows that are `touched` have been set. `room` is a
- * kernel's own: BN_TERMS_BYTES, aligned as a register. */
+/* Magnitudes but for 0: below 2^top, and 2^low or more. */
+typedef struct {
+    int top, low;
+} bn_range;
+#define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
+
+/* What was added up as numbers: terms in these ranges, `adds` of them to a lane at most. */
+typedef struct {
+    bn_range range[BN_SUMS];
+    int64_t adds;
+} bn_added;
+#define BN_NOTHING_ADDED ((bn_added){{BN_NO_RANGE, BN_NO_RANGE}, 0})
+
+/* A block's sums, to which those of others can be added: BN_PLANES of BN_STRIP columns at most.
+ * They are right if bn_fits says so. */
 enum { BN_PLANES = 5 };
 
 typedef struct {
     double *plane;
+    int64_t columns;
+    bn_added added;
+} bn_strip;
+
+/* What was summed of a panel of columns: by strips, numbers that hold it without having been
+ * rounded; and what those could not hold, as digits: (digits and flags, BN_SUMS, columns), or,
+ * where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one row of them
+ * to the next. Of these only rows that are `touched` have been set. `room` is a kernel's own:
+ * BN_TERMS_BYTES, aligned as a register. */
+enum { BN_PANEL = 4 * BN_STRIP };
+
+typedef struct {
+    double *plane; /* BN_PLANES of `columns` */
+    bn_added added[BN_PANEL / BN_STRIP];
     int64_t *digit;
     void *room;
     int64_t columns, pitch;
     uint64_t touched;
-    int unclean;                       /* calls to come that look for NaN and Inf first */
-    int wide;                          /* calls to come whose terms are thought to fit no numbers */
-    int next_wide;                     /* as many as that will be the next time, if enough */
-    int top[BN_SUMS], bottom[BN_SUMS]; /* such terms are below 2^top, and multiples of 2^bottom */
-    bool known;                        /* are there such bounds? */
-    bool anchored;                     /* if so, may kernels that add quietly anchor terms? */
     bool one_channel;
-    bool squares;    /* is the second sum one of squares? */
-    bool flag_tells; /* does fp_inexact? */
+    bool squares; /* is the second sum one of squares? */
 } bn_account;
 
-/* Terms did not fit numbers: twice as long as the last time they are not tried; or they did. */
-static inline void bn_widen(bn_account *a) {
-    a->wide = a->next_wide > BN_WIDE ? a->next_wide : BN_WIDE;
-    a->next_wide = a->wide < BN_WIDEST / 2 ? 2 * a->wide : BN_WIDEST;
-}
-static inline void bn_narrow(bn_account *a) {
-    a->next_wide /= 2;
+/* What exact sums need of an arithmetic type, whatever is summed. */
+typedef struct {
+    int part_bits, square_part_bits; /* of what a term is cut into */
+    int largest_top;                 /* of finite terms */
+
+    /* Add rows of terms in a range to an account's columns from one on, as digits. */
+    void (*deposit_terms)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
+                          int64_t rows, const bn_range range[BN_SUMS]);
+    /* Add a strip's sums to an account's numbers, from a column on. */
+    void (*add_strip)(bn_account *a, int64_t column, const bn_strip *strip);
+    /* Let digits have what is in numbers of the strip from a column on; or of all, and carry. */
+    void (*settle)(bn_account *a, int64_t column);
+    void (*settle_all)(bn_account *a);
+    /* Let a column of another account, which has nothing in it, have what one of one channel has.
+     */
+    void (*close_channel)(bn_account *a, bn_account *to, int64_t column);
+    /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
+    void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
+} bn_exact_kernels;
+
+static inline int bn_log2(int64_t n) { /* rounded up; n >= 0 */
+    return n > 1 ? 64 - __builtin_clzll((uint64_t)n - 1) : 0;
 }
 
-typedef bool bn_quiet_kernel(bn_account *a, int64_t column, const bn_block *block,
-                             const bn_coefs *coefs);
+static inline bn_range bn_wider(bn_range a, bn_range b) {
+    return (bn_range){a.top > b.top ? a.top : b.top, a.low < b.low ? a.low : b.low};
+}
+static inline bn_added bn_both(bn_added a, bn_added b) {
+    return (bn_added){{bn_wider(a.range[0], b.range[0]), bn_wider(a.range[1], b.range[1])},
+                      a.adds + b.adds};
+}
+
+/* Were such terms added up without rounding, `lanes` lanes to one? */
+static inline bool bn_fits(const bn_exact_kernels *exact, bool squares, bn_added added,
+                           int64_t lanes) {
+    enum { DOUBLE_BITS = 53, LARGEST = 1022 };
+    bool all = true;
+    for (int s = 0; s < BN_SUMS; s++) {
+        const int bits = squares && s == 1 ? exact->square_part_bits : exact->part_bits;
+        const int top = added.range[s].top + bn_log2(added.adds * lanes);
+        all = all && added.range[s].top <= exact->largest_top && top <= LARGEST &&
+              top - added.range[s].low + bits - 1 <= DOUBLE_BITS;
+    }
+    return all;
+}
+
 typedef void bn_terms_kernel(const bn_block *block, const bn_coefs *coefs, const bn_terms *to);
+typedef void bn_strip_kernel(const bn_block *block, const bn_coefs *coefs, bn_strip *to);
 typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_sum_runs_kernel(const bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
 typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
@@ -158,23 +204,11 @@ typedef struct {
 
     bn_write_kernel *write[FORMULAS];
 
-    /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL. */
+    /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL; and their
+     * sums. */
     bn_terms_kernel *terms[FORMULAS];
-
-    /* The same, added to what an account has, of a whole strip from a column on, or, with
-     * coefficients ONE_FOR_ALL, of any number of columns. Returns whether that took no rounding;
-     * else nothing has changed. Anchored, to numbers and digits, if bounds of its terms are known:
-     * that takes more exponents, and more time. NULL where terms cannot be computed without setting
-     * fp_inexact. */
-    bn_quiet_kernel *add_quietly[FORMULAS], *add_anchored[FORMULAS];
-
-    /* Add so many rows of `columns` terms to an account's columns from one on. Let a column of
-     * another account, which has nothing in it, have what one of one channel has. Let digits have
-     * what is in numbers, of the first so many columns, and carry. */
-    void (*sum_exactly)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
-                        int64_t rows);
-    void (*close)(bn_account *a, bn_account *to, int64_t column);
-    void (*settle)(bn_account *a, int64_t columns);
+    bn_strip_kernel *add_up[FORMULAS];
+    const bn_exact_kernels *exact;
 
     /* Of n elements, one behind the other, a bit each: does ReLU let it pass? */
     void (*passed)(const char *from, int64_t n, uint64_t *to);
@@ -200,10 +234,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    bn_dtype_kernels dtype[BN_DTYPES];
-
-    /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
-    void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
+    const bn_dtype_kernels *dtype[BN_DTYPES];
 } bn_kernels;
 
 /* ---- dispatch ---------------------------------------------------------- */

@@ -6,72 +6,7 @@
 
 #define VEC_BYTES            64
 #define STRANDS_SIDE_BY_SIDE 1
-#define QUIET_ARITHMETIC     1
 #include "kernels/vec_portable.h"
-
-/* A rounding that an instruction states itself sets no flag. */
-enum { QUIETLY = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
-enum { LARGER_MAGNITUDE = 0xb }; /* of VRANGEPS: by magnitudes, the larger, without its sign */
-
-INLINE f32v f32_quiet_minus(f32v a, f32v b) {
-    return (f32v)_mm512_sub_round_ps((__m512)a, (__m512)b, QUIETLY);
-}
-INLINE f32v f32_quiet_plus(f32v a, f32v b) {
-    return (f32v)_mm512_add_round_ps((__m512)a, (__m512)b, QUIETLY);
-}
-INLINE f32v f32_quiet_times(f32v a, f32v b) {
-    return (f32v)_mm512_mul_round_ps((__m512)a, (__m512)b, QUIETLY);
-}
-INLINE f64v f64_quiet_minus(f64v a, f64v b) {
-    return (f64v)_mm512_sub_round_pd((__m512d)a, (__m512d)b, QUIETLY);
-}
-INLINE f64v f64_quiet_plus(f64v a, f64v b) {
-    return (f64v)_mm512_add_round_pd((__m512d)a, (__m512d)b, QUIETLY);
-}
-INLINE f64v f64_quiet_times(f64v a, f64v b) {
-    return (f64v)_mm512_mul_round_pd((__m512d)a, (__m512d)b, QUIETLY);
-}
-
-/* FMA's pipes are not those of plain additions, of which there are as many as conversions. */
-INLINE f64v quiet_one(void) {
-    f64v one = (f64v){0} + 1;
-    __asm__("" : "+v"(one));
-    return one;
-}
-INLINE f64v quiet_add(f64v sum, f64v term, f64v one) {
-    return (f64v)_mm512_fmadd_pd((__m512d)term, (__m512d)one, (__m512d)sum);
-}
-INLINE f32v f32_larger_magnitude(f32v a, f32v b) {
-    return (f32v)_mm512_range_ps((__m512)a, (__m512)b, LARGER_MAGNITUDE);
-}
-INLINE f64v f64_larger_magnitude(f64v a, f64v b) {
-    return (f64v)_mm512_range_pd((__m512d)a, (__m512d)b, LARGER_MAGNITUDE);
-}
-INLINE f64v quiet_anchored(f64v term, f64v one, f64v anchor) {
-    return (f64v)_mm512_fmadd_round_pd((__m512d)term, (__m512d)one, (__m512d)anchor, QUIETLY);
-}
-
-/* Even (h = 0) or odd floats as doubles, by their bits: a conversion costs as much as an addition.
- * A double's exponent counts from 896 lower down, of subnormals too. */
-#define QUIET_SCALE 0x1p-896
-INLINE f64v f32_quiet_half(f32v v, int h) {
-    const __m512i sign_and_digits = _mm512_set1_epi64((long long)0x8fffffffe0000000ull);
-    const __m512i bits = h ? (__m512i)v : _mm512_slli_epi64((__m512i)v, 32);
-    return (f64v)_mm512_and_si512(_mm512_srai_epi64(bits, 3), sign_and_digits);
-}
-/* Low and high columns, as these halves are, and back. */
-INLINE void split_doubles(const f64v column[2], f64v half[2]) {
-    const __m512i even = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-    const __m512i odd = _mm512_add_epi64(even, _mm512_set1_epi64(1));
-    half[0] = (f64v)_mm512_permutex2var_pd((__m512d)column[0], even, (__m512d)column[1]);
-    half[1] = (f64v)_mm512_permutex2var_pd((__m512d)column[0], odd, (__m512d)column[1]);
-}
-INLINE void join_doubles(const f64v half[2], f64v column[2]) {
-    const __m512i low = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
-    const __m512i high = _mm512_add_epi64(low, _mm512_set1_epi64(4));
-    column[0] = (f64v)_mm512_permutex2var_pd((__m512d)half[0], low, (__m512d)half[1]);
-    column[1] = (f64v)_mm512_permutex2var_pd((__m512d)half[0], high, (__m512d)half[1]);
-}
 
 INLINE u32v load_bytes(const char *p, int64_t n) {
     return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);
@@ -84,6 +19,19 @@ INLINE void store_nontemporal(char *p, u32v v) {
 }
 INLINE void nontemporal_fence(void) {
     _mm_sfence();
+}
+
+INLINE u32v larger_u32(u32v a, u32v b) {
+    return (u32v)_mm512_max_epu32((__m512i)a, (__m512i)b);
+}
+INLINE u32v smaller_u32(u32v a, u32v b) {
+    return (u32v)_mm512_min_epu32((__m512i)a, (__m512i)b);
+}
+INLINE u64v larger_u64(u64v a, u64v b) {
+    return (u64v)_mm512_max_epu64((__m512i)a, (__m512i)b);
+}
+INLINE u64v smaller_u64(u64v a, u64v b) {
+    return (u64v)_mm512_min_epu64((__m512i)a, (__m512i)b);
 }
 
 INLINE bool f32_any_nan(f32v a, f32v b) {

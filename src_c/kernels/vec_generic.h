@@ -5,7 +5,6 @@
 
 #define VEC_BYTES            16
 #define STRANDS_SIDE_BY_SIDE 0
-#define QUIET_ARITHMETIC     0
 #include "kernels/vec_portable.h"
 
 INLINE u32v load_bytes(const char *p, int64_t n) {
@@ -21,6 +20,19 @@ INLINE void nontemporal_fence(void) {
 }
 
 /* There may be: looking costs as much as replacing. */
+INLINE u32v larger_u32(u32v a, u32v b) {
+    return larger_u32_by_bits(a, b);
+}
+INLINE u32v smaller_u32(u32v a, u32v b) {
+    return smaller_u32_by_bits(a, b);
+}
+INLINE u64v larger_u64(u64v a, u64v b) {
+    return larger_u64_by_bits(a, b);
+}
+INLINE u64v smaller_u64(u64v a, u64v b) {
+    return smaller_u64_by_bits(a, b);
+}
+
 INLINE bool f32_any_nan(f32v a, f32v b) {
     (void)a, (void)b;
     return true;

@@ -26,6 +26,14 @@
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
+/* gcc makes copies of a function for constants that it is called with, even where it is not to be
+ * inlined. */
+#if defined(__clang__)
+#define ONE_COPY __attribute__((noinline))
+#else
+#define ONE_COPY __attribute__((noinline, noclone))
+#endif
+
 typedef float f32v __attribute__((vector_size(VEC_BYTES)));
 typedef double f64v __attribute__((vector_size(VEC_BYTES)));
 typedef uint32_t u32v __attribute__((vector_size(VEC_BYTES)));
@@ -38,30 +46,22 @@ typedef f64v f64v_any __attribute__((aligned(1), may_alias));
 typedef u32v u32v_any __attribute__((aligned(1), may_alias));
 typedef u16h u16h_any __attribute__((aligned(1), may_alias));
 
-#if !QUIET_ARITHMETIC
-INLINE f32v f32_quiet_minus(f32v a, f32v b) {
-    return a - b;
-}
-INLINE f32v f32_quiet_plus(f32v a, f32v b) {
-    return a + b;
-}
-INLINE f32v f32_quiet_times(f32v a, f32v b) {
-    return a * b;
-}
-INLINE f64v f64_quiet_minus(f64v a, f64v b) {
-    return a - b;
-}
-INLINE f64v f64_quiet_plus(f64v a, f64v b) {
-    return a + b;
-}
-INLINE f64v f64_quiet_times(f64v a, f64v b) {
-    return a * b;
-}
-#endif
-
 /* A lane of a comparison is all ones where the comparison holds, else all zeros. */
 INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
     return (where & yes) | (~where & no);
+}
+
+INLINE u32v larger_u32_by_bits(u32v a, u32v b) {
+    return select_u32((u32v)(a > b), a, b);
+}
+INLINE u32v smaller_u32_by_bits(u32v a, u32v b) {
+    return select_u32((u32v)(a < b), a, b);
+}
+INLINE u64v larger_u64_by_bits(u64v a, u64v b) {
+    return (u64v)select_u32((u32v)(a > b), (u32v)a, (u32v)b);
+}
+INLINE u64v smaller_u64_by_bits(u64v a, u64v b) {
+    return (u64v)select_u32((u32v)(a < b), (u32v)a, (u32v)b);
 }
 
 INLINE f32v f32_where_positive_by_bits(f32v gate, f32v v) {

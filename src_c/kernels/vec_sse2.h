@@ -6,7 +6,6 @@
 
 #define VEC_BYTES            16
 #define STRANDS_SIDE_BY_SIDE 0
-#define QUIET_ARITHMETIC     0
 #include "kernels/vec_portable.h"
 
 INLINE u32v load_bytes(const char *p, int64_t n) {
@@ -20,6 +19,19 @@ INLINE void store_nontemporal(char *p, u32v v) {
 }
 INLINE void nontemporal_fence(void) {
     _mm_sfence();
+}
+
+INLINE u32v larger_u32(u32v a, u32v b) {
+    return larger_u32_by_bits(a, b);
+}
+INLINE u32v smaller_u32(u32v a, u32v b) {
+    return smaller_u32_by_bits(a, b);
+}
+INLINE u64v larger_u64(u64v a, u64v b) {
+    return larger_u64_by_bits(a, b);
+}
+INLINE u64v smaller_u64(u64v a, u64v b) {
+    return smaller_u64_by_bits(a, b);
 }
 
 INLINE bool f32_any_nan(f32v a, f32v b) {

@@ -1,0 +1,8 @@
+/* exact_f32.c: sums of floats without rounding. */
+#include "kernels/number_f32.h"
+#include "sizes.h"
+#include "state.h"
+
+enum { DIGITS = f32_DIGITS, LOWEST = f32_LOWEST };
+
+#include "kernels/exact.inc"

@@ -1,0 +1,8 @@
+/* exact_f64.c: sums of doubles without rounding. */
+#include "kernels/number_f64.h"
+#include "sizes.h"
+#include "state.h"
+
+enum { DIGITS = f64_DIGITS, LOWEST = f64_LOWEST };
+
+#include "kernels/exact.inc"

@@ -1,0 +1,16 @@
+/* f64.c: kernels for float64. kernels.inc says what it needs of a dtype. */
+#include "kernels/number_f64.h"
+#include "kernels/plain_elements.h"
+
+#define STORAGE f64
+enum { BYTES = f64_BYTES, LOSES = f64_LOSES };
+typedef uint64_t element_word;
+#define NEGATIVE_INF (0xfffull << 52)
+#define TO_ZERO      0.0
+
+INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
+    (void)h;
+    return keep_f64(bits, v);
+}
+
+#include "kernels/kernels.inc"

@@ -1,0 +1,118 @@
+/* number_f32.h: registers of floats, which float32, float16 and bfloat16 are computed in. */
+#ifndef BN_NUMBER_H
+#define BN_NUMBER_H
+
+#include "kernels/kernels.h"
+#include "kernels/vec.h"
+
+#define ARITHMETIC f32
+typedef float num;
+typedef f32v vec;
+enum { LANES = VEC_BYTES / sizeof(num) }; /* numbers in a register */
+
+INLINE vec load_numbers(const void *p) {
+    return *(const f32v_any *)p;
+}
+/* The first n of them; the others are 0. */
+INLINE vec load_first_numbers(const void *p, int64_t n) {
+    return (vec)load_bytes(p, (int64_t)sizeof(num) * n);
+}
+
+/* x86 and Arm make NaNs of different sign, so every NaN that is written is made the positive quiet
+ * one without payload. NaNs are rare: to look for them, two registers at a time, and replace them
+ * only where there are any is fastest. */
+INLINE bool any_nan(vec a, vec b) {
+    return f32_any_nan(a, b);
+}
+INLINE vec canonical(vec v) {
+    return (vec)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
+}
+
+/* v where the gate is not 0 or less (a NaN is not), elsewhere 0. */
+INLINE vec where_positive(vec gate, vec v) {
+    return f32_where_positive(gate, v);
+}
+
+/* Floats are summed in doubles, two registers of them for one of floats, and lose nothing that
+ * matters. */
+INLINE void wide_add(wide *w, vec term) {
+    w->v[0] += widen_low(term);
+    w->v[1] += widen_high(term);
+}
+INLINE wide wide_load(const double *sum, const double *lost) {
+    (void)lost;
+    return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
+}
+INLINE void wide_store(double *sum, double *lost, wide w) {
+    (void)lost;
+    ((f64v_any *)sum)[0] = w.v[0];
+    ((f64v_any *)sum)[1] = w.v[1];
+}
+
+/* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
+
+/* A term is added as doubles that have bits to spare: its low and high columns, of PART_BITS bits.
+ * Squares, whose exponents differ twice as much, are cut in two first. */
+enum {
+    NUMBER_BITS = 24,
+    PART_BITS = 24,
+    SQUARE_PART_BITS = 12,
+    PARTS = 2,        /* registers of doubles that a register of terms makes */
+    SQUARE_PARTS = 4, /* ... of squares */
+    LARGEST_EXPONENT = 127,
+};
+
+INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
+    const vec upper = square ? (vec)((u32v)t & (~0u << 12)) : t, rest = t - upper;
+    part[0] = widen_low(upper);
+    part[1] = widen_high(upper);
+    if (square) {
+        part[2] = widen_low(rest);
+        part[3] = widen_high(rest);
+    }
+}
+
+/* Magnitudes as integers, twice each, so that the sign is gone: the largest, and the smallest but
+ * for 0, less one. */
+typedef struct {
+    u32v most, least;
+} magnitudes;
+
+INLINE magnitudes no_magnitudes(void) {
+    return (magnitudes){{0}, ~(u32v){0}};
+}
+INLINE void see_magnitudes(magnitudes *m, vec t) {
+    const u32v twice = (u32v)t << 1;
+    m->most = larger_u32(m->most, twice);
+    m->least = smaller_u32(m->least, twice - 1);
+}
+
+/* The exponent of a number that is given by its bits, or of its square: at least that of normal
+ * ones; of squares that overflow, one that no finite number has. */
+INLINE int exponent_of(uint32_t bits, bool square) {
+    num value;
+    memcpy(&value, &bits, sizeof value);
+    value = square ? value * value : value;
+    memcpy(&bits, &value, sizeof bits);
+    const int exponent = (int)(bits >> 23) - 127;
+    return exponent < -126 ? -126 : exponent;
+}
+
+/* Between which powers of 2 they lie, or their squares. */
+INLINE bn_range range_of(const magnitudes *m, bool square) {
+    uint32_t most = 0, least = ~(uint32_t)0;
+    for (int i = 0; i < LANES; i++) {
+        most = m->most[i] > most ? m->most[i] : most;
+        least = m->least[i] < least ? m->least[i] : least;
+    }
+    if (most == 0)
+        return BN_NO_RANGE;
+    return (bn_range){exponent_of(most / 2, square) + 1, exponent_of((least + 1) / 2, square)};
+}
+
+/* Half h of a register of numbers as doubles. */
+INLINE f64v doubles_of(vec v, int h) {
+    return h ? widen_high(v) : widen_low(v);
+}
+
+#endif
