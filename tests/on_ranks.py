@@ -275,11 +275,57 @@ def refused_before(comm):
         layer = mpi.BatchNorm(8, comm=own)
         found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
         found += [ended("backward", 6, own, {})]
-        layer = mpi.BatchNorm(8, comm=own, timeout=10).eval()
-        layer.forward(good["src"])
-        found += [outcome(layer.backward, diff_dst=None if own.rank else good["diff_dst"])]
-        found += [ended("backward", 7, own, {})]
     return found
+
+
+def refused_after_eval(comm):
+    """What one rank is refused in a layer's backward after eval(): how calls ended."""
+    good, options = backward_arguments(), {"timeout": 10}
+    layer = mpi.BatchNorm(8, comm=comm, **options).eval()
+    layer.forward(good["src"])
+    error = outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])
+    return [error, ended("backward", 7, comm, options)]
+
+
+def refused_of_several(comm):
+    """What one rank is refused in one of the exchanges that differ in exact and timeout alone."""
+    good, found = backward_arguments() | {"comm": comm}, []
+    known = [{"exact": e, "timeout": t} for e, t in ((False, 20), (True, 20), (True, 10))]
+    for options in ({"exact": True}, *known):
+        mpi.batch_norm_backward(**good, **options)
+    for options in known[:2]:
+        odd = {"epsilon": -1} if comm.rank else {}
+        found.append(outcome(mpi.batch_norm_backward, **good | options | odd))
+    return found
+
+
+def ended_on_one_rank(comm, where):
+    """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait"):
+    how the calls of this rank ended.
+    """
+    from bn_ext._mpi import ranks
+
+    call, post = backward_arguments() | {"comm": comm}, ranks.OverRanks.post
+
+    def fails(*_):
+        raise MemoryError
+
+    def posts_and_fails(*arguments):
+        post(*arguments)
+        fails()
+
+    def ends():
+        if comm.rank and where == "start":
+            ranks.OverRanks.post = posts_and_fails
+        pending = mpi.batch_norm_backward_start(**call)
+        if comm.rank:
+            pending._apply = fails
+        pending.wait()
+
+    started(**call)
+    found = [outcome(ends)]
+    ranks.OverRanks.post = post
+    return [*found, *(ended("started", n, comm, {}) for n in (2, 3))]
 
 
 def far_from_0(comm):
@@ -421,7 +467,7 @@ TRAINING = {
     "correction": (lambda good: good | {"correction": 0}, ["first", "later"]),
     "relu": (lambda good: good | {"relu": True}, ["later"]),
 }
-#: What one rank is refused, and how the error begins.
+#: What one rank is refused.
 REFUSED = {
     "backward": {
         "shape": lambda good: good | {"diff_dst": good["diff_dst"][:-1]},
@@ -434,7 +480,7 @@ REFUSED = {
             "out": (None, np.broadcast_to(np.float32(0), 8), None)},
         "out shared": lambda good: good | {"out": (good["src"][::-1], None, None)},
         "diff_src_1 of another shape": lambda good: good | {
-            "relu": True, "beta": good["mean"], "diff_src_1": True,
+            "relu": True, "dst": good["src"], "diff_src_1": True,
             "out": (None, None, None, np.empty((5, 4, 8), np.float32))},
         "no gate": lambda good: good | {"relu": True},
     },

@@ -85,6 +85,12 @@ def test_a_size_that_differs_is_told_first():
 
 
 @quick
+def test_another_call_is_told_before_another_function():
+    first, _ = judged([{"call": n, "function": f} for n, f in ((1, "f"), (2, "g"))])
+    assert first.startswith("call: rank 1 has another one than rank 0, which has 1: some rank")
+
+
+@quick
 def test_every_name_has_its_words():
     """Each alone is noticed, and called by its name."""
     for name in agreement.NAMES:
@@ -383,6 +389,30 @@ def test_what_is_refused_before_a_call_has_begun_is_told(tmp_path):
     assert {each.partition(":")[0] for each in odd[::2]} == {"TypeError", "ValueError"}
     assert all("rank 1 failed, and its error says why" in each for each in others[::2])
     assert {*odd[1::2], *others[1::2]} == {"right"}
+
+
+@needs_mpi
+def test_what_a_layer_is_refused_after_eval_is_told(tmp_path):
+    other, odd = on_ranks(2, "refused_after_eval", tmp_path, status=None).returned
+    assert "rank 1 failed, and its error says why" in other[0]
+    assert odd[0].startswith("TypeError: diff_dst")
+    assert other[1] == odd[1] == "right"
+
+
+@needs_mpi
+def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
+    """Of those known, which here differ in exact and timeout alone."""
+    other, odd = on_ranks(2, "refused_of_several", tmp_path, status=None).returned
+    assert all("rank 1 failed, and its error says why" in each for each in other)
+    assert all(each.startswith("ValueError: epsilon") for each in odd)
+
+
+@needs_mpi
+@pytest.mark.parametrize("where", ["start", "wait"])
+def test_what_ends_on_one_rank_alone_is_told_in_the_next_call(where, tmp_path):
+    other, odd = on_ranks(2, "ended_on_one_rank", tmp_path, where).returned
+    assert other == ["", "CollectiveError", "right"]
+    assert odd == ["MemoryError: ", "CollectiveError", "right"]
 
 
 @needs_mpi
