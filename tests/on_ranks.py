@@ -265,9 +265,9 @@ def refused_before(comm):
     """What one rank is refused before its call has begun: how the calls of this rank ended."""
     good, found = backward_arguments(), []
     kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
-    for first, (name, value) in itertools.product((True, False), kinds.items()):
-        own = comm.Dup()
-        if not first:
+    for when, (name, value) in itertools.product(("first", "later", "check"), kinds.items()):
+        own, good = comm.Dup(), good | {"check": when == "check"}
+        if when != "first":
             assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
         odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
         found += [outcome(mpi.batch_norm_backward, **(odd if own.rank else good), comm=own)]
@@ -319,7 +319,7 @@ def ended_on_one_rank(comm, where):
             ranks.OverRanks.post = posts_and_fails
         pending = mpi.batch_norm_backward_start(**call)
         if comm.rank:
-            pending._apply = fails
+            pending._part.apply = fails
         pending.wait()
 
     started(**call)
@@ -639,8 +639,7 @@ def intercommunicator(comm):
 def examples(comm):
     """Of the docstrings."""
     flags = doctest.NORMALIZE_WHITESPACE
-    found = [doctest.testmod(module, optionflags=flags) for module in (mpi, _mpi.layer)]
-    return [sum(numbers) for numbers in zip(*found, strict=True)]
+    return list(doctest.testmod(mpi, optionflags=flags))
 
 
 # ---- communicators --------------------------------------------------------------------

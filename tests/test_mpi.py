@@ -21,82 +21,96 @@ RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
 quick = pytest.mark.quick
 
 
-# ---- words that ranks exchange ------------------------------------------------------------
+# ---- what ranks exchange besides sums -----------------------------------------------------
 
 
-def judged(values, failed=(), dtype=np.int64):
-    """What each rank finds in the sums of all words."""
+def told(values, failed=(), dtype=np.int64):
+    """What each rank finds in the sums of all words, and in the rows of all."""
     size = len(values)
     prints = [
         None if r in failed else agreement.fingerprints(each) for r, each in enumerate(values)
     ]
-    total = np.sum([agreement.words(p, r, dtype) for r, p in enumerate(prints)], axis=0)
-    return [
-        agreement.judge(total, prints[r], r, size, values[r])
-        for r in range(size) if r not in failed
-    ]  # fmt: skip
+    words = [np.array(agreement.words(p, r), dtype) for r, p in enumerate(prints)]
+    rows, total = np.array([agreement.row(p) for p in prints]), np.sum(words, axis=0)
+    good = [(prints[r], r, values[r]) for r in range(size) if r not in failed]
+    return (
+        [agreement.judge(total, p, r, size, each) for p, r, each in good],
+        [agreement.compare(rows, r, each) for _, r, each in good],
+    )
 
 
 @quick
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 @pytest.mark.parametrize("size", [2, 3, 7, 1000])
 def test_the_rank_that_differs_is_named(rng, size, dtype):
+    """By the rows; words say that there is one."""
     mean = rng.standard_normal(5)
-    values = [{"epsilon": 1e-5, "mean": mean} for _ in range(size)]
-    assert judged(values, dtype=dtype) == [""] * size
+    values = [{"call": 9, "epsilon": 1e-5, "mean": mean} for _ in range(size)]
+    assert told(values, dtype=dtype) == ([""] * size, [""] * size)
     odd = int(rng.integers(size))
-    values[odd] = {"epsilon": 1e-3, "mean": mean + np.eye(5)[-1]}  # its last number alone
-    found = judged(values, dtype=dtype)
-    others = [each for rank, each in enumerate(found) if rank != odd]
-    for rank, each in enumerate(found):
-        if rank != odd:
-            assert each == (
-                f"epsilon: rank {odd} has another one than rank {rank}, which has 1e-05; "
-                f"mean: rank {odd} has another one than rank {rank}"
-            )
+    other = mean + np.eye(5)[-1]  # its last number alone
+    values[odd] = {"call": 9, "epsilon": 1e-3, "mean": other}
+    words, rows = told(values, dtype=dtype)
+    assert words == [
+        "not all ranks have the same epsilon and mean; with check=True on all ranks this error "
+        "says who has another one of which"
+    ] * size  # fmt: skip
     who = f"rank {1 - odd} has" if size == 2 else "all other ranks have"
-    assert found[odd].startswith(f"epsilon: {who} another one than rank {odd}, which has 0.001")
-    assert len(others) == size - 1
+    assert rows.pop(odd) == (
+        f"epsilon: {who} another one than rank {odd}, which has 0.001; "
+        f"mean: {who} another one than rank {odd}"
+    )
+    for rank, found in zip([r for r in range(size) if r != odd], rows, strict=True):
+        assert found == (
+            f"epsilon: rank {odd} has another one than rank {rank}, which has 1e-05; "
+            f"mean: rank {odd} has another one than rank {rank}"
+        )
 
 
 @quick
-def test_several_that_differ_are_not_taken_for_one():
-    values = [{"epsilon": e} for e in (1, 2, 1, 2, 1)]
-    for rank, found in enumerate(judged(values)):
-        assert found.startswith(f"epsilon: several ranks have another one than rank {rank}")
-    values = [{"epsilon": e} for e in (1, 2, 3)]
-    assert all("several" in found for found in judged(values))
+def test_several_that_differ_are_named():
+    _, rows = told([{"epsilon": e} for e in (1, 2, 1, 2, 1)])
+    assert rows[0] == "epsilon: ranks 1, 3 have another one than rank 0, which has 1"
+    assert rows[1] == "epsilon: ranks 0, 2, 4 have another one than rank 1, which has 2"
+    _, rows = told([{"epsilon": rank > 1} for rank in range(12)])
+    assert rows[0].startswith("epsilon: ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more have another one")
 
 
 @quick
 @pytest.mark.parametrize("failed", [(0,), (2,), (1, 2), (0, 1, 2, 3)])
 def test_those_that_failed_are_named_or_counted(failed):
-    found = judged([{"epsilon": 1}] * 5, failed)
     who = f"rank {failed[0]} failed" if len(failed) == 1 else f"{len(failed)} of 5 ranks failed"
-    assert [each.partition(",")[0] for each in found] == [who] * (5 - len(failed))
+    for found in told([{"epsilon": r} for r in range(5)], failed):
+        assert [each.partition(",")[0] for each in found] == [who] * (5 - len(failed))
 
 
 @quick
 def test_a_size_that_differs_is_told_first():
-    values = [{"channels": c, "mean": np.zeros(c)} for c in (4, 5)]
-    assert judged(values) == [
+    _, rows = told([{"channels": c, "mean": np.zeros(c)} for c in (4, 5)])
+    assert rows == [
         f"channels: rank {1 - r} has another one than rank {r}, which has {4 + r}" for r in (0, 1)
     ]
 
 
 @quick
 def test_another_call_is_told_before_another_function():
-    first, _ = judged([{"call": n, "function": f} for n, f in ((1, "f"), (2, "g"))])
-    assert first.startswith("call: rank 1 has another one than rank 0, which has 1: some rank")
+    words, rows = told([{"call": n, "function": f} for n, f in ((1, "f"), (2, "g"))])
+    end = "some rank has made a call that others have not"
+    assert words[0] == f"call: not all ranks are in rank 0's, number 1: {end}"
+    assert rows[0] == f"call: rank 1 has another one than rank 0, which has 1: {end}"
+    # Of calls whose sum is that of equal ones, too.
+    words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
+    assert all(words)
 
 
 @quick
-def test_every_name_has_its_words():
+def test_every_name_counts():
     """Each alone is noticed, and called by its name."""
     for name in agreement.NAMES:
-        first, second = judged([{name: 1}, {name: 2}])
-        assert first.startswith(f"{name}: rank 1 has another one than rank 0, which has 1")
-        assert second.startswith(f"{name}: rank 0 ")
+        words, rows = told([{"call": 1, "check": False, name: n} for n in (1, 2)])
+        assert all(name in each for each in words)
+        assert rows[0].startswith(f"{name}: rank 1 has another one than rank 0, which has 1")
+        assert rows[1].startswith(f"{name}: rank 0 ")
 
 
 # ---- imports ------------------------------------------------------------------------------
@@ -197,7 +211,7 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
     *others, odd = on_ranks(ranks, "faults", tmp_path, exact, timeout=60).returned
     assert len(odd) > 80
     for case, (error, after) in odd.items():
-        function, kind, _ = case.split(", ")
+        function, kind, when = case.split(", ")
         assert after == "", case
         if kind.startswith("refused"):
             assert re.match("(TypeError|ValueError): ", error), (case, error)
@@ -209,6 +223,8 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
             assert error.startswith(f"CollectiveError: {name}: "), (case, error)
             if kind.startswith("refused"):
                 assert f"rank {ranks - 1} failed, and its error says why" in error, (case, error)
+            elif when == "later":
+                assert re.search(f"not all ranks have the same .*{kind}.*check=True", error)
             else:
                 assert f"{kind}: rank {ranks - 1} has another one than" in error, (case, error)
 
@@ -419,8 +435,8 @@ def test_what_ends_on_one_rank_alone_is_told_in_the_next_call(where, tmp_path):
 def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
     for rank, found in enumerate(on_ranks(2, "apart", tmp_path, timeout=60).returned):
         assert found == [
-            f"CollectiveError: batch_norm_backward: call: rank {1 - rank} has another one than "
-            f"rank {rank}, which has {3 + rank}: some rank has made a call that others have not",
+            f"CollectiveError: batch_norm_backward: call: not all ranks are in rank {rank}'s, "
+            f"number {3 + rank}: some rank has made a call that others have not",
             "CollectiveError: comm: cannot be used any more: its ranks have not made the same "
             "calls; go on with a duplicate (comm.Dup())",
             "",

@@ -4,34 +4,55 @@ All that a rank can refuse it refuses before it sends its sums. The general func
 called with no samples; what only the samples tell is checked here.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
-from bn_ext._mpi.exchange import Part
 
-__all__ = ["GradientPart", "TrainingPart"]
-
-
-#: Arguments of the functions over ranks alone.
-_OF_RANKS = ("comm", "exact", "check", "timeout", "refused")
+__all__ = ["GradientPart", "LocalPart", "Part", "TrainingPart"]
 
 
-class _LocalPart:
+@dataclass
+class Part:
+    """What a rank has found in its data."""
+
+    channels: int
+    dtype: str
+    #: Names of agreement.NAMES, and what must be the same on all ranks.
+    alike: dict[str, object]
+    #: What is to be summed over all ranks.
+    sums: NDArray[Any]
+
+
+class LocalPart:
     """Arguments by name, arrays among them converted; `seen` of what could be."""
 
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
-
+    #: Sums over all ranks that it takes.
+    rounds = 1
     exact: bool
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        self.given = {k: v for k, v in arguments.items() if k not in _OF_RANKS}
+        over = "comm", "exact", "check", "timeout"
+        #: Arguments of the functions over ranks alone, and the others.
+        self.over = {name: arguments[name] for name in over if name in arguments}
+        self.given = {k: v for k, v in arguments.items() if k not in (*over, "refused")}
         self.given |= arguments.get("refused", {})
+        #: Has it raised, after the last sum, what every rank raises?
         self.refused = False
         self.shape: tuple[int, ...] = ()  # of sums
+
+    def find(self, total: NDArray[Any] | None) -> Part:
+        """What this rank sends in the first round, or in the next one, from the total of that."""
+        raise NotImplementedError
+
+    def apply(self, total: NDArray[Any]) -> Any:
+        """Results of this rank, from the last total."""
+        raise NotImplementedError
 
     def convert(self) -> None:
         for name in (*self.data, *self.vectors):
@@ -42,7 +63,9 @@ class _LocalPart:
         return {name: self.given[name] for name in names}
 
     def seen(self) -> tuple[set[int], str]:
-        """Numbers of channels that the arguments suggest, of which some may be wrong; the dtype."""
+        """What can be said where `find` fails: numbers of channels that the arguments suggest, of
+        which some may be wrong; the dtype.
+        """
         channels, dtype = set(), ""
         for name in ("src", *self.vectors):
             try:
@@ -106,7 +129,7 @@ def _same_place(a: NDArray[Any], b: NDArray[Any] | None) -> bool:
     )  # fmt: skip
 
 
-class GradientPart(_LocalPart):
+class GradientPart(LocalPart):
     """Of `batch_norm_backward`."""
 
     data = ("src", "diff_dst", "dst")
@@ -114,8 +137,7 @@ class GradientPart(_LocalPart):
     names = ("diff_src", "diff_gamma", "diff_beta", "diff_src_1")
     options = ("epsilon", "data_format", "num_threads", "relu")
 
-    def find(self) -> Part:
-        """Its sums."""
+    def find(self, _: NDArray[Any] | None) -> Part:
         self.convert()
         given = self.given
         gate = self.some("beta", "dst", "workspace", "variance", "gamma")
@@ -137,22 +159,24 @@ class GradientPart(_LocalPart):
         return Part(channels, given["src"].dtype.name, alike, sent)
 
     def apply(self, total: NDArray[Any]) -> Any:
-        """Its results."""
         if not self.exact:
             total = np.append(total[1:], np.full(self.shape[1], total[0]))
         return _core.batch_norm_backward_apply(sums=total.reshape(self.shape), **self.given)
 
 
-class TrainingPart(_LocalPart):
+class TrainingPart(LocalPart):
     """Of `batch_norm_training`, in two rounds: first the mean, then the squares about it."""
 
     data = ("src", "src_1")
     vectors = ("gamma", "beta")
     names = ("dst", "mean", "variance")
+    rounds = 2
     running = ("running_mean", "running_variance")
 
-    def find(self) -> Part:
-        """Sums for the mean."""
+    def find(self, total: NDArray[Any] | None) -> Part:
+        return self._find_mean() if total is None else self._find_squares(total)
+
+    def _find_mean(self) -> Part:
         self.convert()
         given = self.given
         self.local = self._reduce()
@@ -202,7 +226,7 @@ class TrainingPart(_LocalPart):
                 f"workspace: expected a writable, contiguous array of uint8 of shape ({size},)"
             )
 
-    def find_squares(self, total: NDArray[Any]) -> Part:
+    def _find_squares(self, total: NDArray[Any]) -> Part:
         """Sums of squares about the mean of all."""
         squares: NDArray[Any]
         if self.exact:
@@ -215,7 +239,6 @@ class TrainingPart(_LocalPart):
         return Part(self.channels, "", {}, squares)
 
     def apply(self, total: NDArray[Any]) -> Any:
-        """Its results."""
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
