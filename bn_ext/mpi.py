@@ -88,7 +88,7 @@ class Pending(Generic[_T]):
     def done(self) -> bool:
         """Would `wait` go on at once? To ask also moves the exchange on, in most MPIs."""
         with _core._DefaultMode():
-            return self._part is None or self._exchange.arrived()
+            return self._part is None or self._exchange.last.arrived()
 
     def wait(self) -> _T:
         """The gradients, once all ranks have started theirs; another time, the same again.
@@ -98,7 +98,7 @@ class Pending(Generic[_T]):
         CollectiveError
             On every rank but those that failed themselves, which raise their own error.
         CollectiveTimeoutError
-            If there was a timeout: so many seconds after this call.
+            `timeout` seconds after this call, if there was a timeout.
         """
         if self._part is not None:
             with _core._DefaultMode():
@@ -171,9 +171,10 @@ def batch_norm_backward(
         samples are dealt to ranks, and however many there are. If False, sums of float64 are
         added: less to send, and the same bits only for the same samples on the same ranks.
     check : bool, optional
-        If True, ranks compare what they are about to sum before they do, at the cost of a small
-        collective. Else they do so once for each number of channels and dtype; from then on a rank
-        with another number of channels or dtype is not noticed (see Notes).
+        If True, ranks compare what they are about to sum before they do, and the error names the
+        rank that differs and the argument; that costs a small collective. Else they do so once for
+        each number of channels and dtype. From then on the error only says that ranks differ, and
+        a rank with another number of channels or dtype is not noticed (see Notes).
     timeout : float, optional
         Seconds to wait for a rank that does not call. The communicator cannot be used after that.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
@@ -190,8 +191,8 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument it is; and if comm, exact,
         check or timeout is none.
     CollectiveError
-        On all other ranks then; and on all ranks, if what must be the same is not. It names the
-        rank.
+        On all other ranks then; and on all ranks, if what must be the same is not. Where ranks
+        have compared first, it names the rank and the argument.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 

@@ -1,4 +1,4 @@
-"""An MPI: its mpiexec, programs on so many ranks, and that none of them is left over."""
+"""An MPI: its mpiexec, programs on its ranks, and that none of them is left over."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def command(ranks, *arguments, module="mpi4py"):
 
 
 def run(ranks, arguments, folder, timeout=120, **options):
-    """Run a program on so many ranks; nothing of it runs afterwards."""
+    """Run a program on `ranks` ranks; nothing of it runs afterwards."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
     environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them

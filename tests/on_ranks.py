@@ -137,7 +137,7 @@ class Interrupter:
         return self
 
 
-#: A call has begun after so many instructions, and lines.
+#: How many instructions, or lines, run before a call has begun.
 BEGUN = {True: 16, False: 2}
 
 
@@ -164,7 +164,7 @@ def ended(function, number, comm, options):
 
 
 def interrupted(comm, function, exact, instructions, step, again):
-    """One rank's call is interrupted at every so many events, and its end a second time if `again`
+    """One rank's call is interrupted at every `step`-th event, and its end a second time if `again`
     is not 0; then all go on: {when and where: how the calls of this rank ended}
     """
     found, instructions = {}, bool(int(instructions))

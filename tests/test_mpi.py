@@ -52,28 +52,27 @@ def test_the_rank_that_differs_is_named(rng, size, dtype):
     values[odd] = {"call": 9, "epsilon": 1e-3, "mean": other}
     words, rows = told(values, dtype=dtype)
     assert words == [
-        "not all ranks have the same epsilon and mean; with check=True on all ranks this error "
-        "says who has another one of which"
+        "not all ranks have the same epsilon and mean; pass check=True on all ranks to learn "
+        "which rank differs, and in what"
     ] * size  # fmt: skip
-    who = f"rank {1 - odd} has" if size == 2 else "all other ranks have"
+    who = f"rank {1 - odd} differs" if size == 2 else "all other ranks differ"
     assert rows.pop(odd) == (
-        f"epsilon: {who} another one than rank {odd}, which has 0.001; "
-        f"mean: {who} another one than rank {odd}"
+        f"epsilon: {who} from rank {odd}, which has 0.001; mean: {who} from rank {odd}"
     )
     for rank, found in zip([r for r in range(size) if r != odd], rows, strict=True):
         assert found == (
-            f"epsilon: rank {odd} has another one than rank {rank}, which has 1e-05; "
-            f"mean: rank {odd} has another one than rank {rank}"
+            f"epsilon: rank {odd} differs from rank {rank}, which has 1e-05; "
+            f"mean: rank {odd} differs from rank {rank}"
         )
 
 
 @quick
 def test_several_that_differ_are_named():
     _, rows = told([{"epsilon": e} for e in (1, 2, 1, 2, 1)])
-    assert rows[0] == "epsilon: ranks 1, 3 have another one than rank 0, which has 1"
-    assert rows[1] == "epsilon: ranks 0, 2, 4 have another one than rank 1, which has 2"
+    assert rows[0] == "epsilon: ranks 1, 3 differ from rank 0, which has 1"
+    assert rows[1] == "epsilon: ranks 0, 2, 4 differ from rank 1, which has 2"
     _, rows = told([{"epsilon": rank > 1} for rank in range(12)])
-    assert rows[0].startswith("epsilon: ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more have another one")
+    assert rows[0].startswith("epsilon: ranks 2, 3, 4, 5, 6, 7, 8, 9 and 2 more differ from")
 
 
 @quick
@@ -88,7 +87,7 @@ def test_those_that_failed_are_named_or_counted(failed):
 def test_a_size_that_differs_is_told_first():
     _, rows = told([{"channels": c, "mean": np.zeros(c)} for c in (4, 5)])
     assert rows == [
-        f"channels: rank {1 - r} has another one than rank {r}, which has {4 + r}" for r in (0, 1)
+        f"channels: rank {1 - r} differs from rank {r}, which has {4 + r}" for r in (0, 1)
     ]
 
 
@@ -96,8 +95,8 @@ def test_a_size_that_differs_is_told_first():
 def test_another_call_is_told_before_another_function():
     words, rows = told([{"call": n, "function": f} for n, f in ((1, "f"), (2, "g"))])
     end = "some rank has made a call that others have not"
-    assert words[0] == f"call: not all ranks are in rank 0's, number 1: {end}"
-    assert rows[0] == f"call: rank 1 has another one than rank 0, which has 1: {end}"
+    assert words[0] == f"call: this is number 1 on rank 0, and another on other ranks: {end}"
+    assert rows[0] == f"call: rank 1 differs from rank 0, which has 1: {end}"
     # Of calls whose sum is that of equal ones, too.
     words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
     assert all(words)
@@ -109,7 +108,7 @@ def test_every_name_counts():
     for name in agreement.NAMES:
         words, rows = told([{"call": 1, "check": False, name: n} for n in (1, 2)])
         assert all(name in each for each in words)
-        assert rows[0].startswith(f"{name}: rank 1 has another one than rank 0, which has 1")
+        assert rows[0].startswith(f"{name}: rank 1 differs from rank 0, which has 1")
         assert rows[1].startswith(f"{name}: rank 0 ")
 
 
@@ -226,7 +225,7 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
             elif when == "later":
                 assert re.search(f"not all ranks have the same .*{kind}.*check=True", error)
             else:
-                assert f"{kind}: rank {ranks - 1} has another one than" in error, (case, error)
+                assert f"{kind}: rank {ranks - 1} differs from" in error, (case, error)
 
 
 @needs_mpi
@@ -417,7 +416,7 @@ def test_what_a_layer_is_refused_after_eval_is_told(tmp_path):
 
 @needs_mpi
 def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
-    """Of those known, which here differ in exact and timeout alone."""
+    """Here the known ones differ in exact and timeout alone."""
     other, odd = on_ranks(2, "refused_of_several", tmp_path, status=None).returned
     assert all("rank 1 failed, and its error says why" in each for each in other)
     assert all(each.startswith("ValueError: epsilon") for each in odd)
@@ -435,8 +434,9 @@ def test_what_ends_on_one_rank_alone_is_told_in_the_next_call(where, tmp_path):
 def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
     for rank, found in enumerate(on_ranks(2, "apart", tmp_path, timeout=60).returned):
         assert found == [
-            f"CollectiveError: batch_norm_backward: call: not all ranks are in rank {rank}'s, "
-            f"number {3 + rank}: some rank has made a call that others have not",
+            "CollectiveError: batch_norm_backward: call: "
+            f"this is number {3 + rank} on rank {rank}, and another on other ranks: "
+            "some rank has made a call that others have not",
             "CollectiveError: comm: cannot be used any more: its ranks have not made the same "
             "calls; go on with a duplicate (comm.Dup())",
             "",

@@ -1,4 +1,4 @@
-"""What all ranks must have alike: words in each sum tell whether they do, rows of ranks who not.
+"""What all ranks must have alike: words in each sum tell whether they do, rows tell which do not.
 
 The words stand before the sums, so a call learns without a message of its own that another rank has
 failed or has other arguments, and every rank learns it in the same call. They do not say which rank
@@ -44,7 +44,7 @@ NAMES = (
     "exponential_avg_factor", "correction",
 )  # fmt: skip
 _FAILURES, _FAILED_RANKS, _STEP, _HIGH, _LOW, WORDS = range(6)
-_STRANGER = "some rank has made a call that others have not"
+_ANOTHER_CALL = "some rank has made a call that others have not"
 
 
 def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -88,11 +88,12 @@ def judge(
         return ""
     assert prints is not None
     if total[_STEP] != size * prints[0]:
-        return f"call: not all ranks are in rank {rank}'s, number {values['call']}: {_STRANGER}"
+        number = f"this is number {values['call']} on rank {rank}, and another on other ranks"
+        return f"call: {number}: {_ANOTHER_CALL}"
     *names, last = (name for name in NAMES[1:] if name in values)
     return (
-        f"not all ranks have the same {', '.join(names)} and {last}; with check=True on all ranks "
-        "this error says who has another one of which"
+        f"not all ranks have the same {', '.join(names)} and {last}; pass check=True on all ranks "
+        "to learn which rank differs, and in what"
     )
 
 
@@ -117,9 +118,9 @@ def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) ->
         if others:
             value = values.get(name)
             shown = "" if isinstance(value, np.ndarray) else f", which has {value!r}"
-            found[name] = f"{name}: {_who(others, size)} another one than rank {rank}{shown}"
+            found[name] = f"{name}: {_who(others, size)} from rank {rank}{shown}"
     if "call" in found:
-        return f"{found['call']}: {_STRANGER}"
+        return f"{found['call']}: {_ANOTHER_CALL}"
     # What vectors must be follows from these.
     sizes = [found[name] for name in ("function", "channels", "dtype") if name in found]
     return "; ".join(sizes or found.values())
@@ -133,8 +134,8 @@ def _failed(count: int, rank: int, size: int) -> str:
 
 def _who(others: list[int], size: int) -> str:
     if len(others) == 1:
-        return f"rank {others[0]} has"
+        return f"rank {others[0]} differs"
     if len(others) == size - 1:
-        return "all other ranks have"
+        return "all other ranks differ"
     more = f" and {len(others) - 8} more" if len(others) > 8 else ""
-    return f"ranks {', '.join(map(str, others[:8]))}{more} have"
+    return f"ranks {', '.join(map(str, others[:8]))}{more} differ"

@@ -55,7 +55,7 @@ class Exchange:
         self._call = 0
         self._can_tell = True
         self._first: int | None = None  # round, once it is known
-        self._sum: OverRanks | None = None  # of the last round
+        self._sum: OverRanks | None = None
 
     def __del__(self) -> None:
         last: OverRanks | None = getattr(self, "_sum", None)
@@ -117,7 +117,7 @@ class Exchange:
             self._new(None, round_)
             self.post()
             if self.waits:
-                self._last.result(self.timeout)
+                self.last.result(self.timeout)
 
     def _as_untold(self) -> str:
         return (
@@ -142,7 +142,7 @@ class Exchange:
             except BaseException as error:  # raised when the others have been told
                 self._error = error
         if total is not None:
-            self._new(found, self._last.round + 1)
+            self._new(found, self.last.round + 1)
             return
         if found is not None:
             self._alike = {
@@ -209,7 +209,7 @@ class Exchange:
                 size = WORDS + self.record.agreed.setdefault(self._key, self._length)
                 buffers = self.record.take(size, "int64" if self._key[3] else "float64")
             else:
-                buffers = self._last.buffers
+                buffers = self.last.buffers
             buffers[0][:WORDS] = agreement.words(prints, self.rank)
             buffers[0][WORDS:] = 0 if found is None else found.sums.reshape(-1)
         self._sum = OverRanks(self.record, buffers, prints, round_)
@@ -217,28 +217,25 @@ class Exchange:
     def post(self) -> None:
         """Send it off."""
         collective: Callable[..., Any]
-        if self._last.round == 0:
+        if self.last.round == 0:
             collective = self.comm.Iallgather
         elif self.waits and self._key is not None and not self._key[4]:
             collective = self.comm.Allreduce  # faster
         else:
             collective = self.comm.Iallreduce
-        self._last.post(collective)
+        self.last.post(collective)
 
     @property
-    def _last(self) -> OverRanks:
+    def last(self) -> OverRanks:
+        """Of the last round."""
         assert self._sum is not None
         return self._sum
-
-    def arrived(self) -> bool:
-        """Would `total` return at once?"""
-        return self._last.arrived()
 
     def total(self) -> NDArray[Any]:
         """Of all ranks, in memory that `give_back` gives to the next call; raises on every rank, or
         on none.
         """
-        total = self._last.result(self.timeout)
+        total = self.last.result(self.timeout)
         wrong = self._wrong(total)
         if self._error is not None:
             raise self._error
@@ -247,7 +244,7 @@ class Exchange:
         return total[WORDS:]
 
     def _wrong(self, total: NDArray[Any]) -> str:
-        last, alike = self._last, self._alike
+        last, alike = self.last, self._alike
         if last.round == 0:
             wrong = agreement.compare(total, self.rank, alike)
         else:
@@ -260,7 +257,7 @@ class Exchange:
 
     def give_back(self) -> None:
         """Nobody needs the sums any more."""
-        self.record.give_back(self._last.buffers)
+        self.record.give_back(self.last.buffers)
 
 
 def over_ranks(function: str, part: LocalPart) -> Any:

@@ -54,7 +54,7 @@ class Record:
     spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
 
     def take(self, size: int, dtype: str) -> Buffers:
-        """Buffers of so many elements, not cleared."""
+        """Buffers of `size` elements, not cleared."""
         try:
             return self.spare[size, dtype].pop()
         except LookupError:
