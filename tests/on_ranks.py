@@ -265,8 +265,10 @@ def refused_before(comm):
     """What one rank is refused before its call has begun: how the calls of this rank ended."""
     good, found = backward_arguments(), []
     kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
-    for when, (name, value) in itertools.product(("first", "later", "check"), kinds.items()):
-        own, good = comm.Dup(), good | {"check": when == "check"}
+    whens = "first", "later", "check", "timed"
+    for when, (name, value) in itertools.product(whens, kinds.items()):
+        timeout = 30 if when == "timed" else None
+        own, good = comm.Dup(), good | {"check": when == "check", "timeout": timeout}
         if when != "first":
             assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
         odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
@@ -681,7 +683,8 @@ def one_element(comm):
     """In each channel of all ranks together, with correction=1."""
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
-    return outcome(mpi.batch_norm_training, **arguments, comm=comm)
+    error = outcome(mpi.batch_norm_training, **arguments, comm=comm)
+    return [error, ended("training", 2, comm, {})]
 
 
 def no_samples(comm):

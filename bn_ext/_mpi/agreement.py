@@ -36,21 +36,20 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
     __module__ = "bn_ext.mpi"
 
 
-#: Fingerprints of all but the first are hashes; that is the step, of which a call has up to four:
-#: the number of its round is added to it.
+#: Fingerprints are hashes; that of the first is the call's number.
 NAMES = (
     "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
     "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
     "exponential_avg_factor", "correction",
 )  # fmt: skip
-_FAILURES, _FAILED_RANKS, _STEP, _HIGH, _LOW, WORDS = range(6)
+_FAILURES, _FAILED_RANKS, _CALLS, _HIGH, _LOW, WORDS = range(6)
 _ANOTHER_CALL = "some rank has made a call that others have not"
 
 
 def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
     """A number for each of NAMES; what is missing counts as None."""
-    step = 4 * values.get("call", 0)
-    return np.array([step, *(_fingerprint(values.get(name)) for name in NAMES[1:])], np.int64)
+    call = values.get("call", 0)
+    return np.array([call, *(_fingerprint(values.get(name)) for name in NAMES[1:])], np.int64)
 
 
 def _fingerprint(value: Any) -> int:
@@ -87,7 +86,7 @@ def judge(
     if total.tolist() == [size * word for word in words(prints, rank)]:
         return ""
     assert prints is not None
-    if total[_STEP] != size * prints[0]:
+    if total[_CALLS] != size * prints[0]:
         number = f"this is number {values['call']} on rank {rank}, and another on other ranks"
         return f"call: {number}: {_ANOTHER_CALL}"
     *names, last = (name for name in NAMES[1:] if name in values)

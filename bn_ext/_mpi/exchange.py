@@ -196,10 +196,7 @@ class Exchange:
 
     def _new(self, found: Part | None, round_: int) -> None:
         """What this rank sends in a round: zeros, if it has failed, and a word that says so."""
-        prints = None
-        if self._error is None and self._prints is not None:
-            prints = self._prints.copy()
-            prints[0] += round_
+        prints = self._prints if self._error is None else None
         if round_ == 0:
             sent = agreement.row(prints)
             buffers = sent, np.empty((self.size, sent.size), sent.dtype)

@@ -96,16 +96,18 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """exact, check and timeout; where they may be `wrong`, what stands for it."""
-    found: dict[str, Any] = {"exact": None, "check": False, "timeout": None}
-    for name, default in (("exact", True), ("check", False), ("timeout", None)):
-        try:
-            given = over.get(name, default)
-            found[name] = as_timeout(given) if name == "timeout" else _core._as_flag(given, name)
-        except (TypeError, ValueError):
-            if not wrong:
-                raise
-    return found["exact"], found["check"], found["timeout"]
+    """exact, check and timeout. If they may be `wrong` and one is, the others can say nothing of
+    which collective this is: exact is None then.
+    """
+    check = False
+    try:
+        check = _core._as_flag(over.get("check", False), "check")
+        timeout = as_timeout(over.get("timeout"))
+        return _core._as_flag(over.get("exact", True), "exact"), check, timeout
+    except (TypeError, ValueError):
+        if not wrong:
+            raise
+        return None, check, None
 
 
 def as_timeout(timeout: object) -> float | None:
