@@ -44,7 +44,7 @@ class Exchange:
         self.rank, self.size = self.comm.rank, self.comm.size
         #: What has ended the call on this rank, if that is known before it begins.
         self._error = error
-        #: exact is None if this rank was given no flag.
+        #: exact is None if one of these was refused.
         self.exact, self.check, self.timeout = as_flags(part.over, error is not None)
         self._part = part
         self._part.exact = bool(self.exact)

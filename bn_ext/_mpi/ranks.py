@@ -96,8 +96,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """exact, check and timeout. If they may be `wrong` and one is, the others can say nothing of
-    which collective this is: exact is None then.
+    """exact, check and timeout. If they may be `wrong` and one is, exact is None: nothing says then
+    which collective the other ranks are in.
     """
     check = False
     try:
