@@ -9,6 +9,17 @@ import bn_ext
 from bn_ext import _core
 
 
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+
+
 @pytest.fixture
 def rng(request):
     """A generator whose seed depends only on the test and is printed if it fails."""

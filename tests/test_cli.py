@@ -222,6 +222,7 @@ def test_info_warns_of_two_pools(capsys, monkeypatch):
 # ---- verify -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_verify(capsys):
     status, out, _ = run(capsys, "verify", "--seed", "7")
     assert status == 0

@@ -30,7 +30,7 @@ def test_every_member_is_in(name, program):
     ("isa", "caches"),
     [
         (bn_ext.get_isa(), "0 0"),
-        (bn_ext.get_isa(), "4096 4096"),
+        pytest.param(bn_ext.get_isa(), "4096 4096", marks=pytest.mark.slow),
         *(
             pytest.param(isa, "0 0", marks=pytest.mark.full)
             for isa in bn_ext.available_isas()

@@ -80,6 +80,7 @@ def searched(rng, form, data, vector, generations, aims):
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", hostile_data.FORMS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_no_search_breaks_a_bound(rng, data, vector, form):
@@ -132,6 +133,7 @@ def test_no_search_breaks_a_bound_over_ranks(data, tmp_path):
         assert broken == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """The search comes close to them, so a worse order of summation would break them."""
@@ -307,6 +309,7 @@ def neighbours(array):
     return (p.view(array.dtype).astype(np.float64) for p in (below, above))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "vector"), [d for d in DTYPES if d[0] in SHORT])
 def test_random_16_bit(rng, data, vector):
     """Almost every diff_src is the number nearest to the exact result."""
