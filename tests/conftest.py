@@ -1,5 +1,6 @@
 """Fixtures for every test, and what is restored after each."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -44,9 +45,13 @@ def _same_machine_afterwards():
     _core._set_cache_sizes(0, 0)
 
 
-@pytest.fixture(params=bn_ext.available_isas())
+#: A level that is forced is tested alone: the suite at the highest one has them all.
+LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.available_isas()
+
+
+@pytest.fixture(params=LEVELS)
 def isa(request):
-    """Every instruction-set level that this CPU has."""
+    """Every instruction-set level that this CPU has, or the one that is forced."""
     _core._use_isa(request.param)
     return request.param
 
