@@ -8,6 +8,9 @@ Run in an environment that has what the tests need, in a git clone. Each mutant 
 of the tree. First runs what the row's heading names: `verify` or test files; then the fast tests,
 then all others, until something fails. A mutant that hangs is found too. The exit status is 1 if
 one survived, or if the text of a row does not occur exactly once.
+
+Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
+all but the rows of vec_avx2.h and vec_avx512.h can be found.
 """
 
 import argparse
