@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "mutants.txt"
 
 FAST = ["-m", "quick and not full"]
-REST = ["--ignore=tests/test_example.py"]
+REST = ["--slow", "--ignore=tests/test_example.py"]
 #: Seconds after which the tests hang, or `bn-ext verify`, which takes fifty.
 HANGS = 1800
 VERIFY_HANGS = 180
@@ -118,12 +118,12 @@ def build(folder):
 def kill(folder, finders):
     """What finds the mutant built in a folder, or ''."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    named = [f"tests/{name}.py" for name in finders if name != "verify"]
+    files = [f"tests/{name}.py" for name in finders if name != "verify"]
     if "verify" in finders:
         why = run([sys.executable, "-m", "bn_ext", "verify"], folder, VERIFY_HANGS)
         if why:
             return f"bn-ext verify: {why}"
-    for part in ([named] if named else []) + [FAST, REST]:
+    for part in [["--slow", *files], FAST, REST][not files :]:
         why = run(pytest + part, folder)
         if why:
             return why
