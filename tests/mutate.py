@@ -7,7 +7,7 @@
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
 of the tree. First runs what the row's heading names: `verify` or test files; then the fast tests,
 then all others, until something fails. A mutant that hangs is found too. The exit status is 1 if
-one survived, or if the text of a row does not occur exactly once.
+one survived or does not compile, or if the text of a row does not occur exactly once.
 
 Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
 all but the rows of vec_avx2.h and vec_avx512.h can be found.
@@ -112,7 +112,7 @@ def build(folder):
     """The compiler's last words if it fails, or ''."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    return done.returncode and "does not build:\n" + done.stderr[-2000:]
+    return done.returncode and "DOES NOT COMPILE\n" + done.stderr[-2000:]
 
 
 def kill(folder, finders):
@@ -148,16 +148,14 @@ def main(arguments=None):
             print(f"{mutant}: NOT FOUND", flush=True)
         else:
             broken[mutant] = here[0], text
-    survived = 0
-    if not options.list:
-        survived = tried(broken, paths)
-    print(f"{len(broken)} of {len(chosen)} places found, {survived} survived")
-    return int(survived > 0 or len(broken) < len(chosen))
+    left = 0 if options.list else tried(broken, paths)
+    print(f"{len(broken)} of {len(chosen)} places found; {left} survived or did not compile")
+    return int(left > 0 or len(broken) < len(chosen))
 
 
 def tried(broken, paths):
-    """How many survive."""
-    survived = 0
+    """How many survive, or do not compile."""
+    left = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for path in paths:
@@ -168,11 +166,12 @@ def tried(broken, paths):
             raise SystemExit(f"before any mutation: {wrong}")
         for mutant, (path, text) in broken.items():
             (folder / path).write_text(text, "utf-8")
-            found = build(folder) or kill(folder, mutant.finders)
+            wrong = build(folder)
+            found = "" if wrong else kill(folder, mutant.finders)
             shutil.copyfile(ROOT / path, folder / path)
-            print(f"{mutant}: {found or 'SURVIVED'}", flush=True)
-            survived += not found
-    return survived
+            print(f"{mutant}: {found or wrong or 'SURVIVED'}", flush=True)
+            left += not found
+    return left
 
 
 if __name__ == "__main__":
