@@ -142,8 +142,11 @@ def measure(seconds, advance):
     return found
 
 
-def write(console, title, found):
+def report(options, console):
     """Put the table between its marks in the page about several machines."""
+    _, title = pages.machine()
+    with pages.counted(console, "numbers of ranks", len(RANKS)) as advance:
+        found = measure(options.seconds, advance)
     columns = [f"{n} rank{'s' if n > 1 else ''}" for n in found]
     lines = [[way, *(shown(found[n][way]) for n in found)] for way in WAYS]
     text = f"{title}, {os.cpu_count()} processors.\n\n" + markdown(

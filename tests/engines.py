@@ -19,10 +19,16 @@ _BESIDE = Path(sys.executable).with_name("mpiexec")
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
 PROGRAM = TESTS / "on_ranks.py"
 
-needs_mpi = pytest.mark.skipif(
+if_mpi = pytest.mark.skipif(
     find_spec("mpi4py") is None or MPIEXEC is None or sys.platform == "win32",
     reason="needs mpi4py and mpiexec: pip install mpi4py mpich",
 )
+
+
+def needs_mpi(test):
+    """Most tests over ranks: slow, since each starts several processes."""
+    return pytest.mark.slow(if_mpi(test))
+
 
 #: Open MPI refuses root, and more ranks than cores, unless it is told.
 _OPEN_MPI = {

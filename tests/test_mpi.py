@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 from dealt import DEALS, KINDS, wanted
-from engines import needs_mpi, on_ranks, run
+from engines import if_mpi, needs_mpi, on_ranks, run
 from numpy.lib.stride_tricks import as_strided
 from processes import in_new_process, printed_by
 from tree import ROOT
@@ -146,7 +146,7 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng):
 # ---- bits ---------------------------------------------------------------------------------
 
 
-@needs_mpi
+@if_mpi
 @pytest.mark.parametrize("ranks", RANKS)
 def test_exact_sums_give_one_calls_bits_however_samples_are_dealt(ranks, tmp_path):
     found = on_ranks(ranks, "digests", tmp_path, 1).returned
@@ -181,7 +181,7 @@ def test_plain_statistics_of_data_far_from_0(ranks, tmp_path):
         assert found[3:] == [0.0] * 18
 
 
-@needs_mpi
+@if_mpi
 def test_the_variance_is_that_of_all_samples(tmp_path):
     assert on_ranks(2, "means_apart", tmp_path).returned == [[True, True]] * 2
 
