@@ -7,6 +7,7 @@ import functools
 import itertools
 import sys
 import warnings
+from datetime import date
 
 import numpy as np
 
@@ -285,7 +286,7 @@ def versions():
     )
 
 
-def write(console, day):
+def report(options, console):
     """Put the tables between their marks in docs/numerics.md."""
     sys.path.append(str(pages.ROOT / "tests"))
     backward = table(measure(), (0, "bounds"), (1, "u of terms"))
@@ -295,4 +296,4 @@ def write(console, day):
         ("accuracy-of-variance", table(forward, (0, ""))),
         ("accuracy-of-dst", table(forward, (1, ""))),
     ):
-        pages.put(name, "docs/numerics.md", f"{day}, {versions()}:\n\n{text}\n", console)
+        pages.put(name, "docs/numerics.md", f"{date.today()}, {versions()}:\n\n{text}\n", console)

@@ -140,6 +140,9 @@ def tables(found):
     )
 
 
-def write(console, title, found):
+def report(options, console):
     """Put the tables between their marks in docs/exact.md."""
+    _, title = pages.machine()
+    with pages.counted(console, "rows", len(measured())) as advance:
+        found = measure(options.seconds, advance)
     pages.put("exact", "docs/exact.md", f"{title}.\n\n{tables(found)}", console)

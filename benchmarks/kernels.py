@@ -1,19 +1,92 @@
-"""Speed of each kernel by itself, at each instruction-set level: for who tunes one loop."""
+"""GB/s of each kernel by itself, at each level, in the first-level cache: for tuning one loop."""
 
+import math
+import time
+
+import numpy as np
+
+from bn_ext import available_isas
+from bn_ext._bench.problems import aligned
 from bn_ext._bench.timing import markdown
-from bn_ext._verify import speeds
+from bn_ext._verify import running
+from bn_ext._verify.arithmetic import GROUP, ROWS
+from bn_ext._verify.dtypes import DTYPES
+from bn_ext._verify.formulas import COEFS, GATE, KERNELS, OPERANDS, SUMS, needs
+from bn_ext._verify.values import Case, padded
+
+from . import pages
+
+_MANY = 4
+#: (kernel, uniform) that are worth timing by themselves: where coefficients that differ from
+#: column to column are most of what is read beside the operands, both ways.
+TIMED = [
+    (kernel, uniform)
+    for kernel in KERNELS
+    for uniform in (False, True)
+    if not uniform or (kernel[0] == "write" and len(needs(kernel)[2]) >= _MANY)
+]
+_COLUMNS = 128
+#: Calls from one reading of the clock to the next.
+_CALLS = 2000
 
 
-def count(dtypes):
-    return len(speeds.TIMED) * len(dtypes)
+def _operands(dtype, rows):
+    """Each at the same place of its pages: elsewhere loads may wait for stores 4096 bytes apart.
+
+    Rows are a line further apart than they are long: no two of them in one cache set.
+    """
+    room = _COLUMNS + running.REGISTER // dtype.bits.itemsize
+    found = {
+        name: aligned((rows, room), dtype.bits)[:, :_COLUMNS] for name in OPERANDS if name != GATE
+    }
+    some = np.linspace(-1, 1, rows * _COLUMNS).astype(dtype.number).reshape(rows, _COLUMNS)
+    for operand in found.values():
+        operand[:] = dtype.narrow(some)
+    some_bits, strides = np.full(rows * room, 0x69, np.uint8), found["src"].strides
+    found[GATE] = running.Bits(some_bits, dtype.bits.itemsize, 0, strides)
+    return found
+
+
+def speed(isa, dtype, kernel, uniform, seconds):
+    """GB/s of the bytes of the operands that a kernel must read and write.
+
+    One thread; a group of blocks (sum) or one row, so few that all is in the first-level cache.
+    """
+    pass_, formula = kernel
+    rows = ROWS * GROUP if pass_ == "sum" else 1
+    operands = _operands(dtype, rows)
+    case = Case(
+        dtype,
+        operands,
+        np.full((len(COEFS), _COLUMNS), 0.1, dtype.number),
+        padded(np.zeros((2 * SUMS[formula], _COLUMNS))),
+    )
+    span = running.Span("one for all" if uniform else "as a ring", _COLUMNS, 0)
+
+    def calls():
+        if pass_ == "sum":
+            running.run_sum(isa, formula, case, operands, ROWS, _CALLS)
+        else:
+            running.run_write(isa, formula, case, operands, span, _CALLS)
+
+    best, end = math.inf, time.perf_counter() + seconds
+    while (before := time.perf_counter()) < end:
+        calls()
+        best = min(best, time.perf_counter() - before)
+    reads, writes, _ = needs(kernel)
+    touched = sum(operands[name].nbytes for name in {*reads, *writes} - {GATE})
+    return 1e-9 * touched * _CALLS / best
 
 
 def measure(dtypes, seconds, advance):
     """{(dtype, kernel): {level: GB/s}}"""
     found = {}
-    for dtype in dtypes:
-        for what, of_levels in speeds.speeds(dtype, seconds):
-            found[dtype, what] = of_levels
+    for name in dtypes:
+        for kernel, uniform in TIMED:
+            what = " ".join(kernel) + (", one channel" if uniform else "")
+            found[name, what] = {
+                isa: speed(isa, DTYPES[name], kernel, uniform, seconds) for isa in available_isas()
+            }
             advance()
     return found
 
@@ -22,3 +95,11 @@ def table(found):
     isas = list(next(iter(found.values())))
     lines = [[*key, *(f"{of_levels[isa]:.0f}" for isa in isas)] for key, of_levels in found.items()]
     return markdown(["dtype", "kernel", *isas], lines)
+
+
+def report(options, console):
+    _, title = pages.machine()
+    with pages.counted(console, "kernels", len(TIMED) * len(options.dtypes)) as advance:
+        found = measure(options.dtypes, options.seconds / 10, advance)
+    text = f"{title}; GB/s, one thread, in the first-level cache\n\n{table(found)}\n"
+    pages.show(options, console, "kernels", text)

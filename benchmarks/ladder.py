@@ -15,6 +15,8 @@ from bn_ext._bench.peers import bn_ext_call, numpy_call
 from bn_ext._bench.problems import LAYOUTS, Problem
 from bn_ext._bench.timing import least_seconds, markdown
 
+from . import bare_loops, pages
+
 SHAPES = [(50, 256, 56, 56), (50, 64, 56, 56), (50, 256, 14, 14), (8, 64, 28, 28)]
 ENDLESS = 1 << 40
 
@@ -87,3 +89,14 @@ def table(found):
         for step in next(iter(found.values()))
     ]
     return markdown(heading, lines)
+
+
+def report(options, console):
+    _, title = pages.machine()
+    threads, library = max(options.threads), bare_loops.load()
+    if library is None:
+        raise SystemExit("ladder: needs a C compiler")
+    with pages.counted(console, "problems", len(SHAPES) * len(LAYOUTS)) as advance:
+        found = measure(library, threads, options.seconds, advance)
+    text = f"{title}; milliseconds, float32\n\n{table(found)}\n"
+    pages.show(options, console, "ladder", text)

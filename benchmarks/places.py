@@ -1,49 +1,23 @@
-"""An operation at every place that arrays may have in their pages, next to the bare loops there."""
+"""An operation at every place that arrays may have in their pages."""
 
 import statistics
 
 from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import NUMPYS, PLACES, Problem
-from bn_ext._bench.timing import call_seconds, markdown
+from bn_ext._bench.problems import NUMPYS, Problem
+from bn_ext._bench.timing import call_seconds
 
-from . import bare_loops
+#: NumPy's, and others that are kind or unkind to caches and to loads that follow stores.
+PLACES = (
+    NUMPYS, (0, 1536, 2560), (0, 0, 0), (0, 64, 128), (16, 16, 80), (16, 1040, 2064),
+    (48, 4000, 16),
+)  # fmt: skip
 
 
-def measure(case, library, seconds):
-    """Shortest and median seconds at each place, interleaved; beside them the two passes."""
-    problems = {
-        place: Problem(case.shape, case.layout, case.dtype, place, case.op) for place in PLACES
-    }
-    calls = {
-        ("bn_ext", place): bn_ext_call(problem, case.threads) for place, problem in problems.items()
-    }
-    if library:
-        calls |= {
-            ("loop", place): bare_loops.loop(library, problem, case.threads, passes=2)
-            for place, problem in problems.items()
-        }
+def measure(case, seconds):
+    """{place: (shortest seconds, median seconds)}, interleaved."""
+    calls = {}
+    for place in PLACES:
+        problem = Problem(case.shape, case.layout, case.dtype, place, case.op)
+        calls[place] = bn_ext_call(problem, case.threads)
     times = call_seconds(calls, seconds)
-    found = {}
-    for (name, place), all_times in times.items():
-        found.setdefault(name, {})[place] = min(all_times), statistics.median(all_times)
-    return found
-
-
-def table(rows):
-    """Markdown: a line for each case; (case, what measure gives)."""
-    heading = [
-        "shape (N, C, ...)", "layout", "dtype", "threads", "best, ms", "worst / best",
-        *(", ".join(map(str, place)) for place in PLACES), "x two passes, at NumPy's",
-    ]  # fmt: skip
-    lines = []
-    for case, found in rows:
-        shortest = {place: least for place, (least, _) in found["bn_ext"].items()}
-        best, worst = min(shortest.values()), max(shortest.values())
-        at_numpys = shortest[NUMPYS] / found["loop"][NUMPYS][0] if "loop" in found else None
-        lines.append([
-            " x ".join(map(str, case.shape)), case.layout, case.dtype, case.threads,
-            f"{1e3 * best:.4f}", f"{worst / best:.2f}",
-            *(f"{shortest[place] / best:.2f}" for place in PLACES),
-            f"{at_numpys:.2f}" if at_numpys else "",
-        ])  # fmt: skip
-    return markdown(heading, lines)
+    return {place: (min(found), statistics.median(found)) for place, found in times.items()}

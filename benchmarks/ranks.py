@@ -41,7 +41,7 @@ class Layer:
         self.src, self.diff_dst = rng.standard_normal((2, FEW, channels), dtype=np.float32)
         self.mean, self.variance = np.zeros(channels, np.float32), np.ones(channels, np.float32)
         # Sent as they are, by the MPI alone: as many numbers as a call sends, and back.
-        numbers = {False: 56 + 2 * channels, True: 55 + 22 * channels}
+        numbers = {False: 6 + 2 * channels, True: 5 + 22 * channels}
         self.sent = {exact: np.zeros(n, np.int64) for exact, n in numbers.items()}
         self.total = {exact: np.empty_like(sent) for exact, sent in self.sent.items()}
         # As long as an exchange, about.
@@ -142,8 +142,11 @@ def measure(seconds, advance):
     return found
 
 
-def write(console, title, found):
+def report(options, console):
     """Put the table between its marks in the page about several machines."""
+    _, title = pages.machine()
+    with pages.counted(console, "numbers of ranks", len(RANKS)) as advance:
+        found = measure(options.seconds, advance)
     columns = [f"{n} rank{'s' if n > 1 else ''}" for n in found]
     lines = [[way, *(shown(found[n][way]) for n in found)] for way in WAYS]
     text = f"{title}, {os.cpu_count()} processors.\n\n" + markdown(

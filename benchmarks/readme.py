@@ -64,7 +64,7 @@ def draw(found, path):
         panel.set_title(f"time of the gradient, bn_ext = 1: median of {len(mine)} rows", fontsize=9)
 
 
-def write(console):
+def report(options, console):
     """Put the table between its marks in README.md, and draw the picture beside it."""
     facts = json.loads((pages.ROOT / "docs" / "benchmarks.json").read_text())
     isa = facts["config"]["isa"]

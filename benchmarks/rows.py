@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from dataclasses import fields
 
 from bn_ext._bench.peers import PEERS, bn_ext_call
 from bn_ext._bench.pictures import picture
-from bn_ext._bench.timing import Case, markdown, row
+from bn_ext._bench.problems import SETS
+from bn_ext._bench.timing import cases_of, markdown, row
 
-from . import bare_loops, onednn, places
+from . import bare_loops, onednn, pages, places
 
 #: Bare loops: what moves the bytes that the operation must and computes nothing; the same in two
 #: passes, as what sums before it writes must without a cache; and this to fresh arrays.
@@ -18,8 +18,6 @@ LOOPS = {FLOOR: {}, TWO_PASSES: {"passes": 2}, TWO_PASSES_FRESH: {"passes": 2, "
 FRESH = "bn_ext, fresh"
 #: ... but for those that write to given ones.
 GIVEN_OUTPUTS = {"oneDNN"}
-#: What is more over places is measured again, if that is asked for.
-MOST_OVER_PLACES = 1.15
 #: A peer in a layout of its own: shown, but no bound for calls on the arrays one has.
 OTHER_LAYOUT = "oneDNN blocked"
 
@@ -39,9 +37,7 @@ same arrays, with the same threads or with one, whichever is faster. The loop "{
 all once before, as two passes must when nothing stays in cache; "{TWO_PASSES_FRESH}" writes to
 fresh arrays, whose pages the system clears as they are touched. Arrays lie where NumPy puts large
 ones, 16 bytes past a page. The calls of a row are interleaved; the shortest time of each is
-shown, of bn_ext the median too; rows in which a peer was faster, or bn_ext faster than the floor,
-or places made a difference of more than {MOST_OVER_PLACES}, may have been measured again, all
-calls of them; of times, and of medians, the shorter is shown. `bn_ext` writes to given arrays
+shown, of bn_ext the median too. `bn_ext` writes to given arrays
 (`out=`), as oneDNN does; with fresh ones, as the other peers return them, it is "{FRESH}". Each
 peer is compared with the call that does the same. JAX and TensorFlow read copies that lie where
 they put them, and are timed with all CPUs alone, since they take all. "over places" is the worst
@@ -71,43 +67,8 @@ def measure(case, names, library, seconds, say):
     for times in (found["seconds"], found["medians"]) if library else ():
         times |= {name: min(times.pop(f"{name} {n}") for n in counts) for name in LOOPS}
     names[:] = chosen
-    at = places.measure(case, None, seconds)["bn_ext"]
+    at = places.measure(case, seconds)
     return {**found, "places": {str(place): list(times) for place, times in at.items()}}
-
-
-def case_of(r):
-    """What was measured."""
-    facts = {field.name: r[field.name] for field in fields(Case)}
-    return Case(**{**facts, "shape": tuple(facts["shape"])})
-
-
-def seems_disturbed(r):
-    """Whether a peer seems faster, or the call faster than the floor, or places to count."""
-    times = r["seconds"]
-    return (
-        over_best_peer(r)[0] < 1
-        or min(times["bn_ext"], times[FRESH]) < floor(r)
-        or over_places(r) > MOST_OVER_PLACES
-    )
-
-
-def measured_again(found, chosen, names, library, seconds, say):
-    """The same rows; of those chosen that seem disturbed, all times are the shorter ones of those
-    before and of new ones.
-    """
-    for r in found:
-        case = case_of(r)
-        if case in chosen and seems_disturbed(r):
-            again = measure(case, names, library, seconds, say)
-            both = {which: shorter(r[which], again[which]) for which in ("seconds", "medians")}
-            at = {place: [*map(min, r["places"][place], t)] for place, t in again["places"].items()}
-            r = {**r, **both, "places": at}
-        yield r
-
-
-def shorter(times, others):
-    """The shorter time of each name."""
-    return {name: min(t, others.get(name, t)) for name, t in times.items()}
 
 
 def floor(r):
@@ -206,3 +167,29 @@ def plot(rows, title, path):
         bars = panels[0, 0].get_legend_handles_labels()
         figure.legend(*bars, loc="outside lower center", ncols=len(names), fontsize=8)
         figure.suptitle(title, fontsize=10)
+
+
+def report(options, console):
+    """Every row that is asked for."""
+    library = bare_loops.load()
+    if library is None:
+        console.print("no C compiler: no floor, seconds alone")
+    facts, title = pages.machine()
+    named = [(name, shape) for name in options.sets for shape in SETS[name]]
+    cases = cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
+    names, found = list(options.peers), []
+    with pages.counted(console, "rows", len(cases)) as advance:
+        for case in cases:
+            found.append(measure(case, names, library, options.seconds, console.print))
+            advance()
+    picture = f"![{PICTURE}]({options.name}.png)\n\n" if library else ""
+    text = f"{HEADING}{title}\n\n{picture}{sections(found)}\n"
+    pages.show(options, console, options.name, text, {**facts, "rows": found})
+    if options.write and library:
+        plot(first_group(found), title, options.write / f"{options.name}.png")
+
+
+def first_group(found):
+    """Rows of the first set and operation, with the most threads."""
+    first = {**found[0], "threads": max(r["threads"] for r in found)}
+    return [r for r in found if all(r[k] == first[k] for k in ("set", "op", "threads"))]

@@ -235,17 +235,37 @@ cdef class _Words:
     """A data format, and what messages call the arguments that come with it: a specification has
     names of its own. Taken wherever a data format is, while the caller holds it.
 
-    `words` has theirs by ours; for the other data format, what to pass if that was meant.
+    `words` has theirs by ours ("out: mean" is the mean that is written); for the other data format,
+    what to pass if that was meant.
     """
     cdef bint channels_last
     cdef tuple names
+    cdef tuple outputs
     cdef str hint
 
     def __init__(self, data_format, words):
         self.channels_last = as_channels_last(data_format)
         other = "NCX" if self.channels_last else "NXC"
         self.names = tuple([words.get(name, name) for name in NAMES])
+        self.outputs = tuple([words.get(name, name) for name in OUTPUT_NAMES])
         self.hint = words.get(other, f'pass data_format="{other}"')
+
+
+cdef class _Dry:
+    """A data format; a call that is given it is a dry run."""
+    cdef object data_format
+
+    def __init__(self, data_format):
+        self.data_format = data_format
+
+
+def _dry_run(function, *arguments, data_format="NXC", **options):
+    """Check a call of a general function, whole: the same errors as the call would raise, whatever
+    it is given (`out`, running statistics, shared memory). Nothing is computed, and nothing written.
+
+    An `apply` may be given None for sums or statistics that are not known yet; the rest is checked.
+    """
+    function(*arguments, data_format=_Dry(data_format), **options)
 
 
 cdef tuple as_out(const Call *c, object out):
@@ -300,6 +320,9 @@ cdef int convert_flags(Call *c, object is_training, object param_grads) except -
 
 cdef int convert_src(Call *c, object src, object data_format, object num_threads) except -1:
     """What every function takes."""
+    if type(data_format) is _Dry:
+        c.dry = True
+        data_format = (<_Dry>data_format).data_format
     if type(data_format) is _Words:
         c.words = <PyObject *>data_format
         c.channels_last = (<_Words>data_format).channels_last
@@ -425,6 +448,8 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
 
 cdef int convert_sums(Call *c, object sums) except -1:
     """What was summed and counted over all parts."""
+    if sums is None and c.dry:
+        return 0
     convert(c, SUMS, sums)
     given = array_of(c, SUMS)
     if given.ndim == 3 and given.dtype == INT64:
@@ -442,5 +467,5 @@ cdef tuple convert_out(Call *c, object out):
     for i in range(N_OUTPUTS[c.outputs]):
         role = OUTPUTS[c.outputs][i]
         if given[i] is not None:
-            keep(c, role, as_output(given[i], OUTPUT_NAMES[role]))
+            keep(c, role, as_output(given[i], name_of(c, role)))
     return given

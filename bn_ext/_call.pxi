@@ -2,7 +2,8 @@
 
     begin     an empty one
     convert   the arguments (_arguments.pxi)
-    call      prepare: checks all (_inputs.pxi, _outputs.pxi), allocates what is returned
+    call      check: all that can be refused (_inputs.pxi, _outputs.pxi); a dry run ends here
+              prepare: allocates what is returned
               execute: allocates copies, then calls C
     end       releases all, whatever has happened
 
@@ -23,7 +24,8 @@ cdef struct Call:
     bint channels_last          # are channels on the last axis?
     bint vectors_wanted         # those that are written
     bint out_given
-    bint exact                  # does a first half make a state?
+    bint exact                  # are sums exact? Then a first half makes a state
+    bint dry                    # is all checked, and nothing else done?
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
@@ -47,7 +49,7 @@ cdef Call *begin(int entry) except NULL:
         c.array[role] = NULL
         c.pinned[role] = False
     c.view[SUMS].data = NULL
-    c.out_given = c.exact = False
+    c.out_given = c.exact = c.dry = False
     c.vectors_wanted = True
     c.vector_dtype = -1
     c.count = c.problem.epsilon = 0
@@ -172,7 +174,9 @@ cdef str name_of(const Call *c, int role):
     """As messages call it."""
     if role == SUMS and has_stats(c):
         return "stats"
-    return OUTPUT_NAMES[role] if is_output(c, role) else input_name(c, role)
+    if not is_output(c, role):
+        return input_name(c, role)
+    return OUTPUT_NAMES[role] if c.words == NULL else (<_Words>c.words).outputs[role]
 
 
 cdef str input_name(const Call *c, int role):
@@ -241,19 +245,21 @@ cdef inline bint reduces(const Call *c) noexcept nogil:
 
 cdef object call(Call *c, tuple given):
     """The result: `given`, with new arrays where it has None; of a first half, the sums."""
+    check(c)
+    if c.dry:
+        return None
     result = prepare(c, given)
     if c.channels and not (c.is_empty and reduces(c)):
         execute(c)
     return result
 
 
-cdef object prepare(Call *c, tuple given):
-    """Check all, and make what is returned.
+cdef int check(Call *c) except -1:
+    """All that can be refused.
 
     From here on only finalizers can run code of the caller's, at any allocation: so what was
     read of an array is not read again.
     """
-    cdef int v
     check_data(c)
     check_vectors(c)
     if has(c, SUMS):
@@ -264,6 +270,12 @@ cdef object prepare(Call *c, tuple given):
     if c.out_given:
         check_outputs(c)
     check_sharing(c)
+    return check_terms(c)
+
+
+cdef object prepare(Call *c, tuple given):
+    """Make what is returned."""
+    cdef int v
     bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
     if reduces(c):
         result = new_state(c) if c.exact else new_sums(c)

@@ -240,11 +240,13 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
-    if exact is not False and as_flag(exact, "exact"):
+    exact = as_flag(exact, "exact")
+    if exact and type(data_format) is not _Dry:
         return backward_exactly(src, diff_dst, mean, variance, gamma, epsilon, data_format,
                                 is_training, param_grads, out, num_threads, relu, beta, dst,
                                 workspace, diff_src_1)
     cdef Call *c = begin(BACKWARD_WHOLE)
+    c.exact = exact
     try:
         convert_flags(c, is_training, param_grads)
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)

@@ -10,7 +10,6 @@ cdef object new_state(Call *c):
     """Zeros, to be summed into."""
     cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
     cdef const bn_view *view = &c.view[SUMS]
-    check_terms(c, BN_LOG2_TERMS_OF_PART)
     try:
         state = np.zeros((rows, BN_SUMS, c.channels), INT64)
     except ValueError:
@@ -22,8 +21,10 @@ cdef object new_state(Call *c):
     return state
 
 
-cdef int check_terms(const Call *c, int most) except -1:
-    if c.elements >> most:
+cdef int check_terms(const Call *c) except -1:
+    """As many as a sum has room for."""
+    cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
+    if c.elements >> most and (c.exact or reduces(c)):
         raise ValueError(
             f"src: expected less than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"

@@ -128,11 +128,13 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     >>> running_mean, running_variance
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
-    if exact is not False and as_flag(exact, "exact"):
+    exact = as_flag(exact, "exact")
+    if exact and type(data_format) is not _Dry:
         return training_exactly(src, gamma, beta, epsilon, data_format, running_mean,
                                 running_variance, exponential_avg_factor, correction, src_1, relu,
                                 workspace, out, num_threads, refused)
     cdef Call *c = begin(TRAINING_WHOLE)
+    c.exact = exact
     try:
         convert_src(c, src, data_format, num_threads)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)

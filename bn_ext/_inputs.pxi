@@ -96,8 +96,8 @@ cdef int check_running(Call *c) except -1:
         if not fits(c, role):
             raise wrong_vector(c, role)
         check_writable(c, role)
-    if has(c, RUNNING_MEAN) and c.problem.correction == 1 and not c.is_empty:
-        if (c.count if has(c, SUMS) else c.elements) == 1:
+    if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
+        if (c.elements if c.entry == TRAINING_WHOLE else c.count) == 1:
             raise ValueError(
                 "correction: expected 0, since each channel has one element alone, got 1"
             )

@@ -162,12 +162,13 @@ class BatchNorm:
             raise TypeError("correction: expected 0 or 1, got None")
         shape = (0, self.channels) if self.data_format == "NXC" else (0, self.channels, 1)
         factor = self.exponential_avg_factor
-        _core.batch_norm_training(
+        _core._dry_run(
+            _core.batch_norm_training,
             np.empty(shape, self.running_mean.dtype),
             epsilon=self.epsilon,
             data_format=self.data_format,
-            running_mean=self.running_mean.copy(),
-            running_variance=self.running_variance.copy(),
+            running_mean=self.running_mean,
+            running_variance=self.running_variance,
             exponential_avg_factor=1 if factor is None else factor,
             correction=self.correction,
             num_threads=self.num_threads,

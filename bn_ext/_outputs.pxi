@@ -148,7 +148,6 @@ cdef object given_or_new(const Call *c, int role, object given):
 
 
 cdef object new_sums(Call *c):
-    check_terms(c, LOG2_COUNTED)
     try:
         sums = np.zeros(expected_shape(c, SUMS))
     except ValueError:

@@ -11,21 +11,24 @@ from typing import (
     Any,
     Generic,
     Literal,
+    Required,
     SupportsFloat,
     SupportsIndex,
+    TypedDict,
     TypeVar,
+    Unpack,
     overload,
 )
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext import _core
+from bn_ext import _core, _layer
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
-from bn_ext._mpi.exchange import Exchange, flags, on_all_ranks
-from bn_ext._mpi.layer import BatchNorm
+from bn_ext._mpi.exchange import Exchange, on_all_ranks, over_ranks
 from bn_ext._mpi.parts import GradientPart, TrainingPart
+from bn_ext._mpi.ranks import as_communicator, as_flags
 from bn_ext._typing import Array, DataFormat, Flag, Out
 
 if TYPE_CHECKING:
@@ -51,6 +54,23 @@ _Gradients = BatchNormGradients[NDArray[Any], Any]
 _AddGradients = BatchNormAddGradients[NDArray[Any], Any]
 
 
+class _Options(TypedDict, total=False):
+    epsilon: Required[SupportsFloat]
+    comm: Required["MPI.Intracomm"]
+    exact: Flag
+    check: Flag
+    timeout: float | None
+    data_format: DataFormat
+    is_training: Flag
+    param_grads: Flag
+    out: Out | None
+    num_threads: SupportsIndex | None
+    relu: Flag
+    beta: Array | None
+    dst: Array | None
+    workspace: Array | None
+
+
 class Pending(Generic[_T]):
     """A gradient whose sums are on their way: what `batch_norm_backward_start` returns.
 
@@ -59,16 +79,16 @@ class Pending(Generic[_T]):
     ranks are aborted with a message, since MPI cannot be finalized.
     """
 
-    def __init__(self, exchange: Exchange, apply: Callable[[NDArray[Any]], _T]) -> None:
+    def __init__(self, exchange: Exchange, part: GradientPart) -> None:
         self._exchange = exchange
-        self._apply: Callable[[NDArray[Any]], _T] | None = apply
-        self._result: _T | None = None
+        self._part: GradientPart | None = part
+        self._result: Any = None
         self._error: BaseException | None = None
 
     def done(self) -> bool:
         """Would `wait` go on at once? To ask also moves the exchange on, in most MPIs."""
         with _core._DefaultMode():
-            return self._apply is None or self._exchange.arrived()
+            return self._part is None or self._exchange.last.arrived()
 
     def wait(self) -> _T:
         """The gradients, once all ranks have started theirs; another time, the same again.
@@ -78,73 +98,36 @@ class Pending(Generic[_T]):
         CollectiveError
             On every rank but those that failed themselves, which raise their own error.
         CollectiveTimeoutError
-            If there was a timeout: so many seconds after this call.
+            `timeout` seconds after this call, if there was a timeout.
         """
-        if self._apply is not None:
+        if self._part is not None:
             with _core._DefaultMode():
-                total = self._exchange.finish()
-            apply, self._apply = self._apply, None  # once: it may write over what it reads
+                total = self._exchange.total()
+            part, self._part = self._part, None  # once: it may write over what it reads
             try:
                 with _core._DefaultMode():
-                    self._result = apply(total)
+                    self._result = part.apply(total)
                 self._exchange.give_back()
             except BaseException as error:
                 self._error = error
                 self._exchange.lost(error)
         if self._error is not None:
             raise self._error
-        return self._result  # type: ignore[return-value]
+        found: _T = self._result
+        return found
 
 
 @overload
 def batch_norm_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    comm: "MPI.Intracomm",
-    exact: Flag = True,
-    check: Flag = False,
-    timeout: float | None = None,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
-) -> _Gradients: ...
+    src: Array, diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    diff_src_1: Literal[False] = False, **options: Unpack[_Options],
+) -> _Gradients: ...  # fmt: skip
 @overload
 def batch_norm_backward(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    comm: "MPI.Intracomm",
-    exact: Flag = True,
-    check: Flag = False,
-    timeout: float | None = None,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-) -> _AddGradients: ...
-@on_all_ranks(GradientPart)
+    src: Array, diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    diff_src_1: Literal[True], **options: Unpack[_Options],
+) -> _AddGradients: ...  # fmt: skip
+@on_all_ranks(GradientPart, "batch_norm_backward")
 def batch_norm_backward(
     src: Array,
     diff_dst: Array,
@@ -188,9 +171,10 @@ def batch_norm_backward(
         samples are dealt to ranks, and however many there are. If False, sums of float64 are
         added: less to send, and the same bits only for the same samples on the same ranks.
     check : bool, optional
-        If True, ranks compare what they are about to sum before they do, at the cost of a small
-        collective. Else they do so once for each number of channels and dtype; from then on a rank
-        with another number of channels or dtype is not noticed (see Notes).
+        If True, ranks compare what they are about to sum before they do, and the error names the
+        rank that differs and the argument; that costs a small collective. Else they do so once for
+        each number of channels and dtype. From then on the error only says that ranks differ, and
+        a rank with another number of channels or dtype is not noticed (see Notes).
     timeout : float, optional
         Seconds to wait for a rank that does not call. The communicator cannot be used after that.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
@@ -207,8 +191,8 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument it is; and if comm, exact,
         check or timeout is none.
     CollectiveError
-        On all other ranks then; and on all ranks, if what must be the same is not. It names the
-        rank.
+        On all other ranks then; and on all ranks, if what must be the same is not. Where ranks
+        have compared first, it names the rank and the argument.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
@@ -236,64 +220,21 @@ def batch_norm_backward(
     >>> np.allclose(grads.diff_beta, diff_dst.sum(axis=0))
     True
     """
-    arguments = locals()
-    part, how = GradientPart(arguments), flags(exact, check, timeout)
-    with Exchange("batch_norm_backward", comm, part, *how) as exchange, _core._DefaultMode():
-        exchange.prepare()
-        found: _Gradients = part.apply(exchange.sum())
-        exchange.give_back()
+    found: _Gradients = over_ranks("batch_norm_backward", GradientPart(locals()))
     return found
 
 
 @overload
 def batch_norm_backward_start(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    comm: "MPI.Intracomm",
-    exact: Flag = True,
-    check: Flag = False,
-    timeout: float | None = None,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[False] = False,
-) -> Pending[_Gradients]: ...
+    src: Array, diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    diff_src_1: Literal[False] = False, **options: Unpack[_Options],
+) -> Pending[_Gradients]: ...  # fmt: skip
 @overload
 def batch_norm_backward_start(
-    src: Array,
-    diff_dst: Array,
-    mean: Array,
-    variance: Array,
-    gamma: Array | None = None,
-    *,
-    epsilon: SupportsFloat,
-    comm: "MPI.Intracomm",
-    exact: Flag = True,
-    check: Flag = False,
-    timeout: float | None = None,
-    data_format: DataFormat = "NXC",
-    is_training: Flag = True,
-    param_grads: Flag = True,
-    out: Out | None = None,
-    num_threads: SupportsIndex | None = None,
-    relu: Flag = False,
-    beta: Array | None = None,
-    dst: Array | None = None,
-    workspace: Array | None = None,
-    diff_src_1: Literal[True],
-) -> Pending[_AddGradients]: ...
-@on_all_ranks(GradientPart, waits=False)
+    src: Array, diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    diff_src_1: Literal[True], **options: Unpack[_Options],
+) -> Pending[_AddGradients]: ...  # fmt: skip
+@on_all_ranks(GradientPart, "batch_norm_backward_start", waits=False)
 def batch_norm_backward_start(
     src: Array,
     diff_dst: Array,
@@ -358,19 +299,18 @@ def batch_norm_backward_start(
     >>> pending.wait().diff_src.shape
     (6, 3)
     """
-    arguments = locals()
-    part, how = GradientPart(arguments), flags(exact, check, timeout)
+    part = GradientPart(locals())
     with (
-        Exchange("batch_norm_backward_start", comm, part, *how, waits=False) as exchange,
+        Exchange("batch_norm_backward_start", part, waits=False) as exchange,
         _core._DefaultMode(),
     ):
         exchange.prepare()
-        exchange.start()
-        pending = Pending(exchange, part.apply)
+        exchange.post()
+        pending: Pending[Any] = Pending(exchange, part)
     return pending
 
 
-@on_all_ranks(TrainingPart, rounds=2)
+@on_all_ranks(TrainingPart, "batch_norm_training")
 def batch_norm_training(
     src: Array,
     gamma: Array | None = None,
@@ -441,15 +381,108 @@ def batch_norm_training(
     >>> bn_ext.mpi.batch_norm_training(src, epsilon=0.0, comm=MPI.COMM_WORLD).mean
     array([ 2., 30.])
     """
-    arguments = locals()
-    part, how = TrainingPart(arguments), flags(exact, check, timeout)
-    with (
-        Exchange("batch_norm_training", comm, part, *how, rounds=2) as exchange,
-        _core._DefaultMode(),
-    ):
-        exchange.prepare()
-        total = exchange.sum()
-        exchange.again(lambda: part.find_squares(total))
-        found: BatchNormTraining[NDArray[Any]] = part.apply(exchange.sum())
-        exchange.give_back()
+    found: BatchNormTraining[NDArray[Any]] = over_ranks(
+        "batch_norm_training", TrainingPart(locals())
+    )
     return found
+
+
+def _forward_part(arguments: dict[str, Any]) -> TrainingPart:
+    layer = arguments["self"]
+    asks = layer.training and not layer.frozen
+    return TrainingPart(layer._seen(arguments.get("src"), asks))
+
+
+def _backward_part(arguments: dict[str, Any]) -> GradientPart:
+    layer = arguments["self"]
+    from_batch = layer.training if layer._saved is None else layer._saved.from_batch
+    asks = not layer.frozen and (from_batch or layer.affine)
+    return GradientPart(layer._seen(arguments.get("diff_dst"), asks))
+
+
+class BatchNorm(_layer.BatchNorm):
+    """`bn_ext.BatchNorm` over the samples of all ranks.
+
+    **diff_gamma and diff_beta are those of all samples, on every rank alike: do not sum or average
+    them over ranks again.**
+
+    Parameters
+    ----------
+    channels
+        As for `bn_ext.BatchNorm`.
+    comm, exact, check, timeout
+        As for `batch_norm_backward`.
+    **options
+        As for `bn_ext.BatchNorm`: all else but channels.
+
+    Notes
+    -----
+    Ranks that do the same steps keep the same parameters and statistics, to the bit. A batch counts
+    in num_batches_tracked on a rank without samples as well.
+
+    After ``eval()``, ``forward`` uses the running statistics, and no other rank is asked; nor does
+    ``backward`` ask one in a frozen layer. All other calls are made by all ranks, and what ends one
+    on one rank is an error on all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mpi4py import MPI
+    >>> import bn_ext.mpi
+    >>> layer = bn_ext.mpi.BatchNorm(2, comm=MPI.COMM_WORLD, relu=True)
+    >>> src = np.array([[1, 2], [3, 6]], np.float32)
+    >>> layer.forward(src).round(3)
+    array([[0., 0.],
+           [1., 1.]], dtype=float32)
+    >>> layer.backward(np.ones_like(src)).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        channels: SupportsIndex,
+        *,
+        comm: "MPI.Intracomm",
+        exact: Flag = True,
+        check: Flag = False,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(channels, **options)
+        self.comm = as_communicator(comm)
+        self.exact, self.check, self.timeout = as_flags(
+            {"exact": exact, "check": check, "timeout": timeout}
+        )
+
+    @on_all_ranks(_forward_part, "batch_norm_training")
+    def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
+        """As `bn_ext.BatchNorm.forward`, with the statistics of the samples of all ranks."""
+        return super().forward(src, src_1)
+
+    @on_all_ranks(_backward_part, "batch_norm_backward")
+    def backward(self, diff_dst: Array) -> Any:
+        """As `bn_ext.BatchNorm.backward`; parameter gradients are those of all samples."""
+        return super().backward(diff_dst)
+
+    def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
+        """What tells which sum the others are at, if this step `asks` them."""
+        vectors = {"mean": self.running_mean, "gamma": self.running_mean}
+        over = self._over() if asks else {}
+        return {"src": data, "data_format": self.data_format, **vectors, **over}
+
+    def _training(self, *arguments: Any, **options: Any) -> BatchNormTraining[NDArray[Any]]:
+        step: Callable[..., BatchNormTraining[NDArray[Any]]] = batch_norm_training
+        return step(*arguments, **options, **self._over())
+
+    def _gradients(self, *arguments: Any, **options: Any) -> Any:
+        if not options["is_training"] and not options["param_grads"]:
+            return super()._gradients(*arguments, **options)  # there is nothing to sum
+        step: Callable[..., Any] = batch_norm_backward
+        return step(*arguments, **options, **self._over())
+
+    def _over(self) -> dict[str, Any]:
+        names = "comm", "exact", "check", "timeout"
+        return {name: getattr(self, name) for name in names}
+
+    def _is_batch(self, data: NDArray[Any]) -> bool:
+        return True

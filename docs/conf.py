@@ -63,7 +63,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 #: Pages of tables that need all the room.
-WIDE = ["benchmarks", "family", "float64", "frozen", "how_it_is_fast", "mutations"]
+WIDE = ["benchmarks", "family", "float64", "frozen", "how_it_is_fast"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"bn_ext {version}"

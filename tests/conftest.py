@@ -1,5 +1,6 @@
 """Fixtures for every test, and what is restored after each."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -7,6 +8,17 @@ import pytest
 
 import bn_ext
 from bn_ext import _core
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
 
 
 @pytest.fixture
@@ -33,9 +45,13 @@ def _same_machine_afterwards():
     _core._set_cache_sizes(0, 0)
 
 
-@pytest.fixture(params=bn_ext.available_isas())
+#: A level that is forced is tested alone: the suite at the highest one has them all.
+LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.available_isas()
+
+
+@pytest.fixture(params=LEVELS)
 def isa(request):
-    """Every instruction-set level that this CPU has."""
+    """Every instruction-set level that this CPU has, or the one that is forced."""
     _core._use_isa(request.param)
     return request.param
 

@@ -1,4 +1,4 @@
-"""An MPI: its mpiexec, programs on so many ranks, and that none of them is left over."""
+"""An MPI: its mpiexec, programs on its ranks, and that none of them is left over."""
 
 import json
 import os
@@ -19,10 +19,16 @@ _BESIDE = Path(sys.executable).with_name("mpiexec")
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
 PROGRAM = TESTS / "on_ranks.py"
 
-needs_mpi = pytest.mark.skipif(
+if_mpi = pytest.mark.skipif(
     find_spec("mpi4py") is None or MPIEXEC is None or sys.platform == "win32",
     reason="needs mpi4py and mpiexec: pip install mpi4py mpich",
 )
+
+
+def needs_mpi(test):
+    """Most tests over ranks: slow, since each starts several processes."""
+    return pytest.mark.slow(if_mpi(test))
+
 
 #: Open MPI refuses root, and more ranks than cores, unless it is told.
 _OPEN_MPI = {
@@ -49,7 +55,7 @@ def command(ranks, *arguments, module="mpi4py"):
 
 
 def run(ranks, arguments, folder, timeout=120, **options):
-    """Run a program on so many ranks; nothing of it runs afterwards."""
+    """Run a program on `ranks` ranks; nothing of it runs afterwards."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
     environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them

@@ -1,6 +1,6 @@
-/* fuzz_reference.c: the formulas of bn.h as plain loops in long doubles, and how near to them the
- * results must be: the bounds of docs/numerics.md. tests/reference.py and tests/bounds.py say the
- * same for Python, and where the numbers come from. See fuzz.h. */
+/* fuzz_reference.c: training as plain loops in long doubles, and how near to them its results must
+ * be: the bounds of docs/numerics.md. tests/reference.py and tests/bounds.py say the same for
+ * Python, of all operations, and where the numbers come from. See fuzz.h. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -129,9 +129,9 @@ static moments moments_of(const tensor *t, const plain *r, ptrdiff_t c) {
 /* In units of u, as in tests/bounds.py; UNDERFLOW in smallest numbers. */
 static const wide MEAN = 23.4L, VARIANCE = 150.5L, UNDERFLOW = 8, PRODUCT = 4, SHIFT = 2;
 
-/* dst of a channel, from these statistics; `batch`: are they its own? */
+/* dst of a channel, from its own statistics. */
 static void check_dst(const tensor *t, const bn_problem *p, const plain *r, ptrdiff_t c, wide mean,
-                      wide variance, bool batch) {
+                      wide variance) {
     const arithmetic is = arithmetic_of(t);
     const wide spread = variance + p->epsilon, deviation = sqrtl(variance);
     const wide gamma = of_vector(t, r, BN_GAMMA, c, 1), beta = of_vector(t, r, BN_BETA, c, 0);
@@ -142,7 +142,7 @@ static void check_dst(const tensor *t, const bn_problem *p, const plain *r, ptrd
     const wide largest = larger(larger(fabsl(scale), fabsl(beta)),
                                 larger(larger(fabsl(mean), deviation), fabsl(gamma)));
     /* A variance may lose this much when squares underflow; if that is all of it, so may rstd. */
-    const wide lost = batch ? UNDERFLOW * is.smallest / spread : 0;
+    const wide lost = UNDERFLOW * is.smallest / spread;
     if (!(largest <= is.moderate) || !(lost < 0.5L))
         return;
     for (ptrdiff_t m = 0; m < per_channel(t); m++) {
@@ -153,10 +153,9 @@ static void check_dst(const tensor *t, const bn_problem *p, const plain *r, ptrd
         wide want = product + shift + more;
         wide bound = (PRODUCT + added) * fabsl(product);
         bound += (SHIFT + added) * (fabsl(shift) + fabsl(more));
-        if (batch)
-            bound += MEAN * fabsl(scale) * deviation + VARIANCE / 2 * share * fabsl(product);
+        bound += MEAN * fabsl(scale) * deviation + VARIANCE / 2 * share * fabsl(product);
         bound += lost / is.u * fabsl(product);
-        if (batch && t->dtype == BN_F64) /* the mean is one double */
+        if (t->dtype == BN_F64) /* the mean is one double */
             bound += fabsl(scale * mean);
         bound = bound * is.u * (1 + 8 * is.u) + UNDERFLOW * is.smallest * (1 + fabsl(scale));
         want = p->relu && want <= 0 ? 0 : want;
@@ -220,80 +219,6 @@ void check_training(const tensor *t, const bn_problem *p, const plain *r, long s
         if (count > p->correction)
             check_running(t, p, r, BN_RUNNING_VARIANCE, c, x.squares / (count - p->correction),
                           variance_bound * count / (count - p->correction));
-        check_dst(t, p, r, c, x.mean, variance, true);
-    }
-}
-
-void check_inference(const tensor *t, const bn_problem *p, const plain *r, long summed_again) {
-    demand(!summed_again, "inference sums", t);
-    for (ptrdiff_t c = 0; c < t->channels; c++)
-        check_dst(t, p, r, c, of_vector(t, r, BN_MEAN, c, 0), of_vector(t, r, BN_VARIANCE, c, 0),
-                  false);
-}
-
-/* ---- backward ----------------------------------------------------------- */
-
-/* Sums over a channel, the sizes of their terms, and the largest number among its elements. */
-typedef struct {
-    wide dy, dy_xhat, dy_size, dy_xhat_size, largest;
-} gradients;
-
-/* Kernels are given the mean's high part: `low` is what they cannot know of it. */
-static gradients gradients_of(const tensor *t, const plain *r, ptrdiff_t c, wide mean, wide low,
-                              wide rstd) {
-    gradients found = {0};
-    for (ptrdiff_t m = 0; m < per_channel(t); m++) {
-        const wide dy = element(t, r, BN_DIFF_DST, c, m), xc = element(t, r, BN_SRC, c, m) - mean;
-        found.dy += dy;
-        found.dy_size += fabsl(dy);
-        found.dy_xhat += dy * xc * rstd;
-        found.dy_xhat_size += fabsl(dy) * (fabsl(xc) + low) * rstd;
-        const wide largest = larger(fabsl(dy), fabsl(xc));
-        found.largest = isnan(largest) ? (wide)INFINITY : larger(found.largest, largest);
-    }
-    return found;
-}
-
-static void check_gradient(const tensor *t, const plain *r, int vector, ptrdiff_t c, wide want,
-                           wide bound) {
-    if (r->vector[vector])
-        demand(is_near(t->vector[vector].dtype, of_vector(t, r, vector, c, 0), want, bound),
-               "far off: diff_gamma or diff_beta", t);
-}
-
-void check_backward(const tensor *t, const bn_problem *p, const plain *r, long summed_again) {
-    const arithmetic is = arithmetic_of(t);
-    const wide of_sums = (t->dtype == BN_F64 ? 13 : 12) * is.u, count = (wide)per_channel(t);
-    const wide of_products = (p->training ? 8 : 3) * is.u;
-    demand(!summed_again, "backward sums again", t);
-    if (p->relu) /* whether an element passes is rounding's to say where dst is near 0 */
-        return;
-    for (ptrdiff_t c = 0; c < t->channels; c++) {
-        const wide mean = of_vector(t, r, BN_MEAN, c, 0), gamma = of_vector(t, r, BN_GAMMA, c, 1);
-        const wide low = t->dtype == BN_F64 ? 0 : fabsl(mean - (wide)(float)mean);
-        const wide rstd = 1 / sqrtl(of_vector(t, r, BN_VARIANCE, c, 0) + p->epsilon);
-        const wide scale = fabsl(gamma) * rstd;
-        const gradients sum = gradients_of(t, r, c, mean, low, rstd);
-        const wide largest = larger(larger(fabsl(mean), rstd), larger(fabsl(gamma), sum.largest));
-        if (!(larger(largest, larger(scale, 1 / rstd)) <= is.moderate))
-            continue;
-        check_gradient(t, r, BN_DIFF_BETA, c, sum.dy, of_sums * sum.dy_size);
-        check_gradient(t, r, BN_DIFF_GAMMA, c, sum.dy_xhat,
-                       of_sums * sum.dy_xhat_size + is.smallest * (UNDERFLOW + count * rstd));
-        for (ptrdiff_t m = 0; m < per_channel(t); m++) {
-            const wide dy = element(t, r, BN_DIFF_DST, c, m);
-            const wide xc = element(t, r, BN_SRC, c, m) - mean, far = (fabsl(xc) + low) * rstd;
-            wide want = dy, terms = fabsl(dy), sums = 0, tiny = 1 + fabsl(dy);
-            if (p->training) {
-                want -= sum.dy / count + xc * rstd * sum.dy_xhat / count;
-                terms += fabsl(sum.dy / count) + far * fabsl(sum.dy_xhat / count);
-                sums = (sum.dy_size + far * sum.dy_xhat_size) / count;
-                tiny = 1 + terms + scale * (1 + fabsl(xc) * (1 + rstd * rstd));
-            }
-            demand(is_near(t->dtype, element(t, r, BN_DIFF_SRC, c, m), gamma * rstd * want,
-                           scale * (of_products * terms + of_sums * sums) +
-                               UNDERFLOW * is.smallest * tiny),
-                   "far off: diff_src", t);
-        }
+        check_dst(t, p, r, c, x.mean, variance);
     }
 }

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import itertools
 
+import guarded
 import numpy as np
 from cases import DATA_DTYPES, Family, as_stats
 
@@ -54,7 +55,7 @@ def check(call, out):
 
     def fill():
         for array in out:
-            array.view(np.uint8)[:] = 0xA5
+            array[:] = 0xA5
 
     fill()
     wanted = bits(call()) + bits(out)
@@ -67,7 +68,7 @@ def check(call, out):
             assert found == wanted, f"allocation {n}: other bits and no error"
         else:
             assert failed, f"nothing failed, and yet {raised!r}"
-            untouched = all((array.view(np.uint8) == 0xA5).all() for array in out)
+            untouched = all((array == 0xA5).all() for array in out)
             assert untouched, f"allocation {n}: outputs written, then {raised!r}"
         if not failed:
             return n
@@ -88,121 +89,52 @@ def check_freed(call, allocations):
             raise AssertionError(f"allocation {n} fails: {kept} blocks kept by {CALLS} calls")
 
 
-class Operands(Family):
-    """What the members take, with results of every kind, whose memory is kept beside them."""
-
-    def __init__(self, shape, layout, data):
-        super().__init__(np.random.default_rng([*shape]), shape, layout, data)
-        # Every other element: these go through copies.
-        self.wide = np.empty((*shape[:-1], 2 * shape[-1]), self.src.dtype)
-        self.spread = np.zeros_like(self.wide)[..., ::2]
-        self.spread[...] = self.diff_dst
-        self.turned = [np.asfortranarray(a) for a in (self.src, self.diff_dst)]
-        self.stats = as_stats(np.ones((2, len(self.mean))), self.count)
-        self.gate = np.full(-(-self.src.size // 8), 0x5A, np.uint8)
-        self.options = {"data_format": layout, "num_threads": 1}
-
-    def results(self, tensors, vectors):
-        """(`out`, the memory it may write to): none, arrays, and the first through a copy."""
-        plain = [np.empty_like(self.src) for _ in range(tensors)]
-        rest = [np.empty_like(self.mean) for _ in range(vectors)]
-        yield None, []
-        yield (*plain, *rest), [*plain, *rest]
-        yield (self.wide[..., ::2], *plain[1:], *rest), [self.wide, *plain[1:], *rest]
+def operands(shape, layout, data):
+    """Three times what guarded.py's calls take: dense; what goes through copies, read and written;
+    and axes in another order.
+    """
+    for how in (np.copy, spread, np.asfortranarray):
+        a = Family(np.random.default_rng([*shape]), shape, layout, data)
+        a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
+        a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
+        a.stats = as_stats(np.ones((2, len(a.mean))), a.count)
+        a.sums, a.parts = a.stats[:3], np.array([a.stats, a.stats])
+        a.workspace = np.full(-(-a.src.size // 8), 0x5A, np.uint8)
+        for name in ("diff_dst", "src_1", "diff_diff_src", "result"):
+            setattr(a, name, how(getattr(a, name)))
+        if how is np.asfortranarray:
+            a.src = how(a.src)
+        yield a
 
 
-def backward_calls(p):
-    """The gradient and its halves: without a gate and with each."""
-    vectors = p.vectors()
-    apply = bn_ext.batch_norm_backward_apply, (*vectors, p.stats[:3])
-    backward = bn_ext.batch_norm_backward, vectors
-    from_src = {"relu": True, "beta": p.beta}
-    more = {"variance": p.variance, "gamma": p.gamma, "epsilon": 1e-3}
-    for x, dy in ((p.src, p.diff_dst), (p.src, p.spread), p.turned):
-        reduce = functools.partial(bn_ext.batch_norm_backward_reduce, x, dy, p.mean, **p.options)
-        gates = {"relu": True, "dst": dy}, {"relu": True, "workspace": p.gate}
-        yield reduce, []
-        yield functools.partial(reduce, **from_src, **more), []
-        for gate in gates:
-            yield functools.partial(reduce, **gate), []
-        for (function, given), is_training in itertools.product((backward, apply), (True, False)):
-            call = functools.partial(
-                function, x, dy, *given, epsilon=1e-3, is_training=is_training, **p.options
-            )
-            for out, memory in p.results(1, 2):
-                yield functools.partial(call, out=out), memory
-                for gate in (from_src, *gates):
-                    yield functools.partial(call, out=out, **gate), memory
-            for out, memory in p.results(2, 2):
-                out = None if out is None else (out[0], *out[2:], out[1])
-                for gate in gates:
-                    yield functools.partial(call, out=out, diff_src_1=True, **gate), memory
+def spread(array):
+    """Every other element of memory."""
+    memory = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    memory[..., ::2] = array
+    return memory[..., ::2]
 
 
-def forward_calls(p):
-    """Training, its halves and inference: plain, and with all that is fused."""
-    affine = p.gamma, p.beta
-    running = {
-        "running_mean": p.running_mean, "running_variance": p.running_variance,
-        "exponential_avg_factor": 0.1, "correction": 0,
-    }  # fmt: skip
-    written = np.empty_like(p.gate)
-    for x, added in ((p.src, p.src_1), (p.src, p.spread), p.turned):
-        yield functools.partial(bn_ext.batch_norm_training_reduce, x, **p.options), []
-        fused = {"src_1": added, "relu": True, "workspace": written}
-        call = functools.partial(
-            bn_ext.batch_norm_inference, x, p.mean, p.variance, *affine, epsilon=1e-3, **p.options
-        )
-        for out, memory in p.results(1, 0):
-            out = None if out is None else out[0]
-            yield functools.partial(call, out=out), memory
-            yield functools.partial(call, out=out, **fused), [*memory, written]
-        for function, given in (
-            (bn_ext.batch_norm_training, ()),
-            (bn_ext.batch_norm_training_apply, (p.stats,)),
-        ):
-            call = functools.partial(function, x, *given, *affine, epsilon=1e-3, **p.options)
-            for out, memory in p.results(1, 2):
-                yield functools.partial(call, out=out), memory
-                changed = [*memory, written, p.running_mean, p.running_variance]
-                yield functools.partial(call, out=out, **fused, **running), changed
+def written_by(call):
+    """The memory of all that a call may write to."""
+    given = {}
+    while isinstance(call, functools.partial):
+        given, call = {**call.keywords, **given}, call.func
+    out = given.get("out")
+    arrays = [*(out if isinstance(out, tuple) else [out])]
+    arrays += [given.get(name) for name in ("running_mean", "running_variance")]
+    if "backward" not in call.__name__:  # else it is read
+        arrays.append(given.get("workspace"))
+    owners = [a if a.base is None else a.base for a in arrays if a is not None]
+    return [owner.ravel(order="K").view(np.uint8) for owner in owners]
 
 
-def exact_calls(p):
-    """Exact sums, and what takes them."""
-    for x, dy in ((p.src, p.diff_dst), p.turned):
-        reduce = functools.partial(
-            bn_ext.batch_norm_backward_reduce, x, dy, p.mean, exact=True, **p.options
-        )
-        moments = functools.partial(bn_ext.batch_norm_training_reduce, x, exact=True, **p.options)
-        yield reduce, []
-        yield functools.partial(moments, mean=p.mean), []
-        for out, memory in p.results(1, 2):
-            yield functools.partial(
-                bn_ext.batch_norm_backward_apply, x, dy, *p.vectors(), reduce(), epsilon=1e-3,
-                out=out, **p.options,
-            ), memory  # fmt: skip
-    for function, state in (
-        (bn_ext.batch_norm_training_merge, [p.stats, p.stats]),
-        (bn_ext.batch_norm_sums, reduce()),
-        (bn_ext.batch_norm_count, reduce()),
-        (bn_ext.batch_norm_canonical, reduce()),
-        (bn_ext.batch_norm_training_stats, moments()),
-    ):
-        yield functools.partial(function, state), []
-
-
-def double_backward_calls(p):
-    """The gradient of the gradient."""
-    for dy, g in ((p.diff_dst, p.diff_diff_src), (p.spread, p.diff_diff_src), p.turned):
-        for (out, memory), is_training in itertools.product(p.results(2, 1), (True, False)):
-            yield functools.partial(
-                bn_ext.batch_norm_double_backward, p.src, dy, *p.vectors(), g, p.diff_diff_gamma,
-                p.diff_diff_beta, epsilon=1e-3, is_training=is_training, out=out, **p.options,
-            ), memory  # fmt: skip
-
-
-MEMBERS = forward_calls, backward_calls, exact_calls, double_backward_calls
+def calls(a, layout):
+    """Each with `out`, and without."""
+    options = {"data_format": layout, "num_threads": 1}
+    for call in itertools.chain(*(member(a, options) for member in guarded.MEMBERS)):
+        yield call
+        if "out" in call.keywords:
+            yield functools.partial(call, out=None)
 
 
 def steps_of(kind, relu, added, mode):
@@ -242,11 +174,11 @@ def main():
     counts = []
     for shape, layout in SHAPES:
         for data in DATA_DTYPES:
-            p = Operands(shape, layout, data)
-            for call, memory in itertools.chain(*(calls(p) for calls in MEMBERS)):
-                counts.append(check(call, [array.reshape(-1) for array in memory]))
-                if data == "float32":
-                    check_freed(call, counts[-1])
+            for a in operands(shape, layout, data):
+                for call in calls(a, layout):
+                    counts.append(check(call, written_by(call)))
+                    if data == "float32":
+                        check_freed(call, counts[-1])
     assert min(counts) >= 2  # working space and the team's, at the least
     modes = itertools.product(
         (np.float64, np.float32), (False, True), (False, True), ("train", "eval", "freeze")

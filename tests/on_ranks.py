@@ -137,7 +137,7 @@ class Interrupter:
         return self
 
 
-#: A call has begun after so many instructions, and lines.
+#: How many instructions, or lines, run before a call has begun.
 BEGUN = {True: 16, False: 2}
 
 
@@ -164,7 +164,7 @@ def ended(function, number, comm, options):
 
 
 def interrupted(comm, function, exact, instructions, step, again):
-    """One rank's call is interrupted at every so many events, and its end a second time if `again`
+    """One rank's call is interrupted at every `step`-th event, and its end a second time if `again`
     is not 0; then all go on: {when and where: how the calls of this rank ended}
     """
     found, instructions = {}, bool(int(instructions))
@@ -265,9 +265,11 @@ def refused_before(comm):
     """What one rank is refused before its call has begun: how the calls of this rank ended."""
     good, found = backward_arguments(), []
     kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
-    for first, (name, value) in itertools.product((True, False), kinds.items()):
-        own = comm.Dup()
-        if not first:
+    whens = "first", "later", "check", "timed"
+    for when, (name, value) in itertools.product(whens, kinds.items()):
+        timeout = 30 if when == "timed" else None
+        own, good = comm.Dup(), good | {"check": when == "check", "timeout": timeout}
+        if when != "first":
             assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
         odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
         found += [outcome(mpi.batch_norm_backward, **(odd if own.rank else good), comm=own)]
@@ -275,11 +277,57 @@ def refused_before(comm):
         layer = mpi.BatchNorm(8, comm=own)
         found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
         found += [ended("backward", 6, own, {})]
-        layer = mpi.BatchNorm(8, comm=own, timeout=10).eval()
-        layer.forward(good["src"])
-        found += [outcome(layer.backward, diff_dst=None if own.rank else good["diff_dst"])]
-        found += [ended("backward", 7, own, {})]
     return found
+
+
+def refused_after_eval(comm):
+    """What one rank is refused in a layer's backward after eval(): how calls ended."""
+    good, options = backward_arguments(), {"timeout": 10}
+    layer = mpi.BatchNorm(8, comm=comm, **options).eval()
+    layer.forward(good["src"])
+    error = outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])
+    return [error, ended("backward", 7, comm, options)]
+
+
+def refused_of_several(comm):
+    """What one rank is refused in one of the exchanges that differ in exact and timeout alone."""
+    good, found = backward_arguments() | {"comm": comm}, []
+    known = [{"exact": e, "timeout": t} for e, t in ((False, 20), (True, 20), (True, 10))]
+    for options in ({"exact": True}, *known):
+        mpi.batch_norm_backward(**good, **options)
+    for options in known[:2]:
+        odd = {"epsilon": -1} if comm.rank else {}
+        found.append(outcome(mpi.batch_norm_backward, **good | options | odd))
+    return found
+
+
+def ended_on_one_rank(comm, where):
+    """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait"):
+    how the calls of this rank ended.
+    """
+    from bn_ext._mpi import ranks
+
+    call, post = backward_arguments() | {"comm": comm}, ranks.OverRanks.post
+
+    def fails(*_):
+        raise MemoryError
+
+    def posts_and_fails(*arguments):
+        post(*arguments)
+        fails()
+
+    def ends():
+        if comm.rank and where == "start":
+            ranks.OverRanks.post = posts_and_fails
+        pending = mpi.batch_norm_backward_start(**call)
+        if comm.rank:
+            pending._part.apply = fails
+        pending.wait()
+
+    started(**call)
+    found = [outcome(ends)]
+    ranks.OverRanks.post = post
+    return [*found, *(ended("started", n, comm, {}) for n in (2, 3))]
 
 
 def far_from_0(comm):
@@ -331,7 +379,9 @@ def apart(comm):
 
 
 def freed(comm):
-    """A communicator that is freed between start and wait."""
+    """A communicator that is freed between start and wait; a name: what that MPI cannot do."""
+    if MPI.Get_library_version().startswith("Open MPI"):
+        return "Open MPI ends with a segmentation fault where any pending collective goes on"
     own = comm.Dup()
     pending = mpi.batch_norm_backward_start(**backward_arguments(), comm=own)
     own.Free()
@@ -419,7 +469,7 @@ TRAINING = {
     "correction": (lambda good: good | {"correction": 0}, ["first", "later"]),
     "relu": (lambda good: good | {"relu": True}, ["later"]),
 }
-#: What one rank is refused, and how the error begins.
+#: What one rank is refused.
 REFUSED = {
     "backward": {
         "shape": lambda good: good | {"diff_dst": good["diff_dst"][:-1]},
@@ -432,7 +482,7 @@ REFUSED = {
             "out": (None, np.broadcast_to(np.float32(0), 8), None)},
         "out shared": lambda good: good | {"out": (good["src"][::-1], None, None)},
         "diff_src_1 of another shape": lambda good: good | {
-            "relu": True, "beta": good["mean"], "diff_src_1": True,
+            "relu": True, "dst": good["src"], "diff_src_1": True,
             "out": (None, None, None, np.empty((5, 4, 8), np.float32))},
         "no gate": lambda good: good | {"relu": True},
     },
@@ -591,8 +641,7 @@ def intercommunicator(comm):
 def examples(comm):
     """Of the docstrings."""
     flags = doctest.NORMALIZE_WHITESPACE
-    found = [doctest.testmod(module, optionflags=flags) for module in (mpi, _mpi.layer)]
-    return [sum(numbers) for numbers in zip(*found, strict=True)]
+    return list(doctest.testmod(mpi, optionflags=flags))
 
 
 # ---- communicators --------------------------------------------------------------------
@@ -634,7 +683,8 @@ def one_element(comm):
     """In each channel of all ranks together, with correction=1."""
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
-    return outcome(mpi.batch_norm_training, **arguments, comm=comm)
+    error = outcome(mpi.batch_norm_training, **arguments, comm=comm)
+    return [error, ended("training", 2, comm, {})]
 
 
 def no_samples(comm):

@@ -8,18 +8,21 @@ import pytest
 from cases import EPSILON, with_count
 
 import bn_ext
+from bn_ext import _core
 
 #: What the sums need to be known: the arguments of the first half.
 OF_REDUCE = ["src", "diff_dst", "mean", "data_format", "num_threads"]
 
 
 def refused(kind, message, p, **changed):
-    """The general function and both halves raise this, and write nothing."""
+    """The general function, its dry run and both halves raise this, and write nothing."""
     arguments = {**p.arguments(), "epsilon": EPSILON, "out": tuple(p.outs()), **changed}
     written = [a for a in (*arguments["out"], *p.arguments().values()) if a is not None]
     before = [np.array(a).tobytes() for a in written]
     with pytest.raises(kind, match=message):
         bn_ext.batch_norm_backward(**arguments)
+    with pytest.raises(kind, match=message):
+        _core._dry_run(bn_ext.batch_norm_backward, **arguments)
     sums = with_count(np.zeros((2, len(p.mean))), 24)
     with pytest.raises(kind, match=message):
         bn_ext.batch_norm_backward_apply(**arguments, sums=sums)

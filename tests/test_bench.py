@@ -356,7 +356,7 @@ def test_what_is_as_large_as_the_problem():
     assert [a.shape for a in problem.tensors.values()] == [(6, 5)] * 3
 
 
-@pytest.mark.parametrize("places", problems.PLACES)
+@pytest.mark.parametrize("places", [problems.NUMPYS, (0, 1536, 2560), (48, 4000, 16)])
 def test_arrays_lie_where_they_shall(places):
     problem = problems.Problem((6, 5), "NXC", "float32", places)
     assert tuple(a.ctypes.data % 4096 for a in problem.tensors.values()) == places

@@ -18,14 +18,12 @@ from cases import (
     arithmetic,
     as_stats,
     dtype,
-    placed,
     shape,
     unit,
     vector_dtype,
 )
 
 import bn_ext
-from bn_ext import _core
 
 pytestmark = pytest.mark.quick
 AFFINE = ("gamma", "beta")
@@ -375,22 +373,6 @@ def fam(rng):
     return Family(rng, (24, 5), "NXC")
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
-def test_halves_are_the_whole(rng, data, vector, data_format):
-    p = Family(rng, shape(20, 5, 70, data_format), data_format, data, vector)
-    running = [[p.running_mean.copy(), p.running_variance.copy()] for _ in range(2)]
-    more = {"src_1": p.src_1, "relu": True, "exponential_avg_factor": 0.3, "correction": 1}
-    whole = training(p, *AFFINE, running_mean=running[0][0], running_variance=running[0][1], **more)
-    stats = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)
-    halves = bn_ext.batch_norm_training_apply(
-        p.src, stats, p.gamma, p.beta, epsilon=EPSILON, data_format=data_format,
-        running_mean=running[1][0], running_variance=running[1][1], **more,
-    )  # fmt: skip
-    assert all_bits(halves) == all_bits(whole)
-    assert all_bits(running[0]) == all_bits(running[1])
-
-
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts_have_the_statistics_of_the_whole(rng, data):
     p = Family(rng, (200, 7), "NXC", data)
@@ -421,36 +403,6 @@ def test_training_is_inference_with_its_statistics_in_float64(rng):
 
 
 # ---- the same bits --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dims", "data_format"), [*SHAPES, ((9, 64, 40, 40), "NCX"),
-                                                   ((5000, 64), "NXC")], ids=str)  # fmt: skip
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_same_bits(rng, data, dims, data_format):
-    """Levels, threads, places, gaps, in place, given outputs."""
-    p = Family(rng, dims, data_format, data, ratio=10)
-    more = {"src_1": p.src_1, "relu": True}
-    want = all_bits([*training(p, *AFFINE, **more), inference(p, **more)])
-    before, src, src_1 = bn_ext.get_isa(), p.src, p.src_1
-    try:
-        for isa, threads, how, offset in zip(
-            itertools.cycle(bn_ext.available_isas()), (1, 2, 3, 7, 16, 64),
-            itertools.cycle(["contiguous", "gaps", "spread"]), (0, 16, 4, 8, 48, 32), strict=False,
-        ):  # fmt: skip
-            _core._use_isa(isa)
-            outs = []
-            for call in (lambda **o: training(p, *AFFINE, **o), lambda **o: inference(p, **o)):
-                p.src, p.src_1 = placed(src, how, offset), placed(src_1, "gaps", 8)
-                more = {"src_1": p.src_1, "relu": True, "num_threads": threads}
-                target = p.src_1 if threads % 2 else p.src if how == "contiguous" else None
-                if target is not None:
-                    more["out"] = target if outs else (target, None, None)
-                found = call(**more)
-                outs += list(found) if isinstance(found, tuple) else [found]
-                assert target is None or outs[-1 if len(outs) > 3 else 0] is target
-            assert all_bits(outs) == want, (isa, threads, how, offset)
-    finally:
-        _core._use_isa(before)
 
 
 # ---- edges, and what is refused ---------------------------------------------------

@@ -191,37 +191,6 @@ def test_what_is_nan_passes(rng, isa, gate):
 @every_mode
 @every_format
 @pytest.mark.parametrize("data", DATA_DTYPES)
-def test_same_bits_at_every_level_on_any_threads(rng, isa, data, data_format, is_training):
-    """And with any caches."""
-    for dims in SIZES:
-        p = problem(rng, dims, data_format, data)
-        want = [*all_bits(plain(p, is_training=is_training)), *all_bits([passed(p)])]
-        for threads, caches in ((1, (1, 1)), (3, (0, 0)), (2, (1 << 40, 1))):
-            _core._set_cache_sizes(*caches)
-            options = {"is_training": is_training, "num_threads": threads}
-            assert all_bits(gated(p, "beta", **options)) == want[:3], (dims, threads)
-            for gate in ("dst", "workspace"):
-                found = gated(p, gate, diff_src_1=True, **options)
-                assert all_bits(found) == want, (dims, threads, gate)
-                assert all_bits(gated(p, gate, **options)) == want[:3], (dims, threads, gate)
-
-
-@pytest.mark.parametrize("threads", [2, 5, 16])
-@pytest.mark.parametrize("dims", [(35000, 20, 1), (17, 40, 50), (4, 9, 20000)])
-def test_bits_from_several_threads(rng, dims, threads):
-    """More elements than a thread takes at a time."""
-    p = problem(rng, dims, "NCX" if dims[2] > 1 else "NXC")
-    want = [*all_bits(plain(p)), *all_bits([passed(p)])]
-    for gate in ("dst", "workspace"):
-        assert all_bits(gated(p, gate, diff_src_1=True, num_threads=threads)) == want
-    workspace = np.full_like(p.workspace, 0xA5)
-    forward(p, relu=True, workspace=workspace, num_threads=threads)
-    assert bits(workspace) == bits(p.workspace)
-
-
-@every_mode
-@every_format
-@pytest.mark.parametrize("data", DATA_DTYPES)
 def test_any_strides(rng, data, data_format, is_training):
     """Of each operand; bits are in the order of src's axes, without its gaps."""
     for _ in range(40):
@@ -299,30 +268,6 @@ def test_any_places(rng, data_format, places, is_training):
 
 
 # ---- halves --------------------------------------------------------------------------------
-
-
-@every_mode
-@every_gate
-@every_format
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_halves_give_the_bits_of_the_whole(rng, data, data_format, gate, is_training):
-    for dims in SIZES:
-        p = problem(rng, dims, data_format, data)
-        add = gate != "beta"
-        want = gated(p, gate, is_training=is_training, diff_src_1=add)
-        options = {"relu": True, gate: getattr(p, gate), "data_format": data_format}
-        more = {} if add else {n: getattr(p, n) for n in ("variance", "gamma")}
-        more |= {} if add else {"epsilon": EPSILON}
-        sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, **options, **more)
-        plain_sums = bn_ext.batch_norm_backward_reduce(
-            p.src, passed(p), p.mean, data_format=data_format
-        )
-        assert bits(sums) == bits(plain_sums)
-        found = bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON,
-            is_training=is_training, diff_src_1=add, **options,
-        )  # fmt: skip
-        assert all_bits(found) == all_bits(want), dims
 
 
 def test_parts(rng):

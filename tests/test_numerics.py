@@ -80,6 +80,7 @@ def searched(rng, form, data, vector, generations, aims):
     return worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", hostile_data.FORMS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_no_search_breaks_a_bound(rng, data, vector, form):
@@ -132,14 +133,17 @@ def test_no_search_breaks_a_bound_over_ranks(data, tmp_path):
         assert broken == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """The search comes close to them, so a worse order of summation would break them."""
     vector = vector_dtype(data)
     for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
-        tries = [searched(rng, "channels last", data, vector, generations, aims) for _ in range(4)]
-        for aim, least in aims.items():
-            assert max(worst[aim] for worst in tries) >= least[DATA_DTYPES.index(data)], aim
+        least = {aim: shares[DATA_DTYPES.index(data)] for aim, shares in aims.items()}
+        for _ in range(4):
+            worst = searched(rng, "channels last", data, vector, generations, least)
+            least = {aim: share for aim, share in least.items() if worst[aim] < share}
+        assert least == {}
 
 
 def exact_gradient(p):
@@ -307,6 +311,7 @@ def neighbours(array):
     return (p.view(array.dtype).astype(np.float64) for p in (below, above))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "vector"), [d for d in DTYPES if d[0] in SHORT])
 def test_random_16_bit(rng, data, vector):
     """Almost every diff_src is the number nearest to the exact result."""

@@ -171,9 +171,12 @@ def split(row, rng, dims):
     return problem, fixed, {name: row[name] for name in CIRCUMSTANCES}
 
 
+@pytest.mark.parametrize(
+    "shapes", [SHAPES[::5], pytest.param(SHAPES, marks=pytest.mark.slow)], ids=len
+)
 @pytest.mark.parametrize("row", range(len(PAIRS)))
-def test_every_pair_of_factors(rng, row):
-    for dims in SHAPES:
+def test_every_pair_of_factors(rng, row, shapes):
+    for dims in shapes:
         problem, fixed, circumstances = split(PAIRS[row], rng, dims)
         want = run(problem, **fixed, **first_of(CIRCUMSTANCES))
         assert run(problem, **fixed, **circumstances) == want, dims

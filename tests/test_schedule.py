@@ -1,17 +1,14 @@
 """The schedule: how many threads a call takes, and who does the work of those that do not come."""
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
-from model_of_threads import Work, efficiency
 from needs import needs_cpus, needs_linux, needs_openmp
 from processes import CALL, in_new_process, with_libgomp
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.problems import LAYOUTS, SETS, dims
 
 #: Problems whose work is shared out in each of the three orders; more shares than threads come.
 FEWER = """
@@ -116,26 +113,6 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("caches", SERVERS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("threads", "bound", "least"),
-    [(16, 0.9, 14), (32, 0.85, 14), (64, 0.8, 14), (128, 0.49, 12)],
-)
-def test_many_threads_are_at_work(threads, bound, least, dtype, caches):
-    """Of tensors that are worth so many, by a model of threads that carry out the C's plan."""
-    _core._set_cache_sizes(*caches)
-    found = {
-        (shape, layout): efficiency(dtype, dims(shape, layout), layout, threads)
-        for shape in SETS["resnet"] + SETS["mlp"]
-        for layout in LAYOUTS
-        if dims(shape, layout) and math.prod(shape) >= threads * 65536
-    }
-    assert len(found) >= least
-    assert {problem: share for problem, share in found.items() if share < bound} == {}
-
-
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("dims", "threads", "caches", "jointly"),
     [
@@ -151,4 +128,5 @@ def test_many_threads_are_at_work(threads, bound, least, dtype, caches):
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
     """Else by tiles of channels, which are near since they were summed."""
     _core._set_cache_sizes(*caches)
-    assert bool(Work("float32", dims, "NCX", threads).joint) == jointly
+    outline = _core._outline("float32", dims, 1, threads)
+    assert bool(outline["schedule"]["joint"]) == jointly

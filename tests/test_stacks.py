@@ -39,7 +39,17 @@ def test_the_page_says_so():
     assert f"{OF_A_THREAD} bytes" in page
 
 
-@pytest.mark.parametrize("isa", bn_ext.available_isas())
+@pytest.mark.parametrize(
+    "isa",
+    [
+        bn_ext.get_isa(),
+        *(
+            pytest.param(isa, marks=pytest.mark.slow)
+            for isa in bn_ext.available_isas()
+            if isa != bn_ext.get_isa()
+        ),
+    ],
+)
 def test_every_function_in_the_smallest_thread(isa):
     pytest.importorskip("ml_dtypes")
     done = python(TESTS / "small_stacks.py", BN_EXT_ISA=isa, timeout=None)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import DTYPES, EPSILON, LARGE, Problem, all_bits, mixed_bits, threads_used
+from cases import EPSILON, LARGE, Problem, all_bits, mixed_bits, threads_used
 from needs import CPUS, forks, needs_cpus, needs_fork, needs_linux, needs_openmp
 from processes import CALL, in_new_process
 
@@ -155,21 +155,6 @@ def test_threadpoolctl_lists_the_pool():
 
 
 # ---- many callers, other pools ------------------------------------------------------
-
-
-def test_callers_at_once(rng):
-    """Python threads, each with its own problem and number of threads."""
-    problems = [
-        Problem(rng, (200 + 50 * i, 3, 64), "NXC", *DTYPES[i % len(DTYPES)]) for i in range(8)
-    ]
-    want = [all_bits(p.run(bn_ext.batch_norm_backward)) for p in problems]
-
-    def call(i):
-        p = problems[i % 8]
-        return all_bits(p.run(bn_ext.batch_norm_backward, num_threads=i % 3 + 1)) == want[i % 8]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(call, range(160)))
 
 
 def test_64_callers_with_mixed_shapes():

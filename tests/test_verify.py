@@ -9,7 +9,6 @@ import pytest
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.problems import dtype_of
 from bn_ext._verify import (
     arithmetic,
     command,
@@ -19,10 +18,9 @@ from bn_ext._verify import (
     kernels,
     problems,
     running,
-    speeds,
     values,
 )
-from bn_ext._verify.dtypes import DTYPES
+from bn_ext._verify.dtypes import DTYPES, dtype_of
 
 
 @pytest.mark.quick
@@ -226,12 +224,3 @@ def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
     said = []
     assert command.verify(say=said.append) == 0
     assert "no bfloat16 without ml_dtypes" in said[1]
-
-
-@pytest.mark.quick
-def test_speeds():
-    found = dict(speeds.speeds("float32", seconds=0.003))
-    assert {"sum gradients", "write backward", "write backward, one channel"} <= found.keys()
-    for of_levels in found.values():
-        assert list(of_levels) == list(bn_ext.available_isas())
-        assert all(0 < speed < 1e5 for speed in of_levels.values())

@@ -215,6 +215,7 @@ def test_a_few_shapes(rng, form, name):
     check(rng, form, name, SHAPES[form][::FEW])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_all_shapes(rng, form, name):
     check(rng, form, name, SHAPES[form])

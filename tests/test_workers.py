@@ -6,7 +6,6 @@ Which threads come in time is the system's choice, so nothing here asks for all 
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
@@ -69,20 +68,6 @@ print(before, most)
 """
     before, most = map(int, in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1"))
     assert most <= before + 6
-
-
-def test_many_callers_get_their_own_results(rng):
-    problems = [Problem(rng, (3000, 8 + k), "NXC") for k in range(6)]
-    right = [all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1)) for p in problems]
-
-    def calls(k):
-        return all(
-            all_bits(problems[k].run(bn_ext.batch_norm_backward, num_threads=4)) == right[k]
-            for _ in range(40)
-        )
-
-    with ThreadPoolExecutor(6) as callers:
-        assert all(callers.map(calls, range(6)))
 
 
 @needs_fork

@@ -5,6 +5,7 @@ A peer that is not installed raises ImportError; None means that it has no such 
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,36 +62,48 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any
     return lambda: bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors, **more)
 
 
-def numpy_call(problem: Problem, threads: int) -> Call | None:
-    """The formula, as a NumPy user writes it."""
-    p, number = problem, problem.mean.dtype
+def formulas(
+    problem: Problem, numpy: Any
+) -> dict[str, tuple[Callable[..., object], tuple[Any, ...]]]:
+    """{operation: (function, arguments)}, as a user of `numpy`, NumPy's or JAX's, writes them."""
+    p, number, m = problem, problem.mean.dtype, problem.src.size // problem.mean.size
     axes, shape = p.summed_axes, p.vector_shape
-    mean, variance, gamma, beta = (v.reshape(shape) for v in (*p.vectors, p.beta))
-    m = p.src.size // p.mean.size
 
     def rstd_of(variance: Any) -> Any:
-        return 1 / np.sqrt(variance + number.type(p.epsilon))
+        return 1 / numpy.sqrt(variance.reshape(shape) + number.type(p.epsilon))
 
-    def backward() -> object:
-        x, dy = p.src.astype(number, copy=False), p.diff_dst.astype(number, copy=False)
-        rstd = rstd_of(variance)
-        xhat = (x - mean) * rstd
+    def backward(src: Any, diff_dst: Any, mean: Any, variance: Any, gamma: Any) -> object:
+        x, dy, rstd = numpy.asarray(src, number), numpy.asarray(diff_dst, number), rstd_of(variance)
+        xhat = (x - mean.reshape(shape)) * rstd
         diff_beta = dy.sum(axis=axes, keepdims=True)
         diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
-        diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
+        diff_src = gamma.reshape(shape) * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
         return diff_src.astype(p.dtype), diff_gamma, diff_beta
 
-    def training() -> object:
-        x = p.src.astype(number, copy=False)
-        own = x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
-        dst = gamma * rstd_of(own[1]) * (x - own[0]) + beta
-        return dst.astype(p.dtype), *own
+    def inference(src: Any, mean: Any, variance: Any, gamma: Any, beta: Any) -> Any:
+        factor = gamma.reshape(shape) * rstd_of(variance)
+        dst = factor * (numpy.asarray(src, number) - mean.reshape(shape)) + beta.reshape(shape)
+        return dst.astype(p.dtype)
 
-    def inference() -> object:
-        x = p.src.astype(number, copy=False)
-        return (gamma * rstd_of(variance) * (x - mean) + beta).astype(p.dtype)
+    def training(src: Any, gamma: Any, beta: Any) -> object:
+        x = numpy.asarray(src, number)
+        mean, variance = x.mean(axis=axes), x.var(axis=axes)
+        return inference(x, mean, variance, gamma, beta), mean, variance
 
-    return {"backward": backward, "training": training, "inference": inference}.get(p.op)
+    return {
+        "backward": (backward, (p.src, p.tensors.get("diff_dst"), *p.vectors)),
+        "training": (training, (p.src, p.gamma, p.beta)),
+        "inference": (inference, (p.src, *p.vectors, p.beta)),
+    }
+
+
+def numpy_call(problem: Problem, threads: int) -> Call | None:
+    """The formula in NumPy."""
+    known = formulas(problem, np)
+    if problem.op not in known:
+        return None
+    function, given = known[problem.op]
+    return partial(function, *given)
 
 
 def torch_call(  # pragma: no cover - held by pytest -m peers
@@ -150,36 +163,7 @@ def jax_call(  # pragma: no cover - held by pytest -m peers
     import jax
     import jax.numpy as jnp
 
-    axes, shape = p.summed_axes, p.vector_shape
-    m = p.src.size // p.mean.size
-
-    def backward(x: Any, dy: Any, mean: Any, variance: Any, gamma: Any) -> Any:
-        dtype, x, dy = x.dtype, x.astype(jnp.float32), dy.astype(jnp.float32)
-        mean, gamma = mean.reshape(shape), gamma.reshape(shape)
-        rstd = jax.lax.rsqrt(variance.reshape(shape) + p.epsilon)
-        xhat = (x - mean) * rstd
-        diff_beta = dy.sum(axis=axes, keepdims=True)
-        diff_gamma = (dy * xhat).sum(axis=axes, keepdims=True)
-        diff_src = gamma * rstd * (dy - (diff_beta + xhat * diff_gamma) / m)
-        return diff_src.astype(dtype), diff_gamma, diff_beta
-
-    def normalized(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any) -> Any:
-        rstd = jax.lax.rsqrt(variance.reshape(shape) + p.epsilon)
-        return gamma.reshape(shape) * rstd * (x - mean.reshape(shape)) + beta.reshape(shape)
-
-    def training(x: Any, gamma: Any, beta: Any) -> Any:
-        dtype, x = x.dtype, x.astype(jnp.float32)
-        mean, variance = x.mean(axis=axes), x.var(axis=axes)
-        return normalized(x, mean, variance, gamma, beta).astype(dtype), mean, variance
-
-    def inference(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any) -> Any:
-        return normalized(x.astype(jnp.float32), mean, variance, gamma, beta).astype(x.dtype)
-
-    known: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "backward": (backward, (p.src, p.tensors.get("diff_dst"), *p.vectors)),
-        "training": (training, (p.src, p.gamma, p.beta)),
-        "inference": (inference, (p.src, *p.vectors, p.beta)),
-    }
+    known = formulas(p, jnp)
     if p.op not in known:
         return None
     function, given = known[p.op]

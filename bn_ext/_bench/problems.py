@@ -11,12 +11,14 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bn_ext._typing import DataFormat
+from bn_ext._verify.dtypes import dtype_of
+
 __all__ = [
     "DTYPES",
     "LAYOUTS",
     "NUMPYS",
     "OPS",
-    "PLACES",
     "SETS",
     "Layout",
     "Op",
@@ -25,12 +27,11 @@ __all__ = [
     "Shape",
     "aligned",
     "dims",
-    "dtype_of",
 ]
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-Layout = Literal["NXC", "NCX"]
+Layout = DataFormat
 
 
 @dataclass(frozen=True)
@@ -90,21 +91,6 @@ SETS: dict[str, list[Shape]] = {
 Places = tuple[int, int, int]
 #: Where NumPy's large arrays do: malloc maps pages for each, and keeps 16 bytes of its own.
 NUMPYS: Places = (16, 16, 16)
-#: NumPy's, and others that are kind or unkind to caches and to loads that follow stores.
-PLACES: tuple[Places, ...] = (
-    NUMPYS, (0, 1536, 2560), (0, 0, 0), (0, 64, 128), (16, 16, 80), (16, 1040, 2064),
-    (48, 4000, 16),
-)  # fmt: skip
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes
-
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
 
 
 def dims(shape: Shape, layout: Layout) -> Shape | None:

@@ -1,6 +1,5 @@
 """Times of whole calls, interleaved; the shortest counts, the median shows how certain it is."""
 
-import math
 import os
 import statistics
 import time
@@ -24,7 +23,6 @@ __all__ = [
     "least_seconds",
     "markdown",
     "row",
-    "shortest",
     "spread",
 ]
 
@@ -94,15 +92,6 @@ def call_seconds(
             after(name)
         rounds += 1
     return found
-
-
-def shortest(call: Call, seconds: float) -> float:
-    """Seconds of the shortest run of a call alone, again and again until the time is up."""
-    best, end = math.inf, time.perf_counter() + seconds
-    while (before := time.perf_counter()) < end:
-        call()
-        best = min(best, time.perf_counter() - before)
-    return best
 
 
 def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]:

@@ -11,11 +11,12 @@ from typing import Any
 
 import bn_ext
 from bn_ext._bench.peers import PEERS, Peer, usable_cpus
-from bn_ext._bench.problems import SETS, dtype_of
+from bn_ext._bench.problems import SETS
 from bn_ext._bench.timing import Case, Load, Row, cases_of, row, spread
 from bn_ext._cli.plot import plot
 from bn_ext._cli.table import table
 from bn_ext._cli.usage import UsageError, demand_picture, demand_writable, needs
+from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
 

@@ -29,10 +29,7 @@ def verify(options: argparse.Namespace) -> int:
     if options.digests:
         _verify.print_digests()
         return 0
-    status = _verify.verify(options.seed)
-    if options.bench and status == 0:
-        _verify.print_speeds()
-    return status
+    return _verify.verify(options.seed)
 
 
 def add_info(commands: Commands) -> None:
@@ -56,9 +53,6 @@ def add_verify(commands: Commands) -> None:
     )
     command.add_argument(
         "--seed", type=as_seed, default=0, help="seed of the random values (default: %(default)s)"
-    )
-    command.add_argument(
-        "--bench", action="store_true", help="also print each kernel's speed at each level"
     )
     command.add_argument("--digests", action="store_true", help="print the digests, check nothing")
     command.set_defaults(run=verify)

@@ -1,7 +1,9 @@
-"""What all ranks must have alike, in words whose sums over all ranks say whether they do.
+"""What all ranks must have alike: words in each sum tell whether they do, rows tell which do not.
 
-The words travel at the head of what is summed anyway, so a call learns of another rank's failure,
-or of another epsilon there, without a message of its own, and on every rank in the same call.
+The words stand before the sums, so a call learns without a message of its own that another rank has
+failed or has other arguments, and every rank learns it in the same call. They do not say which rank
+or which argument. For that each rank gathers a row of every rank: once before ranks first sum as
+many elements, and with ``check=True`` before each sum.
 """
 
 from collections.abc import Mapping
@@ -10,9 +12,12 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-__all__ = ["WORDS", "CollectiveError", "CollectiveTimeoutError", "fingerprints", "judge", "words"]
+__all__ = [
+    "WORDS", "CollectiveError", "CollectiveTimeoutError", "compare", "fingerprints", "judge",
+    "row", "words",
+]  # fmt: skip
 
 
 class CollectiveError(RuntimeError):
@@ -31,19 +36,20 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
     __module__ = "bn_ext.mpi"
 
 
+#: Fingerprints are hashes; that of the first is the call's number.
 NAMES = (
     "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
     "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
     "exponential_avg_factor", "correction",
 )  # fmt: skip
-_FAILURES, _FAILED_RANKS, _HIGH, _LOW, _HEAD = range(5)
-#: Of every call, so that even those of different functions can be compared.
-WORDS = _HEAD + 3 * len(NAMES)
+_FAILURES, _FAILED_RANKS, _CALLS, _HIGH, _LOW, WORDS = range(6)
+_ANOTHER_CALL = "some rank has made a call that others have not"
 
 
 def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
     """A number for each of NAMES; what is missing counts as None."""
-    return np.array([_fingerprint(values.get(name)) for name in NAMES], np.int64)
+    call = values.get("call", 0)
+    return np.array([call, *(_fingerprint(values.get(name)) for name in NAMES[1:])], np.int64)
 
 
 def _fingerprint(value: Any) -> int:
@@ -52,26 +58,19 @@ def _fingerprint(value: Any) -> int:
     return 0 if value is None else crc32(repr(value).encode())
 
 
-def words(prints: NDArray[np.int64] | None, rank: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
-    """Those of one rank; prints is None if it has failed.
-
-    All are whole numbers small enough for their sums to be exact in float64 as well: 24 bits for
-    each half of the signature, 16 for each fingerprint, with its square and its product with the
-    rank up to half a million ranks.
-    """
-    found = np.zeros(WORDS, dtype)
-    if prints is None:
-        found[_FAILURES], found[_FAILED_RANKS] = 1, rank
-        return found
-    found[_HIGH], found[_LOW] = _signature(prints)
-    short, rest = prints & 0xFFFF, found[_HEAD:].reshape(3, -1)
-    rest[0], rest[1], rest[2] = short, short * short, short * rank
-    return found
-
-
 def _signature(prints: NDArray[np.int64]) -> tuple[int, int]:
     digest = sha256(prints.tobytes()).digest()
     return int.from_bytes(digest[:3], "little"), int.from_bytes(digest[3:6], "little")
+
+
+def words(prints: NDArray[np.int64] | None, rank: int) -> list[int]:
+    """What a rank adds to the words of all; prints is None if it has failed.
+
+    A signature is halved so that half a billion ranks' sum of a half is exact in float64, too.
+    """
+    if prints is None:
+        return [1, rank, 0, 0, 0]
+    return [0, 0, int(prints[0]), *_signature(prints)]
 
 
 def judge(
@@ -82,46 +81,60 @@ def judge(
     values: Mapping[str, object],
 ) -> str:
     """What the sums of all ranks' words say is wrong; nothing if all is well."""
-    failures = int(total[_FAILURES])
-    if failures == 1:
-        return (
-            f"rank {int(total[_FAILED_RANKS])} failed, and its error says why; no rank has results"
-        )
-    if failures:
-        return f"{failures} of {size} ranks failed, and their errors say why; no rank has results"
-    assert prints is not None
-    high, low = _signature(prints)
-    if total[_HIGH] == size * high and total[_LOW] == size * low:
+    if total[_FAILURES]:
+        return _failed(int(total[_FAILURES]), int(total[_FAILED_RANKS]), size)
+    if total.tolist() == [size * word for word in words(prints, rank)]:
         return ""
-    short = (prints & 0xFFFF).tolist()
-    sums, squares, products = (
-        [int(word) for word in part] for part in np.split(total[_HEAD:WORDS], 3)
+    assert prints is not None
+    if total[_CALLS] != size * prints[0]:
+        number = f"this is number {values['call']} on rank {rank}, and another on other ranks"
+        return f"call: {number}: {_ANOTHER_CALL}"
+    *names, last = (name for name in NAMES[1:] if name in values)
+    return (
+        f"not all ranks have the same {', '.join(names)} and {last}; pass check=True on all ranks "
+        "to learn which rank differs, and in what"
     )
+
+
+def row(prints: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """What is gathered of a rank: whether it has failed, and its prints, if it has not."""
+    found = np.zeros(1 + len(NAMES), np.int64)
+    if prints is None:
+        found[0] = 1
+    else:
+        found[1:] = prints
+    return found
+
+
+def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) -> str:
+    """What the rows of all ranks say is wrong; nothing if all is well."""
+    size, failed = len(rows), np.flatnonzero(rows[:, 0])
+    if failed.size:
+        return _failed(failed.size, int(failed[0]), size)
     found = {}
-    for name, own, first, second, third in zip(NAMES, short, sums, squares, products, strict=True):
-        who = _who(own, first, second, third, rank, size)
-        if who:
+    for name, column in zip(NAMES, rows[:, 1:].T, strict=True):
+        others = np.flatnonzero(column != column[rank]).tolist()
+        if others:
             value = values.get(name)
             shown = "" if isinstance(value, np.ndarray) else f", which has {value!r}"
-            found[name] = f"{name}: {who} rank {rank}{shown}"
+            found[name] = f"{name}: {_who(others, size)} from rank {rank}{shown}"
     if "call" in found:
-        return f"{found['call']}: some rank has made a call that others have not"
+        return f"{found['call']}: {_ANOTHER_CALL}"
     # What vectors must be follows from these.
     sizes = [found[name] for name in ("function", "channels", "dtype") if name in found]
-    return "; ".join(sizes or found.values()) or f"arguments: not all ranks have rank {rank}'s"
+    return "; ".join(sizes or found.values())
 
 
-def _who(own: int, first: int, second: int, third: int, rank: int, size: int) -> str:
-    """Who has another fingerprint, of the sums of all, of their squares, and of rank times each."""
-    # Of x, what a rank's is more than this one's: one x alone if their sum squared is the sum of
-    # their squares, and the same x on all other ranks if it is that times their number.
-    off = first - size * own
-    squares = second - 2 * own * first + size * own * own
-    if squares == 0:
-        return ""
-    if squares == off * off:
-        other = (third - own * (size * (size - 1) // 2)) // off
-        return f"rank {other} has another one than"
-    if (size - 1) * squares == off * off:
-        return "all other ranks have another one than"
-    return "several ranks have another one than"
+def _failed(count: int, rank: int, size: int) -> str:
+    if count == 1:
+        return f"rank {rank} failed, and its error says why; no rank has results"
+    return f"{count} of {size} ranks failed, and their errors say why; no rank has results"
+
+
+def _who(others: list[int], size: int) -> str:
+    if len(others) == 1:
+        return f"rank {others[0]} differs"
+    if len(others) == size - 1:
+        return "all other ranks differ"
+    more = f" and {len(others) - 8} more" if len(others) > 8 else ""
+    return f"ranks {', '.join(map(str, others[:8]))}{more} differ"

@@ -5,7 +5,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -17,11 +18,14 @@ from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from bn_ext._mpi.exchange import Exchange
+
 __all__ = [
     "Key",
     "OverRanks",
     "Record",
     "as_communicator",
+    "as_flags",
     "as_timeout",
     "is_from_mpi",
     "record_of",
@@ -33,13 +37,6 @@ Key: TypeAlias = tuple[str, int, str, bool, bool]
 Buffers: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
-class Ending(Protocol):
-    """A call that others may be waiting in."""
-
-    def settle(self, error: BaseException | None = None) -> None:
-        """End it on all ranks."""
-
-
 @dataclass(eq=False)
 class Record:
     """What is known of a communicator."""
@@ -49,7 +46,7 @@ class Record:
     unusable: str = ""
     #: How many calls have ended, and the one that has begun and not ended.
     calls: int = 0
-    open: "Ending | None" = None
+    open: "Exchange | None" = None
     #: Of a call that ended on this rank alone: the next one tells the others.
     untold: str = ""
     #: Memory to send from and to receive in, by size and dtype: fresh pages take longer than the
@@ -57,7 +54,7 @@ class Record:
     spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
 
     def take(self, size: int, dtype: str) -> Buffers:
-        """Buffers of so many elements, not cleared."""
+        """Buffers of `size` elements, not cleared."""
         try:
             return self.spare[size, dtype].pop()
         except LookupError:
@@ -98,6 +95,21 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
     return found
 
 
+def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
+    """exact, check and timeout. If they may be `wrong` and one is, exact is None: nothing says then
+    which collective the other ranks are in.
+    """
+    check = False
+    try:
+        check = _core._as_flag(over.get("check", False), "check")
+        timeout = as_timeout(over.get("timeout"))
+        return _core._as_flag(over.get("exact", True), "exact"), check, timeout
+    except (TypeError, ValueError):
+        if not wrong:
+            raise
+        return None, check, None
+
+
 def as_timeout(timeout: object) -> float | None:
     """Seconds, or None."""
     if timeout is None:
@@ -111,15 +123,14 @@ def as_timeout(timeout: object) -> float | None:
 
 
 _records: WeakSet[Record] = WeakSet()
-#: The key of records among the attributes of communicators, once there is one.
-_keyvals: list[int] = []
 
 
+@cache
 def _keyval() -> int:
-    if not _keyvals:
-        # Without a copy function, a duplicate of a communicator starts with no record.
-        _keyvals.append(_mpi().Comm.Create_keyval())
-    return _keyvals[0]
+    """Of records among the attributes of communicators."""
+    # Without a copy function, a duplicate of a communicator starts with no record.
+    found: int = _mpi().Comm.Create_keyval()
+    return found
 
 
 def record_of(comm: "MPI.Intracomm") -> Record:

@@ -5,7 +5,6 @@
     problems.py     what whole calls are given: the same bits on every machine
     exact.py        exact sums against those of integers
     kernels.py      kernels against the arithmetic, bit for bit
-    speeds.py       the speed of each kernel
     running.py      one kernel, run by itself
     arithmetic.py   what a kernel makes of a formula: the order of sums, rounding
     formulas.py     what each formula sums and writes, in NumPy: to add one, begin here

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable
 
 import bn_ext
-from bn_ext._verify import digests, exact, kernels, speeds
-from bn_ext._verify.dtypes import DTYPES
+from bn_ext._verify import digests, exact, kernels
 from bn_ext._verify.kernels import WrongBitsError
 
-__all__ = ["print_digests", "print_speeds", "verify"]
+__all__ = ["print_digests", "verify"]
 
 REPORT = (
     "This breaks the promise of equal bits: please report it to the project's issue tracker,\n"
@@ -54,12 +53,3 @@ def print_digests() -> None:
     """Print what DIGESTS should hold, from the lowest level, after the arithmetic has changed."""
     for name, digest in digests.digests(bn_ext.available_isas()[0]).items():
         print(f'    "{name}": "{digest}",')
-
-
-def print_speeds() -> None:
-    """Print GB/s of each kernel at each level, on one thread, in the first-level cache."""
-    levels = bn_ext.available_isas()
-    print(f"\n{'GB/s':>30}", *(f"{level:>9}" for level in levels))
-    for dtype in DTYPES:
-        for what, found in speeds.speeds(dtype):
-            print(f"{dtype} {what}".rjust(30), *(f"{speed:9.0f}" for speed in found.values()))

@@ -5,8 +5,7 @@ from typing import Any
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.problems import dtype_of
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype, dtype_of
 from bn_ext._verify.problems import (
     Problem,
     large_problems,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "Array", "Dtype"]
+__all__ = ["DTYPES", "Array", "Dtype", "dtype_of"]
 
 Array = NDArray[Any]
 
@@ -52,6 +52,16 @@ class Dtype:
     def computed(self) -> "Dtype":
         """The arithmetic type, as a storage type."""
         return DTYPES[self.number.name]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
 
 
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)

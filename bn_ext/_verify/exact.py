@@ -8,8 +8,8 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._bench.problems import Layout, Shape, dtype_of
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype
+from bn_ext._typing import DataFormat
+from bn_ext._verify.dtypes import DTYPES, Array, Dtype, dtype_of
 from bn_ext._verify.kernels import WrongBitsError, demand
 from bn_ext._verify.values import values
 
@@ -19,7 +19,7 @@ INTERFACE: dict[str, Any] = _core._kernel_interface()
 
 #: By rows and by runs; parts of blocks, a few blocks, and so many that ways of adding are changed
 #: and changed back.
-SHAPES: list[tuple[Shape, Layout]] = [
+SHAPES: list[tuple[tuple[int, ...], DataFormat]] = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
     ((1, 2, 70_000), "NCX"),
@@ -84,7 +84,7 @@ def _stretches(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) 
 
 def _problems(
     dtype: Dtype, rng: np.random.Generator
-) -> Iterator[tuple[Array, Array, Shape, Layout]]:
+) -> Iterator[tuple[Array, Array, tuple[int, ...], DataFormat]]:
     """Both operands as (elements, channels) bits, and the shape that they shall have."""
     for shape, layout in SHAPES:
         channels = shape[-1 if layout == "NXC" else 1]
@@ -94,7 +94,7 @@ def _problems(
             yield src, diff_dst, shape, layout
 
 
-def _shaped(bits: Array, shape: Shape, layout: Layout, storage: Any) -> Array:
+def _shaped(bits: Array, shape: tuple[int, ...], layout: DataFormat, storage: Any) -> Array:
     if layout == "NCX":
         bits = np.moveaxis(bits.reshape(shape[0], *shape[2:], shape[1]), -1, 1)
     shaped: Array = np.ascontiguousarray(bits).view(storage).reshape(shape)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from bn_ext._bench.problems import Layout, Shape
+from bn_ext._typing import DataFormat
 from bn_ext._verify.dtypes import Array, Dtype
 
 __all__ = ["Problem", "large_problems", "moderate_problems", "numbers", "seam_problems"]
 
-Shapes = list[tuple[Shape, Layout]]
-Problem = tuple[Array, Array, Layout]  # src, diff_dst
+Shapes = list[tuple[tuple[int, ...], DataFormat]]
+Problem = tuple[Array, Array, DataFormat]  # src, diff_dst
 
 #: Each form of src_c/plan.c, and both sides of every length at which it takes another
 #: form, or splits its sums in another way.
@@ -80,7 +80,7 @@ def numbers(dtype: Dtype, count: int, start: int, exponents: tuple[int, int]) ->
     return bits.astype(dtype.bits)
 
 
-def _cancel(diff_dst: Array, layout: Layout, sign: Array) -> None:
+def _cancel(diff_dst: Array, layout: DataFormat, sign: Array) -> None:
     """Let every third channel sum to nearly zero, so that rounding errors show."""
     channels = np.moveaxis(diff_dst, -1 if layout == "NXC" else 1, 0)[1::3]
     rows = np.moveaxis(channels, 1 if channels.shape[1] > 1 else -1, 0)

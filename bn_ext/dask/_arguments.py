@@ -1,7 +1,7 @@
 """What comes in: Dask arrays over the same blocks, and vectors that fit in memory.
 
-Dtypes, shapes and options are checked by the general function, on an empty problem of the same
-arguments. Here is what it cannot see: chunks.
+Dtypes, shapes and options are checked by a dry run of the general function. Here is what it cannot
+see: chunks.
 """
 
 import math
@@ -22,6 +22,7 @@ __all__ = [
     "as_options",
     "as_vectors",
     "channel_axis",
+    "check",
     "on_nothing",
 ]
 
@@ -71,15 +72,28 @@ def as_options(
     }
 
 
+def check(
+    function: Callable[..., Any], operands: Operands, vectors: Vectors, **options: Any
+) -> None:
+    """Refuse what function would refuse of the whole."""
+    _core._dry_run(function, **_of_their_shapes(operands), **vectors, **options)
+
+
 def on_nothing(
     function: Callable[..., Any], operands: Operands, vectors: Vectors, **options: Any
 ) -> Any:
-    """What function does without elements: its errors, and what it returns of the whole."""
-    empty = {}
-    for name, a in operands.items():
-        shape = [0, *(0 if math.isnan(n) else n for n in a.shape[1:])]
-        empty[name] = np.empty(shape, a.dtype)
+    """What function returns for a part without elements."""
+    empty = {name: a[:0] for name, a in _of_their_shapes(operands).items()}
     return function(**empty, **vectors, **options)
+
+
+def _of_their_shapes(operands: Operands) -> dict[str, NDArray[Any]]:
+    """Arrays of one element in memory each; a size that is unknown is 0."""
+    shapes = {name: [0 if math.isnan(n) else n for n in a.shape] for name, a in operands.items()}
+    return {
+        name: np.broadcast_to(np.zeros((), operands[name].dtype), shape)
+        for name, shape in shapes.items()
+    }
 
 
 def _as_dask(name: str, a: object) -> da.Array:

@@ -7,7 +7,7 @@ import dask.array as da
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.dask._arguments import as_operands, as_options, as_vectors, on_nothing
+from bn_ext.dask._arguments import as_operands, as_options, as_vectors, check, on_nothing
 from bn_ext.dask._blocks import map_blocks, reduce_blocks
 from bn_ext.dask._merge import added
 
@@ -96,7 +96,7 @@ def batch_norm_backward(
     wanted = _core._as_flag(param_grads, "param_grads")
     call = as_options(epsilon, data_format, relu, num_threads)
     write = {**call, "is_training": training, "param_grads": False}
-    on_nothing(bn_ext.batch_norm_backward, operands, vectors, **write)
+    check(bn_ext.batch_norm_backward, operands, vectors, **write)
     if not training and not wanted:
         diff_src = map_blocks(bn_ext.batch_norm_backward, operands, vectors, **write)
         return bn_ext.BatchNormGradients(diff_src, None, None)

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.dask._arguments import Operands, as_operands, as_options, as_vectors, on_nothing
+from bn_ext.dask._arguments import (
+    Operands,
+    as_operands,
+    as_options,
+    as_vectors,
+    check,
+    on_nothing,
+)
 from bn_ext.dask._blocks import map_blocks, reduce_blocks
 from bn_ext.dask._merge import added
 
@@ -92,13 +99,10 @@ def batch_norm_training(
         "exponential_avg_factor": exponential_avg_factor,
         "correction": correction,
     }
-    # Without elements the running statistics stay as they are.
-    on_nothing(bn_ext.batch_norm_training, operands, vectors, **call, **running, **refused)
+    check(bn_ext.batch_norm_training, operands, vectors, **call, **running, **refused)
     statistics = _exact_statistics if _core._as_flag(exact, "exact") else _plain_statistics
     how: dict[str, Any] = {"data_format": data_format, "num_threads": num_threads}
     stats = statistics({"src": operands["src"]}, how)
-    if stats[2].max(initial=0) == 1 and correction is not None and int(correction) == 1:
-        raise ValueError("correction: expected 0, since each channel has one element alone, got 1")
     vectors["stats"] = stats
     dst = map_blocks(bn_ext.batch_norm_training_apply, operands, vectors, **call)
     of_all = on_nothing(bn_ext.batch_norm_training_apply, operands, vectors, **call, **running)
@@ -166,5 +170,5 @@ def batch_norm_inference(
     operands = as_operands(data_format, src=src, src_1=src_1)
     vectors = as_vectors(mean=mean, variance=variance, gamma=gamma, beta=beta)
     call = as_options(epsilon, data_format, relu, num_threads)
-    on_nothing(bn_ext.batch_norm_inference, operands, vectors, **call)
+    check(bn_ext.batch_norm_inference, operands, vectors, **call)
     return map_blocks(bn_ext.batch_norm_inference, operands, vectors, **call)
