@@ -268,29 +268,27 @@ def _dry_run(function, *arguments, data_format="NXC", **options):
     function(*arguments, data_format=_Dry(data_format), **options)
 
 
-cdef object as_output(object a, str name):
-    """The base-class array to write through."""
-    if type(a) is ndarray:
-        return a
-    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
-    return base_array(a, name)
-
-
 # ---- the arguments of a call ------------------------------------------------------
 
 cdef int convert(Call *c, int role, object a) except -1:
     """Convert an array, unless it is None and may be."""
     if a is None and not c.facts.needs >> role & 1:
         return 0
-    return keep(c, role, _as_array(a, NAMES[role]))
+    return keep(c, role, a if type(a) is ndarray else _as_array(a, NAMES[role]))
 
 
-cdef int convert_options(Call *c, object data_format, object num_threads, object is_training=True,
-                         object param_grads=True) except -1:
-    """What runs little of the caller's code or none, and is refused at no cost."""
-    c.problem.training = _as_flag(is_training, "is_training")
-    c.vectors_wanted = _as_flag(param_grads, "param_grads")
+cdef int convert_output(Call *c, int role, object a) except -1:
+    """Convert an array that is written."""
+    if type(a) is not ndarray:
+        name = name_of(c, role)
+        if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
+            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+        a = base_array(a, name)
+    return keep(c, role, a)
+
+
+cdef int convert_options(Call *c, object data_format, object num_threads) except -1:
+    """What every function takes."""
     if type(data_format) is _Dry:
         c.dry = True
         data_format = (<_Dry>data_format).data_format
@@ -354,7 +352,7 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     if workspace is not None:
         if not c.problem.relu:
             raise ValueError("relu: expected True with workspace, got False")
-        keep(c, WORKSPACE, as_output(workspace, "workspace"))
+        convert_output(c, WORKSPACE, workspace)
     c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, GAMMA, gamma)
     convert(c, BETA, beta)
@@ -393,8 +391,8 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
     c.problem.exponential_avg_factor = _as_real(
         factor, "exponential_avg_factor", "a finite number")
     c.problem.correction = as_correction(correction)
-    keep(c, RUNNING_MEAN, as_output(mean, "running_mean"))
-    return keep(c, RUNNING_VARIANCE, as_output(variance, "running_variance"))
+    convert_output(c, RUNNING_MEAN, mean)
+    return convert_output(c, RUNNING_VARIANCE, variance)
 
 
 cdef int convert_sums(Call *c, object sums) except -1:
@@ -408,7 +406,7 @@ cdef int convert_sums(Call *c, object sums) except -1:
 
 cdef tuple convert_out(Call *c, object out):
     """The arrays to write to. Returns them as they were given, with None for each that was not."""
-    cdef int i, role, n = c.n_outputs
+    cdef int i, n = c.n_outputs
     if out is None:
         return NONE_GIVEN
     if n == 1:
@@ -421,9 +419,8 @@ cdef tuple convert_out(Call *c, object out):
     if not c.vectors_wanted and (given[1] is not None or given[2] is not None):
         raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
     for i in range(n):
-        role = c.facts.outputs[i]
         if given[i] is not None:
-            keep(c, role, as_output(given[i], name_of(c, role)))
+            convert_output(c, c.facts.outputs[i], given[i])
     return given
 
 

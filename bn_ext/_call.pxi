@@ -47,7 +47,7 @@ cdef Call *begin(int entry) except NULL:
     for role in range(ROLES):
         c.array[role] = NULL
         c.pinned[role] = False
-        c.view[role].data = NULL
+    c.view[SUMS].data = c.view[WORKSPACE].data = c.view[STATE].data = NULL
     c.exact = c.dry = False
     c.vectors_wanted = True
     c.vector_dtype = -1
@@ -133,7 +133,7 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
-cdef inline bint is_running(int role) noexcept nogil:
+cdef inline bint is_running(int role) noexcept:
     return role == RUNNING_MEAN or role == RUNNING_VARIANCE
 
 
@@ -152,11 +152,6 @@ cdef bint is_output(const Call *c, int role) noexcept nogil:
 
 cdef inline bint is_read(const Call *c, int role) noexcept nogil:
     return has(c, role) and not is_output(c, role)
-
-
-cdef inline bint is_written(const Call *c, int role) noexcept nogil:
-    return has(c, role) and (
-        is_output(c, role) or is_running(role) or (role == WORKSPACE and c.facts.is_forward))
 
 
 cdef str name_of(const Call *c, int role):
@@ -207,6 +202,8 @@ cdef bint fits(const Call *c, int role) noexcept:
     """Does the pinned array of this role have the expected shape?"""
     cdef ptrdiff_t dims[BN_MAX_AXES]
     cdef bn_view expected
+    if is_vector(role):  # sooner
+        return c.view[role].ndim == 1 and c.view[role].shape[0] == c.channels
     expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
     return bn_same_shape(&c.view[role], &expected)
 
@@ -269,7 +266,6 @@ cdef int check(Call *c) except -1:
     From here on only finalizers can run code of the caller's, at any allocation: so what was
     read of an array is not read again.
     """
-    cdef int role
     check_data(c)
     check_vectors(c)
     check_sums(c)
@@ -277,9 +273,7 @@ cdef int check(Call *c) except -1:
     if has(c, WORKSPACE):
         check_workspace(c)
     check_outputs(c)
-    for role in range(COPIES):
-        if is_written(c, role):
-            check_alone(c, role)
+    check_sharing(c)
     return check_terms(c)
 
 

@@ -243,7 +243,9 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     cdef Call *c = begin(BACKWARD)
     try:
         c.exact = _as_flag(exact, "exact")
-        convert_options(c, data_format, num_threads, is_training, param_grads)
+        c.problem.training = _as_flag(is_training, "is_training")
+        c.vectors_wanted = _as_flag(param_grads, "param_grads")
+        convert_options(c, data_format, num_threads)
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)
         convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
         return call(c, out)
@@ -395,7 +397,9 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     """
     cdef Call *c = begin(BACKWARD_APPLY)
     try:
-        convert_options(c, data_format, num_threads, is_training, param_grads)
+        c.problem.training = _as_flag(is_training, "is_training")
+        c.vectors_wanted = _as_flag(param_grads, "param_grads")
+        convert_options(c, data_format, num_threads)
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)
         convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
         convert_sums(c, sums)

@@ -101,7 +101,8 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     """
     cdef Call *c = begin(DOUBLE_BACKWARD)
     try:
-        convert_options(c, data_format, num_threads, is_training)
+        c.problem.training = _as_flag(is_training, "is_training")
+        convert_options(c, data_format, num_threads)
         convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
         convert(c, DIFF_DIFF_SRC, diff_diff_src)
         convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)

@@ -36,10 +36,22 @@ cdef int check_writable(Call *c, int role) except -1:
 
 # ---- shared memory --------------------------------------------------------------
 
+cdef int check_sharing(Call *c) except -1:
+    """Of all that is written."""
+    cdef int i
+    for i in range(c.n_outputs):
+        check_alone(c, c.facts.outputs[i])
+    check_alone(c, RUNNING_MEAN)
+    check_alone(c, RUNNING_VARIANCE)
+    return check_alone(c, WORKSPACE) if c.facts.is_forward else 0
+
+
 cdef int check_alone(Call *c, int role) except -1:
     """Refuse what is written and shares memory with itself or with any other array; an operand may
     be exactly one that is read."""
     cdef int other
+    if not has(c, role):
+        return 0
     if bn_overlaps_itself(&c.view[role]):
         raise ValueError(f"{name_of(c, role)}: may overlap itself in memory")
     for other in range(COPIES):
