@@ -189,13 +189,6 @@ cpdef object _as_index(object value, str name, str expected):
         raise TypeError(f"{name}: expected {expected}, got {_shown(value)}") from None
 
 
-cdef int as_correction(object correction) except -1:
-    value = _as_index(correction, "correction", "0 or 1")
-    if value != 0 and value != 1:
-        raise ValueError(f"correction: expected 0 or 1, got {_shown(value)}")
-    return value
-
-
 cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
@@ -390,7 +383,10 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
         )
     c.problem.exponential_avg_factor = _as_real(
         factor, "exponential_avg_factor", "a finite number")
-    c.problem.correction = as_correction(correction)
+    freedom = _as_index(correction, "correction", "0 or 1")
+    if freedom not in (0, 1):
+        raise ValueError(f"correction: expected 0 or 1, got {_shown(freedom)}")
+    c.problem.correction = freedom
     convert_output(c, RUNNING_MEAN, mean)
     return convert_output(c, RUNNING_VARIANCE, variance)
 

@@ -89,13 +89,10 @@ cdef extern from "state.h" nogil:
     enum:
         f32_DIGITS
         f64_DIGITS
-        f32_LOWEST
-        f64_LOWEST
         BN_DIGIT_BITS
         BN_MOST_PARTS
         BN_LOG2_TERMS
         BN_LOG2_TERMS_OF_PART
-        BN_FLAGS
         BN_COUNT_AND_STAMP
         BN_PARTS_ADDED
         BN_MORE_ROWS

@@ -263,48 +263,41 @@ def batch_norm_training_stats(state, mean=None):
     """
     a = as_state(state)
     cdef const int64_t[:, :, ::1] digits = a
+    cdef Py_ssize_t channels = digits.shape[2]
+    cdef double[::1] pivot = np.zeros(channels) if mean is None else as_mean(mean, channels)
     cdef double[:, ::1] found
-    cdef const double[::1] given
     cdef int64_t wrong = -1
-    if mean is not None:
-        mean = _as_array(mean, "mean")
-    stats = np.ones((BN_SUMS + 2, a.shape[2]))
-    stats[BN_SUMS] = batch_norm_count(a)
+    stats = np.ones((STATS_ROWS, channels))
+    stats[COUNT] = batch_norm_count(a)
+    if not channels:
+        return stats
+    found = stats
     with _DefaultMode():
-        own = as_mean(mean, a.shape[2])
-        check_pivot(a, own)
-        if digits.shape[2]:
-            found, given = stats, own
-            wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS,
-                                   digits.shape[2], &given[0] if mean is not None else NULL,
-                                   &found[0, 0])
+        check_pivot(digits, &pivot[0])
+        wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, channels,
+                               &pivot[0] if mean is not None else NULL, &found[0, 0])
     check_digits(wrong, "state")
     return stats
 
 
 cdef object as_mean(object mean, Py_ssize_t channels):
     """In float64."""
-    if mean is None:
-        return np.zeros(channels)
-    a = mean
+    a = _as_array(mean, "mean")
     if a.shape != (channels,):
         raise ValueError(f"mean: expected shape ({channels},), got {a.shape}")
     if code_of(a.dtype) < 0:
         raise wrong_dtype("mean", a, _or(_TABLE))
-    return a.astype(np.float64)
+    with _DefaultMode():
+        return a.astype(np.float64)
 
 
-cdef int check_pivot(object state, object pivot) except -1:
+cdef int check_pivot(const int64_t[:, :, ::1] digits, double *mean) except -1:
     """Of which dtype it is, a state does not say: of any that is computed alike."""
-    cdef const int64_t[:, :, ::1] digits = state
-    cdef double[::1] mean = pivot
     cdef bn_problem p
     cdef int64_t stranger = -1
-    if digits.shape[2] == 0:
-        return 0
     memset(&p, 0, sizeof(bn_problem))
     p.channel.size = digits.shape[2]
-    p.vector[BN_MEAN] = bn_vector(<char *>&mean[0], sizeof(double), BN_F64)
+    p.vector[BN_MEAN] = bn_vector(<char *>mean, sizeof(double), BN_F64)
     for code in range(BN_DTYPES):
         p.dtype = <bn_dtype><int>code
         if bn_digits(p.dtype) == digits.shape[0] - BN_MORE_ROWS:

@@ -17,17 +17,17 @@ cdef int check_data(Call *c) except -1:
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(_TABLE))
-    for role in range(SRC + 1, DST + 1):
-        if is_read(c, role):
-            pin(c, role)
-            if dtype_of(c, role) != c.dtype:
-                raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
     if src.ndim < 2:
         raise ValueError(
             f"{input_name(c, SRC)}: expected at least 2 dimensions, got shape {shape_of(src)}"
         )
     for role in range(SRC + 1, DST + 1):
-        if is_read(c, role) and not bn_same_shape(&c.view[role], src):
+        if not is_read(c, role):
+            continue
+        pin(c, role)
+        if dtype_of(c, role) != c.dtype:
+            raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
+        if not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
                 f"{input_name(c, SRC)}, got {shape_of(&c.view[role])}"

@@ -55,18 +55,16 @@ cdef int check_alone(Call *c, int role) except -1:
     if bn_overlaps_itself(&c.view[role]):
         raise ValueError(f"{name_of(c, role)}: may overlap itself in memory")
     for other in range(COPIES):
-        if other == role or not has(c, other) or is_in_place(c, role, other):
+        if other == role or not has(c, other) or not bn_extents_meet(&c.view[role], &c.view[other]):
             continue
-        if share(c, role, other):
+        if (role < VECTORS and other < VECTORS and is_read(c, other)
+                and bn_same_place(&c.view[role], &c.view[other])):
+            continue
+        if _share_memory(array_of(c, role), array_of(c, other)):
             raise ValueError(
                 f"{name_of(c, role)}: shares memory with {name_of(c, other)}{in_place_text(c, role)}"
             )
     return 0
-
-
-cdef bint is_in_place(const Call *c, int role, int other) noexcept:
-    return (role < VECTORS and other < VECTORS and is_read(c, other)
-            and bn_same_place(&c.view[role], &c.view[other]))
 
 
 cdef str in_place_text(const Call *c, int role):
@@ -79,12 +77,6 @@ cdef str in_place_text(const Call *c, int role):
         if is_read(c, other):
             names.append(f"exactly {input_name(c, other)}")
     return f" (it may be {_or(names)})"
-
-
-cdef bint share(const Call *c, int a, int b) except -1:
-    """Do two arrays share memory?"""
-    return (bn_extents_meet(&c.view[a], &c.view[b])
-            and _share_memory(array_of(c, a), array_of(c, b)))
 
 
 def _share_memory(a, b):
@@ -111,13 +103,10 @@ cdef object new_like_src(const Call *c):
         return empty(shape, dtype)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
-    place = [0] * len(shape)
-    for i, axis in enumerate(axes):
-        place[axis] = i
     permuted = []
     for axis in axes:
         permuted.append(shape[axis])
-    return empty(permuted, dtype).transpose(place)
+    return empty(permuted, dtype).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
 cdef object new_results(Call *c, tuple given):
@@ -135,16 +124,13 @@ cdef object new_results(Call *c, tuple given):
             pin_new(c, role, new_like_src(c))
         elif c.vectors_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
-    if n == 1:
-        return given_or_new(c, outputs[0], given[0])
     result = PyTuple_New(n)
     for i in range(n):
-        put(result, i, given_or_new(c, outputs[i], given[i]))
+        new = given[i] is None and has(c, outputs[i])
+        put(result, i, array_of(c, outputs[i]) if new else given[i])
+    if n == 1:
+        return result[0]
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)
-
-
-cdef object given_or_new(const Call *c, int role, object given):
-    return given if given is not None or not has(c, role) else array_of(c, role)
 
 
 cdef object new_sums(Call *c):
