@@ -93,10 +93,10 @@ def _outline(dtype, dims, int channel_axis, int threads):
     }
 
 
-def _committed(function, tuple arguments, dict options, dict state, dict after, list undo):
+def _committed(call, dict state, dict after, list undo):
     """What a compiled function returns. With it, state becomes what it is after it, and what would
     undo it is forgotten: before a signal handler, or any other code of Python's, can run."""
-    result = function(*arguments, **options)
+    result = call()
     state.update(after)
     undo.clear()
     return result
