@@ -120,5 +120,7 @@ FACTS[DOUBLE_BACKWARD] = Facts(
     bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, 0, False, False, 3,
     &SECOND_GRADIENTS[0])
 # The types of results, by entry; None: an array.
-cdef tuple RESULTS = (BatchNormGradients, None, BatchNormGradients, BatchNormTraining, None,
-                      BatchNormTraining, None, BatchNormDoubleBackward)
+cdef list RESULTS = [None] * ENTRIES
+RESULTS[BACKWARD] = RESULTS[BACKWARD_APPLY] = BatchNormGradients
+RESULTS[TRAINING] = RESULTS[TRAINING_APPLY] = BatchNormTraining
+RESULTS[DOUBLE_BACKWARD] = BatchNormDoubleBackward
