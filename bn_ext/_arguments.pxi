@@ -83,7 +83,7 @@ cdef object snapshot(object a, tuple within):
     return a
 
 
-cdef object as_array(object a, str name):
+cpdef object _as_array(object a, str name):
     """The base-class array over a's memory, or what NumPy makes of a list or tuple;
     nothing is copied, unless a itself has to copy."""
     if type(a) is ndarray:
@@ -132,7 +132,7 @@ cdef object as_array(object a, str name):
     return base_array(seen, name)
 
 
-cdef bint as_flag(object value, str name) except -1:
+cpdef bint _as_flag(object value, str name) except -1:
     """True or False, NumPy's too, or the integers 0 and 1; not just anything with a truth value."""
     if value is True:
         return True
@@ -149,7 +149,7 @@ cdef bint as_flag(object value, str name) except -1:
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
-cdef double as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
+cpdef double _as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
     """A finite number, of anything that is one; a subnormal one is not 0 in any mode."""
     cdef double number
     cdef uint64_t mode = fp_mode_enter()
@@ -175,11 +175,11 @@ cdef double as_real(object value, str name, str expected, double least=-INFINITY
     return number
 
 
-cdef double as_epsilon(object epsilon, str name="epsilon") except? -1:
-    return as_real(epsilon, name, "a finite number >= 0", 0)
+cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
+    return _as_real(epsilon, name, "a finite number >= 0", 0)
 
 
-cdef object as_index(object value, str name, str expected):
+cpdef object _as_index(object value, str name, str expected):
     """An integer, of anything that is one."""
     try:
         return operator.index(value)
@@ -189,18 +189,11 @@ cdef object as_index(object value, str name, str expected):
         raise TypeError(f"{name}: expected {expected}, got {_shown(value)}") from None
 
 
-cdef int as_correction(object correction) except -1:
-    value = as_index(correction, "correction", "0 or 1")
-    if value != 0 and value != 1:
-        raise ValueError(f"correction: expected 0 or 1, got {_shown(value)}")
-    return value
-
-
 cdef int as_num_threads(object num_threads) except -1:
     """0 stands for None."""
     if num_threads is None:
         return 0
-    value = as_index(num_threads, "num_threads", "an integer or None")
+    value = _as_index(num_threads, "num_threads", "an integer or None")
     if value < 1:
         raise ValueError(f"num_threads: expected at least 1, got {_shown(value)}")
     return min(value, INT_MAX)
@@ -268,57 +261,26 @@ def _dry_run(function, *arguments, data_format="NXC", **options):
     function(*arguments, data_format=_Dry(data_format), **options)
 
 
-cdef tuple as_out(const Call *c, object out):
-    """`out` as a tuple of its entries."""
-    if not isinstance(out, SEQUENCES):
-        raise TypeError(
-            f"out: expected {entries_text(c)}, each an array or None, got {type_name(out)}"
-        )
-    out = tuple(out)
-    if len(out) != N_OUTPUTS[c.outputs]:
-        raise ValueError(
-            f"out: expected {entries_text(c)}, each an array or None, got {len(out)} entries"
-        )
-    if not c.vectors_wanted and (out[1] is not None or out[2] is not None):
-        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
-    return out
-
-
-cdef str entries_text(const Call *c):
-    names = []
-    for i in range(N_OUTPUTS[c.outputs]):
-        names.append(NAMES[OUTPUTS[c.outputs][i]])
-    return "(" + ", ".join(names) + ")"
-
-
-cdef object as_output(object a, str name):
-    """The base-class array to write through."""
-    if type(a) is ndarray:
-        return a
-    if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-        raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
-    return base_array(a, name)
-
-
 # ---- the arguments of a call ------------------------------------------------------
 
 cdef int convert(Call *c, int role, object a) except -1:
-    """Convert an array that must be given."""
-    return keep(c, role, as_array(a, NAMES[role] if role != SUMS else name_of(c, role)))
+    """Convert an array, unless it is None and may be."""
+    if a is None and not c.facts.needs >> role & 1:
+        return 0
+    return keep(c, role, a if type(a) is ndarray else _as_array(a, NAMES[role]))
 
 
-cdef int convert_if_given(Call *c, int role, object a) except -1:
-    return 0 if a is None else convert(c, role, a)
+cdef int convert_output(Call *c, int role, object a) except -1:
+    """Convert an array that is written."""
+    if type(a) is not ndarray:
+        name = name_of(c, role)
+        if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
+            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+        a = base_array(a, name)
+    return keep(c, role, a)
 
 
-cdef int convert_flags(Call *c, object is_training, object param_grads) except -1:
-    """These come first: a flag runs none of the caller's code and is refused at no cost."""
-    c.problem.training = as_flag(is_training, "is_training")
-    c.vectors_wanted = as_flag(param_grads, "param_grads")
-    return 0
-
-
-cdef int convert_src(Call *c, object src, object data_format, object num_threads) except -1:
+cdef int convert_options(Call *c, object data_format, object num_threads) except -1:
     """What every function takes."""
     if type(data_format) is _Dry:
         c.dry = True
@@ -329,29 +291,7 @@ cdef int convert_src(Call *c, object src, object data_format, object num_threads
     else:
         c.channels_last = as_channels_last(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
-    return convert(c, SRC, src)
-
-
-cdef int convert_data(Call *c, object src, object diff_dst, object mean, object data_format,
-                      object num_threads) except -1:
-    """What every function of the backward pass takes."""
-    convert_src(c, src, data_format, num_threads)
-    convert(c, DIFF_DST, diff_dst)
-    return convert(c, MEAN, mean)
-
-
-cdef int convert_statistics(Call *c, object variance, object gamma, object epsilon) except -1:
-    """What turns sums into a gradient."""
-    c.problem.epsilon = as_epsilon(epsilon)
-    convert(c, VARIANCE, variance)
-    return convert_if_given(c, GAMMA, gamma)
-
-
-cdef int convert_second(Call *c, object src, object gamma, object beta) except -1:
-    """What comes in for the results of a backward pass."""
-    convert(c, DIFF_DIFF_SRC, src)
-    convert_if_given(c, DIFF_DIFF_GAMMA, gamma)
-    return convert_if_given(c, DIFF_DIFF_BETA, beta)
+    return 0
 
 
 cdef int convert_gate(Call *c, object relu, object beta, object dst, object workspace,
@@ -360,8 +300,8 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
     if (beta is None and dst is None and workspace is None and relu is False
             and diff_src_1 is False):
         return 0
-    c.problem.relu = as_flag(relu, "relu")
-    cdef bint wanted = as_flag(diff_src_1, "diff_src_1")
+    c.problem.relu = _as_flag(relu, "relu")
+    cdef bint wanted = _as_flag(diff_src_1, "diff_src_1")
     gates = {"beta": beta, "dst": dst, "workspace": workspace}
     given = [name for name, gate in gates.items() if gate is not None]
     if not c.problem.relu and given:
@@ -376,40 +316,43 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
             "diff_src_1: expected dst or workspace with it, and relu=True, got "
             + ("beta, which knows nothing of a src_1" if given else "relu=False")
         )
-    if wanted:
-        c.outputs = WITH_DIFF_SRC_1
-    convert_if_given(c, BETA, beta)
-    convert_if_given(c, DST, dst)
-    return convert_if_given(c, WORKSPACE, workspace)
+    c.n_outputs += wanted
+    convert(c, BETA, beta)
+    convert(c, DST, dst)
+    return convert(c, WORKSPACE, workspace)
 
 
-cdef int convert_gate_statistics(Call *c, object variance, object gamma, object epsilon) except -1:
-    """What a first half must be given besides if the gate is computed again."""
+cdef int convert_backward(Call *c, object src, object diff_dst, object mean, object variance,
+                          object gamma, object epsilon) except -1:
+    """What every function of the backward pass takes."""
+    convert(c, SRC, src)
+    convert(c, DIFF_DST, diff_dst)
+    convert(c, MEAN, mean)
     if has(c, BETA) and (variance is None or epsilon is None):
         raise ValueError(
             f"{'variance' if variance is None else 'epsilon'}: expected with beta, got None"
         )
-    if epsilon is not None:
-        c.problem.epsilon = as_epsilon(epsilon)
-    convert_if_given(c, VARIANCE, variance)
-    return convert_if_given(c, GAMMA, gamma)
+    if epsilon is not None or not c.facts.reduces:
+        c.problem.epsilon = _as_epsilon(epsilon)
+    convert(c, VARIANCE, variance)
+    return convert(c, GAMMA, gamma)
 
 
 cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
                         object relu, object workspace) except -1:
     """What turns statistics into dst."""
-    c.problem.relu = as_flag(relu, "relu")
+    c.problem.relu = _as_flag(relu, "relu")
     if workspace is not None:
         if not c.problem.relu:
             raise ValueError("relu: expected True with workspace, got False")
-        keep(c, WORKSPACE, as_output(workspace, "workspace"))
-    c.problem.epsilon = as_epsilon(epsilon)
-    convert_if_given(c, GAMMA, gamma)
-    convert_if_given(c, BETA, beta)
-    return convert_if_given(c, SRC_1, src_1)
+        convert_output(c, WORKSPACE, workspace)
+    c.problem.epsilon = _as_epsilon(epsilon)
+    convert(c, GAMMA, gamma)
+    convert(c, BETA, beta)
+    return convert(c, SRC_1, src_1)
 
 
-cdef int refuse_unknown(str function, dict refused) except -1:
+cpdef void _refuse_unknown(str function, dict refused) except *:
     """Keyword arguments of other names."""
     if "momentum" in refused:
         raise TypeError(
@@ -422,13 +365,12 @@ cdef int refuse_unknown(str function, dict refused) except -1:
         raise TypeError(
             f"{function}() got an unexpected keyword argument {_shown(next(iter(refused)))}"
         )
-    return 0
 
 
 cdef int convert_running(Call *c, object mean, object variance, object factor, object correction,
                          dict refused) except -1:
     """The running statistics and how they move: all four, or none."""
-    refuse_unknown("batch_norm_training", refused)
+    _refuse_unknown("batch_norm_training", refused)
     four = {"running_mean": mean, "running_variance": variance,
             "exponential_avg_factor": factor, "correction": correction}
     missing = [name for name, value in four.items() if value is None]
@@ -439,33 +381,47 @@ cdef int convert_running(Call *c, object mean, object variance, object factor, o
             "running_mean, running_variance, exponential_avg_factor and correction: expected all "
             f"four or none, got no {_or(missing)}"
         )
-    c.problem.exponential_avg_factor = as_real(
+    c.problem.exponential_avg_factor = _as_real(
         factor, "exponential_avg_factor", "a finite number")
-    c.problem.correction = as_correction(correction)
-    keep(c, RUNNING_MEAN, as_output(mean, "running_mean"))
-    return keep(c, RUNNING_VARIANCE, as_output(variance, "running_variance"))
+    freedom = _as_index(correction, "correction", "0 or 1")
+    if freedom not in (0, 1):
+        raise ValueError(f"correction: expected 0 or 1, got {_shown(freedom)}")
+    c.problem.correction = freedom
+    convert_output(c, RUNNING_MEAN, mean)
+    return convert_output(c, RUNNING_VARIANCE, variance)
 
 
 cdef int convert_sums(Call *c, object sums) except -1:
-    """What was summed and counted over all parts."""
+    """What was summed and counted over all parts, dense; in a dry run None if it is not known."""
     if sums is None and c.dry:
         return 0
-    convert(c, SUMS, sums)
-    given = array_of(c, SUMS)
-    if given.ndim == 3 and given.dtype == INT64:
-        keep(c, SUMS, as_dense(given))
-    return 0
+    a = _as_array(sums, name_of(c, SUMS))
+    cdef bint is_state = not has_stats(c) and a.ndim == 3 and a.dtype == INT64
+    return keep(c, STATE if is_state else SUMS, as_dense(a))
 
 
 cdef tuple convert_out(Call *c, object out):
     """The arrays to write to. Returns them as they were given, with None for each that was not."""
+    cdef int i, n = c.n_outputs
     if out is None:
         return NONE_GIVEN
-    cdef int i, role
-    given = (out,) if N_OUTPUTS[c.outputs] == 1 else as_out(c, out)
-    c.out_given = True
-    for i in range(N_OUTPUTS[c.outputs]):
-        role = OUTPUTS[c.outputs][i]
+    if n == 1:
+        out = (out,)
+    elif not isinstance(out, SEQUENCES):
+        raise TypeError(f"{expected_out(c)}, got {type_name(out)}")
+    given = tuple(out)
+    if len(given) != n:
+        raise ValueError(f"{expected_out(c)}, got {len(given)} entries")
+    if not c.vectors_wanted and (given[1] is not None or given[2] is not None):
+        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
+    for i in range(n):
         if given[i] is not None:
-            keep(c, role, as_output(given[i], name_of(c, role)))
+            convert_output(c, c.facts.outputs[i], given[i])
     return given
+
+
+cdef str expected_out(const Call *c):
+    names = []
+    for i in range(c.n_outputs):
+        names.append(NAMES[c.facts.outputs[i]])
+    return f"out: expected ({', '.join(names)}), each an array or None"

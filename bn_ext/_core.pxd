@@ -66,31 +66,33 @@ cdef extern from "bn.h" nogil:
         double exponential_avg_factor
         int correction
         int num_threads
+        double *sums
+        int64_t *state
+        double count
 
     bn_status bn_backward(const bn_problem *p)
-    bn_status bn_backward_reduce(const bn_problem *p, double *sums)
-    bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count)
+    bn_status bn_backward_reduce(const bn_problem *p)
+    bn_status bn_backward_apply(const bn_problem *p)
     bn_status bn_training(const bn_problem *p)
-    bn_status bn_training_reduce(const bn_problem *p, double *stats)
-    bn_status bn_training_apply(const bn_problem *p, const double *stats, double count)
+    bn_status bn_training_reduce(const bn_problem *p)
+    bn_status bn_training_apply(const bn_problem *p)
     bn_status bn_inference(const bn_problem *p)
     bn_status bn_double_backward(const bn_problem *p)
-    bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state)
-    bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state)
-    int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums)
+    bn_status bn_backward_exactly(const bn_problem *p)
+    bn_status bn_backward_reduce_exactly(const bn_problem *p)
+    bn_status bn_training_exactly(const bn_problem *p)
+    bn_status bn_training_reduce_exactly(const bn_problem *p)
+    int64_t bn_backward_sums(const bn_problem *p)
 
 
 cdef extern from "state.h" nogil:
     enum:
         f32_DIGITS
         f64_DIGITS
-        f32_LOWEST
-        f64_LOWEST
         BN_DIGIT_BITS
         BN_MOST_PARTS
         BN_LOG2_TERMS
         BN_LOG2_TERMS_OF_PART
-        BN_FLAGS
         BN_COUNT_AND_STAMP
         BN_PARTS_ADDED
         BN_MORE_ROWS

@@ -805,12 +805,7 @@ class _DefaultMode:
     def __exit__(self, *error: object) -> None: ...
 
 def _committed(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-    state: dict[str, Any],
-    after: dict[str, Any],
-    undo: list[Any],
+    call: Callable[[], Any], state: dict[str, Any], after: dict[str, Any], undo: list[Any]
 ) -> Any: ...
 def _as_array(a: object, name: str) -> NDArray[Any]: ...
 def _as_epsilon(epsilon: object, name: str = "epsilon") -> float: ...

@@ -240,19 +240,15 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
-    exact = as_flag(exact, "exact")
-    if exact and type(data_format) is not _Dry:
-        return backward_exactly(src, diff_dst, mean, variance, gamma, epsilon, data_format,
-                                is_training, param_grads, out, num_threads, relu, beta, dst,
-                                workspace, diff_src_1)
-    cdef Call *c = begin(BACKWARD_WHOLE)
-    c.exact = exact
+    cdef Call *c = begin(BACKWARD)
     try:
-        convert_flags(c, is_training, param_grads)
+        c.exact = _as_flag(exact, "exact")
+        c.problem.training = _as_flag(is_training, "is_training")
+        c.vectors_wanted = _as_flag(param_grads, "param_grads")
+        convert_options(c, data_format, num_threads)
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)
-        convert_data(c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(c, variance, gamma, epsilon)
-        return call(c, convert_out(c, out))
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        return call(c, out)
     finally:
         end(c)
 
@@ -334,11 +330,11 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     """
     cdef Call *c = begin(BACKWARD_REDUCE)
     try:
-        c.exact = as_flag(exact, "exact")
+        c.exact = _as_flag(exact, "exact")
+        convert_options(c, data_format, num_threads)
         convert_gate(c, relu, beta, dst, workspace, False)
-        convert_data(c, src, diff_dst, mean, data_format, num_threads)
-        convert_gate_statistics(c, variance, gamma, epsilon)
-        return call(c, NONE_GIVEN)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        return call(c, None)
     finally:
         end(c)
 
@@ -401,11 +397,12 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     """
     cdef Call *c = begin(BACKWARD_APPLY)
     try:
-        convert_flags(c, is_training, param_grads)
+        c.problem.training = _as_flag(is_training, "is_training")
+        c.vectors_wanted = _as_flag(param_grads, "param_grads")
+        convert_options(c, data_format, num_threads)
         convert_gate(c, relu, beta, dst, workspace, diff_src_1)
-        convert_data(c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(c, variance, gamma, epsilon)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
         convert_sums(c, sums)
-        return call(c, convert_out(c, out))
+        return call(c, out)
     finally:
         end(c)

@@ -101,10 +101,12 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     """
     cdef Call *c = begin(DOUBLE_BACKWARD)
     try:
-        c.problem.training = as_flag(is_training, "is_training")
-        convert_data(c, src, diff_dst, mean, data_format, num_threads)
-        convert_statistics(c, variance, gamma, epsilon)
-        convert_second(c, diff_diff_src, diff_diff_gamma, diff_diff_beta)
-        return call(c, convert_out(c, out))
+        c.problem.training = _as_flag(is_training, "is_training")
+        convert_options(c, data_format, num_threads)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        convert(c, DIFF_DIFF_SRC, diff_diff_src)
+        convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
+        convert(c, DIFF_DIFF_BETA, diff_diff_beta)
+        return call(c, out)
     finally:
         end(c)

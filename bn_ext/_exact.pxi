@@ -4,27 +4,13 @@ A state is int64, (k, 2, C); src_c/state.h says what its rows are.
 """
 
 cdef object INT64 = np.dtype(np.int64)
-
-
-cdef object new_state(Call *c):
-    """Zeros, to be summed into."""
-    cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
-    cdef const bn_view *view = &c.view[SUMS]
-    try:
-        state = np.zeros((rows, BN_SUMS, c.channels), INT64)
-    except ValueError:
-        raise MemoryError("bn_ext: no memory for the sums") from None
-    keep(c, SUMS, state)
-    pin(c, SUMS)
-    if not is_state(view, rows, c.channels):
-        raise MemoryError("bn_ext: a new array was changed before it was filled")
-    return state
+cdef object FLOAT64 = np.dtype(np.float64)
 
 
 cdef int check_terms(const Call *c) except -1:
     """As many as a sum has room for."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
-    if c.elements >> most and (c.exact or reduces(c)):
+    if c.elements >> most and (c.exact or c.facts.reduces):
         raise ValueError(
             f"src: expected less than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"
@@ -32,60 +18,36 @@ cdef int check_terms(const Call *c) except -1:
     return 0
 
 
-cdef bint is_state(const bn_view *view, Py_ssize_t rows, Py_ssize_t channels) noexcept:
-    """Can C read it as a dense array of int64?"""
-    cdef Py_ssize_t size = sizeof(int64_t)
-    return (
-        view.itemsize == size
-        and view.ndim == 3
-        and view.shape[0] == rows
-        and view.shape[1] == BN_SUMS
-        and view.shape[2] == channels
-        and (
-            channels == 0
-            or (
-                view.strides[0] == BN_SUMS * channels * size
-                and view.strides[1] == channels * size
-                and (channels == 1 or view.strides[2] == size)
-                and <uintptr_t>view.data % size == 0
-            )
-        )
-    )
-
-
-cdef int round_sums(Call *c) except -1:
-    """A state, pinned as the sums, gives them and the count."""
-    cdef int rows = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
-    cdef const bn_view *given = &c.view[SUMS]
-    cdef const bn_view *state = &c.view[STATE]
+cdef int round_state(Call *c) except -1:
+    """What a state comes to, and counts."""
+    cdef const bn_view *view = &c.view[STATE]
+    cdef bn_problem *p = &c.problem
+    cdef int64_t stranger, wrong
     cdef uint64_t mode
-    cdef const int64_t *data
-    if (given.ndim != 3 or given.shape[0] != rows or given.shape[1] != BN_SUMS
-            or given.shape[2] != c.channels):
+    pin(c, STATE)
+    if not fits(c, STATE):
         raise ValueError(
-            f"sums: expected shape {(rows, BN_SUMS, c.channels)}, a state of "
-            f"{DTYPE_NAMES[c.dtype]} data, got {shape_of(given)}"
+            f"sums: expected shape {expected_shape(c, STATE)}, a state of "
+            f"{DTYPE_NAMES[c.dtype]} data, got {shape_of(view)}"
         )
-    if not is_state(given, rows, c.channels):
-        raise ValueError("sums: expected a C-contiguous state")
-    move(c, SUMS, STATE)
+    check_dense(c, STATE)
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
-    data = <const int64_t *>state.data
-    c.problem.dtype = <bn_dtype>c.dtype
-    c.problem.channel.size = c.channels
-    point(c, BN_MEAN)
-    c.count = count_of_state(data, rows, c.channels, "sums") if c.channels else 0
+    p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
+    p.dtype = <bn_dtype>c.dtype
+    p.channel.size = c.channels
+    point(c, MEAN)
+    if c.channels:
+        p.count = count_of_state(p.state, view.shape[0], c.channels, "sums")
     mode = fp_mode_enter()
-    cdef int64_t stranger = bn_stranger(data, &c.problem, BN_OF_GRADIENTS)
-    cdef int64_t wrong = bn_backward_sums(&c.problem, data, <double *>c.view[SUMS].data)
+    stranger = bn_stranger(p.state, p, BN_OF_GRADIENTS)
+    wrong = bn_backward_sums(p)
     fp_mode_leave(mode)
     if stranger >= 0:
         raise ValueError(
             "sums: expected a state of parts that were all summed about this mean, with this "
             f"dtype, by batch_norm_backward_reduce; of channel {stranger} some were not"
         )
-    check_digits(wrong, "sums")
-    return 0
+    return check_digits(wrong, "sums")
 
 
 cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels, str name) except -1:
@@ -119,14 +81,14 @@ cdef int check_digits(int64_t channel, str name) except -1:
 
 # ---- states ------------------------------------------------------------------------
 
-cdef object as_dense(object state):
+cdef object as_dense(object a):
     """Aligned and C-contiguous: itself, or a copy. What comes from a network may be neither."""
-    return np.require(state, INT64, ("C", "A"))
+    return np.require(a, None, ("C", "A"))
 
 
 cdef object as_state(object state):
     """A dense array that has a state's shape."""
-    a = as_array(state, "state")
+    a = _as_array(state, "state")
     if a.dtype != INT64:
         raise wrong_dtype("state", a, "int64")
     cdef int few = f32_DIGITS + BN_MORE_ROWS, many = f64_DIGITS + BN_MORE_ROWS
@@ -301,48 +263,41 @@ def batch_norm_training_stats(state, mean=None):
     """
     a = as_state(state)
     cdef const int64_t[:, :, ::1] digits = a
+    cdef Py_ssize_t channels = digits.shape[2]
+    cdef double[::1] pivot = np.zeros(channels) if mean is None else as_mean(mean, channels)
     cdef double[:, ::1] found
-    cdef const double[::1] given
     cdef int64_t wrong = -1
-    if mean is not None:
-        mean = as_array(mean, "mean")
-    stats = np.ones((BN_SUMS + 2, a.shape[2]))
-    stats[BN_SUMS] = batch_norm_count(a)
+    stats = np.ones((STATS_ROWS, channels))
+    stats[COUNT] = batch_norm_count(a)
+    if not channels:
+        return stats
+    found = stats
     with _DefaultMode():
-        own = as_mean(mean, a.shape[2])
-        check_pivot(a, own)
-        if digits.shape[2]:
-            found, given = stats, own
-            wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS,
-                                   digits.shape[2], &given[0] if mean is not None else NULL,
-                                   &found[0, 0])
+        check_pivot(digits, &pivot[0])
+        wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, channels,
+                               &pivot[0] if mean is not None else NULL, &found[0, 0])
     check_digits(wrong, "state")
     return stats
 
 
 cdef object as_mean(object mean, Py_ssize_t channels):
     """In float64."""
-    if mean is None:
-        return np.zeros(channels)
-    a = mean
+    a = _as_array(mean, "mean")
     if a.shape != (channels,):
         raise ValueError(f"mean: expected shape ({channels},), got {a.shape}")
     if code_of(a.dtype) < 0:
         raise wrong_dtype("mean", a, _or(_TABLE))
-    return a.astype(np.float64)
+    with _DefaultMode():
+        return a.astype(np.float64)
 
 
-cdef int check_pivot(object state, object pivot) except -1:
+cdef int check_pivot(const int64_t[:, :, ::1] digits, double *mean) except -1:
     """Of which dtype it is, a state does not say: of any that is computed alike."""
-    cdef const int64_t[:, :, ::1] digits = state
-    cdef double[::1] mean = pivot
     cdef bn_problem p
     cdef int64_t stranger = -1
-    if digits.shape[2] == 0:
-        return 0
     memset(&p, 0, sizeof(bn_problem))
     p.channel.size = digits.shape[2]
-    p.vector[BN_MEAN] = bn_vector(<char *>&mean[0], sizeof(double), BN_F64)
+    p.vector[BN_MEAN] = bn_vector(<char *>mean, sizeof(double), BN_F64)
     for code in range(BN_DTYPES):
         p.dtype = <bn_dtype><int>code
         if bn_digits(p.dtype) == digits.shape[0] - BN_MORE_ROWS:
@@ -353,64 +308,3 @@ cdef int check_pivot(object state, object pivot) except -1:
         "state: expected a sum of parts that were all summed about this mean, with one dtype, by "
         f"batch_norm_training_reduce; of channel {stranger} some were not"
     )
-
-
-# ---- in one call --------------------------------------------------------------------
-
-cdef object array_or_none(object a, str name):
-    """Converted once, for several calls."""
-    return None if a is None else as_array(a, name)
-
-
-cdef object backward_exactly(object src, object diff_dst, object mean, object variance, object gamma,
-                             object epsilon, object data_format, object is_training,
-                             object param_grads, object out, object num_threads, object relu,
-                             object beta, object dst, object workspace, object diff_src_1):
-    """Both halves, with exact sums in between."""
-    src, diff_dst, mean = as_array(src, "src"), as_array(diff_dst, "diff_dst"), as_array(mean, "mean")
-    variance, gamma = as_array(variance, "variance"), array_or_none(gamma, "gamma")
-    shared = {
-        "epsilon": as_epsilon(epsilon),
-        "data_format": data_format,
-        "num_threads": num_threads,
-        "relu": relu,
-        "beta": array_or_none(beta, "beta"),
-        "dst": array_or_none(dst, "dst"),
-        "workspace": array_or_none(workspace, "workspace"),
-    }
-    flags = {
-        "is_training": as_flag(is_training, "is_training"),
-        "param_grads": as_flag(param_grads, "param_grads"),
-        "diff_src_1": diff_src_1,
-    }
-    state = batch_norm_backward_reduce(src, diff_dst, mean, variance=variance, gamma=gamma,
-                                       exact=True, **shared)
-    return batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, state, out=out, **flags,
-                                     **shared)
-
-
-cdef object training_exactly(object src, object gamma, object beta, object epsilon,
-                             object data_format, object running_mean, object running_variance,
-                             object exponential_avg_factor, object correction, object src_1,
-                             object relu, object workspace, object out, object num_threads,
-                             dict refused):
-    """Two passes for the statistics, then the second half."""
-    src = as_array(src, "src")
-    options = {
-        "epsilon": epsilon,
-        "running_mean": running_mean,
-        "running_variance": running_variance,
-        "exponential_avg_factor": exponential_avg_factor,
-        "correction": correction,
-        "src_1": src_1,
-        "relu": relu,
-        "workspace": workspace,
-        "out": out,
-        **refused,
-    }
-    shared = {"data_format": data_format, "num_threads": num_threads}
-    state = batch_norm_training_reduce(src, exact=True, **shared)
-    mean = batch_norm_training_stats(state)[0]
-    state = batch_norm_training_reduce(src, exact=True, mean=mean, **shared)
-    stats = batch_norm_training_stats(state, mean)
-    return batch_norm_training_apply(src, stats, gamma, beta, **options, **shared)

@@ -128,19 +128,15 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     >>> running_mean, running_variance
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
-    exact = as_flag(exact, "exact")
-    if exact and type(data_format) is not _Dry:
-        return training_exactly(src, gamma, beta, epsilon, data_format, running_mean,
-                                running_variance, exponential_avg_factor, correction, src_1, relu,
-                                workspace, out, num_threads, refused)
-    cdef Call *c = begin(TRAINING_WHOLE)
-    c.exact = exact
+    cdef Call *c = begin(TRAINING)
     try:
-        convert_src(c, src, data_format, num_threads)
+        c.exact = _as_flag(exact, "exact")
+        convert_options(c, data_format, num_threads)
+        convert(c, SRC, src)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
         convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
-        return call(c, convert_out(c, out))
+        return call(c, out)
     finally:
         end(c)
 
@@ -213,12 +209,13 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     """
     cdef Call *c = begin(TRAINING_REDUCE)
     try:
-        c.exact = as_flag(exact, "exact")
+        c.exact = _as_flag(exact, "exact")
         if mean is not None and not c.exact:
             raise ValueError("mean: expected with exact=True alone")
-        convert_if_given(c, MEAN, mean)
-        convert_src(c, src, data_format, num_threads)
-        return call(c, NONE_GIVEN)
+        convert(c, MEAN, mean)
+        convert_options(c, data_format, num_threads)
+        convert(c, SRC, src)
+        return call(c, None)
     finally:
         end(c)
 
@@ -295,7 +292,7 @@ cdef object stats_of_parts(object stats):
     if isinstance(stats, SEQUENCES):
         parts = []  # no comprehension, whose error path, in Cython 3.3, drops an item twice
         for part in tuple(stats):
-            a = as_array(part, "stats")
+            a = _as_array(part, "stats")
             if parts and a.shape != parts[0].shape:
                 raise ValueError(
                     f"stats: expected parts of one shape, ({MARK + 1}, C), got {parts[0].shape} "
@@ -307,7 +304,7 @@ cdef object stats_of_parts(object stats):
         raise TypeError(
             f"stats: expected an array, or a list or tuple of arrays, got {type_name(stats)}"
         )
-    a = as_array(stats, "stats")
+    a = _as_array(stats, "stats")
     if a.dtype != np.float64:
         raise wrong_dtype("stats", a, "float64")
     if a.ndim != 3 or a.shape[1] != MARK + 1:
@@ -393,12 +390,13 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
     """
     cdef Call *c = begin(TRAINING_APPLY)
     try:
-        convert_src(c, src, data_format, num_threads)
+        convert_options(c, data_format, num_threads)
+        convert(c, SRC, src)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
         convert_sums(c, stats)
         convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
                         refused)
-        return call(c, convert_out(c, out))
+        return call(c, out)
     finally:
         end(c)
 
@@ -456,10 +454,11 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     """
     cdef Call *c = begin(INFERENCE)
     try:
-        convert_src(c, src, data_format, num_threads)
+        convert_options(c, data_format, num_threads)
+        convert(c, SRC, src)
         convert(c, MEAN, mean)
         convert(c, VARIANCE, variance)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-        return call(c, convert_out(c, out))
+        return call(c, out)
     finally:
         end(c)

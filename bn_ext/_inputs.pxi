@@ -17,17 +17,17 @@ cdef int check_data(Call *c) except -1:
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(_TABLE))
-    for role in range(SRC + 1, DST + 1):
-        if is_read(c, role):
-            pin(c, role)
-            if dtype_of(c, role) != c.dtype:
-                raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
     if src.ndim < 2:
         raise ValueError(
             f"{input_name(c, SRC)}: expected at least 2 dimensions, got shape {shape_of(src)}"
         )
     for role in range(SRC + 1, DST + 1):
-        if is_read(c, role) and not bn_same_shape(&c.view[role], src):
+        if not is_read(c, role):
+            continue
+        pin(c, role)
+        if dtype_of(c, role) != c.dtype:
+            raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
+        if not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
                 f"{input_name(c, SRC)}, got {shape_of(&c.view[role])}"
@@ -47,7 +47,7 @@ cdef int check_vectors(Call *c) except -1:
     written will have."""
     cdef int role, code
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
-        if has(c, role) and not (c.out_given and is_output(c, role)):
+        if is_read(c, role):
             check_vector(c, role)
     for role in range(MEAN, VARIANCE + 1):  # of those in `out`, the first decides
         if c.vector_dtype < 0 and has(c, role):
@@ -97,7 +97,7 @@ cdef int check_running(Call *c) except -1:
             raise wrong_vector(c, role)
         check_writable(c, role)
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
-        if (c.elements if c.entry == TRAINING_WHOLE else c.count) == 1:
+        if (c.problem.count if c.facts.rows else c.elements) == 1:
             raise ValueError(
                 "correction: expected 0, since each channel has one element alone, got 1"
             )
@@ -167,27 +167,28 @@ cdef int check_workspace(Call *c) except -1:
         raise ValueError(
             f"workspace: expected a contiguous array, got one with strides ({view.strides[0]},)"
         )
-    return 0 if c.entry <= BACKWARD_APPLY else check_writable(c, WORKSPACE)
+    return check_writable(c, WORKSPACE) if c.facts.is_forward else 0
 
 
 cdef int check_sums(Call *c) except -1:
     """What stands for all parts, this one among them."""
-    pin(c, SUMS)
-    if (c.entry == BACKWARD_APPLY and c.view[SUMS].ndim == 3
-            and dtype_of_array(array_of(c, SUMS)) == INT64):
-        round_sums(c)
-    else:
+    if has(c, STATE):
+        round_state(c)
+    elif has(c, SUMS):
         check_plain_sums(c)
-    if not c.is_empty and c.count < c.elements:
+    else:
+        return 0
+    if not c.is_empty and c.problem.count < c.elements:
         raise ValueError(
             f"{name_of(c, SUMS)}: expected at least {c.elements} elements per channel, those of "
-            f"this part alone, got {int(c.count)}"
+            f"this part alone, got {int(c.problem.count)}"
         )
     return 0
 
 
 cdef int check_plain_sums(Call *c) except -1:
     name = name_of(c, SUMS)
+    pin(c, SUMS)
     if dtype_of(c, SUMS) != BN_F64:
         raise wrong_input(
             c, SUMS, "float64 (of a state, batch_norm_training_stats makes that)" if has_stats(c)
@@ -199,20 +200,16 @@ cdef int check_plain_sums(Call *c) except -1:
             f"{'training' if has_stats(c) else 'backward'}_reduce returns it, got "
             f"{shape_of(&c.view[SUMS])}"
         )
-    if not is_dense(&c.view[SUMS]):
-        copy_sums(c)
-    c.count = count_of_sums(<const double *>c.view[SUMS].data, c.channels, has_stats(c), name)
+    check_dense(c, SUMS)
+    c.problem.count = count_of_sums(
+        <const double *>c.view[SUMS].data, c.channels, has_stats(c), name)
     return 0
 
 
-cdef int copy_sums(Call *c) except -1:
-    """A dense copy takes their place."""
-    cdef bn_order order
-    move(c, SUMS, COPIES)
-    bn_order_of(&c.view[COPIES], -1, &order)
-    pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
-    bn_copy_elements(&c.view[COPIES], &c.view[SUMS], &order, 1)
-    let_go(c, COPIES)
+cdef int check_dense(Call *c, int role) except -1:
+    """It was when it was converted."""
+    if not is_dense(&c.view[role]):
+        raise ValueError(f"{name_of(c, role)}: expected an array that stays C-contiguous")
     return 0
 
 

@@ -8,7 +8,8 @@ step: the second one allocates nothing.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Never, SupportsIndex
+from functools import partial
+from typing import Any, NamedTuple, Never, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -35,14 +36,9 @@ class _Saved(NamedTuple):
     gate: dict[str, Any]  # what the gradient of the ReLU is found by
 
 
-class _Step(NamedTuple):
-    """A forward pass that is prepared: what allocates has, and nothing has changed."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    after: dict[str, Any]  # attributes of the layer, once the function has returned
-    saved: _Saved
+#: A forward pass that is prepared, so that all allocations are made and nothing has changed: its
+#: result, the call that computes it, what backward needs, and the batches tracked after it.
+_Step: TypeAlias = tuple[NDArray[Any], Callable[[], Any], _Saved, int]
 
 
 class BatchNorm:
@@ -239,18 +235,15 @@ class BatchNorm:
         """
         undo, self._saved = [self._saved], None
         try:
-            dst, step = self._step(src, src_1)
-            _core._committed(
-                step.function, step.arguments, step.options, vars(self), step.after, undo
-            )
-            self._saved = step.saved
+            dst, call, saved, tracked = self._step(src, src_1)
+            _core._committed(call, vars(self), {"num_batches_tracked": tracked}, undo)
+            self._saved = saved
             return dst
         except BaseException as error:
             self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
             raise
 
-    def _step(self, src: Array, src_1: Array | None) -> tuple[NDArray[Any], _Step]:
-        """Its result, and the one call that is left to do, which takes all that changes."""
+    def _step(self, src: Array, src_1: Array | None) -> _Step:
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         # Not over what this step has to read, or backward.
@@ -263,23 +256,25 @@ class BatchNorm:
             "num_threads": self.num_threads,
         }
         if self.training and not self.frozen:
-            return dst, self._step_of_training(data, dst, options)
+            return self._step_of_training(data, dst, options)
         statistics = self.running_mean, self.running_variance
         gate = {"dst": dst} if added is not None else self._recomputed()
         saved = _Saved(data, *statistics, False, added is not None, gate)
-        arguments = data, *statistics, self.gamma, self.beta
-        options["out"] = dst
-        return dst, _Step(_core.batch_norm_inference, arguments, options, {}, saved)
+        call = partial(
+            _core.batch_norm_inference, data, *statistics, self.gamma, self.beta, out=dst, **options
+        )
+        return dst, call, saved, self.num_batches_tracked
 
     def _step_of_training(
         self, data: NDArray[Any], dst: NDArray[Any], options: dict[str, Any]
     ) -> _Step:
         like = self.running_mean
-        mean, variance = self._vector("mean", like), self._vector("variance", like)
+        mean, variance = self._own("mean", like), self._own("variance", like)
         added = options["src_1"] is not None
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added or like.dtype != np.float64)
-        workspace = self._bits(data.size) if kept else None
+        bits = np.broadcast_to(np.uint8(0), -(-data.size // 8))  # one for each element
+        workspace = self._own("workspace", bits) if kept else None
         factor = self.exponential_avg_factor
         if factor is None:
             with _core._DefaultMode():
@@ -287,16 +282,20 @@ class BatchNorm:
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
         tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
-        options |= {
-            "running_mean": self.running_mean,
-            "running_variance": self.running_variance,
-            "exponential_avg_factor": factor,
-            "correction": self.correction,
-            "workspace": workspace,
-            "out": (dst, mean, variance),
-        }
-        after = {"num_batches_tracked": tracked}
-        return _Step(self._training, (data, self.gamma, self.beta), options, after, saved)
+        call = partial(
+            self._training,
+            data,
+            self.gamma,
+            self.beta,
+            running_mean=self.running_mean,
+            running_variance=self.running_variance,
+            exponential_avg_factor=factor,
+            correction=self.correction,
+            workspace=workspace,
+            out=(dst, mean, variance),
+            **options,
+        )
+        return dst, call, saved, tracked
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """An array of the layer's channels, which its parameters go with."""
@@ -400,16 +399,6 @@ class BatchNorm:
         array = np.empty_like(like)
         self._arrays[name] = key, array
         return array
-
-    def _vector(self, name: str, like: NDArray[Any]) -> NDArray[Any]:
-        return self._arrays.setdefault(name, (None, np.empty_like(like)))[1]
-
-    def _bits(self, size: int) -> NDArray[np.uint8]:
-        """Room for a bit per element."""
-        known = self._arrays.get("workspace")
-        if known is None or known[0] != size:
-            known = self._arrays["workspace"] = size, np.empty(-(-size // 8), np.uint8)
-        return known[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what belongs to one step: a copy has arrays of its own."""

@@ -6,25 +6,26 @@ here. Included by _core.pyx.
 
 cdef int check_outputs(Call *c) except -1:
     """Each must have the right dtype and shape, and be writable."""
-    cdef int i
-    for i in range(N_OUTPUTS[c.outputs]):
-        if has(c, OUTPUTS[c.outputs][i]):
-            check_output(c, OUTPUTS[c.outputs][i])
+    cdef int i, role, expected
+    for i in range(c.n_outputs):
+        role = c.facts.outputs[i]
+        if not has(c, role):
+            continue
+        if not c.pinned[role]:
+            pin(c, role)
+        expected = expected_dtype(c, role)
+        if dtype_of(c, role) != expected:
+            raise ValueError(
+                f"{name_of(c, role)}: expected dtype {DTYPE_NAMES[expected]}, "
+                f"got {dtype_text(array_of(c, role).dtype)}"
+            )
+        if not fits(c, role):
+            raise ValueError(
+                f"{name_of(c, role)}: expected shape {expected_shape(c, role)}, "
+                f"got {shape_of(&c.view[role])}"
+            )
+        check_writable(c, role)
     return 0
-
-
-cdef int check_output(Call *c, int role) except -1:
-    cdef int expected = expected_dtype(c, role)
-    name, a = name_of(c, role), array_of(c, role)
-    if not c.pinned[role]:
-        pin(c, role)
-    if dtype_of(c, role) != expected:
-        raise ValueError(
-            f"{name}: expected dtype {DTYPE_NAMES[expected]}, got {dtype_text(a.dtype)}"
-        )
-    if not fits(c, role):
-        raise wrong_shape(c, role)
-    return check_writable(c, role)
 
 
 cdef int check_writable(Call *c, int role) except -1:
@@ -36,37 +37,34 @@ cdef int check_writable(Call *c, int role) except -1:
 # ---- shared memory --------------------------------------------------------------
 
 cdef int check_sharing(Call *c) except -1:
-    """Refuse what is written and shares memory with itself or with any other array; an operand may
-    be exactly one that is read."""
+    """Of all that is written."""
     cdef int i
-    for i in range(N_OUTPUTS[c.outputs] if c.out_given else 0):
-        if has(c, OUTPUTS[c.outputs][i]):
-            check_alone(c, OUTPUTS[c.outputs][i])
-    if has(c, WORKSPACE) and c.entry > BACKWARD_APPLY:
-        check_alone(c, WORKSPACE)
-    if has(c, RUNNING_MEAN):
-        check_alone(c, RUNNING_MEAN)
-        check_alone(c, RUNNING_VARIANCE)
-    return 0
+    for i in range(c.n_outputs):
+        check_alone(c, c.facts.outputs[i])
+    check_alone(c, RUNNING_MEAN)
+    check_alone(c, RUNNING_VARIANCE)
+    return check_alone(c, WORKSPACE) if c.facts.is_forward else 0
 
 
 cdef int check_alone(Call *c, int role) except -1:
+    """Refuse what is written and shares memory with itself or with any other array; an operand may
+    be exactly one that is read."""
     cdef int other
+    if not has(c, role):
+        return 0
     if bn_overlaps_itself(&c.view[role]):
         raise ValueError(f"{name_of(c, role)}: may overlap itself in memory")
     for other in range(COPIES):
-        if other == role or not has(c, other) or is_in_place(c, role, other):
+        if other == role or not has(c, other) or not bn_extents_meet(&c.view[role], &c.view[other]):
             continue
-        if share(c, role, other):
+        if (role < VECTORS and other < VECTORS and is_read(c, other)
+                and bn_same_place(&c.view[role], &c.view[other])):
+            continue
+        if _share_memory(array_of(c, role), array_of(c, other)):
             raise ValueError(
                 f"{name_of(c, role)}: shares memory with {name_of(c, other)}{in_place_text(c, role)}"
             )
     return 0
-
-
-cdef bint is_in_place(const Call *c, int role, int other) noexcept:
-    return (role < VECTORS and other < VECTORS and is_read(c, other)
-            and bn_same_place(&c.view[role], &c.view[other]))
 
 
 cdef str in_place_text(const Call *c, int role):
@@ -79,12 +77,6 @@ cdef str in_place_text(const Call *c, int role):
         if is_read(c, other):
             names.append(f"exactly {input_name(c, other)}")
     return f" (it may be {_or(names)})"
-
-
-cdef bint share(const Call *c, int a, int b) except -1:
-    """Do two arrays share memory?"""
-    return (bn_extents_meet(&c.view[a], &c.view[b])
-            and _share_memory(array_of(c, a), array_of(c, b)))
 
 
 def _share_memory(a, b):
@@ -111,13 +103,10 @@ cdef object new_like_src(const Call *c):
         return empty(shape, dtype)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
-    place = [0] * len(shape)
-    for i, axis in enumerate(axes):
-        place[axis] = i
     permuted = []
     for axis in axes:
         permuted.append(shape[axis])
-    return empty(permuted, dtype).transpose(place)
+    return empty(permuted, dtype).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
 cdef object new_results(Call *c, tuple given):
@@ -125,37 +114,36 @@ cdef object new_results(Call *c, tuple given):
 
     They are made before anything is written, so that nothing fails later for lack of memory.
     """
-    cdef int role, i
-    cdef int n = N_OUTPUTS[c.outputs]
+    cdef int role, i, n = c.n_outputs
+    cdef const int *outputs = c.facts.outputs
     for i in range(n):
-        role = OUTPUTS[c.outputs][i]
+        role = outputs[i]
         if has(c, role):
             continue
         if role < VECTORS:
             pin_new(c, role, new_like_src(c))
         elif c.vectors_wanted:
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
-    if n == 1:
-        return given_or_new(c, OUTPUTS[c.outputs][0], given[0])
     result = PyTuple_New(n)
     for i in range(n):
-        put(result, i, given_or_new(c, OUTPUTS[c.outputs][i], given[i]))
-    return new_tuple(RESULTS[c.outputs], result)
-
-
-cdef object given_or_new(const Call *c, int role, object given):
-    return given if given is not None or not has(c, role) else array_of(c, role)
+        new = given[i] is None and has(c, outputs[i])
+        put(result, i, array_of(c, outputs[i]) if new else given[i])
+    if n == 1:
+        return result[0]
+    return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)
 
 
 cdef object new_sums(Call *c):
+    """Zeros to be summed into: with the count, or of exact sums a state."""
+    cdef int role = STATE if c.exact else SUMS
     try:
-        sums = np.zeros(expected_shape(c, SUMS))
+        sums = np.zeros(expected_shape(c, role), INT64 if c.exact else FLOAT64)
     except ValueError:
         raise MemoryError("bn_ext: no memory for the sums") from None
-    pin_new(c, SUMS, sums)
-    cdef double *count = <double *>c.view[SUMS].data + COUNT * c.channels
+    pin_new(c, role, sums)
+    cdef double *count = <double *>c.view[role].data + COUNT * c.channels
     cdef Py_ssize_t i
-    for i in range(c.channels):
+    for i in range(0 if c.exact else c.channels):
         count[i] = c.elements
         if has_stats(c):
             count[c.channels + i] = 1

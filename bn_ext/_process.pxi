@@ -93,34 +93,10 @@ def _outline(dtype, dims, int channel_axis, int threads):
     }
 
 
-def _as_array(a, name):
-    return as_array(a, name)
-
-
-def _as_epsilon(epsilon, name="epsilon"):
-    return as_epsilon(epsilon, name)
-
-
-def _as_real(value, name, expected):
-    return as_real(value, name, expected)
-
-
-def _as_index(value, name, expected):
-    return as_index(value, name, expected)
-
-
-def _as_flag(value, name):
-    return as_flag(value, name)
-
-
-def _refuse_unknown(function, refused):
-    refuse_unknown(function, refused)
-
-
-def _committed(function, tuple arguments, dict options, dict state, dict after, list undo):
+def _committed(call, dict state, dict after, list undo):
     """What a compiled function returns. With it, state becomes what it is after it, and what would
     undo it is forgotten: before a signal handler, or any other code of Python's, can run."""
-    result = function(*arguments, **options)
+    result = call()
     state.update(after)
     undo.clear()
     return result

@@ -1,4 +1,4 @@
-"""What arrays are in a call, what can be called, and what that writes. Included by _core.pyx."""
+"""What arrays are in a call, and what can be called: a table of facts. Included by _core.pyx."""
 
 cdef enum:
     # An array's role: an operand, a vector, sums (or statistics) of parts, bits; then what operands
@@ -64,50 +64,63 @@ cdef enum:
 
 cdef enum:
     # What is called.
-    BACKWARD_WHOLE
+    BACKWARD
     BACKWARD_REDUCE
     BACKWARD_APPLY
-    TRAINING_WHOLE
+    TRAINING
     TRAINING_REDUCE
     TRAINING_APPLY
     INFERENCE
     DOUBLE_BACKWARD
     ENTRIES
-
-cdef enum:
-    # What is written: by each of these what it has in this table, but where diff_src_1 is wanted.
-    WITH_DIFF_SRC_1 = ENTRIES
-    LISTS
     MOST_OUTPUTS = 4
 
-# As `out` and the result have it; then how many that are.
-cdef int OUTPUTS[LISTS][MOST_OUTPUTS]
-cdef int N_OUTPUTS[LISTS]
-# What the result is: a named tuple, or the one array.
-cdef tuple RESULTS
+ctypedef bn_status (*c_entry)(const bn_problem *p) noexcept nogil
 
-
-cdef tuple list_outputs():
-    """Fill the two; return the results."""
-    listed = {
-        BACKWARD_WHOLE: (BatchNormGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
-        BACKWARD_APPLY: (BatchNormGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA),
-        TRAINING_WHOLE: (BatchNormTraining, DST, MEAN, VARIANCE),
-        TRAINING_APPLY: (BatchNormTraining, DST, MEAN, VARIANCE),
-        INFERENCE: (None, DST),
-        DOUBLE_BACKWARD: (BatchNormDoubleBackward, DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA),
-        WITH_DIFF_SRC_1: (BatchNormAddGradients, DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1),
-    }
-    cdef int index, i, role
-    results = []
-    for index in range(LISTS):
-        result, *roles = listed.get(index, (None,))
-        results.append(result)
-        N_OUTPUTS[index] = len(roles)
-        for i, role in enumerate(roles):
-            OUTPUTS[index][i] = role
-    return tuple(results)
-
-
-RESULTS = list_outputs()
+# What is written, in the order of out and of the result; diff_src_1 only where it is wanted.
+cdef int[MOST_OUTPUTS] GRADIENTS = [DIFF_SRC, DIFF_GAMMA, DIFF_BETA, DIFF_SRC_1]
+cdef int[3] SECOND_GRADIENTS = [DIFF_SRC, DIFF_DIFF_DST, DIFF_GAMMA]
+cdef int[3] NORMALIZED = [DST, MEAN, VARIANCE]
 cdef tuple NONE_GIVEN = (None,) * MOST_OUTPUTS
+
+
+cdef struct Facts:
+    c_entry run
+    c_entry run_exactly     # with exact sums; NULL: there is no such call
+    unsigned needs          # roles that must be given, as bits; the others may be None
+    int rows                # of the sums that it takes or gives
+    bint reduces            # are these its result?
+    bint is_forward         # is what a ReLU let pass written, not read?
+    int n_outputs
+    const int *outputs
+
+
+cdef enum:
+    GRADIENT_DATA = 1 << SRC | 1 << DIFF_DST | 1 << MEAN
+    STATISTICS = 1 << MEAN | 1 << VARIANCE
+    GRADIENT_ROWS = COUNT + 1
+    STATS_ROWS = MARK + 1
+
+cdef Facts[ENTRIES] FACTS
+FACTS[BACKWARD] = Facts(
+    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, 0, False, False, 3, &GRADIENTS[0])
+FACTS[BACKWARD_REDUCE] = Facts(
+    bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, GRADIENT_ROWS, True, False, 0, NULL)
+FACTS[BACKWARD_APPLY] = Facts(
+    bn_backward_apply, NULL, GRADIENT_DATA | STATISTICS, GRADIENT_ROWS, False, False, 3, &GRADIENTS[0])
+FACTS[TRAINING] = Facts(
+    bn_training, bn_training_exactly, 1 << SRC, 0, False, True, 3, &NORMALIZED[0])
+FACTS[TRAINING_REDUCE] = Facts(
+    bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, STATS_ROWS, True, True, 0, NULL)
+FACTS[TRAINING_APPLY] = Facts(
+    bn_training_apply, NULL, 1 << SRC, STATS_ROWS, False, True, 3, &NORMALIZED[0])
+FACTS[INFERENCE] = Facts(
+    bn_inference, NULL, 1 << SRC | STATISTICS, 0, False, True, 1, &NORMALIZED[0])
+FACTS[DOUBLE_BACKWARD] = Facts(
+    bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, 0, False, False, 3,
+    &SECOND_GRADIENTS[0])
+# The types of results, by entry; None: an array.
+cdef list RESULTS = [None] * ENTRIES
+RESULTS[BACKWARD] = RESULTS[BACKWARD_APPLY] = BatchNormGradients
+RESULTS[TRAINING] = RESULTS[TRAINING_APPLY] = BatchNormTraining
+RESULTS[DOUBLE_BACKWARD] = BatchNormDoubleBackward

@@ -113,32 +113,35 @@ typedef struct {
     double exponential_avg_factor;
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
+
+    /* What reduce writes and apply reads: sums, (BN_SUMS, channels), or where these are exact a
+     * state (state.h), and with sums the elements per channel over all parts. */
+    double *sums;
+    int64_t *state;
+    double count;
 } bn_problem;
 
 /* Nothing is written unless BN_OK is returned. A single call gives the same bits as its two halves,
- * reduce and apply, over the same arrays.
- *
- * sums is (BN_SUMS, channels): sum(dy), then sum(dy * xc). diff_src_1 is written where it and the
- * gate have data. */
+ * reduce and apply, over the same arrays. */
 enum { BN_SUMS = 2 };
-bn_status bn_backward(const bn_problem *p);
-bn_status bn_backward_reduce(const bn_problem *p, double *sums);
-bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count);
+typedef bn_status bn_entry(const bn_problem *p);
 
-/* stats is (BN_SUMS, channels): mean, then sum(xc * xc). src_1 is added where it has data. */
-bn_status bn_training(const bn_problem *p);
-bn_status bn_training_reduce(const bn_problem *p, double *stats);
-bn_status bn_training_apply(const bn_problem *p, const double *stats, double count);
-bn_status bn_inference(const bn_problem *p);
+/* sums are sum(dy), then sum(dy * xc). diff_src_1 is written where it and the gate have data. */
+bn_entry bn_backward, bn_backward_reduce, bn_backward_apply;
 
-bn_status bn_double_backward(const bn_problem *p);
+/* sums are statistics: mean, then sum(xc * xc). src_1 is added where it has data. */
+bn_entry bn_training, bn_training_reduce, bn_training_apply, bn_inference;
 
-/* Exact sums, as a state of zeros that merges with others by +: state.h. Of gradients, about the
- * mean as kernels take it; of moments, sum(x) and sum(x*x), where x is src less the mean, or where
- * that is absent src. And the sums that apply takes, from the state of all parts; the problem has a
- * dtype, channels and a mean. It returns a channel whose digits no such sum has, or -1. */
-bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state);
-bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state);
-int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums);
+bn_entry bn_double_backward;
+
+/* With exact sums. Reduce adds to a state of zeros, which merges with others by +: of gradients,
+ * about the mean as kernels take it; of moments, sum(x) and sum(x*x), where x is src less the mean,
+ * or where that is absent src. */
+bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
+bn_entry bn_training_exactly, bn_training_reduce_exactly;
+
+/* The sums that apply takes, from the state of all parts; the problem has a dtype, channels and a
+ * mean. Returns a channel whose digits no such sum has, or -1. */
+int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

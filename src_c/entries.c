@@ -1,8 +1,47 @@
 /* entries.c: what bn.h declares: which operation a problem asks for, and which part of it. */
+#include <string.h>
+
+#include "axes.h"
 #include "channel.h"
 #include "engine.h"
 #include "exact.h"
+#include "fp_mode.h"
+#include "memory.h"
 #include "operations/coefs.h"
+
+/* ---- exact sums in between ------------------------------------------------------ */
+
+/* Bytes of a state, of each channel. */
+static int64_t state_bytes(const bn_problem *p) {
+    return (bn_digits(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
+}
+
+/* The same problem with room for a state, and for sums with a mean behind them; free *given. NULL:
+ * there is not enough memory. */
+static bn_problem *with_state(const bn_problem *p, char **given) {
+    bn_problem *q = NULL;
+    int64_t *state = NULL;
+    double *sums = NULL;
+    char *memory = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t bytes = 0;
+        q = lay_out(memory, &bytes, 1, sizeof *q);
+        state = lay_out(memory, &bytes, p->channel.size, state_bytes(p));
+        sums = lay_out(memory, &bytes, p->channel.size, (BN_SUMS + 1) * sizeof *sums);
+        if (pass == 0 && !(memory = line_aligned(bytes, given)))
+            return NULL;
+    }
+    *q = *p;
+    q->state = state;
+    q->sums = sums;
+    q->count = (double)(count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner));
+    return q;
+}
+
+static bn_status reduce_from_zeros(const bn_problem *q, bn_entry *reduce) {
+    memset(q->state, 0, (size_t)(q->channel.size * state_bytes(q)));
+    return reduce(q);
+}
 
 /* ---- backward --------------------------------------------------------------- */
 
@@ -22,23 +61,24 @@ bn_status bn_backward(const bn_problem *p) {
     return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true});
 }
 
-bn_status bn_backward_reduce(const bn_problem *p, double *sums) {
-    return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = sums});
+bn_status bn_backward_reduce(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = p->sums});
 }
 
-bn_status bn_backward_apply(const bn_problem *p, const double *sums, double count) {
-    return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true, .sums_in = sums,
-                                 .count = count});
+bn_status bn_backward_apply(const bn_problem *p) {
+    return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true, .sums_in = p->sums,
+                                 .count = p->count});
 }
 
-bn_status bn_backward_reduce_exactly(const bn_problem *p, int64_t *state) {
-    return bn_reduce_exactly(p, backward_of(p, true), BN_OF_GRADIENTS, state);
+bn_status bn_backward_reduce_exactly(const bn_problem *p) {
+    return bn_reduce_exactly(p, backward_of(p, true), BN_OF_GRADIENTS, p->state);
 }
 
-int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums) {
+int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channel.size;
     const bn_channels c = {.problem = p, .channels = n};
-    const int64_t wrong = bn_round_state(state, bn_digits(p->dtype), n, sums);
+    double *sums = p->sums;
+    const int64_t wrong = bn_round_state(p->state, bn_digits(p->dtype), n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
@@ -46,6 +86,20 @@ int64_t bn_backward_sums(const bn_problem *p, const int64_t *state, double *sums
         sums[n + i] -= low != 0 ? low * sums[i] : 0;
     }
     return wrong;
+}
+
+bn_status bn_backward_exactly(const bn_problem *p) {
+    const uint64_t mode = fp_mode_enter();
+    char *given;
+    bn_problem *q = with_state(p, &given);
+    bn_status status = q ? reduce_from_zeros(q, bn_backward_reduce_exactly) : BN_NO_MEMORY;
+    if (status == BN_OK) {
+        bn_backward_sums(q);
+        status = bn_backward_apply(q);
+    }
+    free(given);
+    fp_mode_leave(mode);
+    return status;
 }
 
 void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {
@@ -68,18 +122,48 @@ bn_status bn_training(const bn_problem *p) {
     return bn_execute(&(bn_call){p, operation, .writes = true});
 }
 
-bn_status bn_training_reduce(const bn_problem *p, double *stats) {
+bn_status bn_training_reduce(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[false][false];
-    return bn_execute(&(bn_call){p, operation, .sums_out = stats});
+    return bn_execute(&(bn_call){p, operation, .sums_out = p->sums});
 }
 
-bn_status bn_training_apply(const bn_problem *p, const double *stats, double count) {
+bn_status bn_training_apply(const bn_problem *p) {
     const bn_operation *operation = normalize_of(bn_operations_current()->training, p);
-    return bn_execute(&(bn_call){p, operation, .writes = true, .sums_in = stats, .count = count});
+    return bn_execute(
+        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count});
 }
 
-bn_status bn_training_reduce_exactly(const bn_problem *p, int64_t *state) {
-    return bn_reduce_exactly(p, bn_operations_current()->moments, BN_OF_MOMENTS, state);
+bn_status bn_training_reduce_exactly(const bn_problem *p) {
+    return bn_reduce_exactly(p, bn_operations_current()->moments, BN_OF_MOMENTS, p->state);
+}
+
+/* Sums about a mean, or where that is NULL about zeros; and the statistics they come to. */
+static bn_status find_stats(bn_problem *q, double *mean) {
+    q->vector[BN_MEAN] = (bn_vector){(char *)mean, sizeof *mean, BN_F64};
+    const bn_status status = reduce_from_zeros(q, bn_training_reduce_exactly);
+    if (status == BN_OK)
+        bn_state_stats(q->state, bn_digits(q->dtype), q->channel.size, mean, q->sums);
+    return status;
+}
+
+/* Squares are about the mean, so that is found first. */
+bn_status bn_training_exactly(const bn_problem *p) {
+    const uint64_t mode = fp_mode_enter();
+    char *given;
+    bn_problem *q = with_state(p, &given);
+    bn_status status = q ? find_stats(q, NULL) : BN_NO_MEMORY;
+    if (status == BN_OK) {
+        double *mean = q->sums + BN_SUMS * q->channel.size;
+        memcpy(mean, q->sums, (size_t)q->channel.size * sizeof *mean);
+        status = find_stats(q, mean);
+    }
+    if (status == BN_OK) {
+        q->vector[BN_MEAN] = p->vector[BN_MEAN];
+        status = bn_training_apply(q);
+    }
+    free(given);
+    fp_mode_leave(mode);
+    return status;
 }
 
 bn_status bn_inference(const bn_problem *p) {

@@ -36,12 +36,10 @@ typedef struct {
     unsigned reads, may_read, writes;
     unsigned vectors, may_vectors;
     bool relu, may_freeze; /* what the options mean something to */
-    bn_status (*whole)(const bn_problem *p);
+    bn_entry *whole;
 
     /* Its halves, and the tensors and vectors that the first of them reads; NULL: it has none. */
-    bn_status (*reduce)(const bn_problem *p, double *sums);
-    bn_status (*reduce_exactly)(const bn_problem *p, int64_t *state);
-    bn_status (*apply)(const bn_problem *p, const double *sums, double count);
+    bn_entry *reduce, *reduce_exactly, *apply;
     unsigned reduce_reads, reduce_vectors;
 
     check *check; /* of the plainest call's results; NULL: tests in Python alone know them */
@@ -162,8 +160,10 @@ static int64_t *allocate_state(const tensor *t) {
     return state;
 }
 
-/* The problem of this half: what else the other one has is not there. */
-static bn_problem reduced(bn_problem p) {
+/* The problem of this half, which writes there: what else the other one has is absent. */
+static bn_problem reduced(bn_problem p, double *sums, int64_t *state) {
+    p.sums = sums;
+    p.state = state;
     for (int o = 0; o < BN_OPERANDS; o++)
         if (!(chosen->reduce_reads >> o & 1))
             p.data[o] = NULL;
@@ -195,20 +195,23 @@ static void call_plainly(const tensor *t, bn_problem p, plain *results) {
     bn_isa_use(0);
     bn_set_cache_sizes(1 << 20, 32 << 20);
     if (results->sums) {
-        const bn_problem reduce = reduced(p);
-        demand(chosen->reduce(&reduce, results->sums) == BN_OK, "memory", t);
-        demand(chosen->reduce_exactly(&reduce, results->state + AROUND) == BN_OK, "memory", t);
+        const bn_problem reduce = reduced(p, results->sums, results->state + AROUND);
+        demand(chosen->reduce(&reduce) == BN_OK, "memory", t);
+        demand(chosen->reduce_exactly(&reduce) == BN_OK, "memory", t);
     }
     demand(chosen->whole(&p) == BN_OK, "memory", t);
 }
 
 static void call_halves(const tensor *t, const bn_problem *p, const plain *results) {
-    const bn_problem reduce = reduced(*p);
     const size_t bytes = 2 * (size_t)t->channels * sizeof(double);
     double *around = allocate_sums(t), *sums = around + AROUND;
-    demand(chosen->reduce(&reduce, sums) == BN_OK, "memory", t);
+    const bn_problem reduce = reduced(*p, sums, NULL);
+    demand(chosen->reduce(&reduce) == BN_OK, "memory", t);
     demand(!memcmp(sums, results->sums, bytes), "other bits: sums", t);
-    demand(chosen->apply(p, sums, (double)(t->outer * t->inner)) == BN_OK, "memory", t);
+    bn_problem apply = *p;
+    apply.sums = sums;
+    apply.count = (double)(t->outer * t->inner);
+    demand(chosen->apply(&apply) == BN_OK, "memory", t);
     demand(!memcmp(sums, results->sums, bytes), "sums that are read change", t);
     demand(untouched_around(t, around), "bytes around sums", t);
     free(around);
@@ -216,9 +219,9 @@ static void call_halves(const tensor *t, const bn_problem *p, const plain *resul
 
 /* Exact sums are the same integers, whatever the order. */
 static void call_exactly(const tensor *t, const bn_problem *p, const plain *results) {
-    const bn_problem reduce = reduced(*p);
     int64_t *state = allocate_state(t);
-    demand(chosen->reduce_exactly(&reduce, state + AROUND) == BN_OK, "memory", t);
+    const bn_problem reduce = reduced(*p, NULL, state + AROUND);
+    demand(chosen->reduce_exactly(&reduce) == BN_OK, "memory", t);
     const size_t bytes = (size_t)(state_numbers(t) + 2 * AROUND) * sizeof *state;
     demand(!memcmp(state, results->state, bytes), "other bits: exact sums", t);
     free(state);

@@ -14,7 +14,6 @@
 #include "copies.h"
 #include "count_again.h"
 #include "machine.h"
-#include "state.h"
 
 typedef struct {
     ptrdiff_t outer, channels, inner;
@@ -34,18 +33,16 @@ static int threads;
 
 /* ---- entries -------------------------------------------------------------- */
 
-typedef bn_status entry(const bn_problem *p);
-typedef bn_status reduce(const bn_problem *p, double *sums);
-typedef bn_status apply(const bn_problem *p, const double *sums, double count);
-
-static bn_status by_halves(const bn_problem *p, reduce *first, apply *second) {
+static bn_status by_halves(const bn_problem *p, bn_entry *first, bn_entry *second) {
     const bn_axis one = {.size = 1}, *outer = p->n_outer ? p->outer : &one,
                   *inner = p->n_inner ? p->inner : &one;
-    double *sums = malloc(2 * (size_t)p->channel.size * sizeof *sums);
-    bn_status status = first(p, sums);
+    bn_problem q = *p;
+    q.sums = malloc(2 * (size_t)p->channel.size * sizeof *q.sums);
+    q.count = (double)(outer->size * inner->size);
+    bn_status status = first(&q);
     if (status == BN_OK)
-        status = second(p, sums, (double)(outer->size * inner->size));
-    free(sums);
+        status = second(&q);
+    free(q.sums);
     return status;
 }
 
@@ -55,22 +52,6 @@ static bn_status backward_halves(const bn_problem *p) {
 
 static bn_status training_halves(const bn_problem *p) {
     return by_halves(p, bn_training_reduce, bn_training_apply);
-}
-
-/* By exact sums, which all threads add to one state. */
-static bn_status exact_halves(const bn_problem *p) {
-    const bn_axis one = {.size = 1}, *outer = p->n_outer ? p->outer : &one,
-                  *inner = p->n_inner ? p->inner : &one;
-    const size_t row = BN_SUMS * (size_t)p->channel.size;
-    int64_t *state = calloc((size_t)(bn_digits(p->dtype) + BN_MORE_ROWS) * row, sizeof *state);
-    double *sums = malloc(row * sizeof *sums);
-    bn_status status = bn_backward_reduce_exactly(p, state);
-    bn_backward_sums(p, state, sums);
-    if (status == BN_OK)
-        status = bn_backward_apply(p, sums, (double)(outer->size * inner->size));
-    free(state);
-    free(sums);
-    return status;
 }
 
 /* src to where channels come last. */
@@ -97,14 +78,14 @@ static bn_status copied(const bn_problem *p) {
 
 static const struct {
     const char *name;
-    entry *call;
+    bn_entry *call;
     unsigned operands;
     bool training, relu, sums_again;
 } entries[] = {
     {"backward", bn_backward, BACKWARD, .training = true},
     {"backward, frozen", bn_backward, BACKWARD, .training = false},
     {"backward's halves", backward_halves, BACKWARD, .training = true},
-    {"backward by exact sums", exact_halves, BACKWARD, .training = true},
+    {"backward by exact sums", bn_backward_exactly, BACKWARD, .training = true},
     {"training", bn_training, FORWARD, .sums_again = true},
     {"training's halves", training_halves, FORWARD | BIT(SRC_1), .relu = true, .sums_again = true},
     {"inference", bn_inference, FORWARD | BIT(SRC_1), .training = false},

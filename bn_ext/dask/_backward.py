@@ -8,8 +8,7 @@ import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
 from bn_ext.dask._arguments import as_operands, as_options, as_vectors, check, on_nothing
-from bn_ext.dask._blocks import map_blocks, reduce_blocks
-from bn_ext.dask._merge import added
+from bn_ext.dask._blocks import added, map_blocks, reduce_blocks
 
 __all__ = ["batch_norm_backward"]
 

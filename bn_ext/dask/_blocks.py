@@ -13,9 +13,11 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
+import bn_ext
+from bn_ext import _core
 from bn_ext.dask._arguments import Operands, Vectors, channel_axis, on_nothing
 
-__all__ = ["map_blocks", "reduce_blocks"]
+__all__ = ["added", "map_blocks", "reduce_blocks"]
 
 
 def map_blocks(
@@ -65,6 +67,14 @@ def reduce_blocks(
     )
     # What came from another process may lie at any address.
     return np.require(total.compute(), requirements=["C", "A"])
+
+
+def added(parts: NDArray[Any]) -> NDArray[Any]:
+    """Sums of parts, along the first axis, become one."""
+    with _core._DefaultMode():
+        total: NDArray[Any] = parts.sum(axis=0)
+    # Canonical digits have room for many more parts, so no number of them is too large.
+    return total if total.dtype == np.float64 else bn_ext.batch_norm_canonical(total)
 
 
 # ---- how blocks meet ------------------------------------------------------------

@@ -17,8 +17,7 @@ from bn_ext.dask._arguments import (
     check,
     on_nothing,
 )
-from bn_ext.dask._blocks import map_blocks, reduce_blocks
-from bn_ext.dask._merge import added
+from bn_ext.dask._blocks import added, map_blocks, reduce_blocks
 
 __all__ = ["batch_norm_inference", "batch_norm_training"]
 
