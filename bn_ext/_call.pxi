@@ -278,14 +278,18 @@ cdef int check(Call *c) except -1:
 
 
 cdef int state_problem(Call *c) except -1:
-    """As C reads it. An operand that cannot be walked in src's order gets a dense copy; one that is
-    absent has src's strides."""
+    """As C reads it. An operand that cannot be walked in src's order gets a dense copy, and so does
+    diff_src_1 in src's place, since src is read after it is written; one that is absent has src's
+    strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
     for role in range(BN_OPERANDS):
         walked[role] = c.view[role if has(c, role) else SRC]
-        if has(c, role) and not c.is_empty and not bn_follows(&c.view[role], &c.order):
+        if has(c, role) and not c.is_empty and (
+            not bn_follows(&c.view[role], &c.order)
+            or (role == DIFF_SRC_1 and c.view[role].data == c.view[SRC].data)
+        ):
             pin_new(c, COPIES + role, new_like_src(c))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.order, c.channel_axis)
@@ -327,7 +331,7 @@ cdef bint is_brief(const Call *c) noexcept:
 cdef bn_status compute(Call *c) noexcept nogil:
     """The call of C, between the copies it may need."""
     cdef bn_problem *p = &c.problem
-    cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))
+    cdef bint gated = p.relu and not c.facts.is_forward
     cdef bn_status status = BN_OK
     cdef int role
     for role in range(BN_OPERANDS):

@@ -20,7 +20,8 @@
  * elsewhere; and diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and
- * pointers. What is written must be one of the operands read, or share no byte with any.
+ * pointers. What is written must be one of the operands read, or share no byte with any;
+ * diff_src_1 must not be src.
  */
 #ifndef BN_H
 #define BN_H
@@ -107,7 +108,7 @@ typedef struct {
                                       result: not wanted */
     double epsilon;
     bool training; /* of backward and double backward */
-    bool relu;     /* of forward; of backward by the gate, or where that has no data, by src */
+    bool relu;     /* of forward; of backward by the gate */
     /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
      * degrees of freedom. */
     double exponential_avg_factor;

@@ -1,4 +1,5 @@
 /* entries.c: what bn.h declares: which operation a problem asks for, and which part of it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "axes.h"
@@ -45,20 +46,54 @@ static bn_status reduce_from_zeros(const bn_problem *q, bn_entry *reduce) {
 
 /* ---- backward --------------------------------------------------------------- */
 
-static int gate_of(const bn_problem *p) {
-    if (!p->relu)
-        return NO_GATE;
-    if (!p->data[BN_GATE])
-        return FROM_SRC;
-    return p->data[BN_DIFF_SRC_1] ? GIVEN_ADD : GIVEN;
+static const bn_operation *backward_of(const bn_problem *p, bool training) {
+    return &bn_operations_current()->backward[training][p->relu ? GATED : NO_GATE];
 }
 
-static const bn_operation *backward_of(const bn_problem *p, bool training) {
-    return &bn_operations_current()->backward[training][gate_of(p)];
+/* Let an operand be where another one is, which is not there any more. */
+static void take_place_of(bn_problem *p, int operand, int other) {
+    p->data[operand] = p->data[other];
+    p->data[other] = NULL;
+    p->channel.stride[operand] = p->channel.stride[other];
+    for (int a = 0; a < p->n_outer; a++)
+        p->outer[a].stride[operand] = p->outer[a].stride[other];
+    for (int a = 0; a < p->n_inner; a++)
+        p->inner[a].stride[operand] = p->inner[a].stride[other];
+}
+
+/* diff_src_1 is the gradient of statistics that are given, with a scale of 1. */
+static bn_status write_diff_src_1(bn_problem *q) {
+    static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
+    q->training = false;
+    q->epsilon = 0;
+    for (size_t i = 0; i < sizeof not_wanted / sizeof *not_wanted; i++)
+        q->vector[not_wanted[i]].data = NULL;
+    take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
+    return bn_execute(&(bn_call){q, backward_of(q, false), .writes = true});
+}
+
+/* The gradient, from sums that are given or not. Where diff_src_1 is wanted, it is written first,
+ * and read in diff_dst's place. */
+static bn_status go_backward(const bn_problem *p, const double *sums) {
+    if (!p->data[BN_DIFF_SRC_1])
+        return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true,
+                                     .sums_in = sums, .count = p->count});
+    bn_problem *q = malloc(sizeof *q);
+    if (!q)
+        return BN_NO_MEMORY;
+    *q = *p;
+    bn_status status = write_diff_src_1(q);
+    *q = *p;
+    q->relu = false;
+    take_place_of(q, BN_DIFF_DST, BN_DIFF_SRC_1);
+    if (status == BN_OK)
+        status = go_backward(q, sums);
+    free(q);
+    return status;
 }
 
 bn_status bn_backward(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true});
+    return go_backward(p, NULL);
 }
 
 bn_status bn_backward_reduce(const bn_problem *p) {
@@ -66,8 +101,7 @@ bn_status bn_backward_reduce(const bn_problem *p) {
 }
 
 bn_status bn_backward_apply(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true, .sums_in = p->sums,
-                                 .count = p->count});
+    return go_backward(p, p->sums);
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {

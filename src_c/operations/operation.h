@@ -42,9 +42,8 @@ typedef struct {
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
-/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given;
- * then what passes may be a result too. */
-enum { NO_GATE, FROM_SRC, GIVEN, GIVEN_ADD, GATES };
+/* Is there a ReLU that the gradient comes through? */
+enum { NO_GATE, GATED, GATES };
 
 /* The files beside this one are compiled once per level, since thousands of square roots and
  * divisions take as long as sums do where channels have few elements. So a level has tables: by
