@@ -202,8 +202,10 @@ cdef bint fits(const Call *c, int role) noexcept:
     """Does the pinned array of this role have the expected shape?"""
     cdef ptrdiff_t dims[BN_MAX_AXES]
     cdef bn_view expected
-    if is_vector(role):  # sooner
+    if is_vector(role):  # sooner, as what follows
         return c.view[role].ndim == 1 and c.view[role].shape[0] == c.channels
+    if role != SUMS and role != STATE:
+        return bn_same_shape(&c.view[role], &c.view[SRC])
     expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
     return bn_same_shape(&c.view[role], &expected)
 

@@ -273,8 +273,7 @@ class BatchNorm:
         added = options["src_1"] is not None
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added or like.dtype != np.float64)
-        bits = np.broadcast_to(np.uint8(0), -(-data.size // 8))  # one for each element
-        workspace = self._own("workspace", bits) if kept else None
+        workspace = self._bits(data.size) if kept else None
         factor = self.exponential_avg_factor
         if factor is None:
             with _core._DefaultMode():
@@ -399,6 +398,13 @@ class BatchNorm:
         array = np.empty_like(like)
         self._arrays[name] = key, array
         return array
+
+    def _bits(self, size: int) -> NDArray[np.uint8]:
+        """Room for a bit per element."""
+        known = self._arrays.get("workspace")
+        if known is None or known[0] != size:
+            known = self._arrays["workspace"] = size, np.empty(-(-size // 8), np.uint8)
+        return known[1]
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what belongs to one step: a copy has arrays of its own."""

@@ -115,6 +115,7 @@ cdef object new_results(Call *c, tuple given):
     They are made before anything is written, so that nothing fails later for lack of memory.
     """
     cdef int role, i, n = c.n_outputs
+    cdef bint new
     cdef const int *outputs = c.facts.outputs
     for i in range(n):
         role = outputs[i]
