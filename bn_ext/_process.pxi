@@ -105,10 +105,6 @@ def _as_real(value, name, expected):
     return as_real(value, name, expected)
 
 
-def _as_index(value, name, expected):
-    return as_index(value, name, expected)
-
-
 def _as_flag(value, name):
     return as_flag(value, name)
 

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.quick
 
 SCALED = {"weight": "gamma", "bias": "beta"}
 RUNNING = {"running_mean": "mean", "running_var": "variance"}
-SAVED = {"mean": "mean", "invstd": "variance"}
 SHEETS = {
     "onednn_training": Sheet(
         onednn_graph.batch_norm_forward_training, "NXC",
@@ -69,18 +68,6 @@ SHEETS = {
     "update_stats": Sheet(
         pytorch.batch_norm_update_stats, "NCX", {"momentum": 0.3}, None, updated=RUNNING,
         input="src", **RUNNING,
-    ),
-    "stats": Sheet(pytorch.batch_norm_stats, "NCX", None, "eps", input="src"),
-    "elemt": Sheet(pytorch.batch_norm_elemt, "NCX", None, "eps", input="src", **SCALED, **SAVED),
-    "backward_reduce": Sheet(
-        pytorch.batch_norm_backward_reduce, "NCX",
-        {"input_g": True, "weight_g": True, "bias_g": True}, None,
-        grad_out="diff_dst", input="src", weight="gamma", **SAVED,
-    ),
-    "backward_elemt": Sheet(
-        pytorch.batch_norm_backward_elemt, "NCX", {"count": np.array([90, 6])}, None,
-        grad_out="diff_dst", input="src", weight="gamma", sum_dy="beta",
-        sum_dy_xmu="diff_diff_beta", **SAVED,
     ),
 }  # fmt: skip
 every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
@@ -176,9 +163,6 @@ OTHER_TYPES = [
         for name in ("training", "inference", "ex")
         for types in (("float64", "float64", "x"), ("float16", "float16", "scale"))
     ],
-    ("elemt", "float16", "float16", "mean"),
-    ("backward_reduce", "float16", "float16", "mean"),
-    ("backward_elemt", "float16", "float16", "mean"),
 ]
 
 
@@ -196,10 +180,7 @@ def test_vectors_of_two_types_are_refused(rng, sheet):
     """Each vector in turn in the data's 16 bits, all others float32."""
     p = sheet.problem(rng, "bfloat16", "float32")
     names = [n for n, role in sheet.roles.items() if role not in ("src", "diff_dst")]
-    separate = ("elemt", "reduce")  # whose weight and statistics have types of their own
     for name in names:
-        if name in ("weight", "bias") and sheet.operator.__name__.endswith(separate):
-            continue
         short = getattr(p, sheet.roles[name]).astype(p.src.dtype)
         with pytest.raises(TypeError, match=r"^\w+: expected .*, got (float32|bfloat16)$"):
             sheet(p, **{name: short})
@@ -282,9 +263,6 @@ FLAGS = [
     ("tensorflow_ex", "is_training"),
     ("native_training", "training"),
     ("native_backward", "train"),
-    ("backward_reduce", "input_g"),
-    ("backward_reduce", "weight_g"),
-    ("backward_reduce", "bias_g"),
 ]
 
 

@@ -17,20 +17,16 @@ from bn_ext.specs._sheet import (
     require_shape,
     rounded,
     share_memory,
-    shown,
 )
 
 __all__ = [
     "NCX",
     "NCX_RUNNING",
     "NCX_SAVED",
-    "as_counts",
     "as_data",
-    "as_numbers",
     "as_vectors",
     "doubles",
     "inverse_deviation",
-    "number_of",
     "refuse_copies",
     "running_pair",
     "update",
@@ -45,7 +41,6 @@ _WORDS = {
     "beta": "bias",
     "running_variance": "running_var",
     "epsilon": "eps",
-    "sums": "count",  # their last row: of the others nothing is refused
     "NXC": "pass np.moveaxis(input, -1, 1), which copies nothing",
 }
 
@@ -83,11 +78,6 @@ def as_vectors(
         require_dtype(name, array, allowed)
         allowed, dtype = (array.dtype.name,), array.dtype
     return dtype, arrays
-
-
-def number_of(data: NDArray[Any]) -> np.dtype[Any]:
-    """The dtype that the data is computed in."""
-    return np.dtype(_TYPES[data.dtype.name][0])
 
 
 def doubles(vector: NDArray[Any] | None) -> NDArray[np.float64] | None:
@@ -159,29 +149,3 @@ def update(
     ]
     for old, value in zip(pair, new, strict=True):
         old[...] = value
-
-
-# ---- the halves ---------------------------------------------------------------------
-
-
-def as_numbers(
-    data: NDArray[Any], shape: tuple[int, ...], **vectors: Array
-) -> list[NDArray[np.float64]]:
-    """Statistics and sums, which have the type that the data is computed in; as doubles."""
-    arrays = {name: as_array(vector, name) for name, vector in vectors.items()}
-    for name, array in arrays.items():
-        require_dtype(name, array, (number_of(data).name,))
-        require_shape(name, array, shape)
-    return [array.astype(np.float64) for array in arrays.values()]
-
-
-def as_counts(counts: Array, name: str) -> list[int]:
-    """Whole numbers of elements, in an array of any real type and any shape."""
-    array = as_array(counts, name)
-    kind, to_double = array.dtype.kind, np.can_cast(array.dtype, np.float64)
-    if kind not in "iuf" and not (kind == "V" and array.dtype.names is None and to_double):
-        raise TypeError(f"{name}: expected real numbers, got {array.dtype}")
-    numbers = (array if kind in "iuf" else array.astype(np.float64)).ravel().tolist()
-    if not all(n >= 0 and n == n // 1 for n in numbers):
-        raise ValueError(f"{name}: expected whole numbers >= 0, got {shown(numbers)}")
-    return [int(n) for n in numbers]

@@ -1,7 +1,4 @@
-"""torch: ``native_batch_norm`` and its gradient, running statistics, SyncBatchNorm's halves.
-
-The halves are in _pytorch_forward.py and _pytorch_backward.py; torch has them for accelerators.
-"""
+"""torch: ``native_batch_norm``, its gradient, and running statistics."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, SupportsFloat
@@ -24,18 +21,6 @@ from bn_ext.specs._pytorch import (
     update,
     variance_of,
 )
-from bn_ext.specs._pytorch_backward import (
-    BatchNormBackwardReduce,
-    batch_norm_backward_elemt,
-    batch_norm_backward_reduce,
-)
-from bn_ext.specs._pytorch_forward import (
-    BatchNormStats,
-    batch_norm_elemt,
-    batch_norm_gather_stats,
-    batch_norm_gather_stats_with_counts,
-    batch_norm_stats,
-)
 from bn_ext.specs._sheet import (
     as_array,
     as_epsilon,
@@ -48,17 +33,9 @@ from bn_ext.specs._sheet import (
 )
 
 __all__ = [
-    "BatchNormBackwardReduce",
-    "BatchNormStats",
     "BatchNormUpdateStats",
     "NativeBatchNorm",
     "NativeBatchNormBackward",
-    "batch_norm_backward_elemt",
-    "batch_norm_backward_reduce",
-    "batch_norm_elemt",
-    "batch_norm_gather_stats",
-    "batch_norm_gather_stats_with_counts",
-    "batch_norm_stats",
     "batch_norm_update_stats",
     "native_batch_norm",
     "native_batch_norm_backward",
