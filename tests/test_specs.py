@@ -58,7 +58,7 @@ OTHER_TYPES = [
         for name, data, vector in (
             ("onednn_backprop", "input_forward", "mean"),
             ("onednn_backward", "src", "mean"),
-            ("tensorflow", "y_backprop", "scale"),
+            ("tensorflow", "x", "scale"),
         )
         for types in (("float64", "float64", data), ("float16", "float16", vector))
     ],
@@ -83,7 +83,7 @@ def test_lists_are_float64(rng, sheet):
     if sheet is SHEETS["ngraph"]:
         assert all_bits(sheet(p, np.ndarray.tolist)) == all_bits(sheet(p))
     else:
-        with pytest.raises(TypeError, match="^(src|input_forward|y_backprop): .*got float64$"):
+        with pytest.raises(TypeError, match="^(src|input_forward|x): .*got float64$"):
             sheet(p, np.ndarray.tolist)
 
 
@@ -105,7 +105,7 @@ def test_what_is_no_array(rng, sheet):
 @pytest.mark.parametrize("dims", [(6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)])
 def test_tensorflows_ranks(rng, dims, carry):
     p = Problem(rng, dims, "NXC")
-    message = re.escape(f"y_backprop: expected rank 4 or 5, got shape {dims}")
+    message = re.escape(f"x: expected rank 4 or 5, got shape {dims}")
     with pytest.raises(ValueError, match=f"^{message}$"):
         SHEETS["tensorflow"](p, carry)
 
@@ -318,7 +318,7 @@ def test_one_optional_output_without_the_other(p):
 def test_tensorflow_ranks_and_formats(rng):
     for dims in ((6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)):
         q = Problem(rng, dims, "NXC")
-        with pytest.raises(ValueError, match="^y_backprop: expected rank 4 or 5"):
+        with pytest.raises(ValueError, match="^x: expected rank 4 or 5"):
             tensorflow.fused_batch_norm_grad_v3(
                 q.diff_dst, q.src, q.gamma, q.mean, q.variance, None
             )

@@ -1,13 +1,14 @@
-"""What every wrapper needs: conversion, a spec's type table, and its names in messages.
+"""A row of the table -> a function: its signature, conversion and checks, words and outputs.
 
-A wrapper first converts each argument, once, by the general function's own rules; then
-it checks the results and passes them on.
+The function converts each argument, once, by the general function's own rules, and checks the
+types; what computes the row then has an object with all of them, named by their roles.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from inspect import Parameter, Signature
+from types import SimpleNamespace
+from typing import Any, Literal, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,48 +19,171 @@ from bn_ext._core import (
     _as_flag as as_flag,
     _as_real as as_real,
     _DefaultMode,
-    _share_memory as share_memory,
     _shown as shown,
     _Words,
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_training,
 )
+from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext.specs._table import ARRAYS, REQUIRED, ROWS, Argument, Row
 
 __all__ = [
-    "as_array",
-    "as_epsilon",
-    "as_flag",
-    "as_number",
-    "as_real",
-    "count_of",
-    "in_default_mode",
-    "in_words",
-    "require_dtype",
+    "Given",
+    "Result",
+    "as_doubles",
+    "backward",
+    "inference",
     "require_shape",
-    "rounded",
-    "share_memory",
-    "shown",
+    "sheet",
+    "training",
 ]
 
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-def in_default_mode(operator: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """An operator that computes in Python too: as all else here, whatever the caller's mode is."""
-
-    @wraps(operator)
-    def computed(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        with _DefaultMode():
-            return operator(*given, **options)
-
-    return computed
+#: What computes a row gets: each argument, converted, under its role; None for a vector that is
+#: absent or not used. `words`: {role: name}; `data_format`, which hands them to the general
+#: function; the `axis` of the channels, how many `channels` there are, how many elements each has
+#: (`count`); `dtype`, the vectors' or, if there are none, the data's.
+Given: TypeAlias = SimpleNamespace
+Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 
 
-def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> None:
-    """Raise TypeError unless array's dtype is one of these, in native byte order."""
+def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]]:
+    """Decorates what computes the row of this name."""
+    row = ROWS[name]
+    result = row.result()
+    signature = Signature(
+        [*_parameters(row)], return_annotation=NDArray[Any] if result is None else result
+    )
+
+    def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
+        def operator(*arguments: Any, **options: Any) -> Any:
+            try:
+                bound = signature.bind(*arguments, **options)
+            except TypeError as error:
+                raise TypeError(f"{row.name}() {error}") from None
+            bound.apply_defaults()
+            with _DefaultMode():
+                found = compute(_converted(row, bound.arguments))
+            return found if result is None else result(*found)
+
+        operator.__name__ = operator.__qualname__ = row.name
+        operator.__module__ = compute.__module__
+        operator.__doc__ = row.docstring()
+        operator.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
+        operator.__annotations__["return"] = signature.return_annotation
+        operator.__signature__ = signature  # type: ignore[attr-defined]
+        operator.result = result  # type: ignore[attr-defined]
+        return operator
+
+    return made
+
+
+def _parameters(row: Row) -> Iterator[Parameter]:
+    """Attributes are passed by name, unless the specification has them by position."""
+    for argument in row.arguments:
+        by_name = argument.kind not in ARRAYS and not row.spec.by_position
+        annotation: Any = _ANNOTATIONS[argument.kind]
+        if argument.words is not None:
+            annotation = Literal[*argument.words] | bytes
+        for name, _ in argument.named():
+            yield Parameter(
+                name,
+                Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD,
+                default=Parameter.empty if argument.default is REQUIRED else argument.default,
+                annotation=annotation | None if argument.optional else annotation,
+            )
+
+
+_ANNOTATIONS = {
+    "data": Array,
+    "vector": Array,
+    "list": Sequence[Any],
+    "epsilon": SupportsFloat,
+    "positive": SupportsFloat,
+    "number": SupportsFloat,
+    "flag": Flag,
+    "flags": Sequence[Any],
+    "word": str,
+    "data_format": DataFormat,
+    "ignored": str,
+}
+
+
+# ---- attributes --------------------------------------------------------------------------
+
+
+def _as_positive(value: SupportsFloat, name: str) -> float:
+    """The double, if it is positive and finite as a float32."""
+    expected = "a number that is positive and finite as a float32"
+    number = as_real(value, name, expected)
+    as_float32 = np.float32(number)
+    if not (np.isfinite(as_float32) and as_float32 > 0):
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
+    return number
+
+
+def _as_flags(value: object, name: str) -> list[bool]:
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise TypeError(f"{name}: expected three flags, got {shown(value)}")
+    return [as_flag(flag, name) for flag in value]
+
+
+def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
+    """What a word means; TensorFlow's graphs have words as bytes."""
+    word = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if not isinstance(word, str) or word not in words:
+        raise ValueError(f"{name}: expected one of {', '.join(words)}, got {shown(value)}")
+    return words[word]
+
+
+#: What _Words converts, and nobody, stays as it is.
+_CONVERSIONS: dict[str, Callable[[Any, str], Any]] = {
+    "epsilon": as_epsilon,
+    "positive": _as_positive,
+    "number": lambda value, name: as_real(value, name, "a finite number"),
+    "flag": as_flag,
+    "flags": _as_flags,
+    "data_format": lambda value, name: value,
+    "ignored": lambda value, name: None,
+}
+
+
+def _as_attribute(argument: Argument, value: object, name: str) -> Any:
+    if value is None and argument.optional:
+        value = argument.default
+    if argument.words is not None:
+        return _as_word(argument.words, value, name)
+    return _CONVERSIONS[argument.kind](value, name)
+
+
+# ---- arrays ------------------------------------------------------------------------------
+
+
+def _refuse_copy(value: object, name: str) -> None:
+    """What is updated in place has memory of its own: `__array__` may give a copy of it."""
+    lends = isinstance(value, np.ndarray) or any(
+        hasattr(value, way) for way in ("__dlpack__", "__array_interface__", "__buffer__")
+    )
+    if not lends and (isinstance(value, (list, tuple)) or hasattr(value, "__array__")):
+        what = type(value).__name__
+        raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
+
+
+def _as_array(argument: Argument, value: Any, name: str) -> NDArray[Any] | None:
+    """None if it is absent."""
+    if argument.kind == "list":
+        if not isinstance(value, (list, tuple)) or len(value) > 1:
+            raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
+        value = value[0] if value else None
+    elif not argument.optional:
+        return as_array(value, name)
+    return None if value is None else as_array(value, name)
+
+
+def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
     dtype = array.dtype
     if dtype.name not in allowed:
-        raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {dtype}")
+        raise TypeError(f"{name}: expected {' or '.join(allowed)}{like}, got {dtype}")
     if not dtype.isnative:
         raise TypeError(
             f"{name}: expected native byte order, got {dtype.str}; "
@@ -67,27 +191,108 @@ def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> Non
         )
 
 
+def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
+    """By the specification's table; all vectors have the type of the first.
+
+    Other data has src's type and shape, or the general function refuses it.
+    """
+    name, types = a.words["src"], row.spec.types
+    _require_dtype(name, a.src, [*types])
+    if row.ranks and a.src.ndim not in row.ranks:
+        expected = " or ".join(map(str, row.ranks))
+        raise ValueError(f"{name}: expected rank {expected}, got shape {a.src.shape}")
+    if a.src.ndim < 2:
+        raise ValueError(f"{name}: expected at least 2 dimensions, got shape {a.src.shape}")
+    allowed, like = types[a.src.dtype.name], ""
+    for name, array in vectors.items():
+        _require_dtype(name, array, allowed, like)
+        if len(allowed) > 1:
+            allowed, like = (array.dtype.name,), f", like {name}"
+
+
+# ---- both --------------------------------------------------------------------------------
+
+
+def _holds(condition: str, a: Given) -> bool:
+    """Is this flag set, or not, as an argument's `used` or `updated` says?"""
+    if condition in ("", "always"):
+        return True
+    return bool(getattr(a, condition.removeprefix("not ")) != condition.startswith("not "))
+
+
+def _converted(row: Row, given: dict[str, Any]) -> Given:
+    """Attributes first: they say which arrays are used."""
+    a = Given(words={}, data_format=row.spec.data_format, **dict.fromkeys(_VECTORS))
+    for argument in row.arguments:
+        for name, role in argument.named() if argument.kind not in ARRAYS else ():
+            a.words[role] = name
+            setattr(a, role, _as_attribute(argument, given[name], name))
+    vectors: dict[str, NDArray[Any]] = {}
+    for argument in row.arguments:
+        if argument.kind not in ARRAYS or not _holds(argument.used, a):
+            continue
+        for name, role in argument.named():
+            a.words[role] = name
+            if argument.updated and _holds(argument.updated, a):
+                _refuse_copy(given[name], name)
+            array = _as_array(argument, given[name], name)
+            setattr(a, role, array)
+            if array is not None and argument.kind == "vector":
+                vectors[name] = array
+    _check_types(row, a, vectors)
+    a.dtype = next(iter(vectors.values()), a.src).dtype
+    words = _Words(a.data_format, {**a.words, **_hints(row, a)})
+    a.axis = a.src.ndim - 1 if a.data_format == "NXC" else 1
+    a.data_format, a.channels = words, a.src.shape[a.axis]
+    a.count = math.prod(a.src.shape[: a.axis]) * math.prod(a.src.shape[a.axis + 1 :])
+    return a
+
+
+def _hints(row: Row, a: Given) -> dict[str, str]:
+    """What to pass if the channels are on another axis: a word, if there is one."""
+    if row.spec.data_format:
+        likewise = f", and {a.words['diff_dst']} likewise" if "diff_dst" in a.words else ""
+        return {"NXC": f"pass np.moveaxis({a.words['src']}, -1, 1){likewise}, which copies nothing"}
+    (argument,) = [each for each in row.arguments if each.names == "data_format"]
+    words = {word: ours for word, ours in (argument.words or {}).items() if len(word) == a.src.ndim}
+    return {ours: f'pass data_format="{word}"' for word, ours in words.items()}
+
+
+# ---- for what computes a row -------------------------------------------------------------
+
+#: What may be absent: then it is None.
+_VECTORS = ("mean", "variance", "gamma", "beta")
+
+
+def as_doubles(a: Given) -> Given:
+    """The same, with its vectors in float64: a result is rounded once."""
+    vectors = {role: getattr(a, role) for role in _VECTORS}
+    wide = {role: each.astype(np.float64) for role, each in vectors.items() if each is not None}
+    return Given(**{**vars(a), **wide})
+
+
+def inference(a: Given, **options: Any) -> NDArray[Any]:
+    """The general function."""
+    return batch_norm_inference(a.src, a.mean, a.variance, a.gamma, a.beta, **_shared(a), **options)
+
+
+def backward(a: Given, **options: Any) -> Any:
+    """The general function."""
+    return batch_norm_backward(
+        a.src, a.diff_dst, a.mean, a.variance, a.gamma, **_shared(a), **options
+    )
+
+
+def training(a: Given, **options: Any) -> Any:
+    """The general function."""
+    return batch_norm_training(a.src, a.gamma, a.beta, **_shared(a), **options)
+
+
+def _shared(a: Given) -> dict[str, Any]:
+    return {"epsilon": a.epsilon, "data_format": a.data_format}
+
+
 def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
     """Raise ValueError unless array has this shape."""
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-
-
-def count_of(data: NDArray[Any], axis: int) -> int:
-    """How many elements a channel has."""
-    return math.prod(data.shape[:axis]) * math.prod(data.shape[axis:][1:])
-
-
-def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """In another dtype."""
-    return values.astype(dtype, copy=False)
-
-
-def in_words(data_format: str, words: dict[str, str]) -> Any:
-    """The data format for a general function, whose messages then use the spec's names."""
-    return _Words(data_format, words)
-
-
-def as_number(value: object, name: str) -> float:
-    """The double, if it is finite."""
-    return as_real(value, name, "a finite number")
