@@ -69,6 +69,7 @@ OTHER_TYPES = [
         (f"ngraph_{name}", "float16", "float32", "gamma")
         for name in ("training", "inference", "backprop")
     ],
+    *[(name, "float32", "float64", sheet.vectors[0]) for name, sheet in SHEETS.items()],
 ]
 
 

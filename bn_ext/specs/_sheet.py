@@ -51,26 +51,35 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
     """Decorates what computes the row of this name."""
     row = ROWS[name]
     result = row.result()
-    signature = Signature(
-        [*_parameters(row)], return_annotation=NDArray[Any] if result is None else result
-    )
+    parameters = {p.name: p for p in _parameters(row)}
+    by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+    returned = NDArray[Any] if result is None else result
+    signature = Signature([*parameters.values()], return_annotation=returned)
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
-            try:
-                bound = signature.bind(*arguments, **options)
-            except TypeError as error:
-                raise TypeError(f"{row.name}() {error}") from None
-            bound.apply_defaults()
+            # As `signature.bind`, which takes as long as all else here; it has the messages.
+            first = dict(zip(by_position, arguments, strict=False))
+            given = {**defaults, **first, **options}
+            if (
+                given.keys() != parameters.keys()
+                or len(arguments) > len(by_position)
+                or not first.keys().isdisjoint(options)
+            ):
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise TypeError(f"{row.name}() {error}") from None
             with _DefaultMode():
-                found = compute(_converted(row, bound.arguments))
+                found = compute(_converted(row, given))
             return found if result is None else result(*found)
 
         operator.__name__ = operator.__qualname__ = row.name
         operator.__module__ = compute.__module__
         operator.__doc__ = row.docstring()
-        operator.__annotations__ = {n: p.annotation for n, p in signature.parameters.items()}
-        operator.__annotations__["return"] = signature.return_annotation
+        operator.__annotations__ = {n: p.annotation for n, p in parameters.items()}
+        operator.__annotations__["return"] = returned
         operator.__signature__ = signature  # type: ignore[attr-defined]
         operator.result = result  # type: ignore[attr-defined]
         return operator
@@ -80,18 +89,17 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
 
 def _parameters(row: Row) -> Iterator[Parameter]:
     """Attributes are passed by name, unless the specification has them by position."""
-    for argument in row.arguments:
+    for argument, name, _ in row.places:
         by_name = argument.kind not in ARRAYS and not row.spec.by_position
         annotation: Any = _ANNOTATIONS[argument.kind]
         if argument.words is not None:
             annotation = Literal[*argument.words] | bytes
-        for name, _ in argument.named():
-            yield Parameter(
-                name,
-                Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD,
-                default=Parameter.empty if argument.default is REQUIRED else argument.default,
-                annotation=annotation | None if argument.optional else annotation,
-            )
+        yield Parameter(
+            name,
+            Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if argument.default is REQUIRED else argument.default,
+            annotation=annotation | None if argument.optional else annotation,
+        )
 
 
 _ANNOTATIONS = {
@@ -192,7 +200,7 @@ def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like:
 
 
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
-    """By the specification's table; all vectors have the type of the first.
+    """By the specification's table; all vectors have the type of the first, which is a.dtype.
 
     Other data has src's type and shape, or the general function refuses it.
     """
@@ -204,10 +212,13 @@ def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
     if a.src.ndim < 2:
         raise ValueError(f"{name}: expected at least 2 dimensions, got shape {a.src.shape}")
     allowed, like = types[a.src.dtype.name], ""
+    first = next(iter(vectors.values()), a.src)
     for name, array in vectors.items():
-        _require_dtype(name, array, allowed, like)
+        if array is first or array.dtype != first.dtype:
+            _require_dtype(name, array, allowed, like)
         if len(allowed) > 1:
-            allowed, like = (array.dtype.name,), f", like {name}"
+            allowed, like = (first.dtype.name,), f", like {name}"
+    a.dtype = first.dtype
 
 
 # ---- both --------------------------------------------------------------------------------
@@ -223,24 +234,22 @@ def _holds(condition: str, a: Given) -> bool:
 def _converted(row: Row, given: dict[str, Any]) -> Given:
     """Attributes first: they say which arrays are used."""
     a = Given(words={}, data_format=row.spec.data_format, **dict.fromkeys(_VECTORS))
-    for argument in row.arguments:
-        for name, role in argument.named() if argument.kind not in ARRAYS else ():
+    for argument, name, role in row.places:
+        if argument.kind not in ARRAYS:
             a.words[role] = name
             setattr(a, role, _as_attribute(argument, given[name], name))
     vectors: dict[str, NDArray[Any]] = {}
-    for argument in row.arguments:
+    for argument, name, role in row.places:
         if argument.kind not in ARRAYS or not _holds(argument.used, a):
             continue
-        for name, role in argument.named():
-            a.words[role] = name
-            if argument.updated and _holds(argument.updated, a):
-                _refuse_copy(given[name], name)
-            array = _as_array(argument, given[name], name)
-            setattr(a, role, array)
-            if array is not None and argument.kind == "vector":
-                vectors[name] = array
+        a.words[role] = name
+        if argument.updated and _holds(argument.updated, a):
+            _refuse_copy(given[name], name)
+        array = _as_array(argument, given[name], name)
+        setattr(a, role, array)
+        if array is not None and argument.kind == "vector":
+            vectors[name] = array
     _check_types(row, a, vectors)
-    a.dtype = next(iter(vectors.values()), a.src).dtype
     words = _Words(a.data_format, {**a.words, **_hints(row, a)})
     a.axis = a.src.ndim - 1 if a.data_format == "NXC" else 1
     a.data_format, a.channels = words, a.src.shape[a.axis]

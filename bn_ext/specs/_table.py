@@ -11,6 +11,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import TextWrapper
 from typing import Any, Final
 
@@ -42,11 +43,6 @@ class Argument:
     used: str = ""
     #: The flag with which an array is changed in place, or "always".
     updated: str = ""
-
-    def named(self) -> list[tuple[str, str]]:
-        """[(name, role)]"""
-        names = self.names.split(", ")
-        return list(zip(names, self.roles.split(", ") if self.roles else names, strict=True))
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,19 @@ class Row:
     raises: str = ""
     #: Ranks of the data; any from 2 up if there are none.
     ranks: tuple[int, ...] = ()
+
+    @cached_property
+    def places(self) -> list[tuple[Argument, str, str]]:
+        """[(argument, name, role)] in the order in which they are passed."""
+        return [
+            (argument, *place)
+            for argument in self.arguments
+            for place in zip(
+                argument.names.split(", "),
+                (argument.roles or argument.names).split(", "),
+                strict=True,
+            )
+        ]
 
     def result(self) -> Callable[..., Any] | None:
         """The class of its outputs, if there are several."""
