@@ -1,7 +1,8 @@
-"""A row of the table -> a function: its signature, conversion and checks, words and outputs.
+"""Makes a function of a row of the table.
 
-The function converts each argument, once, by the general function's own rules, and checks the
-types; what computes the row then has an object with all of them, named by their roles.
+The function has the row's signature and docstring. It converts each argument once, by the general
+function's own rules, checks the types, and hands all arguments, under their roles, to what
+computes the row.
 """
 
 import math
@@ -39,10 +40,10 @@ __all__ = [
     "training",
 ]
 
-#: What computes a row gets: each argument, converted, under its role; None for a vector that is
-#: absent or not used. `words`: {role: name}; `data_format`, which hands them to the general
-#: function; the `axis` of the channels, how many `channels` there are, how many elements each has
-#: (`count`); `dtype`, the vectors' or, if there are none, the data's.
+#: The arguments of a call, converted, under their roles: a vector that is absent or not used is
+#: None. Also `words` ({role: name}), `data_format` (with these words for the general function),
+#: the channels' `axis`, the number of `channels` and of elements in each (`count`), and `dtype`:
+#: that of the vectors or, if there are none, of the data.
 Given: TypeAlias = SimpleNamespace
 Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 
@@ -59,7 +60,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
-            # As `signature.bind`, which takes as long as all else here; it has the messages.
+            # By hand, since signature.bind takes as long as all the rest. It makes the errors.
             first = dict(zip(by_position, arguments, strict=False))
             given = {**defaults, **first, **options}
             if (
@@ -91,8 +92,9 @@ def _parameters(row: Row) -> Iterator[Parameter]:
     """Attributes are passed by name, unless the specification has them by position."""
     for argument, name, _ in row.places:
         by_name = argument.kind not in ARRAYS and not row.spec.by_position
-        annotation: Any = _ANNOTATIONS[argument.kind]
-        if argument.words is not None:
+        if argument.words is None:
+            annotation = _KINDS[argument.kind][0]
+        else:
             annotation = Literal[*argument.words] | bytes
         yield Parameter(
             name,
@@ -102,22 +104,7 @@ def _parameters(row: Row) -> Iterator[Parameter]:
         )
 
 
-_ANNOTATIONS = {
-    "data": Array,
-    "vector": Array,
-    "list": Sequence[Any],
-    "epsilon": SupportsFloat,
-    "positive": SupportsFloat,
-    "number": SupportsFloat,
-    "flag": Flag,
-    "flags": Sequence[Any],
-    "word": str,
-    "data_format": DataFormat,
-    "ignored": str,
-}
-
-
-# ---- attributes --------------------------------------------------------------------------
+# ---- conversions ----------------------------------------------------------------------
 
 
 def _as_positive(value: SupportsFloat, name: str) -> float:
@@ -144,29 +131,6 @@ def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
     return words[word]
 
 
-#: What _Words converts, and nobody, stays as it is.
-_CONVERSIONS: dict[str, Callable[[Any, str], Any]] = {
-    "epsilon": as_epsilon,
-    "positive": _as_positive,
-    "number": lambda value, name: as_real(value, name, "a finite number"),
-    "flag": as_flag,
-    "flags": _as_flags,
-    "data_format": lambda value, name: value,
-    "ignored": lambda value, name: None,
-}
-
-
-def _as_attribute(argument: Argument, value: object, name: str) -> Any:
-    if value is None and argument.optional:
-        value = argument.default
-    if argument.words is not None:
-        return _as_word(argument.words, value, name)
-    return _CONVERSIONS[argument.kind](value, name)
-
-
-# ---- arrays ------------------------------------------------------------------------------
-
-
 def _refuse_copy(value: object, name: str) -> None:
     """What is updated in place has memory of its own: `__array__` may give a copy of it."""
     lends = isinstance(value, np.ndarray) or any(
@@ -177,15 +141,10 @@ def _refuse_copy(value: object, name: str) -> None:
         raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
 
 
-def _as_array(argument: Argument, value: Any, name: str) -> NDArray[Any] | None:
-    """None if it is absent."""
-    if argument.kind == "list":
-        if not isinstance(value, (list, tuple)) or len(value) > 1:
-            raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
-        value = value[0] if value else None
-    elif not argument.optional:
-        return as_array(value, name)
-    return None if value is None else as_array(value, name)
+def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
+    if not isinstance(value, (list, tuple)) or len(value) > 1:
+        raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
+    return as_array(value[0], name) if value else None
 
 
 def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
@@ -221,7 +180,33 @@ def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
     a.dtype = first.dtype
 
 
-# ---- both --------------------------------------------------------------------------------
+# ---- a call ---------------------------------------------------------------------------
+
+
+#: Kind of an argument -> its annotation, its conversion.
+_KINDS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+    "data": (Array, as_array),
+    "vector": (Array, as_array),
+    "list": (Sequence[Any], _as_at_most_one),
+    "epsilon": (SupportsFloat, as_epsilon),
+    "positive": (SupportsFloat, _as_positive),
+    "number": (SupportsFloat, lambda value, name: as_real(value, name, "a finite number")),
+    "flag": (Flag, as_flag),
+    "flags": (Sequence[Any], _as_flags),
+    "data_format": (DataFormat, lambda value, name: value),  # _Words converts it
+    "ignored": (str, lambda value, name: None),
+}
+
+
+def _convert(argument: Argument, value: Any, name: str) -> Any:
+    """None if it is absent."""
+    if value is None and argument.optional:
+        value = argument.default
+        if value is None or value is REQUIRED:
+            return None
+    if argument.words is not None:
+        return _as_word(argument.words, value, name)
+    return _KINDS[argument.kind][1](value, name)
 
 
 def _holds(condition: str, a: Given) -> bool:
@@ -237,7 +222,7 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
     for argument, name, role in row.places:
         if argument.kind not in ARRAYS:
             a.words[role] = name
-            setattr(a, role, _as_attribute(argument, given[name], name))
+            setattr(a, role, _convert(argument, given[name], name))
     vectors: dict[str, NDArray[Any]] = {}
     for argument, name, role in row.places:
         if argument.kind not in ARRAYS or not _holds(argument.used, a):
@@ -245,7 +230,7 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
         a.words[role] = name
         if argument.updated and _holds(argument.updated, a):
             _refuse_copy(given[name], name)
-        array = _as_array(argument, given[name], name)
+        array = _convert(argument, given[name], name)
         setattr(a, role, array)
         if array is not None and argument.kind == "vector":
             vectors[name] = array

@@ -1,10 +1,12 @@
-"""The published operators: one row each, from which `bn_ext.specs._sheet.sheet` makes a function.
+"""The published operators, one row each. `bn_ext.specs._sheet.sheet` makes functions of them.
 
-A row says what its specification says: the operator's arguments in their order, their types
-and defaults, what each of them is to the general function (its role), the outputs, and the
-text of its docstring. What a row cannot say stands in the function that the row is given to.
+A row says what the specification says: the arguments in order, with types, defaults and roles (what
+the general function calls them), the outputs, and the text of the docstring. What a table cannot
+say is code: the function of the operator's name in the module of its specification.
 
-Only data: a build reads the docstrings for the stubs without the compiled part.
+A new operator is a row here, that function, and its signature in the module's stub.
+
+This file imports nothing of bn_ext: builds read the docstrings here, without the compiled part.
 """
 
 import re
