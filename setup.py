@@ -15,11 +15,13 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 # A build backend does not put the folder of setup.py on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_c
+import build_stubs
 
 # Relative, so that the same sources make the same objects in every folder.
 SOURCE = Path("src_c")
@@ -62,6 +64,15 @@ class BuildExt(build_ext):
         return self.compiler.compiler_so
 
 
+class BuildPy(build_py):
+    """Copies the package; its stubs get their docstrings."""
+
+    def build_package_data(self):
+        super().build_package_data()
+        if not self.editable_mode:  # there is no copy then
+            build_stubs.document(Path(self.build_lib, "bn_ext"))
+
+
 class SDist(sdist):
     """The same bytes from the same files, whoever packs them, and whenever."""
 
@@ -97,4 +108,7 @@ core = Extension(
     ],
 )
 
-setup(ext_modules=cythonize([core]), cmdclass={"build_ext": BuildExt, "sdist": SDist})
+setup(
+    ext_modules=cythonize([core]),
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": SDist},
+)

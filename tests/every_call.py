@@ -84,7 +84,6 @@ class Values:
         self.channels, self.number = self.src.shape[1], np.dtype(vector)
         self.mean, self.gamma, self.beta = (of(vector, (), turn + i) for i in range(3))
         self.variance = of(vector, (), turn, absolute=True)
-        self.parts = of(vector, (2,), turn, absolute=True)
         self.stats = of("float64", (3, 4), turn, absolute=True)
         self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1  # counts; not added
         self.epsilon = [1e-3, np.float32(1e-40), Fraction(1, 3)][turn % 3]
@@ -267,19 +266,6 @@ CALLS = {
     ],
     "bn_ext.specs.pytorch.batch_norm_update_stats": updated(
         lambda v, pair: T.batch_norm_update_stats(v.src, *pair, v.factor)),
-    "bn_ext.specs.pytorch.batch_norm_stats": lambda v: T.batch_norm_stats(v.src, v.epsilon),
-    "bn_ext.specs.pytorch.batch_norm_elemt": lambda v: T.batch_norm_elemt(
-        v.src, v.gamma, v.beta, v.mean, v.variance, v.epsilon),
-    "bn_ext.specs.pytorch.batch_norm_gather_stats": updated(
-        lambda v, pair: T.batch_norm_gather_stats(
-            v.src, v.parts, v.parts, *pair, v.factor, v.epsilon, 3)),
-    "bn_ext.specs.pytorch.batch_norm_gather_stats_with_counts": updated(
-        lambda v, pair: T.batch_norm_gather_stats_with_counts(
-            v.src, v.parts, v.parts, *pair, v.factor, v.epsilon, np.array([3.0, 7.0]))),
-    "bn_ext.specs.pytorch.batch_norm_backward_reduce": lambda v: T.batch_norm_backward_reduce(
-        v.diff_dst, v.src, v.mean, v.variance, v.gamma, True, True, True),
-    "bn_ext.specs.pytorch.batch_norm_backward_elemt": lambda v: T.batch_norm_backward_elemt(
-        v.diff_dst, v.src, v.mean, v.variance, v.gamma, v.beta, v.gamma, np.array([6.0])),
     "bn_ext.specs.onednn_graph.batch_norm_forward_training": lambda v: [
         D.batch_norm_forward_training(
             v.src, *v.running(), v.gamma, v.beta, epsilon=v.epsilon, momentum=v.factor)],

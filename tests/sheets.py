@@ -1,9 +1,11 @@
 """The operators of bn_ext.specs as tests call them, and everything that may bring an array."""
 
+import inspect
+
 import numpy as np
-import pytest
 from cases import EPSILON, Family
-from refusals import check_passes, raising
+
+from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 
 class Sheet:
@@ -15,8 +17,13 @@ class Sheet:
 
     def __init__(self, operator, data_format, fixed=None, epsilon="epsilon", updated=(), **roles):
         self.operator, self.data_format, self.roles = operator, data_format, roles
-        self.updated = updated
+        self.epsilon, self.updated = epsilon, updated
         self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
+        self.parameters = inspect.signature(operator).parameters
+        self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
+        #: Not TensorFlow's third reserve space, which may have any shape.
+        self.vectors = [n for n in roles if n not in self.data and n != "reserve_space_3"]
+        (self.src,) = [name for name, role in roles.items() if role == "src"]
 
     def problem(self, rng, data="float32", vector=None):
         dims = (2, 3, 4, 5) if self.data_format == "NXC" else (2, 5, 3, 4)
@@ -28,49 +35,94 @@ class Sheet:
         kept = self.updated if carry is WithArray else ()
         return {name: array if name in kept else carry(array) for name, array in arrays.items()}
 
+    def call(self, arguments):
+        """A tuple of what comes back."""
+        found = self.operator(**arguments)
+        return found if isinstance(found, tuple) else (found,)
+
     def __call__(self, p, carry=lambda array: array, **changed):
-        return self.operator(**{**self.arguments(p, carry), **self.fixed, **changed})
+        return self.call({**self.arguments(p, carry), **self.fixed, **changed})
 
-    def asked(self, p):
-        """How often each argument was asked for its array."""
-        arguments = self.arguments(p, WithArray)
-        self.operator(**arguments, **self.fixed)
-        return {name: arguments[name].asked for name in self.roles if name not in self.updated}
+    def of(self, module):
+        """Is it an operator of this module?"""
+        return self.operator.__module__ == module.__name__
 
-    def check_what_is_no_array(self, p, is_optional):
-        """Everything else is refused by name."""
-        masked = WithArray(np.ma.masked_greater(p.src, 0))
-        for name in self.roles:
-            refused = [
-                *[(thing, "expected an array, got ") for thing in ("abc", 1.0, object(), range(3))],
-                ([[1.0], [2.0, 3.0]], "expected an array of numbers|.* in place, got a list"),
-                (np.array(["a", "b", "c", "d", "e"]), "expected .*float32.*, got <U1$"),
-                (masked, "masked arrays are not accepted|.* in place, got a WithArray"),
-                *([] if is_optional(name) else [(None, "expected an array, got None")]),
-            ]
-            for thing, message in refused:
-                with pytest.raises(TypeError, match=f"^{name}: ({message})"):
-                    self(p, **{name: thing})
+    def may_be_none(self, name):
+        return "None" in str(self.parameters[name].annotation)
 
-    def check_errors_of_the_callers(self, p, kind):
-        """What an argument's own code raises passes, whatever words are in it."""
-        error = kind("my src has no epsilon, its gamma is not 'mean'")
-        things = {
-            name: raising(error, "__dlpack__" if name in self.updated else "__array__")
-            for name in self.roles
-        }
-        things |= {
-            name: raising(error, "__float__")
-            for name, value in self.fixed.items()
-            if isinstance(value, float)
-        }
-        for name, thing in things.items():
-            check_passes(error, lambda: self(p, **{name: thing}))  # noqa: B023
 
-    def of(self, *roles):
-        """What these are called here."""
-        return [name for name, role in self.roles.items() if role in roles]
-
+SCALED = {"weight": "gamma", "bias": "beta"}
+STATISTICS = {"mean": "mean", "variance": "variance"}
+RUNNING = {"running_mean": "mean", "running_var": "variance"}
+SAVED = {"save_mean": "mean", "save_invstd": "variance"}
+#: What the gradient of torch has besides, by what it does not use.
+GRADIENT = {"output_mask": [True] * 3}
+SHEETS = {
+    "onednn_training": Sheet(
+        onednn_graph.batch_norm_forward_training, "NXC",
+        src="src", **STATISTICS, gamma="gamma", beta="beta",
+    ),
+    "onednn_inference": Sheet(
+        onednn_graph.batch_norm_inference, "NXC",
+        src="src", gamma="gamma", beta="beta", **STATISTICS,
+    ),
+    "onednn_backprop": Sheet(
+        onednn_graph.batch_norm_training_backprop, "NXC",
+        input_forward="src", output_delta="diff_dst", **STATISTICS, gamma="gamma",
+    ),
+    "onednn_backward": Sheet(
+        onednn_graph.batch_norm_training_backward, "NXC",
+        src="src", diff_dst="diff_dst", **STATISTICS, gamma="gamma",
+    ),
+    "ngraph_training": Sheet(
+        ngraph.batch_norm_training, "NCX", input="src", gamma="gamma", beta="beta",
+    ),
+    "ngraph_inference": Sheet(
+        ngraph.batch_norm_inference, "NCX",
+        input="src", gamma="gamma", beta="beta", **STATISTICS,
+    ),
+    "ngraph_backprop": Sheet(
+        ngraph.batch_norm_training_backprop, "NCX",
+        input="src", gamma="gamma", beta="gamma", **STATISTICS, normalized_delta="diff_dst",
+    ),
+    **{
+        f"tensorflow_{name}": Sheet(
+            operator, "NXC", options, x="src", scale="gamma", offset="beta", **STATISTICS,
+        )
+        for name, operator, options in (
+            ("training", tensorflow.fused_batch_norm_v3, {"exponential_avg_factor": 0.3}),
+            ("inference", tensorflow.fused_batch_norm_v3, {"is_training": False}),
+            ("ex", tensorflow.fused_batch_norm_ex, {"exponential_avg_factor": 0.3}),
+        )
+    },
+    "tensorflow_grad": Sheet(
+        tensorflow.fused_batch_norm_grad_v3, "NXC",
+        y_backprop="diff_dst", x="src", scale="gamma", reserve_space_1="mean",
+        reserve_space_2="variance", reserve_space_3="variance",
+    ),
+    "native_training": Sheet(
+        pytorch.native_batch_norm, "NCX", {"training": True, "momentum": 0.3}, "eps",
+        updated=RUNNING, input="src", **SCALED, **RUNNING,
+    ),
+    "native_inference": Sheet(
+        pytorch.native_batch_norm, "NCX", {"training": False, "momentum": 0.3}, "eps",
+        input="src", **SCALED, **RUNNING,
+    ),
+    "native_backward": Sheet(
+        pytorch.native_batch_norm_backward, "NCX",
+        {**dict.fromkeys(RUNNING), "train": True, **GRADIENT}, "eps",
+        grad_out="diff_dst", input="src", weight="gamma", **SAVED,
+    ),
+    "native_frozen": Sheet(
+        pytorch.native_batch_norm_backward, "NCX",
+        {**dict.fromkeys(SAVED), "train": False, **GRADIENT}, "eps",
+        grad_out="diff_dst", input="src", weight="gamma", **RUNNING,
+    ),
+    "update_stats": Sheet(
+        pytorch.batch_norm_update_stats, "NCX", {"momentum": 0.3}, None, updated=RUNNING,
+        input="src", **RUNNING,
+    ),
+}  # fmt: skip
 
 # ---- whatever brings the array ----------------------------------------------------------
 

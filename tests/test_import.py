@@ -71,11 +71,8 @@ PUBLIC = {
         "batch_norm_training_backward",
     },
     "bn_ext.specs.pytorch": {
-        "BatchNormBackwardReduce", "BatchNormStats", "BatchNormUpdateStats", "NativeBatchNorm",
-        "NativeBatchNormBackward", "batch_norm_backward_elemt", "batch_norm_backward_reduce",
-        "batch_norm_elemt", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts",
-        "batch_norm_stats", "batch_norm_update_stats", "native_batch_norm",
-        "native_batch_norm_backward",
+        "BatchNormUpdateStats", "NativeBatchNorm", "NativeBatchNormBackward",
+        "batch_norm_update_stats", "native_batch_norm", "native_batch_norm_backward",
     },
     "bn_ext.specs.tensorflow": {
         "FusedBatchNormEx", "FusedBatchNormGradV3", "FusedBatchNormV3", "fused_batch_norm_ex",

@@ -2,13 +2,10 @@
 
     pytest -m peers
 
-Where docs/semantics.md says that one of them differs, it is not asked. torch has its halves
-for GPUs alone: there its SyncBatchNorm, which calls them, is asked for what a whole batch gives.
+Where docs/semantics.md says that one of them differs, it is not asked.
 """
 
-import functools
 import os
-import threading
 
 import ml_dtypes
 import numpy as np
@@ -179,113 +176,6 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
         agree([*found, *layer.state_dict().values()],
               [*map(array, theirs), *map(array, module.state_dict().values())], data)  # fmt: skip
         assert list(layer.state_dict()) == list(module.state_dict())
-
-
-class Group:
-    """As many ranks as threads, which meet where torch.distributed would have them meet."""
-
-    def __init__(self, size):
-        self.size, self.barrier = size, threading.Barrier(size, timeout=60)
-        self.given, self.local = [None] * size, threading.local()
-
-    def _get_backend_name(self):
-        return "gloo"
-
-    def exchanged(self, value):
-        self.given[self.local.rank] = value.clone()
-        self.barrier.wait()
-        everything = [a.clone() for a in self.given]
-        self.barrier.wait()
-        return everything
-
-    def all_gather(self, into, value, *_, **__):
-        for a, b in zip(into, self.exchanged(value), strict=True):
-            a.copy_(b)
-
-    def all_reduce(self, value, *_, **__):
-        value.copy_(sum(self.exchanged(value)))
-
-    def run(self, work):
-        """work(rank) on every rank."""
-        results, errors = [None] * self.size, []
-
-        def ran(rank):
-            self.local.rank = rank
-            try:
-                results[rank] = work(rank)
-            except BaseException as error:
-                errors.append(error)
-                self.barrier.abort()
-
-        threads = [threading.Thread(target=ran, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        return results
-
-
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("cuts", [[4], [1, 7], [3, 3]], ids=["two", "three", "one empty"])
-@pytest.mark.parametrize(
-    ("data", "vector"), [("float32",) * 2, ("float64",) * 2, ("bfloat16", "float32")]
-)
-def test_torchs_synchronized_module_runs_on_our_halves(monkeypatch, data, vector, cuts, affine):
-    """Its own code, with the six operators in place of those that are lacking on a CPU."""
-    torch = pytest.importorskip("torch")
-    from torch.nn.modules._functions import SyncBatchNorm
-
-    if data == "bfloat16" and 3 in cuts:
-        pytest.skip("torch mixes the types of the parts then")
-
-    def lent(operator):
-        @functools.wraps(operator)
-        def on_tensors(*arguments):
-            arrays = [array(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-            found = operator(*arrays)
-            return tuple(map(tensor, found)) if isinstance(found, tuple) else tensor(found)
-
-        return on_tensors
-
-    group = Group(len(cuts) + 1)
-    for name in pytorch.__all__:
-        if name.startswith("batch_norm_") and name != "batch_norm_update_stats":
-            monkeypatch.setattr(torch, name, lent(getattr(pytorch, name)))
-    monkeypatch.setattr(torch.distributed, "all_gather", group.all_gather, raising=False)
-    monkeypatch.setattr(torch.distributed, "all_reduce", group.all_reduce, raising=False)
-    monkeypatch.setattr(
-        torch.distributed, "ReduceOp", type("ReduceOp", (), {"SUM": 0}), raising=False
-    )
-
-    p = problem((10, 5, 3, 4), data=data, vector=vector)
-    weight, bias = (tensor(a) if affine else None for a in (p.gamma, p.beta))
-    parts = [np.split(a, cuts) for a in (p.src, p.diff_dst)]
-
-    def work(rank):
-        x, dy = (tensor(np.ascontiguousarray(some[rank])) for some in parts)
-        x.requires_grad_()
-        own = [a if a is None else a.clone().requires_grad_() for a in (weight, bias)]
-        running = tensor(p.mean.copy()), tensor(p.variance.copy())
-        y = SyncBatchNorm.apply(x, *own, *running, EPSILON, 0.3, group, group.size)
-        y.backward(dy)
-        wanted = [a for a in (x, *own) if a is not None]
-        grads = [torch.zeros_like(a) if a.grad is None else a.grad for a in wanted]
-        return y, *grads, *running
-
-    ranks = group.run(work)
-    x, running = tensor(p.src.copy()).requires_grad_(), [tensor(p.mean), tensor(p.variance)]
-    own = [a if a is None else a.clone().requires_grad_() for a in (weight, bias)]
-    whole = torch.nn.functional.batch_norm(x, *running, *own, True, 0.3, EPSILON)
-    whole.backward(tensor(p.diff_dst))
-    found = [torch.cat([rank[i] for rank in ranks]) for i in range(2)]
-    found += [sum(rank[i] for rank in ranks) for i in range(2, len(ranks[0]) - 2)]
-    theirs = [whole, x.grad, *(a.grad for a in own if a is not None)]
-    kind = "float32" if data == "float64" else data  # invstd makes the round trip
-    agree([array(a) for a in found], [array(a) for a in theirs], data)
-    for rank in ranks:
-        agree([array(a) for a in rank[-2:]], [array(a) for a in running], kind)
 
 
 # ---- TensorFlow ---------------------------------------------------------------------------

@@ -1,9 +1,6 @@
 """What editors and type checkers are told is what the run time does.
 
-.ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest. The
-docstrings in _core.pyi are copies for editors, which cannot read a compiled module:
-
-    python tests/test_typing.py     rewrites them
+.ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest.
 """
 
 import ast
@@ -11,58 +8,55 @@ import importlib
 import inspect
 import runpy
 import shutil
-import textwrap
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from processes import printed_by
-from tree import ROOT, TESTS
+from tree import ROOT, TESTS, load
 
 import bn_ext
-from bn_ext import _core
 
 PACKAGE = ROOT / "bn_ext"
-STUB = PACKAGE / "_core.pyi"
-INSTALLED = Path(bn_ext.__file__).with_name("_core.pyi")
+build_stubs = load(ROOT / "build_stubs.py")
 CALL = "import bn_ext\nbn_ext.batch_norm_backward"
 
 
-def definitions(stub):
-    """{public name: its definition, of overloads the last: the one that jedi goes to}"""
-    return {
-        node.name: node
-        for node in ast.parse(stub).body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+def documented(stub):
+    """The tree's stub, as a build ships it."""
+    docstrings = build_stubs.STUBS[stub]()
+    return build_stubs.documented((PACKAGE / stub).read_text(), docstrings)
+
+
+@pytest.mark.parametrize("stub", build_stubs.STUBS)
+def test_docstrings_for_the_stubs_are_those_of_the_run_time(stub):
+    module = importlib.import_module("bn_ext." + stub.removesuffix(".pyi").replace("/", "."))
+    found = build_stubs.definitions(documented(stub))
+    assert {name: ast.get_docstring(node) for name, node in found.items()} == {
+        name: inspect.getdoc(getattr(module, name)) for name in module.__all__
     }
 
 
-def with_docstrings(stub):
-    """The stub, with every public name's docstring."""
-    lines = stub.splitlines()
-    nodes = definitions(stub)
-    for name in sorted(nodes, key=lambda name: nodes[name].lineno, reverse=True):
-        first = nodes[name].body[0]
-        before, after = first.lineno - 1, first.lineno - 1
-        if ast.get_docstring(nodes[name]) is not None:
-            after = first.end_lineno
-        elif lines[before].endswith(": ..."):
-            lines[before] = lines[before].removesuffix(" ...")
-            before = after = first.lineno
-        docstring = f'"""{inspect.getdoc(getattr(_core, name))}\n"""'
-        lines[before:after] = textwrap.indent(docstring, "    ").splitlines()
-    return "\n".join(lines) + "\n"
+def test_documenting_again_changes_nothing():
+    docstrings = build_stubs.core()
+    stub = documented("_core.pyi")
+    assert build_stubs.documented(stub, docstrings) == stub
 
 
-@pytest.mark.parametrize("name", _core.__all__)
-def test_docstrings_in_the_stub_are_those_of_the_run_time(name):
-    found = ast.get_docstring(definitions(INSTALLED.read_text())[name])
-    assert found == inspect.getdoc(getattr(_core, name)), "run python tests/test_typing.py"
+def test_a_build_documents_its_stubs(tmp_path):
+    for needed in ("Cython", "setuptools"):
+        pytest.importorskip(needed)
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", tmp_path]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    for stub in build_stubs.STUBS:
+        assert (tmp_path / "bn_ext" / stub).read_text() == documented(stub)
 
 
 def test_the_stubs_definitions_are_in_one_place():
     """If names are imported in a circle, each from the other, jedi never finishes."""
-    for node in ast.walk(ast.parse(INSTALLED.read_text())):
+    for node in ast.walk(ast.parse((PACKAGE / "_core.pyi").read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.module != "bn_ext"
         elif isinstance(node, ast.Import):
@@ -78,6 +72,7 @@ class TestJedi:
         shutil.copytree(
             PACKAGE, tmp_path / "bn_ext", ignore=shutil.ignore_patterns("_core.*.*", "*.c")
         )
+        build_stubs.document(tmp_path / "bn_ext")
         numpys = str(Path(np.__file__).parent.parent)
         project = jedi.Project(tmp_path, sys_path=[str(tmp_path), numpys])
         return lambda code: jedi.Script(code, project=project)
@@ -105,6 +100,15 @@ class TestJedi:
         ):
             assert [name.full_name for name in found] == ["bn_ext._core.batch_norm_backward"]
             assert inspect.getdoc(bn_ext.batch_norm_backward) in found[0].docstring()
+
+    def test_operators(self, script):
+        """Which a table makes: what an editor knows of them is in the stubs."""
+        code = "from bn_ext.specs import ngraph\nngraph.batch_norm_inference"
+        operator = bn_ext.specs.ngraph.batch_norm_inference
+        (signature,) = script(f"{code}(").get_signatures()
+        names = [p.name for p in signature.params if p.name != "*"]
+        assert names == list(inspect.signature(operator).parameters)
+        assert inspect.getdoc(operator) in signature.docstring()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,3 @@ def test_typical_uses_run_and_wrong_ones_are_refused():
         print(f"WRONG[{number}]")
         with pytest.raises((TypeError, ValueError)):
             call()
-
-
-if __name__ == "__main__":
-    STUB.write_text(with_docstrings(STUB.read_text()))

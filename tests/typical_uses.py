@@ -238,23 +238,6 @@ torchs = pytorch.native_batch_norm_backward(
     x3, x3, v32, None, None, native.save_mean, native.save_invstd, True, 1e-5, [True, True, False]
 )
 assert_type(torchs, pytorch.NativeBatchNormBackward[np.float32])
-saved = pytorch.batch_norm_stats(x3, 1e-5)
-whole = pytorch.batch_norm_gather_stats_with_counts(
-    x3, saved.mean[None], saved.invstd[None], None, None, 0.1, 1e-5, [8]
-)
-assert_type(whole, pytorch.BatchNormStats)
-assert_type(
-    pytorch.batch_norm_elemt(x3, v32, v32, whole.mean, whole.invstd, 1e-5), NDArray[np.float32]
-)
-reduced = pytorch.batch_norm_backward_reduce(
-    x3, x3, whole.mean, whole.invstd, v32, True, True, True
-)
-assert_type(
-    pytorch.batch_norm_backward_elemt(
-        x3, x3, whole.mean, whole.invstd, v32, reduced.sum_dy, reduced.sum_dy_xmu, [8]
-    ),
-    NDArray[np.float32],
-)
 half32 = onednn_graph.batch_norm_training_backprop(x16, x16, v32, v32, epsilon=1e-5)
 assert_type(half32.input_delta, NDArray[np.float16])
 

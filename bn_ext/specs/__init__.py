@@ -1,8 +1,7 @@
 """The published operators, argument for argument.
 
-`onednn_graph`, `ngraph`, `tensorflow` and `pytorch` are thin wrappers around the general
-functions of `bn_ext`. They add the names, order, defaults, type tables and outputs of
-their specifications, and nothing else.
+`onednn_graph`, `ngraph`, `tensorflow` and `pytorch` add to the general functions of `bn_ext` the
+names, order, defaults, type tables and outputs of their specifications, and nothing else.
 """
 
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow

@@ -1,13 +1,15 @@
-"""What every wrapper needs: conversion, a spec's type table, and its names in messages.
+"""Makes a function of a row of the table.
 
-A wrapper first converts each argument, once, by the general function's own rules; then
-it checks the results and passes them on.
+The function has the row's signature and docstring. It converts each argument once, by the general
+function's own rules, checks the types, and hands all arguments, under their roles, to what
+computes the row.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from inspect import Parameter, Signature
+from types import SimpleNamespace
+from typing import Any, Literal, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,52 +18,139 @@ from bn_ext._core import (
     _as_array as as_array,
     _as_epsilon as as_epsilon,
     _as_flag as as_flag,
-    _as_index as as_index,
     _as_real as as_real,
     _DefaultMode,
-    _share_memory as share_memory,
     _shown as shown,
     _Words,
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_training,
 )
+from bn_ext._typing import Array, DataFormat, Flag
+from bn_ext.specs._table import ARRAYS, REQUIRED, ROWS, Argument, Row
 
 __all__ = [
-    "as_array",
-    "as_epsilon",
-    "as_flag",
-    "as_index",
-    "as_number",
-    "as_real",
-    "count_of",
-    "in_default_mode",
-    "in_words",
-    "require_dtype",
+    "Given",
+    "Result",
+    "as_doubles",
+    "backward",
+    "inference",
     "require_shape",
-    "rounded",
-    "share_memory",
-    "shown",
+    "sheet",
+    "training",
 ]
 
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-def in_default_mode(operator: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """An operator that computes in Python too: as all else here, whatever the caller's mode is."""
-
-    @wraps(operator)
-    def computed(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        with _DefaultMode():
-            return operator(*given, **options)
-
-    return computed
+#: The arguments of a call, converted, under their roles: a vector that is absent or not used is
+#: None. Also `words` ({role: name}), `data_format` (with these words for the general function),
+#: the channels' `axis`, the number of `channels` and of elements in each (`count`), and `dtype`:
+#: that of the vectors or, if there are none, of the data.
+Given: TypeAlias = SimpleNamespace
+Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 
 
-def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> None:
-    """Raise TypeError unless array's dtype is one of these, in native byte order."""
+def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]]:
+    """Decorates what computes the row of this name."""
+    row = ROWS[name]
+    result = row.result()
+    parameters = {p.name: p for p in _parameters(row)}
+    by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+    returned = NDArray[Any] if result is None else result
+    signature = Signature([*parameters.values()], return_annotation=returned)
+
+    def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
+        def operator(*arguments: Any, **options: Any) -> Any:
+            # By hand, since signature.bind takes as long as all the rest. It makes the errors.
+            first = dict(zip(by_position, arguments, strict=False))
+            given = {**defaults, **first, **options}
+            if (
+                given.keys() != parameters.keys()
+                or len(arguments) > len(by_position)
+                or not first.keys().isdisjoint(options)
+            ):
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise TypeError(f"{row.name}() {error}") from None
+            with _DefaultMode():
+                found = compute(_converted(row, given))
+            return found if result is None else result(*found)
+
+        operator.__name__ = operator.__qualname__ = row.name
+        operator.__module__ = compute.__module__
+        operator.__doc__ = row.docstring()
+        operator.__annotations__ = {n: p.annotation for n, p in parameters.items()}
+        operator.__annotations__["return"] = returned
+        operator.__signature__ = signature  # type: ignore[attr-defined]
+        operator.result = result  # type: ignore[attr-defined]
+        return operator
+
+    return made
+
+
+def _parameters(row: Row) -> Iterator[Parameter]:
+    """Attributes are passed by name, unless the specification has them by position."""
+    for argument, name, _ in row.places:
+        by_name = argument.kind not in ARRAYS and not row.spec.by_position
+        if argument.words is None:
+            annotation = _KINDS[argument.kind][0]
+        else:
+            annotation = Literal[*argument.words] | bytes
+        yield Parameter(
+            name,
+            Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if argument.default is REQUIRED else argument.default,
+            annotation=annotation | None if argument.optional else annotation,
+        )
+
+
+# ---- conversions ----------------------------------------------------------------------
+
+
+def _as_positive(value: SupportsFloat, name: str) -> float:
+    """The double, if it is positive and finite as a float32."""
+    expected = "a number that is positive and finite as a float32"
+    number = as_real(value, name, expected)
+    as_float32 = np.float32(number)
+    if not (np.isfinite(as_float32) and as_float32 > 0):
+        raise ValueError(f"{name}: expected {expected}, got {shown(value)}")
+    return number
+
+
+def _as_flags(value: object, name: str) -> list[bool]:
+    if not isinstance(value, (list, tuple)) or len(value) != 3:
+        raise TypeError(f"{name}: expected three flags, got {shown(value)}")
+    return [as_flag(flag, name) for flag in value]
+
+
+def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
+    """What a word means; TensorFlow's graphs have words as bytes."""
+    word = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if not isinstance(word, str) or word not in words:
+        raise ValueError(f"{name}: expected one of {', '.join(words)}, got {shown(value)}")
+    return words[word]
+
+
+def _refuse_copy(value: object, name: str) -> None:
+    """What is updated in place has memory of its own: `__array__` may give a copy of it."""
+    lends = isinstance(value, np.ndarray) or any(
+        hasattr(value, way) for way in ("__dlpack__", "__array_interface__", "__buffer__")
+    )
+    if not lends and (isinstance(value, (list, tuple)) or hasattr(value, "__array__")):
+        what = type(value).__name__
+        raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
+
+
+def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
+    if not isinstance(value, (list, tuple)) or len(value) > 1:
+        raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
+    return as_array(value[0], name) if value else None
+
+
+def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
     dtype = array.dtype
     if dtype.name not in allowed:
-        raise TypeError(f"{name}: expected {' or '.join(allowed)}, got {dtype}")
+        raise TypeError(f"{name}: expected {' or '.join(allowed)}{like}, got {dtype}")
     if not dtype.isnative:
         raise TypeError(
             f"{name}: expected native byte order, got {dtype.str}; "
@@ -69,27 +158,135 @@ def require_dtype(name: str, array: NDArray[Any], allowed: Iterable[str]) -> Non
         )
 
 
+def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
+    """By the specification's table; all vectors have the type of the first, which is a.dtype.
+
+    Other data has src's type and shape, or the general function refuses it.
+    """
+    name, types = a.words["src"], row.spec.types
+    _require_dtype(name, a.src, [*types])
+    if row.ranks and a.src.ndim not in row.ranks:
+        expected = " or ".join(map(str, row.ranks))
+        raise ValueError(f"{name}: expected rank {expected}, got shape {a.src.shape}")
+    if a.src.ndim < 2:
+        raise ValueError(f"{name}: expected at least 2 dimensions, got shape {a.src.shape}")
+    allowed, like = types[a.src.dtype.name], ""
+    first = next(iter(vectors.values()), a.src)
+    for name, array in vectors.items():
+        if array is first or array.dtype != first.dtype:
+            _require_dtype(name, array, allowed, like)
+        if len(allowed) > 1:
+            allowed, like = (first.dtype.name,), f", like {name}"
+    a.dtype = first.dtype
+
+
+# ---- a call ---------------------------------------------------------------------------
+
+
+#: Kind of an argument -> its annotation, its conversion.
+_KINDS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
+    "data": (Array, as_array),
+    "vector": (Array, as_array),
+    "list": (Sequence[Any], _as_at_most_one),
+    "epsilon": (SupportsFloat, as_epsilon),
+    "positive": (SupportsFloat, _as_positive),
+    "number": (SupportsFloat, lambda value, name: as_real(value, name, "a finite number")),
+    "flag": (Flag, as_flag),
+    "flags": (Sequence[Any], _as_flags),
+    "data_format": (DataFormat, lambda value, name: value),  # _Words converts it
+    "ignored": (str, lambda value, name: None),
+}
+
+
+def _convert(argument: Argument, value: Any, name: str) -> Any:
+    """None if it is absent."""
+    if value is None and argument.optional:
+        value = argument.default
+        if value is None or value is REQUIRED:
+            return None
+    if argument.words is not None:
+        return _as_word(argument.words, value, name)
+    return _KINDS[argument.kind][1](value, name)
+
+
+def _holds(condition: str, a: Given) -> bool:
+    """Is this flag set, or not, as an argument's `used` or `updated` says?"""
+    if condition in ("", "always"):
+        return True
+    return bool(getattr(a, condition.removeprefix("not ")) != condition.startswith("not "))
+
+
+def _converted(row: Row, given: dict[str, Any]) -> Given:
+    """Attributes first: they say which arrays are used."""
+    a = Given(words={}, data_format=row.spec.data_format, **dict.fromkeys(_VECTORS))
+    for argument, name, role in row.places:
+        if argument.kind not in ARRAYS:
+            a.words[role] = name
+            setattr(a, role, _convert(argument, given[name], name))
+    vectors: dict[str, NDArray[Any]] = {}
+    for argument, name, role in row.places:
+        if argument.kind not in ARRAYS or not _holds(argument.used, a):
+            continue
+        a.words[role] = name
+        if argument.updated and _holds(argument.updated, a):
+            _refuse_copy(given[name], name)
+        array = _convert(argument, given[name], name)
+        setattr(a, role, array)
+        if array is not None and argument.kind == "vector":
+            vectors[name] = array
+    _check_types(row, a, vectors)
+    words = _Words(a.data_format, {**a.words, **_hints(row, a)})
+    a.axis = a.src.ndim - 1 if a.data_format == "NXC" else 1
+    a.data_format, a.channels = words, a.src.shape[a.axis]
+    a.count = math.prod(a.src.shape[: a.axis]) * math.prod(a.src.shape[a.axis + 1 :])
+    return a
+
+
+def _hints(row: Row, a: Given) -> dict[str, str]:
+    """What to pass if the channels are on another axis: a word, if there is one."""
+    if row.spec.data_format:
+        likewise = f", and {a.words['diff_dst']} likewise" if "diff_dst" in a.words else ""
+        return {"NXC": f"pass np.moveaxis({a.words['src']}, -1, 1){likewise}, which copies nothing"}
+    (argument,) = [each for each in row.arguments if each.names == "data_format"]
+    words = {word: ours for word, ours in (argument.words or {}).items() if len(word) == a.src.ndim}
+    return {ours: f'pass data_format="{word}"' for word, ours in words.items()}
+
+
+# ---- for what computes a row -------------------------------------------------------------
+
+#: What may be absent: then it is None.
+_VECTORS = ("mean", "variance", "gamma", "beta")
+
+
+def as_doubles(a: Given) -> Given:
+    """The same, with its vectors in float64: a result is rounded once."""
+    vectors = {role: getattr(a, role) for role in _VECTORS}
+    wide = {role: each.astype(np.float64) for role, each in vectors.items() if each is not None}
+    return Given(**{**vars(a), **wide})
+
+
+def inference(a: Given, **options: Any) -> NDArray[Any]:
+    """The general function."""
+    return batch_norm_inference(a.src, a.mean, a.variance, a.gamma, a.beta, **_shared(a), **options)
+
+
+def backward(a: Given, **options: Any) -> Any:
+    """The general function."""
+    return batch_norm_backward(
+        a.src, a.diff_dst, a.mean, a.variance, a.gamma, **_shared(a), **options
+    )
+
+
+def training(a: Given, **options: Any) -> Any:
+    """The general function."""
+    return batch_norm_training(a.src, a.gamma, a.beta, **_shared(a), **options)
+
+
+def _shared(a: Given) -> dict[str, Any]:
+    return {"epsilon": a.epsilon, "data_format": a.data_format}
+
+
 def require_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
     """Raise ValueError unless array has this shape."""
     if array.shape != shape:
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-
-
-def count_of(data: NDArray[Any], axis: int) -> int:
-    """How many elements a channel has."""
-    return math.prod(data.shape[:axis]) * math.prod(data.shape[axis:][1:])
-
-
-def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """In another dtype."""
-    return values.astype(dtype, copy=False)
-
-
-def in_words(data_format: str, words: dict[str, str]) -> Any:
-    """The data format for a general function, whose messages then use the spec's names."""
-    return _Words(data_format, words)
-
-
-def as_number(value: object, name: str) -> float:
-    """The double, if it is finite."""
-    return as_real(value, name, "a finite number")
