@@ -361,22 +361,34 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-static bn_status execute_on(engine *e, const bn_call *call, int threads) {
-    const bn_schedule s = schedule_of(e, threads);
-    /* One allocation: of two large ones the C library may give the pages back at every call. */
-    const size_t own = lay_out_channels(e, NULL);
-    size_t all = own;
-    lay_out(NULL, &all, 1, bn_schedule_bytes(&s, threads));
-    char *given, *memory = line_aligned(all, &given);
-    if (!memory)
-        return BN_NO_MEMORY;
-    lay_out_channels(e, memory);
+static void execute_in(engine *e, const bn_call *call, const bn_schedule *s, char *memory) {
+    const size_t own = lay_out_channels(e, memory);
     prepare(e);
     if (call->sums_in)
         finish_with(e, call->sums_in);
-    bn_schedule_execute(&s, threads, memory + own);
+    bn_schedule_execute(s, e->threads, memory + own);
     if (call->sums_out)
         copy_out(e, call->sums_out);
+}
+
+/* All memory is one allocation: of two large ones the C library may give the pages back at every
+ * call, and the second could fail when the first call has written. */
+static bn_status execute_on(const bn_call *calls, int n, int threads) {
+    engine e[BN_MOST_CALLS];
+    bn_schedule s[BN_MOST_CALLS];
+    size_t most = 0;
+    for (int i = 0; i < n; i++) {
+        e[i] = engine_of(&calls[i]);
+        s[i] = schedule_of(&e[i], threads);
+        size_t bytes = lay_out_channels(&e[i], NULL);
+        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
+        most = bytes > most ? bytes : most;
+    }
+    char *given, *memory = line_aligned(most, &given);
+    if (!memory)
+        return BN_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        execute_in(&e[i], &calls[i], &s[i], memory);
     free(given);
     return BN_OK;
 }
@@ -388,18 +400,18 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     return elements + (plan->run_length > 1 ? OF_CHANNEL * at_most(plan->channels, most) : 0);
 }
 
-bn_status bn_execute(const bn_call *call) {
+bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
-    engine e = engine_of(call);
+    engine e = engine_of(&calls[n - 1]);
     const bn_plan *plan = &e.plan;
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
     bn_status status;
     if (elements == 0) {
         e.plan.sums = false;
-        status = execute_empty(&e, call);
+        status = execute_empty(&e, &calls[n - 1]);
     } else {
-        const int threads = bn_enter(call->problem->num_threads, worth_of(plan, elements));
-        status = execute_on(&e, call, threads);
+        const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
+        status = execute_on(calls, n, threads);
         bn_leave(threads);
     }
     fp_mode_leave(mode);

@@ -16,7 +16,11 @@ typedef struct {
     double count;          /* elements per channel over all parts, with sums_in */
 } bn_call;
 
-bn_status bn_execute(const bn_call *call);
+/* One call after another, BN_MOST_CALLS at most, over problems of the same shape. Nothing is
+ * written unless there is memory for all. Of empty problems the last call alone is made: it has the
+ * results. */
+enum { BN_MOST_CALLS = 2 };
+bn_status bn_execute(const bn_call *calls, int n);
 
 /* What it would do with so many threads, for those who want to look. */
 void bn_outline(const bn_call *call, int threads, bn_plan *plan, bn_schedule *schedule);

@@ -61,34 +61,35 @@ static void take_place_of(bn_problem *p, int operand, int other) {
         p->inner[a].stride[operand] = p->inner[a].stride[other];
 }
 
-/* diff_src_1 is the gradient of statistics that are given, with a scale of 1. */
-static bn_status write_diff_src_1(bn_problem *q) {
+/* What came through the ReLU is the gradient of statistics that are given, with a scale of 1. */
+static void state_diff_src_1(bn_problem *q) {
     static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
     q->training = false;
     q->epsilon = 0;
     for (size_t i = 0; i < sizeof not_wanted / sizeof *not_wanted; i++)
         q->vector[not_wanted[i]].data = NULL;
     take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
-    return bn_execute(&(bn_call){q, backward_of(q, false), .writes = true});
 }
 
 /* The gradient, from sums that are given or not. Where diff_src_1 is wanted, it is written first,
  * and read in diff_dst's place. */
 static bn_status go_backward(const bn_problem *p, const double *sums) {
+    const bn_call whole = {p, backward_of(p, p->training), .writes = true, .sums_in = sums,
+                           .count = p->count};
     if (!p->data[BN_DIFF_SRC_1])
-        return bn_execute(&(bn_call){p, backward_of(p, p->training), .writes = true,
-                                     .sums_in = sums, .count = p->count});
-    bn_problem *q = malloc(sizeof *q);
-    if (!q)
+        return bn_execute(&whole, 1);
+    bn_problem *both = malloc(2 * sizeof *both);
+    if (!both)
         return BN_NO_MEMORY;
-    *q = *p;
-    bn_status status = write_diff_src_1(q);
-    *q = *p;
-    q->relu = false;
-    take_place_of(q, BN_DIFF_DST, BN_DIFF_SRC_1);
-    if (status == BN_OK)
-        status = go_backward(q, sums);
-    free(q);
+    both[0] = both[1] = *p;
+    state_diff_src_1(&both[0]);
+    take_place_of(&both[1], BN_DIFF_DST, BN_DIFF_SRC_1);
+    both[1].relu = false;
+    bn_call calls[2] = {{&both[0], backward_of(&both[0], false), .writes = true}, whole};
+    calls[1].problem = &both[1];
+    calls[1].operation = backward_of(&both[1], p->training);
+    const bn_status status = bn_execute(calls, 2);
+    free(both);
     return status;
 }
 
@@ -97,7 +98,7 @@ bn_status bn_backward(const bn_problem *p) {
 }
 
 bn_status bn_backward_reduce(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = p->sums});
+    return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = p->sums}, 1);
 }
 
 bn_status bn_backward_apply(const bn_problem *p) {
@@ -142,7 +143,7 @@ void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_sch
 
 bn_status bn_double_backward(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->double_backward[p->training];
-    return bn_execute(&(bn_call){p, operation, .writes = true});
+    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
 }
 
 /* ---- forward ---------------------------------------------------------------- */
@@ -153,18 +154,18 @@ static const bn_operation *normalize_of(const bn_operation operations[2][2], con
 
 bn_status bn_training(const bn_problem *p) {
     const bn_operation *operation = normalize_of(bn_operations_current()->training, p);
-    return bn_execute(&(bn_call){p, operation, .writes = true});
+    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
 }
 
 bn_status bn_training_reduce(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[false][false];
-    return bn_execute(&(bn_call){p, operation, .sums_out = p->sums});
+    return bn_execute(&(bn_call){p, operation, .sums_out = p->sums}, 1);
 }
 
 bn_status bn_training_apply(const bn_problem *p) {
     const bn_operation *operation = normalize_of(bn_operations_current()->training, p);
     return bn_execute(
-        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count});
+        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count}, 1);
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
@@ -202,5 +203,5 @@ bn_status bn_training_exactly(const bn_problem *p) {
 
 bn_status bn_inference(const bn_problem *p) {
     const bn_operation *operation = normalize_of(bn_operations_current()->inference, p);
-    return bn_execute(&(bn_call){p, operation, .writes = true});
+    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
 }

@@ -64,10 +64,7 @@ class Mutant:
 def pattern_of(source):
     """A regular expression that matches the same tokens, whatever the space between them."""
     tokens = TOKENS.findall(source)
-    wrapped = r"(?:NAMED|STORED|COMPUTED|ONCE)"  # macros around a name do not matter either
-    return r"\s*".join(
-        rf"(?:\b{t}\b|\b{wrapped}\({t}\))" if re.match(r"\w", t) else re.escape(t) for t in tokens
-    )
+    return r"\s*".join(rf"\b{t}\b" if re.match(r"\w", t) else re.escape(t) for t in tokens)
 
 
 def table():

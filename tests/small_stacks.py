@@ -22,7 +22,7 @@ from bn_ext import _core
 
 SMALLEST, AMPLE = 32 << 10, 1 << 20
 #: Of the stack of a thread that has just begun: its own frames lie within.
-BEGUN = 8 << 10
+BEGUN = 10 << 10
 #: Wide and narrow rows, long, short and middling runs.
 SHAPES = [
     ((700, 33), "NXC"),
