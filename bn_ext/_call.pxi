@@ -333,7 +333,7 @@ cdef bint is_brief(const Call *c) noexcept:
 cdef bn_status compute(Call *c) noexcept nogil:
     """The call of C, between the copies it may need."""
     cdef bn_problem *p = &c.problem
-    cdef bint gated = p.relu and not c.facts.is_forward
+    cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))
     cdef bn_status status = BN_OK
     cdef int role
     for role in range(BN_OPERANDS):

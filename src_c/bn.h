@@ -108,7 +108,7 @@ typedef struct {
                                       result: not wanted */
     double epsilon;
     bool training; /* of backward and double backward */
-    bool relu;     /* of forward; of backward by the gate */
+    bool relu;     /* of forward; of backward by the gate, or where that has no data, by src */
     /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
      * degrees of freedom. */
     double exponential_avg_factor;

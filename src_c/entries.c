@@ -47,7 +47,8 @@ static bn_status reduce_from_zeros(const bn_problem *q, bn_entry *reduce) {
 /* ---- backward --------------------------------------------------------------- */
 
 static const bn_operation *backward_of(const bn_problem *p, bool training) {
-    return &bn_operations_current()->backward[training][p->relu ? GATED : NO_GATE];
+    const int gate = !p->relu ? NO_GATE : p->data[BN_GATE] ? GATED : FROM_SRC;
+    return &bn_operations_current()->backward[training][gate];
 }
 
 /* Let an operand be where another one is, which is not there any more. */

@@ -1,4 +1,4 @@
-/* gates.c: bits of a gate, made from dst, which src gives again, or copied from the caller's.
+/* gates.c: bits of a gate, made from dst or copied from those of the caller.
  *
  * Kernels read them at any place and a little behind the last, so they are given a copy, which is a
  * thirty-second of float32 data. It is made by blocks, each of whole bytes of its own, so that
@@ -137,57 +137,6 @@ void bn_write_bits(const bn_problem *p, char *bits) {
     make(p, NULL, bits);
 }
 
-/* ---- dst, made again from src --------------------------------------------------- */
-
-/* Elements that are made at a time, or those of a position if these are more. */
-enum { MADE_AT_ONCE = 1 << 17 };
-
-/* A problem of inference whose dst is dense, in this memory. */
-static void let_dst_be(bn_problem *q, char *memory) {
-    int64_t bytes = bn_dtype_table[q->dtype].element_bytes;
-    q->data[BN_DST] = memory;
-    for (int a = q->n_inner - 1; a >= 0; bytes *= q->inner[a--].size)
-        q->inner[a].stride[BN_DST] = bytes;
-    q->channel.stride[BN_DST] = bytes;
-    bytes *= q->channel.size;
-    for (int a = q->n_outer - 1; a >= 0; bytes *= q->outer[a--].size)
-        q->outer[a].stride[BN_DST] = bytes;
-}
-
-static bn_status make_from_src(const bn_problem *p, char *bits) {
-    const int64_t all = size_of(p), slowest = p->n_outer ? p->outer[0].size : 1;
-    const int64_t own = all ? all / slowest : 0; /* elements of one step along that axis */
-    int64_t steps = at_most(at_least(MADE_AT_ONCE / at_least(own, 1), 1), slowest);
-    if (steps > 8)
-        steps -= steps % 8; /* whole bytes of bits */
-    const int64_t bytes = bn_dtype_table[p->dtype].element_bytes;
-    bn_problem *q = malloc(sizeof *q);
-    char *dst = malloc((size_t)(steps * own * bytes) + 1);
-    char *some = malloc((size_t)bn_bytes_of_bits(steps * own) + sizeof(uint64_t));
-    bn_status status = q && dst && some ? BN_OK : BN_NO_MEMORY;
-    for (int64_t at = 0; status == BN_OK && at < all; at += steps * own) {
-        *q = *p;
-        q->relu = false;
-        if (q->n_outer) {
-            q->outer[0].size = at_most(steps, slowest - at / own);
-            q->data[BN_SRC] += at / own * q->outer[0].stride[BN_SRC];
-        }
-        let_dst_be(q, dst);
-        status = bn_inference(q);
-        if (at % 8 == 0) {
-            make(q, NULL, bits + at / 8);
-        } else {
-            make(q, NULL, some);
-            bn_copy_bits((uint64_t)(uintptr_t)some * 8,
-                         (uint64_t)(uintptr_t)bits * 8 + (uint64_t)at, size_of(q));
-        }
-    }
-    free(some);
-    free(dst);
-    free(q);
-    return status;
-}
-
 /* ---- a problem's gate ---------------------------------------------------------- */
 
 /* It steps over an axis by so many bytes; returns the step over all of it. */
@@ -202,12 +151,7 @@ bn_status bn_open_gate(bn_problem *p, const char *bits) {
     char *memory = malloc((size_t)bn_bytes_of_bits(size_of(p)) + MAY_BE_READ);
     if (!memory)
         return BN_NO_MEMORY;
-    if (bits || p->data[BN_DST]) {
-        make(p, bits, memory);
-    } else if (make_from_src(p, memory) != BN_OK) {
-        free(memory);
-        return BN_NO_MEMORY;
-    }
+    make(p, bits, memory);
     p->data[BN_GATE] = (char *)((uintptr_t)memory * 8 * (uintptr_t)size);
     int64_t bytes = size;
     for (int a = p->n_inner - 1; a >= 0; a--)

@@ -16,9 +16,8 @@ static inline int64_t bn_bytes_of_bits(int64_t elements) {
 /* Write a forward pass's, which are known by its dst. */
 void bn_write_bits(const bn_problem *p, char *bits);
 
-/* Let a problem have a gate until it is closed: of these bits, or where that is NULL, by its dst,
- * or by what inference makes of its src where that has no data either. Nothing but memory of its
- * own is written. */
+/* Let a problem have a gate until it is closed: of these bits, or where that is NULL, by its dst.
+ * Nothing but memory of its own is written. */
 bn_status bn_open_gate(bn_problem *p, const char *bits);
 void bn_close_gate(bn_problem *p);
 

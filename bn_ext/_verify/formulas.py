@@ -45,6 +45,12 @@ def gradients(dy: Array, x: Any, c: Any) -> tuple[Array, ...]:
     return dy, dy * (x.src - c.mean)
 
 
+def behind_relu(x: Any, c: Any) -> Array:
+    """What of diff_dst comes through a ReLU whose gate is computed again, and stored again."""
+    y = c.scale * (x.src - c.mean) + c.offset
+    return where_positive(x.stored(y), x.diff_dst)
+
+
 def behind_gate(x: Any) -> Array:
     """What of it comes through a gate of bits."""
     found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
@@ -65,6 +71,7 @@ def moments(xc: Array) -> tuple[Array, ...]:
 #: The terms of each sum.
 TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
     "gradients": lambda x, c: gradients(x.diff_dst, x, c),
+    "gradients, relu": lambda x, c: gradients(behind_relu(x, c), x, c),
     "gradients, gated": lambda x, c: gradients(behind_gate(x), x, c),
     "moments": lambda x, c: moments(x.src - c.mean),
     "scaled moments": lambda x, c: moments(x.src * c.scale - c.mean),
@@ -81,6 +88,8 @@ TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
 RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     "backward": lambda x, c: {"diff_src": backward(x.diff_dst, x, c)},
     "frozen": lambda x, c: {"diff_src": c.scale * x.diff_dst},
+    "backward, relu": lambda x, c: {"diff_src": backward(behind_relu(x, c), x, c)},
+    "frozen, relu": lambda x, c: {"diff_src": c.scale * behind_relu(x, c)},
     "backward, gated": lambda x, c: {"diff_src": backward(behind_gate(x), x, c)},
     "frozen, gated": lambda x, c: {"diff_src": c.scale * behind_gate(x)},
     "normalize": lambda x, c: {"dst": normalized(x, c)},

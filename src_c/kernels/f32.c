@@ -6,6 +6,7 @@
 enum { BYTES = f32_BYTES, LOSES = f32_LOSES };
 typedef uint32_t element_word;
 #define NEGATIVE_INF 0xff800000u
+#define TO_ZERO      0.0f
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     (void)h;

@@ -6,6 +6,7 @@
 enum { BYTES = f64_BYTES, LOSES = f64_LOSES };
 typedef uint64_t element_word;
 #define NEGATIVE_INF (0xfffull << 52)
+#define TO_ZERO      0.0
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     (void)h;

@@ -13,6 +13,7 @@
 /* F(a formula), for each. */
 #define SUM_FORMULAS(F)                                                                            \
     F(GRADIENTS)                                                                                   \
+    F(GRADIENTS_RELU)                                                                              \
     F(GRADIENTS_GATED)                                                                             \
     F(MOMENTS)                                                                                     \
     F(SCALED_MOMENTS)                                                                              \
@@ -20,11 +21,14 @@
 /* Of these, those whose sums may be asked for without rounding. */
 #define EXACT_FORMULAS(F)                                                                          \
     F(GRADIENTS)                                                                                   \
+    F(GRADIENTS_RELU)                                                                              \
     F(GRADIENTS_GATED)                                                                             \
     F(MOMENTS)
 #define WRITE_FORMULAS(F)                                                                          \
     F(BACKWARD)                                                                                    \
     F(FROZEN)                                                                                      \
+    F(BACKWARD_RELU)                                                                               \
+    F(FROZEN_RELU)                                                                                 \
     F(BACKWARD_GATED)                                                                              \
     F(FROZEN_GATED)                                                                                \
     F(NORMALIZE)                                                                                   \
@@ -43,7 +47,8 @@ typedef enum {
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
-/* Coefficients: of each, every channel has one number, of the arithmetic type. */
+/* Coefficients: of each, every channel has one number, of the arithmetic type. OFFSET is what is
+ * added last; behind a ReLU, the forward pass's shift. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS };
 
 /* Sums of a formula, at most. */
@@ -63,22 +68,25 @@ typedef struct {
 } formula_needs;
 
 static const formula_needs formula_table[FORMULAS + 1] = {
-#define SUMS_GRADIENTS(name, gate)                                                                 \
-    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (gate), 0, COEF(MEAN), 2}
-    [GRADIENTS] = SUMS_GRADIENTS("gradients", 0),
-    [GRADIENTS_GATED] = SUMS_GRADIENTS("gradients, gated", OPERAND(GATE)),
+#define SUMS_GRADIENTS(name, also_reads, also_takes)                                               \
+    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), 0, COEF(MEAN) | (also_takes), 2}
+    [GRADIENTS] = SUMS_GRADIENTS("gradients", 0, 0),
+    [GRADIENTS_RELU] = SUMS_GRADIENTS("gradients, relu", 0, COEF(SCALE) | COEF(OFFSET)),
+    [GRADIENTS_GATED] = SUMS_GRADIENTS("gradients, gated", OPERAND(GATE), 0),
 #undef SUMS_GRADIENTS
     [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2},
     [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2},
-#define GOES_BACKWARD(name, gate)                                                                  \
-    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (gate), OPERAND(DIFF_SRC),                           \
-     COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE), 0}
-#define GOES_BACKWARD_FROZEN(name, gate)                                                           \
-    {name, OPERAND(DIFF_DST) | (gate), OPERAND(DIFF_SRC), COEF(SCALE), 0}
-    [BACKWARD] = GOES_BACKWARD("backward", 0),
-    [FROZEN] = GOES_BACKWARD_FROZEN("frozen", 0),
-    [BACKWARD_GATED] = GOES_BACKWARD("backward, gated", OPERAND(GATE)),
-    [FROZEN_GATED] = GOES_BACKWARD_FROZEN("frozen, gated", OPERAND(GATE)),
+#define GOES_BACKWARD(name, also_reads, also_takes)                                                \
+    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC),                     \
+     COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE) | (also_takes), 0}
+#define GOES_BACKWARD_FROZEN(name, also_reads, also_takes)                                         \
+    {name, OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC), COEF(SCALE) | (also_takes), 0}
+    [BACKWARD] = GOES_BACKWARD("backward", 0, 0),
+    [FROZEN] = GOES_BACKWARD_FROZEN("frozen", 0, 0),
+    [BACKWARD_RELU] = GOES_BACKWARD("backward, relu", 0, COEF(OFFSET)),
+    [FROZEN_RELU] = GOES_BACKWARD_FROZEN("frozen, relu", OPERAND(SRC), COEF(MEAN) | COEF(OFFSET)),
+    [BACKWARD_GATED] = GOES_BACKWARD("backward, gated", OPERAND(GATE), 0),
+    [FROZEN_GATED] = GOES_BACKWARD_FROZEN("frozen, gated", OPERAND(GATE), 0),
 #undef GOES_BACKWARD
 #undef GOES_BACKWARD_FROZEN
 #define NORMALIZES(name, also_reads)                                                               \
@@ -105,7 +113,7 @@ static const formula_needs formula_table[FORMULAS + 1] = {
 /* Those that most calls write by, and sum by: they are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == NORMALIZE_RELU ||
-           f == GRADIENTS || f == GRADIENTS_GATED || f == MOMENTS;
+           f == GRADIENTS || f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
 }
 
 /* Planes that hold the coefficients a formula takes: up to the last of them. */

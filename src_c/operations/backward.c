@@ -6,6 +6,9 @@
  *     diff_beta  = sum(dy)                shift = diff_beta/M
  *     diff_gamma = rstd * sum(dy * xc)    slope = rstd*diff_gamma/M     scale = gamma*rstd
  *
+ * Where the gate of ReLU is recomputed from src, offset is the shift of the forward pass
+ * (coefs.h), so that kernels find the very same y.
+ *
  * Double data deserves coefficients that are rounded once, so those go through pairs of
  * doubles; for the rest, doubles are far finer than the float they end as.
  */
@@ -15,7 +18,7 @@
 #include "operations/coefs.h"
 
 /* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
-enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, VALUES };
+enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, OFFSET, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
@@ -33,6 +36,16 @@ static void prepare_results(const bn_channels *c) {
     vector_read(&p->vector[BN_GAMMA], 0, n, scale);
     bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], scale);
     bn_set_coefs(c, COEF_SCALE, 0, n, scale);
+}
+
+/* All of it before sums, since ReLU's gate takes it. */
+static void prepare_gate(const bn_channels *c) {
+    const int64_t n = c->channels;
+    double *mean = c->value[SLOPE]; /* which is not there yet */
+    prepare_sums(c);
+    prepare_results(c);
+    vector_read(&c->problem->vector[BN_MEAN], 0, n, mean);
+    bn_set_shift(c, COEF_OFFSET, 0, n, mean, c->value[TO_CONVERT], c->value[OFFSET]);
 }
 
 /* About the mean itself, not its high part. */
@@ -96,6 +109,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 #define EACH_GATE(needs_sums, writes)                                                              \
     {                                                                                              \
         [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, prepare_results),     \
+        [FROM_SRC] = BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, NULL),   \
         [GATED] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
                               prepare_results),                                                    \
     }

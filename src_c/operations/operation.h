@@ -42,8 +42,8 @@ typedef struct {
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
-/* Is there a ReLU that the gradient comes through? */
-enum { NO_GATE, GATED, GATES };
+/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given. */
+enum { NO_GATE, FROM_SRC, GATED, GATES };
 
 /* The files beside this one are compiled once per level, since thousands of square roots and
  * divisions take as long as sums do where channels have few elements. So a level has tables: by
