@@ -8,6 +8,7 @@
 enum { MOST_LEVELS = 8 };
 
 static bn_kernels counting[MOST_LEVELS];
+static bn_dtype_kernels of_dtype[MOST_LEVELS][BN_DTYPES];
 static atomic_long calls;
 
 long count_again(void) {
@@ -16,7 +17,7 @@ long count_again(void) {
 
 static const bn_dtype_kernels *counted(bn_dtype dtype) {
     atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed); /* hides no race of others */
-    return &bn_kernels_of(bn_isa_current())->dtype[dtype];
+    return bn_kernels_of(bn_isa_current())->dtype[dtype];
 }
 
 #define COUNTING(code, c_name, ...)                                                                \
@@ -26,7 +27,7 @@ static const bn_dtype_kernels *counted(bn_dtype dtype) {
     static void fold_##c_name(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums) { \
         counted(code)->fold[SCALED_MOMENTS](block, coefs, sums);                                   \
     }                                                                                              \
-    static void runs_##c_name(bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums) {         \
+    static void runs_##c_name(const bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums) {   \
         counted(code)->sum_runs[SCALED_MOMENTS](runs, coefs, sums);                                \
     }
 BN_DTYPE_TABLE(COUNTING)
@@ -34,11 +35,13 @@ BN_DTYPE_TABLE(COUNTING)
 static void make_counting(void) {
     for (int level = 0; level < bn_isa_count(); level++) {
         counting[level] = *bn_kernels_of(level);
-        bn_dtype_kernels *dtype = counting[level].dtype;
+        bn_dtype_kernels *dtype = of_dtype[level];
 #define SET(code, c_name, ...)                                                                     \
+    dtype[code] = *counting[level].dtype[code];                                                    \
     dtype[code].sum[SCALED_MOMENTS] = sum_##c_name;                                                \
     dtype[code].fold[SCALED_MOMENTS] = fold_##c_name;                                              \
-    dtype[code].sum_runs[SCALED_MOMENTS] = runs_##c_name;
+    dtype[code].sum_runs[SCALED_MOMENTS] = runs_##c_name;                                          \
+    counting[level].dtype[code] = &dtype[code];
         BN_DTYPE_TABLE(SET)
 #undef SET
     }

@@ -60,7 +60,7 @@ enum {
 };
 
 INLINE vec first_bits(vec t, int n) {
-    return (vec)((u64v)t & (~0ull << (NUMBER_BITS - n)));
+    return (vec)((u64v)t & (UINT64_MAX << (NUMBER_BITS - n)));
 }
 INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
     if (!square) {
