@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from cases import EPSILON, packed
+from cases import EPSILON, Family, all_bits, packed
 
 import bn_ext
 
@@ -19,6 +19,21 @@ class Member(NamedTuple):
     #: Takes a problem, the tensors as they lie, is_training and halves (in two calls, if there are
     #: halves?), `out` and options; returns the results, and what else was written.
     call: Callable[..., tuple[Any, list[Any]]]
+
+    def run(self, p, tensors=None, *, is_training=True, halves=False, out=None, **options):
+        """What it returns for a problem, and the bits of that and of what else it wrote."""
+        tensors = {name: getattr(p, name) for name in self.reads} | (tensors or {})
+        options = {"data_format": p.data_format, **options}
+        found, written = self.call(p, tensors, is_training, halves, out, **options)
+        return found, all_bits([*found, *written])
+
+
+def problem(rng, shape, data_format, *types):
+    """With a gate in two forms that no forward pass need have made."""
+    p = Family(rng, shape, data_format, *types)
+    p.passes = rng.random(p.src.shape, np.float32) < 0.5
+    p.dst = p.src_1 * p.passes
+    return p
 
 
 def backward(gate=None, diff_src_1=False):
@@ -104,6 +119,7 @@ MEMBERS = {
     "backward, dst": backward("dst"),
     "backward, workspace": backward("workspace"),
     "backward, dst, add": backward("dst", diff_src_1=True),
+    "backward, workspace, add": backward("workspace", diff_src_1=True),
     "training": training(fused=False),
     "training, fused": training(fused=True),
     "inference": inference(fused=False),

@@ -1,8 +1,11 @@
 """The engine: an operation over a problem, tile after tile; what it overwrites has been read."""
 
+import itertools
+
 import numpy as np
 import pytest
-from cases import DTYPES, TENSORS, Problem, all_bits, dtype, placed, shape
+from cases import DTYPES, Problem, all_bits, dtype, placed, shape
+from members import MEMBERS, problem
 
 import bn_ext
 from bn_ext import _core
@@ -10,34 +13,40 @@ from bn_ext import _core
 pytestmark = pytest.mark.quick
 
 
+#: data_format, N, C, X
 IN_PLACE = [("NXC", 300, 40, 1), ("NXC", 50, 3, 9), ("NCX", 40, 6, 9), ("NCX", 9, 3, 900),
             ("NCX", 2, 3, 9000)]  # fmt: skip
+every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 
 
-@pytest.mark.parametrize("over", TENSORS)
+@every_member
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), IN_PLACE)
-def test_in_place(rng, data_format, outer, channels, inner, is_training, over):
-    """What is overwritten has been read by then: one pass reads and writes, if frozen."""
+def test_in_place(rng, data_format, outer, channels, inner, is_training, member):
+    """Each result over each operand, which has been read by then."""
+    results = member.returns.count("tensor")
+    overs = set(itertools.permutations([*member.reads, *[None] * (results - 1)], results))
     for types in DTYPES:
-        problem = Problem(rng, shape(outer, channels, inner, data_format), data_format, *types)
-        options = {"data_format": data_format, "is_training": is_training}
-        want = all_bits(problem.run(bn_ext.batch_norm_backward, **options))
-        target = getattr(problem, over)
-        grads = problem.run(bn_ext.batch_norm_backward, out=(target, None, None), **options)
-        assert grads.diff_src is target
-        assert all_bits(grads) == want
+        p = problem(rng, shape(outer, channels, inner, data_format), data_format, *types)
+        _, want = member.run(p, is_training=is_training)
+        for over in overs:
+            tensors = {name: getattr(p, name).copy() for name in member.reads}
+            targets = iter(over)
+            out = [tensors.get(next(targets)) if kind == "tensor" else None
+                   for kind in member.returns]  # fmt: skip
+            found, bits = member.run(p, tensors, is_training=is_training, out=out)
+            assert all(b is None or a is b for a, b in zip(found, out, strict=True))
+            assert bits == want, (types, over)
 
 
-def test_src_may_be_diff_dst(rng):
-    p = Problem(rng, (6, 7, 5), "NXC")
-    apart = p.run(bn_ext.batch_norm_backward, diff_dst=p.src.copy())
-    assert all_bits(p.run(bn_ext.batch_norm_backward, diff_dst=p.src)) == all_bits(apart)
+@every_member
+def test_operands_may_be_one_array(rng, member):
+    p = problem(rng, (6, 7, 5), "NXC")
+    _, want = member.run(p, {name: p.src.copy() for name in member.reads})
+    assert member.run(p, dict.fromkeys(member.reads, p.src))[1] == want
     together = p.src.copy()
-    grads = p.run(
-        bn_ext.batch_norm_backward, src=together, diff_dst=together, out=(together, None, None)
-    )
-    assert all_bits(grads) == all_bits(apart)
+    out = [together, *[None] * (len(member.returns) - 1)]
+    assert member.run(p, dict.fromkeys(member.reads, together), out=out)[1] == want
 
 
 #: Of many channels, so that there are many tiles: data_format, N, C, X.

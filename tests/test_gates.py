@@ -18,10 +18,7 @@ from cases import (
     all_bits,
     bits,
     dtype,
-    full_order,
-    memory_order,
     packed,
-    placed,
     shape,
 )
 from relu_gates import (
@@ -35,10 +32,8 @@ from relu_gates import (
     plain,
     problem,
 )
-from test_layouts import any_shape, any_view
 
 import bn_ext
-from bn_ext import _core
 from bn_ext._verify import running
 from bn_ext._verify.dtypes import DTYPES as STORED
 from bn_ext._verify.values import boundary
@@ -183,125 +178,6 @@ def test_what_is_nan_passes(rng, isa, gate):
         wanted = p.passes & np.isnan(p.diff_dst.astype(np.float64))
         assert wanted.any()
         assert (np.isnan(found.diff_src.astype(np.float64)) == wanted).all()
-
-
-# ---- whatever the machine does ---------------------------------------------------------------
-
-
-@every_mode
-@every_format
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_any_strides(rng, data, data_format, is_training):
-    """Of each operand; bits are in the order of src's axes, without its gaps."""
-    for _ in range(40):
-        dims = any_shape(rng)
-        p = Family(rng, dims, data_format, data)
-        p.src, p.diff_dst = (any_view(rng, dims, a.dtype) for a in (p.src, p.diff_dst))
-        dst = forward(p, relu=True)
-        p.passes = lets_pass(dst)
-        p.dst = any_view(rng, dims, p.src.dtype)
-        if p.dst.flags.writeable:
-            p.dst[...] = dst
-        else:  # broadcast
-            p.dst = dst
-        p.workspace = np.empty(-(-p.src.size // 8), np.uint8)
-        forward(p, relu=True, workspace=p.workspace)
-        assert bits(p.workspace) == bits(packed(p.passes, p.src))
-        order = full_order(p.src)
-        dense = placed(p.src, order=order)
-        want = p.run(
-            bn_ext.batch_norm_backward, src=dense, diff_dst=placed(passed(p), order=order),
-            data_format=data_format, is_training=is_training,
-        )  # fmt: skip
-        assert all_bits(gated(p, "beta", is_training=is_training)) == all_bits(want)
-        for gate in ("dst", "workspace"):
-            found = gated(p, gate, is_training=is_training, diff_src_1=True)
-            assert all_bits(found) == [*all_bits(want), *all_bits([passed(p)])], (gate, dims)
-
-
-#: Where results go: by name, or memory of their own, with gaps.
-PLACES = [
-    ("new", "new"), ("src", "diff_dst"), ("diff_dst", "src"), ("dst", "src"), ("gaps", "dst"),
-    ("gaps", "gaps"), ("diff_dst", "odd"), ("odd", "diff_dst"),
-]  # fmt: skip
-
-
-@every_mode
-@every_format
-@pytest.mark.parametrize("places", PLACES)
-def test_any_places(rng, data_format, places, is_training):
-    for dims in SIZES:
-        for channels_last in (True, False):
-            p = problem(rng, dims, data_format)
-            order = memory_order(3, p.axis, channels_last)
-            want = p.run(
-                bn_ext.batch_norm_backward, src=placed(p.src, order=order), diff_dst=passed(p),
-                data_format=data_format, is_training=is_training,
-            )  # fmt: skip
-            want = [*all_bits(want), *all_bits([passed(p)])]
-            for gate, nontemporal in (("dst", True), ("workspace", False)):
-                arrays = {n: placed(getattr(p, n), order=order) for n in ("src", "diff_dst", "dst")}
-                p.workspace = packed(p.passes, arrays["src"])
-                arrays[gate] = arrays.get(gate, p.workspace)
-                sevens = np.full_like(p.src, 7)
-                here = {
-                    "new": None,
-                    "gaps": placed(sevens, "gaps", 4, order),
-                    "odd": placed(sevens, offset=2, order=order),
-                    **arrays,
-                }
-                diff_src, diff_src_1 = (here[name] for name in places)
-                if diff_src is not None and diff_src is diff_src_1:
-                    diff_src_1 = placed(sevens, "gaps", 8, order)
-                out = (diff_src, None, None, diff_src_1)
-                if nontemporal:
-                    _core._set_cache_sizes(1, 1)
-                found = bn_ext.batch_norm_backward(
-                    arrays["src"], arrays["diff_dst"], *p.vectors(), epsilon=EPSILON, relu=True,
-                    **{gate: arrays[gate]}, data_format=data_format, is_training=is_training,
-                    diff_src_1=True, out=out,
-                )  # fmt: skip
-                _core._set_cache_sizes(0, 0)
-                assert found.diff_src is diff_src or diff_src is None
-                assert found.diff_src_1 is diff_src_1 or diff_src_1 is None
-                assert all_bits(found) == want, (dims, gate)
-
-
-# ---- halves --------------------------------------------------------------------------------
-
-
-def test_parts(rng):
-    """Of a batch, each with a gate of its own; one is empty."""
-    p = problem(rng, (12, 5, 7), "NCX", "float64")
-    want = gated(p, "workspace", diff_src_1=True)
-    cuts = [slice(0, 5), slice(5, 5), slice(5, 12)]
-    gates = [{"relu": True, "workspace": packed(p.passes[cut], p.src[cut])} for cut in cuts]
-    options = {"data_format": "NCX"}
-    sums = sum(
-        bn_ext.batch_norm_backward_reduce(p.src[cut], p.diff_dst[cut], p.mean, **gate, **options)
-        for cut, gate in zip(cuts, gates, strict=True)
-    )
-    found = [
-        bn_ext.batch_norm_backward_apply(
-            p.src[cut], p.diff_dst[cut], *p.vectors(), sums, epsilon=EPSILON,
-            diff_src_1=True, **gate, **options,
-        )
-        for cut, gate in zip(cuts, gates, strict=True)
-    ]  # fmt: skip
-    assert [len(f.diff_src_1) for f in found] == [5, 0, 7]
-    for name in ("diff_src", "diff_src_1"):
-        whole = np.concatenate([getattr(f, name) for f in found])
-        np.testing.assert_allclose(whole, getattr(want, name), rtol=1e-12, atol=1e-14)
-
-
-@every_gate
-@pytest.mark.parametrize("dims", [(0, 5, 7), (4, 0, 7), (4, 5, 0)])
-def test_nothing(rng, dims, gate):
-    p = problem(rng, dims, "NCX")
-    found = gated(p, gate, diff_src_1=gate != "beta")
-    assert found.diff_src.shape == found[-1 if gate != "beta" else 0].shape == p.src.shape
-    assert not found.diff_gamma.any()
-    assert len(p.workspace) == 0
 
 
 # ---- the workspace of the forward pass --------------------------------------------------------

@@ -5,7 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from bounds import assert_near
-from cases import DTYPES, FORMATS, TENSORS, Problem, all_bits, full_order, placed
+from cases import DTYPES, FORMATS, Problem, all_bits, full_order, placed
+from members import MEMBERS, problem
 
 import bn_ext
 
@@ -41,34 +42,33 @@ def any_view(rng, dims, dtype):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
-def test_any_strides(rng, data, vector, data_format):
-    for _ in range(60):
+@pytest.mark.parametrize("name", MEMBERS)
+def test_any_strides(rng, name, data, vector, data_format):
+    """Of every operand, and of a result: the bits of dense arrays in src's order of axes."""
+    member = MEMBERS[name]
+    for _ in range(30):
         dims = any_shape(rng)
-        p = Problem(rng, dims, data_format, data, vector)
-        p.src, p.diff_dst = (any_view(rng, dims, a.dtype) for a in (p.src, p.diff_dst))
-        is_training = bool(rng.random() < 0.6)
-        options = {"data_format": data_format, "is_training": is_training}
-        grads = p.run(bn_ext.batch_norm_backward, **options)
-
-        assert_near(p, grads, is_training)
+        p = problem(rng, dims, data_format, data, vector)
+        for read in member.reads:
+            setattr(p, read, any_view(rng, dims, p.src.dtype))
+        options = {"is_training": bool(rng.random() < 0.6), "halves": bool(rng.random() < 0.3)}
+        found, bits = member.run(p, **options)
+        if name == "backward":
+            assert_near(p, found, options["is_training"])
 
         order = full_order(p.src)
-        dense = p.run(
-            bn_ext.batch_norm_backward,
-            src=placed(p.src, order=order),
-            diff_dst=placed(p.diff_dst, order=order),
-            **options,
-        )
-        assert all_bits(grads) == all_bits(dense)
-        assert grads.diff_src.transpose(order).flags.c_contiguous
+        dense = {read: placed(getattr(p, read), order=order) for read in member.reads}
+        assert member.run(p, dense, **options)[1] == bits, dims
+        assert found[0].transpose(order).flags.c_contiguous
 
         out = any_view(rng, dims, p.src.dtype)
         if out.flags.writeable and 0 not in [
             s for s, n in zip(out.strides, dims, strict=True) if n > 1
         ]:
-            given = p.run(bn_ext.batch_norm_backward, out=(out, None, None), **options)
-            assert given.diff_src is out
-            assert all_bits(given) == all_bits(grads)
+            others = [None] * (len(member.returns) - 1)
+            given, bits_given = member.run(p, out=[out, *others], **options)
+            assert given[0] is out
+            assert bits_given == bits, dims
 
 
 # ---- copies -----------------------------------------------------------------------
@@ -128,22 +128,6 @@ def test_what_is_copied_is_copied_once(rng):
     assert peak(call(spread, p.diff_dst, out)) < one + SLACK
     assert peak(call(contiguous, p.diff_dst, other_out)) < one + SLACK
     assert peak(call(spread, other, other_out)) < 3 * one + SLACK
-
-
-def test_in_place_over_views(rng):
-    """Out may be src or diff_dst whatever their strides, copies or not."""
-    for data_format in FORMATS:
-        for how in ("contiguous", "gaps", "backwards", "spread"):
-            for which in TENSORS:
-                p = Problem(rng, (6, 7, 5, 9), data_format)
-                want = p.run(bn_ext.batch_norm_backward, data_format=data_format)
-                setattr(p, which, placed(getattr(p, which), how))
-                target = getattr(p, which)
-                grads = p.run(
-                    bn_ext.batch_norm_backward, data_format=data_format, out=(target, None, None)
-                )
-                assert grads.diff_src is target
-                assert all_bits(grads) == all_bits(want)
 
 
 #: More than a piece, along each axis: see PIECE of copies.c.

@@ -9,19 +9,11 @@ of their whole product.
 
 import itertools
 
+import members
 import numpy as np
 import pytest
 from allpairspy import AllPairs
-from cases import (
-    DTYPES,
-    FORMATS,
-    Family,
-    all_bits,
-    are_expected,
-    memory_order,
-    placed,
-    shape,
-)
+from cases import DTYPES, FORMATS, are_expected, memory_order, placed, shape
 from fp_modes import FP_MODES, fp_mode
 from members import MEMBERS
 
@@ -98,10 +90,8 @@ def special(problem, values):
 
 
 def make(rng, dims, types, data_format, values):
-    """A problem, with a gate in two forms that no forward pass need have made."""
-    problem = Family(rng, shape(*dims, data_format), data_format, *types)
-    problem.passes = rng.random(problem.src.shape, np.float32) < 0.5
-    problem.dst = problem.src_1 * problem.passes
+    """A problem whose values are of this kind."""
+    problem = members.problem(rng, shape(*dims, data_format), data_format, *types)
     special(problem, values)
     return problem
 
@@ -139,15 +129,14 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
     _core._use_isa(isa)
     _core._set_cache_sizes(*caches)
     with fp_mode(fp):
-        results, written = MEMBERS[member].call(
-            problem, tensors, is_training, halves, outs, data_format=problem.data_format,
-            num_threads=threads,
-        )  # fmt: skip
+        results, bits = MEMBERS[member].run(
+            problem, tensors, is_training=is_training, halves=halves, out=outs, num_threads=threads
+        )
         started, tasks = _core._last_call()
     assert are_expected(started, threads, tasks)
     for given, returned in zip(outs or (), results, strict=False):
         assert given is None or given is returned
-    return all_bits([*results, *written])
+    return bits
 
 
 def rows(*tables):
@@ -208,16 +197,12 @@ def test_any_number_of_threads(rng, types, large):
     data_format, *dims = large
     problem = make(rng, dims, types, data_format, "normal")
     for member, is_training in itertools.product(MEMBERS.values(), (True, False)):
-        tensors = {name: getattr(problem, name) for name in member.reads}
         results = []
         for k in CIRCUMSTANCES["threads"]:
-            found, written = member.call(
-                problem, tensors, is_training, False, None, data_format=data_format, num_threads=k
-            )
+            results.append(member.run(problem, is_training=is_training, num_threads=k)[1])
             started, tasks = _core._last_call()
             assert tasks >= k or not _core._has_openmp()
             assert are_expected(started, k, tasks)
-            results.append(all_bits([*found, *written]))
         assert all(result == results[0] for result in results)
 
 
