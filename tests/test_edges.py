@@ -1,9 +1,13 @@
 """The edges of the four operators: one test for each line of docs/semantics.md."""
 
+import itertools
+
+import members
 import numpy as np
 import pytest
 import reference
-from cases import DATA_DTYPES, DTYPES, EPSILON, FORMATS, TENSORS, Problem, all_bits, dtype, shape
+from cases import DATA_DTYPES, DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from members import MEMBERS
 
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
@@ -18,43 +22,30 @@ def f32(*values):
 # ---- empty and tiny -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(
     "dims", [(0, 3), (5, 0), (0, 0), (0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 2, 3, 4), (3, 0, 0, 2)]
 )
-def test_empty_problems_give_empty_and_zeros(rng, data, vector, data_format, dims):
-    problem = Problem(rng, dims, data_format, data, vector)
-    channels = dims[problem.axis]
-    for is_training in (True, False):
-        grads = problem.run(
-            bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training
-        )
-        assert grads.diff_src.shape == dims
-        assert grads.diff_src.dtype == dtype(data)
-        for grad in grads[1:]:
-            assert grad.dtype == dtype(vector)
-            assert (grad == np.zeros(channels)).all()
-            assert grad.shape == (channels,)
-    sums = bn_ext.batch_norm_backward_reduce(
-        problem.src, problem.diff_dst, problem.mean, data_format=data_format
-    )
-    assert sums.shape == (3, channels)
-    assert not sums.any()
-    given = bn_ext.batch_norm_backward_apply(
-        problem.src, problem.diff_dst, *problem.vectors(), sums, epsilon=EPSILON,
-        data_format=data_format,
-    )  # fmt: skip
-    assert given.diff_src.shape == dims
-
-
-def test_empty_problems_write_zeros_to_out(rng):
-    problem = Problem(rng, (0, 3), "NXC")
-    out = (np.empty((0, 3), np.float32), f32(7, 7, 7), f32(7, 7, 7))
-    grads = problem.run(bn_ext.batch_norm_backward, out=out)
-    assert all(a is b for a, b in zip(grads, out, strict=True))
-    assert not out[1].any()
-    assert not out[2].any()
+@pytest.mark.parametrize("name", MEMBERS)
+def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
+    """New or given; but statistics of nothing are NaN, and running ones stay as they were."""
+    member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
+    for (data, vector), is_training, halves in itertools.product(
+        DTYPES, (True, False), (True, False)
+    ):
+        p = members.problem(rng, dims, data_format, data, vector)
+        before = all_bits([p.running_mean, p.running_variance])
+        kinds = {"tensor": p.src, "vector": p.mean}
+        given = [np.full_like(kinds[kind], 7) for kind in member.returns]
+        for out in (None, given):
+            options = {"is_training": is_training, "halves": halves, "out": out}
+            found, bits = member.run(p, **options)
+            for kind, array in zip(member.returns, found, strict=True):
+                like = kinds[kind]
+                assert (array.shape, array.dtype) == (like.shape, like.dtype)
+                np.testing.assert_array_equal(array.astype(float), np.full(like.shape, nothing))
+            assert out is None or all(a is b for a, b in zip(found, out, strict=True))
+            assert name != "training, fused" or bits[3:5] == before
 
 
 @pytest.mark.parametrize("is_training", [True, False])
@@ -159,97 +150,61 @@ def test_infinite_gamma_gives_infinities_by_sign(rng, data, vector, sign):
 # ---- NaN and Inf in the data -------------------------------------------------------
 
 
-def classes(grads, axis):
-    """For each channel: which of NaN, Inf, finite its outputs hold."""
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("x", [1, 5, 1100])
+@pytest.mark.parametrize("name", MEMBERS)
+def test_what_is_not_finite_stays_in_its_channel(rng, name, x, data_format):
+    member, others = MEMBERS[name], [0, 1, 3]
+    for types, is_training in itertools.product(DTYPES, (True, False)):
+        p = members.problem(rng, shape(9, 4, x, data_format), data_format, *types)
+        before, _ = member.run(p, is_training=is_training)
+        for read, value in itertools.product(member.reads, (np.nan, np.inf, -np.inf)):
+            changed = getattr(p, read).copy(order="K")
+            np.moveaxis(changed, p.axis, 0)[2].flat[-1] = value
+            found, _ = member.run(p, {read: changed}, is_training=is_training)
+            for old, new in zip(before, found, strict=True):
+                axis = p.axis if new.ndim > 1 else 0
+                kept = [np.moveaxis(a, axis, 0)[others].tobytes() for a in (old, new)]
+                assert kept[0] == kept[1], (types, read, value)
 
-    def kinds(values):
-        values = values.astype(np.float64)
-        return {"nan" if np.isnan(v) else "inf" if np.isinf(v) else "finite" for v in values.flat}
 
-    by_channel = np.moveaxis(grads.diff_src, axis, 0)
-    return [
-        (kinds(by_channel[c]), kinds(grads.diff_gamma[c]), kinds(grads.diff_beta[c]))
-        for c in range(len(by_channel))
-    ]
-
-
-FINITE = ({"finite"},) * 3
+#: (is_training, where, value) -> what diff_src, diff_gamma and diff_beta of the channel hold; None:
+#: diff_src is not finite where it is in diff_dst, and nowhere else.
+NOT_FINITE = {
+    (True, "src", np.nan): ("nan", "nan", "finite"),
+    (True, "diff_dst", np.nan): ("nan", "nan", "nan"),
+    (True, "src", np.inf): ("inf", "inf", "finite"),
+    (False, "src", np.nan): ("finite", "nan", "finite"),
+    (False, "diff_dst", np.nan): (None, "nan", "nan"),
+    (False, "src", np.inf): ("finite", "inf", "finite"),
+    (False, "diff_dst", -np.inf): (None, "inf", "inf"),
+}
+IS = {"nan": np.isnan, "inf": np.isinf, "finite": np.isfinite}
 
 
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("x", [1, 5, 1100])
-class TestNonFinite:
-    """NaN and Inf go where IEEE arithmetic puts them and stay inside their channel."""
-
-    def grads(self, p, is_training):
-        return p.run(bn_ext.batch_norm_backward, data_format=p.data_format, is_training=is_training)
-
-    def make(self, rng, data, vector, data_format, x):
-        return Problem(rng, shape(9, 4, x, data_format), data_format, data, vector, ratio=0)
-
-    def put(self, p, array, value):
-        np.moveaxis(array, p.axis, 0)[2].flat[-1] = value
-
-    def others_are_untouched(self, p, grads, is_training, clean):
-        changed = np.moveaxis(grads.diff_src, p.axis, 0)
-        before = np.moveaxis(clean.diff_src, p.axis, 0)
-        for c in (0, 1, 3):
-            assert changed[c].tobytes() == before[c].tobytes()
-            assert grads.diff_gamma[c] == clean.diff_gamma[c]
-            assert grads.diff_beta[c] == clean.diff_beta[c]
-
-    @pytest.mark.parametrize("is_training", [True, False])
-    @pytest.mark.parametrize("where", TENSORS)
-    def test_nan(self, rng, data, vector, data_format, x, where, is_training):
-        p = self.make(rng, data, vector, data_format, x)
-        clean = self.grads(p, is_training)
-        self.put(p, getattr(p, where), np.nan)
-        grads = self.grads(p, is_training)
-        self.others_are_untouched(p, grads, is_training, clean)
-        diff_src, diff_gamma, diff_beta = classes(grads, p.axis)[2]
-        assert diff_gamma == {"nan"}
-        assert diff_beta == ({"nan"} if where == "diff_dst" else {"finite"})
-        if is_training:
-            assert diff_src == {"nan"}
-        elif where == "src":
-            assert diff_src == {"finite"}
-        else:
-            channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(np.float64)
-            assert np.isnan(channel.flat[-1])
-            assert np.isnan(channel).sum() == 1
-
-    @pytest.mark.parametrize("is_training", [True, False])
-    def test_infinite_src(self, rng, data, vector, data_format, x, is_training):
-        p = self.make(rng, data, vector, data_format, x)
-        clean = self.grads(p, is_training)
-        self.put(p, p.src, np.inf)
-        grads = self.grads(p, is_training)
-        self.others_are_untouched(p, grads, is_training, clean)
-        diff_src, diff_gamma, diff_beta = classes(grads, p.axis)[2]
-        assert diff_gamma == {"inf"}
-        assert diff_beta == {"finite"}
-        if not is_training:
-            assert diff_src == {"finite"}
-            return
-        at_mean = np.moveaxis(p.src, p.axis, 0)[2] == p.mean[2]  # there it is 0 Inf
-        channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(float)
-        assert np.isinf(channel[~at_mean]).all()
-        assert np.isnan(channel[at_mean]).all()
-
-    @pytest.mark.parametrize("is_training", [True, False])
-    def test_infinite_diff_dst(self, rng, data, vector, data_format, x, is_training):
-        p = self.make(rng, data, vector, data_format, x)
-        clean = self.grads(p, is_training)
-        self.put(p, p.diff_dst, -np.inf)
-        grads = self.grads(p, is_training)
-        self.others_are_untouched(p, grads, is_training, clean)
-        assert np.isneginf(grads.diff_beta[2].astype(float))
-        assert np.isinf(grads.diff_gamma[2].astype(float))
-        if not is_training:
-            channel = np.moveaxis(grads.diff_src, p.axis, 0)[2].astype(np.float64)
-            assert np.isinf(channel.flat[-1])
-            assert np.isinf(channel).sum() == 1
+@pytest.mark.parametrize("case", NOT_FINITE, ids=str)
+def test_nan_and_inf_go_where_the_arithmetic_puts_them(rng, case, x, data_format, data, vector):
+    is_training, where, value = case
+    p = Problem(rng, shape(9, 4, x, data_format), data_format, data, vector, ratio=0)
+    np.moveaxis(getattr(p, where), p.axis, 0)[2].flat[-1] = value
+    found = p.run(bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training)
+    diff_src, *sums = (np.moveaxis(a, p.axis if a.ndim > 1 else 0, 0)[2].astype(np.float64)
+                       for a in found)  # fmt: skip
+    of_diff_src, *of_sums = NOT_FINITE[case]
+    for got, kind in zip(sums, of_sums, strict=True):
+        assert IS[kind](got)
+    if of_diff_src is None:
+        assert np.flatnonzero(~np.isfinite(diff_src)).tolist() == [diff_src.size - 1]
+        assert np.array_equal(abs(diff_src.flat[-1]), abs(value), equal_nan=True)
+    elif of_diff_src == "inf":  # but where src is the mean: 0 Inf
+        at_mean = np.moveaxis(p.src, p.axis, 0)[2] == p.mean[2]
+        assert np.isinf(diff_src[~at_mean]).all()
+        assert np.isnan(diff_src[at_mean]).all()
+    else:
+        assert IS[of_diff_src](diff_src).all()
 
 
 def test_frozen_diff_src_never_reads_src(rng):
