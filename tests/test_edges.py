@@ -216,97 +216,60 @@ def test_frozen_diff_src_never_reads_src(rng):
     assert all_bits(grads) == all_bits(clean)
 
 
-# ---- one line of the operators' table each -------------------------------------------
-
-
-@pytest.fixture
-def four_dim(rng):
-    p = Problem(rng, (2, 3, 4, 5), "NXC")
-    return p, p.src, p.diff_dst, p.mean, p.variance, p.gamma
+# ---- the operators' gradients: the general function's, but for what each says ------------
 
 
 @pytest.mark.parametrize(
     "operator",
     [onednn_graph.batch_norm_training_backprop, onednn_graph.batch_norm_training_backward],
 )
-class TestOneDNN:
-    def test_three_outputs_without_gamma(self, four_dim, operator):
-        _, src, diff_dst, mean, variance, _ = four_dim
-        grads = operator(src, diff_dst, mean, variance, epsilon=EPSILON)
-        ones = operator(src, diff_dst, mean, variance, np.ones_like(mean), epsilon=EPSILON)
-        assert all_bits(grads) == all_bits(ones)
-
-    @pytest.mark.parametrize("data_format", FORMATS)
-    @pytest.mark.parametrize("rank", range(2, 8))
-    def test_any_rank(self, rng, operator, rank, data_format):
-        p = Problem(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], data_format)
-        grads = p.run(operator, data_format=data_format)
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("rank", range(2, 8))
+def test_onednn_at_any_rank_with_gamma_or_without(rng, operator, rank, data_format):
+    p = Problem(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], data_format)
+    for gamma in (p.gamma, None):
+        p.gamma = gamma
         general = p.run(bn_ext.batch_norm_backward, data_format=data_format)
-        assert all_bits(grads) == all_bits(general)
+        assert all_bits(p.run(operator, data_format=data_format)) == all_bits(general)
 
 
-def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(four_dim):
-    _, src, diff_dst, mean, variance, gamma = four_dim
-    lone = onednn_graph.batch_norm_training_backward(
-        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, diff_gamma=False, diff_beta=False
-    )
-    ones = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=EPSILON)
+def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
+    lone = p.run(onednn_graph.batch_norm_training_backward, diff_gamma=False, diff_beta=False)
+    ones = bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, epsilon=EPSILON)
     assert (lone.diff_src == ones.diff_src).all()
-    assert lone.diff_gamma is None
-    assert lone.diff_beta is None
+    assert lone[1:] == (None, None)
 
 
-class TestTensorFlow:
-    def call(self, four_dim, **options):
-        _, x, dy, mean, variance, scale = four_dim
-        options = {"epsilon": EPSILON, **options}
-        return tensorflow.fused_batch_norm_grad_v3(dy, x, scale, mean, variance, None, **options)
-
-    def test_reserve_space_2_is_the_variance(self, four_dim):
-        p, *_ = four_dim
-        assert all_bits(self.call(four_dim)[:3]) == all_bits(p.run(bn_ext.batch_norm_backward))
-
-    def test_reserve_spaces_4_and_5_are_empty(self, four_dim):
-        for reserve in self.call(four_dim)[3:]:
-            assert reserve.shape == (0,)
-            assert reserve.dtype == np.float32
-
-    @pytest.mark.parametrize("data_format", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
-    @pytest.mark.parametrize("dims", [(2, 3, 4, 5), (2, 3, 2, 4, 5)])
-    @pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
-    def test_frozen_in_every_layout_rank_and_dtype(self, rng, data, dims, data_format):
-        ours = "NXC" if data_format.endswith("C") else "NCX"
-        p = Problem(rng, dims, ours, data)
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
+def test_tensorflow_in_every_layout_and_dtype(rng, data, is_training, data_format):
+    """Reserve_space_2 is the variance; spaces 4 and 5 are empty; epsilon may be zero."""
+    ours = "NXC" if data_format.endswith("C") else "NCX"
+    p = Problem(rng, (2, 3, 4, 5) if len(data_format) == 4 else (2, 3, 2, 4, 5), ours, data)
+    for epsilon in (EPSILON, 0):
         grads = tensorflow.fused_batch_norm_grad_v3(
-            p.diff_dst, p.src, p.gamma, p.mean, p.variance, None, epsilon=EPSILON,
-            data_format=data_format, is_training=False,
+            p.diff_dst, p.src, p.gamma, p.mean, p.variance, None, epsilon=epsilon,
+            data_format=data_format, is_training=is_training,
         )  # fmt: skip
-        want = p.run(bn_ext.batch_norm_backward, data_format=ours, is_training=False)
-        assert all_bits(grads[:3]) == all_bits(want)
-
-    def test_epsilon_may_be_zero(self, four_dim):
-        assert np.isfinite(self.call(four_dim, epsilon=0).x_backprop).all()
-
-
-class TestNGraph:
-    def test_epsilon_stays_a_double(self, rng):
-        p = Problem(rng, (3, 4, 5), "NCX", "float64")
-        p.variance = np.zeros(4)
-
-        def call(epsilon):
-            return ngraph.batch_norm_training_backprop(
-                p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=epsilon
-            ).gamma_delta
-
-        assert (call(0.001) != call(float(np.float32(0.001)))).all()
-
-    @pytest.mark.parametrize("data", DATA_DTYPES)
-    def test_every_real_dtype(self, rng, data):
-        p = Problem(rng, (3, 4, 5), "NCX", data, data)
-        grads = ngraph.batch_norm_training_backprop(
-            p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=EPSILON
+        want = p.run(
+            bn_ext.batch_norm_backward, data_format=ours, is_training=is_training, epsilon=epsilon
         )
-        assert all_bits(grads) == all_bits(p.run(bn_ext.batch_norm_backward, data_format="NCX"))
+        assert all_bits(grads[:3]) == all_bits(want)
+        assert all_bits(grads[3:]) == all_bits([np.empty(0, np.float32)] * 2)
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_ngraph_with_every_real_dtype(rng, data):
+    """Epsilon stays a double: 1e-3 is no float32."""
+    p = Problem(rng, (3, 4, 5), "NCX", data, data)
+    p.variance[...] = 0
+    for epsilon in (1e-3, float(np.float32(1e-3))):
+        grads = ngraph.batch_norm_training_backprop(
+            p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=epsilon
+        )
+        want = p.run(bn_ext.batch_norm_backward, data_format="NCX", epsilon=epsilon)
+        assert all_bits(grads) == all_bits(want)
 
 
 # ---- zeros -----------------------------------------------------------------------

@@ -57,40 +57,30 @@ def lie(array, **lies):
 
 
 @pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_an_output_that_lies_about_its_dtype(p, which):
-    """A float16 array that says it is float32: half as many bytes as would be written."""
-    shape = p.src.shape if which == 0 else p.mean.shape
-    array, memory = fenced(shape, "float16")
-    out = [None, None, None]
-    out[which] = lie(array, dtype=np.dtype(np.float32), itemsize=4)
-    with pytest.raises(ValueError, match=r"^out: .*: expected dtype float32, got float16"):
-        p.run(bn_ext.batch_norm_backward, out=tuple(out))
-    assert untouched(memory)
-    assert (array == 7).all()
-
-
-@pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_an_output_that_lies_about_its_shape(p, which):
-    shape = p.src.shape if which == 0 else p.mean.shape
-    array, memory = fenced((2,))
-    out = [None, None, None]
-    strides = np.empty(shape, np.float32).strides
-    out[which] = lie(array, shape=shape, ndim=len(shape), strides=strides, size=np.prod(shape))
-    with pytest.raises(ValueError, match=r"^out: .*: expected shape"):
-        p.run(bn_ext.batch_norm_backward, out=tuple(out))
-    assert untouched(memory)
-
-
-@pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_an_output_that_says_it_is_writable(p, which):
-    """Memory of a bytes object, which is shared by all who hold it."""
+def test_an_output_that_lies(p, which):
+    """About its dtype, or its shape: fewer bytes than would be written. Or that the memory of a
+    bytes object, which is shared by all who hold it, is writable.
+    """
     like = (p.src, p.mean, p.mean)[which]
+    short, memory = fenced(like.shape, "float16")
+    small, others = fenced((2,))
     held = bytes(like.nbytes)
-    array = np.frombuffer(held, np.float32).reshape(like.shape)
-    out = [None, None, None]
-    out[which] = lie(array, flags=Flags())
-    with pytest.raises(ValueError, match=r"^out: .*: expected a writable array"):
-        p.run(bn_ext.batch_norm_backward, out=tuple(out))
+    says = {name: getattr(like, name) for name in ("shape", "ndim", "strides", "size")}
+    for lying, message in (
+        (lambda: lie(short, dtype=np.dtype(np.float32), itemsize=4),
+         "expected dtype float32, got float16"),
+        (lambda: lie(small, **says), "expected shape"),
+        (lambda: lie(np.frombuffer(held, np.float32).reshape(like.shape), flags=Flags()),
+         "expected a writable array"),
+    ):  # fmt: skip
+        out = [None, None, None]
+        out[which] = lying()
+        with pytest.raises(ValueError, match=f"^out: .*: {message}"):
+            p.run(bn_ext.batch_norm_backward, out=tuple(out))
+    assert untouched(memory)
+    assert untouched(others)
+    assert (short == 7).all()
+    assert (small == 7).all()
     assert held == bytes(like.nbytes)
 
 
