@@ -12,13 +12,15 @@ import warnings
 from fractions import Fraction
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 from cases import DATA_DTYPES, dtype
 from fp_modes import FP_MODES, fp_mode, fp_mode_in_effect
+from sheets import SHEETS
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs import tensorflow
 
 NEEDS = {"bn_ext.dask": "dask", "bn_ext.mpi": "mpi4py"}
 MODULES = [
@@ -208,17 +210,30 @@ def layers(name, make):
     }
 
 
-def updated(operator):
-    """What an operator of torch returns, and the running statistics that it updates."""
+def by_sheets(sheets):
+    """What operators return for images, and the running statistics that they update."""
 
     def call(v):
-        pair = v.running()
-        return *operator(v, pair), *pair
+        found = []
+        for sheet in sheets:
+            last = sheet.data_format == "NXC"
+            dims = (6, 1, 1, v.channels) if last else (6, v.channels, 1, 1)
+            images = {name: getattr(v, name).reshape(dims) for name in ("src", "diff_dst")}
+            given = sheet.arguments(SimpleNamespace(**{**vars(v), **images}))
+            numbers = {"momentum": v.factor, "exponential_avg_factor": v.factor,
+                       sheet.epsilon: v.epsilon}  # fmt: skip
+            taken = {n: numbers[n] for n in numbers.keys() & sheet.parameters.keys()}
+            returned = sheet.call({**given, **sheet.fixed, **taken})
+            found.append([*returned, *(given[name] for name in sheet.updated)])
+        return found
 
     return call
 
 
-T, D, F, G = pytorch, onednn_graph, tensorflow, ngraph
+OPERATORS = {}
+for _sheet in SHEETS.values():
+    _name = f"{_sheet.operator.__module__}.{_sheet.operator.__name__}"
+    OPERATORS.setdefault(_name, []).append(_sheet)
 CALLS = {
     "bn_ext.available_isas": lambda v: bn_ext.available_isas(),
     "bn_ext.get_isa": lambda v: bn_ext.get_isa(),
@@ -253,47 +268,10 @@ CALLS = {
     "bn_ext.batch_norm_count": lambda v: bn_ext.batch_norm_count(state(v)),
     "bn_ext.batch_norm_canonical": lambda v: bn_ext.batch_norm_canonical(state(v)),
     **layers("bn_ext.BatchNorm", bn_ext.BatchNorm),
-    "bn_ext.specs.pytorch.native_batch_norm": lambda v: [
-        updated(lambda v, pair, train=train: T.native_batch_norm(
-            v.src, v.gamma, v.beta, *pair, train, v.factor, v.epsilon))(v)
-        for train in (True, False)
-    ],
-    "bn_ext.specs.pytorch.native_batch_norm_backward": lambda v: [
-        T.native_batch_norm_backward(
-            v.diff_dst, v.src, v.gamma, *v.running(), v.mean, v.variance, train, v.epsilon,
-            [True] * 3)
-        for train in (True, False)
-    ],
-    "bn_ext.specs.pytorch.batch_norm_update_stats": updated(
-        lambda v, pair: T.batch_norm_update_stats(v.src, *pair, v.factor)),
-    "bn_ext.specs.onednn_graph.batch_norm_forward_training": lambda v: [
-        D.batch_norm_forward_training(
-            v.src, *v.running(), v.gamma, v.beta, epsilon=v.epsilon, momentum=v.factor)],
-    "bn_ext.specs.onednn_graph.batch_norm_inference": lambda v: D.batch_norm_inference(
-        v.src, v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon),
-    "bn_ext.specs.onednn_graph.batch_norm_training_backprop": (
-        lambda v: D.batch_norm_training_backprop(
-            v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)),
-    "bn_ext.specs.onednn_graph.batch_norm_training_backward": (
-        lambda v: D.batch_norm_training_backward(
-            v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)),
-    "bn_ext.specs.tensorflow.fused_batch_norm_v3": lambda v: [
-        F.fused_batch_norm_v3(
-            v.image("src"), v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon,
-            exponential_avg_factor=v.factor, is_training=training)
-        for training in (True, False)
-    ],
-    "bn_ext.specs.tensorflow.fused_batch_norm_ex": lambda v: F.fused_batch_norm_ex(
+    **{name: by_sheets(sheets) for name, sheets in OPERATORS.items()},
+    "bn_ext.specs.tensorflow.fused_batch_norm_ex": lambda v: tensorflow.fused_batch_norm_ex(
         v.image("src"), v.gamma, v.beta, v.mean, v.variance, [v.image("src_1")],
         epsilon=v.epsilon, exponential_avg_factor=v.factor, activation_mode="Relu"),
-    "bn_ext.specs.tensorflow.fused_batch_norm_grad_v3": lambda v: F.fused_batch_norm_grad_v3(
-        v.image("diff_dst"), v.image("src"), v.gamma, v.mean, v.variance, None, epsilon=v.epsilon),
-    "bn_ext.specs.ngraph.batch_norm_training": lambda v: G.batch_norm_training(
-        v.src, v.gamma, v.beta, epsilon=v.epsilon),
-    "bn_ext.specs.ngraph.batch_norm_inference": lambda v: G.batch_norm_inference(
-        v.src, v.gamma, v.beta, v.mean, v.variance, epsilon=v.epsilon),
-    "bn_ext.specs.ngraph.batch_norm_training_backprop": lambda v: G.batch_norm_training_backprop(
-        v.src, v.gamma, v.beta, v.mean, v.variance, v.diff_dst, epsilon=v.epsilon),
 }  # fmt: skip
 #: Dtypes of data; those of vectors, here, go with them.
 TYPES = {

@@ -36,7 +36,7 @@ def problem(rng, shape, data_format, *types):
     return p
 
 
-def backward(gate=None, diff_src_1=False):
+def backward(gate=None, diff_src_1=False, **exact):
     """The gradient; gate: what a ReLU let pass is known by this."""
 
     def call(p, t, is_training, halves, out, **options):
@@ -50,10 +50,10 @@ def backward(gate=None, diff_src_1=False):
         more |= {"out": out, **given, **options}
         data = t["src"], t["diff_dst"]
         if not halves:
-            return bn_ext.batch_norm_backward(*data, *p.vectors(), **more), []
+            return bn_ext.batch_norm_backward(*data, *p.vectors(), **more, **exact), []
         if gate == "beta":
             given |= {"variance": p.variance, "gamma": p.gamma, "epsilon": EPSILON}
-        sums = bn_ext.batch_norm_backward_reduce(*data, p.mean, **given, **options)
+        sums = bn_ext.batch_norm_backward_reduce(*data, p.mean, **given, **options, **exact)
         return bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, **more), []
 
     reads = ["src", "diff_dst", *(["dst"] if gate == "dst" else [])]
@@ -66,7 +66,7 @@ def fused_of(p, t):
     return {"src_1": t["src_1"], "relu": True, "workspace": bits}, bits
 
 
-def training(fused):
+def training(fused, **exact):
     """The forward pass, plain, or with all that is fused and with running statistics."""
 
     def call(p, t, is_training, halves, out, **options):
@@ -77,8 +77,13 @@ def training(fused):
             more |= {"running_mean": written[0], "running_variance": written[1], **extra}
             more |= {"exponential_avg_factor": 0.3, "correction": 0}
         if not halves:
-            return bn_ext.batch_norm_training(t["src"], p.gamma, p.beta, **more), written
-        stats = bn_ext.batch_norm_training_reduce(t["src"], **options)
+            found = bn_ext.batch_norm_training(t["src"], p.gamma, p.beta, **more, **exact)
+            return found, written
+        stats = bn_ext.batch_norm_training_reduce(t["src"], **options, **exact)
+        if exact:  # squares are about the mean, in a second pass
+            mean = bn_ext.batch_norm_training_stats(stats)[0]
+            stats = bn_ext.batch_norm_training_reduce(t["src"], mean=mean, **options, **exact)
+            stats = bn_ext.batch_norm_training_stats(stats, mean)
         given = t["src"], stats, p.gamma, p.beta
         return bn_ext.batch_norm_training_apply(*given, **more), written
 
@@ -125,4 +130,8 @@ MEMBERS = {
     "inference": inference(fused=False),
     "inference, fused": inference(fused=True),
     "double backward": double_backward(),
+    "backward, exact": backward(exact=True),
+    "backward, beta, exact": backward("beta", exact=True),
+    "backward, dst, add, exact": backward("dst", diff_src_1=True, exact=True),
+    "training, fused, exact": training(fused=True, exact=True),
 }

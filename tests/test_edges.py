@@ -45,7 +45,8 @@ def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
                 assert (array.shape, array.dtype) == (like.shape, like.dtype)
                 np.testing.assert_array_equal(array.astype(float), np.full(like.shape, nothing))
             assert out is None or all(a is b for a, b in zip(found, out, strict=True))
-            assert name != "training, fused" or bits[3:5] == before
+            if name.startswith("training, fused"):
+                assert bits[3:5] == before
 
 
 @pytest.mark.parametrize("is_training", [True, False])

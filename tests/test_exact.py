@@ -18,6 +18,7 @@ from cases import (
     unit,
 )
 from exact_sums import STATES, exact_sums, far_from_0, integer_of, statistics
+from members import MEMBERS, problem
 
 import bn_ext
 from bn_ext._verify.exact import units_of
@@ -305,32 +306,21 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_one_call_has_the_options_of_the_other(rng, data_format, name):
-    """Gates, frozen statistics, outputs: as with sums that are rounded, but for those."""
-    p = Family(rng, (8, 3, 5), data_format, name)
-    options = {"data_format": data_format, "epsilon": EPSILON}
-    inference = bn_ext.batch_norm_inference
-    dst = inference(p.src, p.mean, p.variance, p.gamma, p.beta, relu=True, **options)
-    for gate in (
-        {},
-        {"relu": True, "beta": p.beta},
-        {"relu": True, "dst": dst, "diff_src_1": True},
-    ):
-        for flags in ({}, {"is_training": False}, {"param_grads": False}):
-            plain = p.run(bn_ext.batch_norm_backward, **gate, **flags, **options)
-            exact = p.run(bn_ext.batch_norm_backward, exact=True, **gate, **flags, **options)
-            assert type(exact) is type(plain)
-            for a, b in zip(exact, plain, strict=True):
-                assert (a is None) == (b is None)
-                if a is not None:
-                    assert a.dtype == b.dtype
-                    np.testing.assert_allclose(
-                        a.astype(float), b.astype(float), rtol=0.02, atol=0.02
-                    )
-    out = tuple(p.outs())
-    given = p.run(bn_ext.batch_norm_backward, exact=True, out=out, **options)
-    assert all(a is b for a, b in zip(given, out, strict=True))
-    assert all_bits(given) == all_bits(p.run(bn_ext.batch_norm_backward, exact=True, **options))
+@pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
+def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
+    """Gates, frozen statistics, what is fused: as with sums that are rounded, but for those."""
+    p = problem(rng, (8, 3, 5), data_format, name)
+    for is_training in (True, False):
+        exact, plain = (
+            [*found, *written]
+            for found, written in (
+                MEMBERS[each].call(p, vars(p), is_training, False, None, data_format=data_format)
+                for each in (member, member.removesuffix(", exact"))
+            )
+        )
+        for a, b in zip(exact, plain, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
@@ -467,40 +457,6 @@ def test_a_mean_finer_than_the_data_is_what_it_is_taken_for(name):
         np.testing.assert_allclose(stats[1], 16 * x.astype(float).var(axis=0), rtol=1e-6)
 
 
-def test_one_call_keeps_running_statistics(rng):
-    p = Family(rng, (8, 3, 5), "NXC")
-    running = p.running_mean, p.running_variance
-    expected = [a.copy() for a in running]
-    options = {"exponential_avg_factor": 0.3, "correction": 1, "epsilon": EPSILON}
-    bn_ext.batch_norm_training(
-        p.src, exact=True, running_mean=running[0], running_variance=running[1], **options
-    )
-    bn_ext.batch_norm_training(
-        p.src, running_mean=expected[0], running_variance=expected[1], **options
-    )
-    np.testing.assert_allclose(running, expected, rtol=1e-6)
-
-
-def test_an_empty_problem():
-    src = np.zeros((0, 3), np.float32)
-    vector = np.ones(3, np.float32)
-    assert not bn_ext.batch_norm_training_reduce(src, exact=True).any()
-    running = np.ones((2, 3))
-    dst, mean, _ = bn_ext.batch_norm_training(
-        src, epsilon=1e-5, exact=True, running_mean=running[0], running_variance=running[1],
-        exponential_avg_factor=0.5, correction=1,
-    )  # fmt: skip
-    assert (running == 1).all()
-    assert dst.shape == (0, 3)
-    assert np.isnan(mean).all()
-    found = bn_ext.batch_norm_backward(src, src, vector, vector, epsilon=1e-5, exact=True)
-    assert not found.diff_gamma.any()
-    none = np.zeros((3, 0), np.float32)
-    assert bn_ext.batch_norm_backward(
-        none, none, vector[:0], vector[:0], epsilon=1e-5, exact=True
-    ).diff_src.shape == (3, 0)
-
-
 # ---- what is refused ------------------------------------------------------------
 
 
@@ -631,24 +587,6 @@ def test_other_arguments_are_refused(rng):
     huge = np.broadcast_to(np.zeros((1, 1), np.float32), (2**39, 1))
     with pytest.raises(ValueError, match=r"src: expected less than 2\*\*39 elements"):
         bn_ext.batch_norm_training_reduce(huge, exact=True)
-
-
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_views_are_walked_where_they_lie(rng, data_format):
-    """Gaps, steps back, axes of stride 0: the sums are those of a copy."""
-    whole = rng.standard_normal((13, 9, 11, 10)).astype(np.float32)
-    for view in (
-        whole[:, 1:7, ::2, 3:9],
-        whole[::-1, :, 2:9],
-        whole.transpose(2, 0, 3, 1)[:, 1:],
-        np.broadcast_to(whole[:, :1], whole.shape),
-        whole[..., :3],
-    ):
-        mean = rng.standard_normal(view.shape[FORMATS[data_format]]).astype(np.float32)
-        options = {"data_format": data_format, "exact": True}
-        lying = bn_ext.batch_norm_backward_reduce(view, view, mean, **options)
-        copied = bn_ext.batch_norm_backward_reduce(view.copy(), view.copy(), mean, **options)
-        assert np.array_equal(lying, copied)
 
 
 @pytest.mark.quick
