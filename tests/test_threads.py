@@ -110,7 +110,7 @@ def test_gil_is_released_while_copying(copied):
 
 
 @needs_openmp
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 1000])
 def test_omp_num_threads(count):
     code = CALL + "print(call(10**5))"
     assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
@@ -229,28 +229,6 @@ def test_forked_child_works(rng, num_threads):
         pytest.fail("the forked child hangs")
     assert not _core._forked()
     assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2)) == want
-
-
-def _work(p):
-    return all_bits(p.run(bn_ext.batch_norm_backward)), _core._last_call()[0]
-
-
-@needs_fork
-@forks
-def test_multiprocessing_fork(rng):
-    p = Problem(rng, LARGE, "NXC")
-    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        results = pool.map_async(_work, [p] * 4).get(timeout=120)
-    assert all(bits == want and is_a_childs(threads) for bits, threads in results)
-
-
-def test_epsilon_matters_here_too():
-    """The problems above are not trivial: another epsilon gives other bits."""
-    p = Problem(np.random.default_rng(0), (50, 4), "NXC")
-    assert all_bits(p.run(bn_ext.batch_norm_backward)) != all_bits(
-        p.run(bn_ext.batch_norm_backward, epsilon=2 * EPSILON)
-    )
 
 
 @needs_linux

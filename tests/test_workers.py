@@ -35,10 +35,6 @@ def test_others_take_part(rng, k):
     assert min(found) >= 1
 
 
-def test_never_more_than_tasks(rng):
-    assert threads_used(Problem(rng, (1, 8), "NXC"), num_threads=16) == 1
-
-
 def test_bits_whoever_comes(rng):
     """Workers awake, asleep, and on the way in as the caller ends."""
     p = Problem(rng, (3000, 40), "NXC")
@@ -83,31 +79,6 @@ print(most(2))
 """
     parent, child, forked, after = in_new_process(CALL + MOST + code)
     assert (parent, child, forked, after) == ("2", "2", "True", "2")
-
-
-@needs_fork
-def test_a_fork_beside_calls():
-    """Whatever other threads are in the middle of, the child starts anew, and ends."""
-    code = """
-import threading, warnings
-warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
-stop = threading.Event()
-def work():
-    while not stop.is_set():
-        call(5_000, num_threads=4)
-callers = [threading.Thread(target=work) for _ in range(3)]
-for caller in callers: caller.start()
-for _ in range(30):
-    child = os.fork()
-    if child == 0:
-        call(40_000, num_threads=4)
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-stop.set()
-for caller in callers: caller.join()
-print("done")
-"""
-    assert in_new_process(CALL + code) == ["done"]
 
 
 @needs_cpus
@@ -205,10 +176,6 @@ for name in os.listdir("/proc/self/task"):
     blocked = in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1")
     assert len(blocked) == 2
     assert all(int(mask, 16) & 2 for mask in blocked)
-
-
-def test_a_process_ends_with_idle_workers():
-    assert in_new_process(CALL + "call(40_000, num_threads=4)\nprint('end')") == ["end"]
 
 
 def test_a_thread_that_called_may_end(rng):
