@@ -30,12 +30,7 @@ FORMS = {
     "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
     "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
     "channels last": ("NXC", lambda size: (137,), lambda size: (), 160),
-    "several positions a row": (
-        "NXC",
-        lambda size: (12 * 35,),
-        lambda size: (),
-        24,
-    ),
+    "several positions a row": ("NXC", lambda size: (12 * 35,), lambda size: (), 24),
     "short runs": ("NCX", lambda size: (35,), lambda size: (3,), 64),
     "long runs": ("NCX", lambda size: (1,), lambda size: (4096 // size + 300,), 3),
     "runs side by side": ("NCX", lambda size: (4,), lambda size: (1024 // size + 140,), 6),
@@ -318,16 +313,21 @@ def fits_second(p, want, form, data, vector):
     return good & (x.max(axis=1) < top)
 
 
+def computed(p, form, names, function, wanted, **options):
+    """What the reference and the function make of a population's arrays of these names."""
+    arguments, data_format = p.laid_out(form, names), FORMS[form][0]
+    options = {"epsilon": p.epsilon, **options}
+    want = wanted(*arguments, axis=FORMATS[data_format], wide=np.longdouble, **options)
+    return want, function(*arguments, data_format=data_format, **options)
+
+
 def gradient(
     p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
 ):
     """({output: Error}, where they are promised): as do all that follow."""
-    arguments, data_format = problems(p, form)
-    options = {"epsilon": p.epsilon, "is_training": is_training}
-    want = reference.batch_norm_backward(
-        *arguments, axis=FORMATS[data_format], wide=np.longdouble, **options
+    want, grads = computed(
+        p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )
-    grads = function(*arguments, data_format=data_format, **options)
     found = errors(grads, want, data, vector, is_training=is_training, parts=parts)
     return found, fits(p, want, data, vector)
 
@@ -345,20 +345,12 @@ def exact_gradient_sums(src, diff_dst, mean, data_format):
 def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
     """Those that reduce gives, which no rounding hides: diff_gamma is sum(dy * xc) here."""
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
-    arguments, data_format = problems(p, form)
-    want = reference.batch_norm_backward(
-        *arguments, axis=FORMATS[data_format], wide=np.longdouble, epsilon=p.epsilon
-    )
-    sums = function(*arguments[:3], data_format=data_format)
+
+    def sums_of(src, diff_dst, mean, *_, data_format, epsilon):
+        return function(src, diff_dst, mean, data_format=data_format)
+
+    want, sums = computed(p, form, INPUTS, sums_of, reference.batch_norm_backward)
     return sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
-
-
-def trained(p, form, names):
-    """A forward pass with the batch's own statistics, in the widest float there is."""
-    src, *affine = p.laid_out(form, names)
-    return reference.batch_norm_training(
-        src, *affine, axis=FORMATS[FORMS[form][0]], epsilon=p.epsilon, wide=np.longdouble
-    )
 
 
 def have_squares(p, want, data):
@@ -368,10 +360,9 @@ def have_squares(p, want, data):
 
 
 def training(p, form, data, vector, *, function=bn_ext.batch_norm_training, exact=False):
-    arguments, data_format = p.laid_out(form, ["src", *AFFINE]), FORMS[form][0]
-    want = trained(p, form, ["src", *AFFINE])
-    found = function(*arguments, epsilon=p.epsilon, data_format=data_format, exact=exact)
-    wrong = forward_errors(found, want, data, vector, FORMATS[data_format])
+    function = functools.partial(function, exact=exact)
+    want, found = computed(p, form, ["src", *AFFINE], function, reference.batch_norm_training)
+    wrong = forward_errors(found, want, data, vector, FORMATS[FORMS[form][0]])
     good = fits_forward(p, want, form, data, vector)
     return wrong, good & have_squares(p, want, data) if exact else good
 
@@ -388,35 +379,33 @@ def exact_statistics(src, data_format):
 
 def statistics(p, form, data, vector, *, exact=False):
     """Those that reduce gives, which no rounding hides; of any data."""
-    want, data_format = trained(p, form, ["src"]), FORMS[form][0]
     function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
-    mean, squares = function(*p.laid_out(form, ["src"]), data_format=data_format)[:2]
+
+    def stats_of(src, *, data_format, epsilon):
+        return function(src, data_format=data_format)
+
+    want, (mean, squares, *_) = computed(p, form, ["src"], stats_of, reference.batch_norm_training)
     found = statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
     good = want.variance < tops("float64") / p.src.shape[1]
     return found, good & have_squares(p, want, data) if exact else good
 
 
 def inference(p, form, data, vector):
-    arguments, data_format = p.laid_out(form, ["src", "mean", "variance", *AFFINE]), FORMS[form][0]
-    axis = FORMATS[data_format]
-    want = reference.batch_norm_inference(
-        *arguments, axis=axis, epsilon=p.epsilon, wide=np.longdouble
+    names = ["src", "mean", "variance", *AFFINE]
+    want, dst = computed(
+        p, form, names, bn_ext.batch_norm_inference, reference.batch_norm_inference
     )
-    dst = bn_ext.batch_norm_inference(*arguments, epsilon=p.epsilon, data_format=data_format)
-    found = {"dst": dst_error(dst, want, data, axis, from_batch=False)}
+    found = {"dst": dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
     return found, fits_forward(p, want, form, data, vector)
 
 
 def double_backward(p, form, data, vector, *, is_training=True):
-    arguments, data_format = p.laid_out(form, SECOND), FORMS[form][0]
-    options = {"epsilon": p.epsilon, "is_training": is_training}
-    want = reference.batch_norm_double_backward(
-        *arguments, axis=FORMATS[data_format], wide=np.longdouble, **options
-    )
-    found = bn_ext.batch_norm_double_backward(*arguments, data_format=data_format, **options)
+    functions = bn_ext.batch_norm_double_backward, reference.batch_norm_double_backward
+    want, found = computed(p, form, SECOND, *functions, is_training=is_training)
     return second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
 
 
+_exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
 #: By member: what it computes, whose errors are measured.
 MEMBERS = {
     "backward": gradient,
@@ -427,22 +416,12 @@ MEMBERS = {
     "inference": inference,
     "double_backward": double_backward,
     "double_backward, frozen": functools.partial(double_backward, is_training=False),
+    "backward, exact": functools.partial(gradient, function=_exactly),
+    "backward, frozen, exact": functools.partial(gradient, function=_exactly, is_training=False),
+    "backward_reduce, exact": functools.partial(gradient_sums, function=exact_gradient_sums),
+    "training, exact": functools.partial(training, exact=True),
+    "training_reduce, exact": functools.partial(statistics, exact=True),
 }
-_exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
-#: The same with sums that are not rounded.
-EXACT_MEMBERS = {
-    "backward": functools.partial(gradient, function=_exactly),
-    "backward, frozen": functools.partial(gradient, function=_exactly, is_training=False),
-    "backward_reduce": functools.partial(gradient_sums, function=exact_gradient_sums),
-    "training": functools.partial(training, exact=True),
-    "training_reduce": functools.partial(statistics, exact=True),
-}
-MEMBERS |= {f"{name}, exact": of for name, of in EXACT_MEMBERS.items()}
-
-
-def problems(p, form):
-    """The arguments of a gradient, and its data_format."""
-    return p.laid_out(form, INPUTS), FORMS[form][0]
 
 
 def measured(p, form, data, vector, member="backward", **options):

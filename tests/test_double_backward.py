@@ -116,13 +116,6 @@ def test_a_mean_of_more_digits_than_the_data(rng, is_training):
 # ---- edges --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_one_element_in_each_channel(rng, is_training):
-    for data, vector in DTYPES:
-        p = Family(rng, (1, 7), "NXC", data, vector)
-        assert_within_bounds(run(p, is_training=is_training), exact(p, is_training), data, vector)
-
-
 @pytest.mark.parametrize("name", READ)
 def test_a_nan_is_in_all_of_its_channel(rng, name):
     p = Family(rng, (9, 5, 4), "NXC")
