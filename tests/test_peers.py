@@ -142,7 +142,9 @@ def test_torchs_backward(data, vector, layout, train):
             stats = p.gamma, p.mean, p.variance, p.mean, invstd.astype(p.mean.dtype)
             for mask in ([True] * 3, [True, False, False], [False, True, True]):
                 arguments = diff_dst, src, *stats, train, EPSILON, mask
-                agree(*both("native_batch_norm_backward", arguments), data)
+                # The variance that we make of invstd, rounded to the vectors' type, is another.
+                times = 2 if dtype(vector).itemsize == 2 else 1
+                agree(*both("native_batch_norm_backward", arguments), data, times)
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
