@@ -96,25 +96,10 @@ def test_epsilon_has_no_default(p):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors())
 
 
-def test_sums(p):
-    def apply(sums):
-        return bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), sums, epsilon=EPSILON
-        )
-
-    for count in (0, 1, 23):
-        with pytest.raises(ValueError, match=f"^sums: expected at least 24 elem.*, got {count}$"):
-            apply(with_count(np.zeros((2, 5)), count))
-    for count in (-1, 24.5, 2.0**53, np.inf, np.nan, [24, 24, 25, 24, 24]):
-        with pytest.raises(ValueError, match="^sums: expected in row 2 the elements per channel"):
-            apply(with_count(np.zeros((2, 5)), count))
-    # Statistics, with 4 rows, are none.
-    for dims in ((2, 5), (4, 5), (3, 4), (5, 3), (15,), (3, 5, 1)):
-        with pytest.raises(ValueError, match=r"^sums: .* \(3, 5\), as batch_norm_backward_reduce"):
-            apply(np.full(dims, 24.0))
+@pytest.mark.parametrize("given", [np.asfortranarray, np.ndarray.tolist])
+def test_sums_in_any_order(p, given):
     sums = with_count(np.arange(10).reshape(2, 5), 24)
-    for wrong in (sums.astype(np.float32), sums.astype(">f8"), sums.astype(int).tolist()):
-        with pytest.raises(TypeError, match="^sums: expected"):
-            apply(wrong)
-    for given in (np.asfortranarray(sums), sums.tolist()):
-        assert (apply(given).diff_beta == sums[0]).all()
+    found = bn_ext.batch_norm_backward_apply(
+        p.src, p.diff_dst, *p.vectors(), given(sums), epsilon=EPSILON
+    )
+    assert (found.diff_beta == sums[0]).all()

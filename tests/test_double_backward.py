@@ -169,64 +169,13 @@ def test_frozen_without_a_variance_is_infinite(rng, data):
 # ---- what is refused ------------------------------------------------------------------
 
 
-def refused(kind, message, p, **changed):
+def refused(message, p, **changed):
     """It raises this, and writes nothing."""
-    outs = [np.full_like(p.src, 7), np.full_like(p.src, 7), np.full_like(p.mean, 7)]
-    given = {"out": tuple(outs), **changed}
-    written = [*outs, *(getattr(p, name) for name in NAMES)]
-    before = [bits(a) for a in written]
-    with pytest.raises(kind, match=message):
-        run(p, **given)
-    assert [bits(a) for a in written] == before
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_array_that_does_not_fit(rng, name):
-    p = Family(rng, (6, 4, 5), "NXC")
-    array = getattr(p, name)
-    if name != "src":
-        refused(ValueError, f"^{name}: expected shape", p, **{name: array[:-1]})
-    refused(ValueError, "expected", p, **{name: np.float32([1])})
-    refused(TypeError, f"^{name}: expected ", p, **{name: array.astype(np.int32)})
-    if name in READ:
-        for thing in (None, 1.0, "abc", object()):
-            refused(TypeError, f"^{name}: expected an array, got", p, **{name: thing})
-    if name != "src" and name != "mean":
-        like = "src" if name in READ else "mean"
-        p = Family(rng, (6, 4, 5), "NXC", "float16", "float32")
-        wrong = getattr(p, name).astype(np.float64 if name in READ else np.float16)
-        message = f"^{name}: expected {getattr(p, like).dtype}, like {like}, got {wrong.dtype}"
-        refused(TypeError, message, p, **{name: wrong})
-
-
-@pytest.mark.parametrize(
-    ("kind", "changed", "message"),
-    [
-        (ValueError, {"epsilon": -1}, "^epsilon: expected a finite number >= 0"),
-        (ValueError, {"epsilon": np.nan}, "^epsilon: expected a finite number >= 0"),
-        (ValueError, {"data_format": "NHWC"}, "^data_format: expected 'NXC' or 'NCX'"),
-        (ValueError, {"num_threads": 0}, "^num_threads: expected at least 1"),
-        (ValueError, {"out": (None, None)}, "^out: expected .diff_src, diff_diff_dst, diff_gamma"),
-        (TypeError, {"is_training": "yes"}, "^is_training: expected True or False"),
-    ],
-)
-def test_options_that_are_none(rng, kind, changed, message):
-    refused(kind, message, Family(rng, (6, 5), "NXC"), **changed)
-
-
-@pytest.mark.parametrize("which", range(3))
-def test_outputs_that_do_not_fit(rng, which):
-    p = Family(rng, (6, 4, 5), "NXC")
-    good = [np.empty_like(p.src), np.empty_like(p.src), np.empty_like(p.mean)]
-    read_only = good[which].copy()
-    read_only.flags.writeable = False
-    for wrong, what in (
-        (good[which].astype(np.float64), "expected dtype float32, got float64"),
-        (good[which][:-1], "expected shape"),
-        (read_only, "expected a writable array"),
-    ):
-        out = (*good[:which], wrong, *good[which + 1 :])
-        refused(ValueError, f"^out: {RESULTS[which]}: {what}", p, out=out)
+    written = [*(getattr(p, name) for name in NAMES), *changed["out"]]
+    before = [None if a is None else bits(a) for a in written]
+    with pytest.raises(ValueError, match=message):
+        run(p, **changed)
+    assert [None if a is None else bits(a) for a in written] == before
 
 
 def test_shared_memory(rng):
@@ -235,10 +184,10 @@ def test_shared_memory(rng):
     memory = np.zeros(p.src.size + 1, np.float32)
     first, second = (memory[k : k + p.src.size].reshape(p.src.shape) for k in (0, 1))
     together = "^out: diff_src: shares memory with out: diff_diff_dst"
-    refused(ValueError, together, p, out=(first, second, None))
+    refused(together, p, out=(first, second, None))
     for name in READ:
         array = getattr(p, name)
-        refused(ValueError, together, p, out=(array, array, None))
+        refused(together, p, out=(array, array, None))
         first[...] = array
         for which in (0, 1):
             message = (
@@ -246,8 +195,8 @@ def test_shared_memory(rng):
                 r"\(it may be exactly src, exactly diff_dst or exactly diff_diff_src\)"
             )
             out = (None,) * which + (second,) + (None,) * (2 - which)
-            refused(ValueError, message, p, **{name: first, "out": out})
+            refused(message, p, **{name: first, "out": out})
     for name in NAMES:
         if name not in READ:
             message = f"^out: diff_gamma: shares memory with {name}"
-            refused(ValueError, message, p, out=(None, None, getattr(p, name)))
+            refused(message, p, out=(None, None, getattr(p, name)))

@@ -331,8 +331,6 @@ def test_a_mean_finer_than_the_data(rng, name):
     found = p.run(bn_ext.batch_norm_backward, exact=True)
     plain = p.run(bn_ext.batch_norm_backward)
     np.testing.assert_allclose(found.diff_gamma, plain.diff_gamma, rtol=1e-4)
-    rounded = Problem(rng, (1, 3), "NXC", name).mean
-    rounded[:] = p.mean
     other = bn_ext.batch_norm_sums(
         bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
     )
@@ -509,37 +507,6 @@ def test_means_that_are_no_numbers_are_alike(rng, name):
         assert (bn_ext.batch_norm_training_stats(sum(moments), mean)[2] == 160).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (
-            {"sums": np.zeros((57, 2, 3), np.int64)},
-            ValueError,
-            r"sums: expected shape \(11, 2, 3\)",
-        ),
-        (
-            {"sums": np.zeros((11, 2, 4), np.int64)},
-            ValueError,
-            r"sums: expected shape \(11, 2, 3\)",
-        ),
-        ({"sums": np.zeros((2, 3), np.int64)}, TypeError, "sums: expected float64, or a state"),
-        ({"sums": np.zeros((11, 2, 3), np.int64)}, ValueError, "at least 40 elements per channel"),
-        ({"sums": np.full((11, 2, 3), -1)}, ValueError, "sums: expected"),
-        ({"sums": np.zeros((11, 2, 3), np.int32)}, TypeError, "sums: expected float64, or a state"),
-        ({"sums": np.zeros((11, 2, 3), ">i8")}, TypeError, "sums: expected float64, or a state"),
-    ],
-)
-def test_what_apply_refuses(rng, change, error, message):
-    p = Problem(rng, (40, 3), "NXC")
-    state = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
-    out = tuple(p.outs())
-    before = all_bits(out)
-    arguments = {"sums": state, "epsilon": EPSILON, "out": out, **change}
-    with pytest.raises(error, match=message):
-        bn_ext.batch_norm_backward_apply(p.src, p.diff_dst, *p.vectors(), **arguments)
-    assert all_bits(out) == before
-
-
 def test_a_state_of_any_strides_and_alignment(rng):
     p = Problem(rng, (40, 3), "NXC")
     state = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
@@ -559,31 +526,7 @@ def test_a_state_of_any_strides_and_alignment(rng):
     assert all_bits(found[0]) == all_bits(found[1]) == all_bits(found[2])
 
 
-def test_results_lie_apart_from_a_state(rng):
-    p = Problem(rng, (40, 3), "NXC")
-    state = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact=True)
-    before = state.copy()
-    inside = state.reshape(-1).view(np.float32)[:3]
-    with pytest.raises(ValueError, match="out: diff_gamma: shares memory with sums"):
-        bn_ext.batch_norm_backward_apply(
-            p.src, p.diff_dst, *p.vectors(), state, epsilon=EPSILON, out=(None, inside, None)
-        )
-    assert np.array_equal(state, before)
-
-
-def test_other_arguments_are_refused(rng):
-    p = Problem(rng, (40, 3), "NXC")
-    with pytest.raises(TypeError, match="exact: expected True or False"):
-        bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, exact="yes")
-    with pytest.raises(TypeError, match="exact: expected True or False"):
-        p.run(bn_ext.batch_norm_backward, exact=2)
-    with pytest.raises(ValueError, match="mean: expected with exact=True alone"):
-        bn_ext.batch_norm_training_reduce(p.src, mean=p.mean)
-    with pytest.raises(ValueError, match=r"mean: expected shape \(3,\)"):
-        bn_ext.batch_norm_training_reduce(p.src, mean=p.mean[:2], exact=True)
-    state = bn_ext.batch_norm_training_reduce(p.src, exact=True)
-    with pytest.raises(TypeError, match="stats: .*64 .*training_stats makes.*, got int64"):
-        bn_ext.batch_norm_training_apply(p.src, state, epsilon=EPSILON)
+def test_more_elements_than_a_state_has_room_for():
     huge = np.broadcast_to(np.zeros((1, 1), np.float32), (2**39, 1))
     with pytest.raises(ValueError, match=r"src: expected less than 2\*\*39 elements"):
         bn_ext.batch_norm_training_reduce(huge, exact=True)

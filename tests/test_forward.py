@@ -16,7 +16,6 @@ from cases import (
     Family,
     all_bits,
     arithmetic,
-    as_stats,
     dtype,
     shape,
     unit,
@@ -388,7 +387,7 @@ def test_training_is_inference_with_its_statistics_in_float64(rng):
         assert inference(p).tobytes() == whole.dst.tobytes()
 
 
-# ---- edges, and what is refused ---------------------------------------------------
+# ---- edges ---------------------------------------------------
 
 
 def test_one_element_a_channel(fam):
@@ -396,102 +395,3 @@ def test_one_element_a_channel(fam):
     assert (found.variance == 0).all()
     assert (found.dst == 0).all()
     assert found.mean.tobytes() == fam.src[0].tobytes()
-
-
-FOUR = ("running_mean", "running_variance", "exponential_avg_factor", "correction")
-
-
-def four(**changed):
-    return {
-        "running_mean": np.zeros(5, np.float32), "running_variance": np.ones(5, np.float32),
-        "exponential_avg_factor": 0.1, "correction": 1, **changed,
-    }  # fmt: skip
-
-
-REFUSED = [
-    (TypeError, r"^momentum: .*\(PyTorch\).*\(oneDNN, Flax, Keras\)", {"momentum": 0.1}),
-    (TypeError, r"^batch_norm_training\(\) got an unexpected keyword argument 'eps'", {"eps": 0.1}),
-    *((ValueError, f"expected all four or none, got no {name}$", four(**{name: None}))
-      for name in FOUR),
-    (ValueError, "^correction: expected 0 or 1, got 2$", four(correction=2)),
-    (TypeError, "^correction: expected 0 or 1, got 0.5$", four(correction=0.5)),
-    (ValueError, "^exponential_avg_factor: expected a finite number, got inf$",
-     four(exponential_avg_factor=np.inf)),
-    (TypeError, "^exponential_avg_factor: expected a real number, got 'a'$",
-     four(exponential_avg_factor="a")),
-    (TypeError, "^running_mean: expected float32 or float64, got float16$",
-     four(running_mean=np.zeros(5, np.float16))),
-    (TypeError, "^running_mean: expected a numpy.ndarray, got list$", four(running_mean=[0] * 5)),
-    (ValueError, r"^running_variance: expected shape \(5,\), .*, got \(4,\)",
-     four(running_variance=np.ones(4))),
-    (TypeError, "^relu: expected True or False, got 2$", {"relu": 2}),
-    (ValueError, "^epsilon: expected a finite number >= 0, got -1$", {"epsilon": -1}),
-    (TypeError, "^src_1: expected float32, like src, got float64$", {"src_1": np.zeros((24, 5))}),
-    (ValueError, r"^src_1: expected shape \(24, 5\), like src, got \(5, 24\)$",
-     {"src_1": np.zeros((5, 24), np.float32)}),
-    (TypeError, "^beta: expected float32, like gamma, got float64$", {"beta": np.zeros(5)}),
-    (TypeError, r"^out: expected \(dst, mean, variance\), each an array .*, got numpy.ndarray$",
-     {"out": np.zeros((24, 5))}),
-    (ValueError, "^out: expected .*, got 2 entries$", {"out": (None, None)}),
-    (ValueError, "^out: mean: expected dtype float32, got float64$",
-     {"out": (None, np.zeros(5), None)}),
-    (ValueError, r"^out: variance: expected shape \(5,\), got \(6,\)$",
-     {"out": (None, None, np.zeros(6, np.float32))}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "message", "changed"), REFUSED, ids=lambda value: str(value)[:40])
-def test_refused(fam, kind, message, changed):
-    arguments = {
-        "src": fam.src, "gamma": fam.gamma, "beta": fam.beta, "epsilon": EPSILON,
-        "out": (np.full_like(fam.src, 7), None, None), **changed,
-    }  # fmt: skip
-    arrays = [a for a in arguments.values() if isinstance(a, np.ndarray)]
-    before = all_bits(arrays)
-    with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_training(**arguments)
-    with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_training_apply(**arguments, stats=as_stats(np.ones((2, 5)), 24))
-    if not changed.keys() & {"out", "momentum", "eps", *FOUR}:
-        more = {"mean": fam.mean, "variance": fam.variance, "out": arguments["out"][0]}
-        inferred = message.replace("like gamma", "like mean")
-        with pytest.raises(kind, match=inferred):
-            bn_ext.batch_norm_inference(**{**arguments, **more})
-    assert all_bits(arrays) == before
-    assert ((arguments["out"] is not None) and "out" in changed) or (arguments["out"][0] == 7).all()
-
-
-def test_shared_memory_is_refused(fam):
-    both = np.zeros(5, np.float32)
-    for message, changed in (
-        ("^out: dst: shares memory with src_1",
-         {"src_1": fam.src_1, "out": (fam.src_1[::-1], None, None)}),
-        (r"it may be exactly src\)$", {"out": (fam.src[::-1], None, None)}),
-        ("^out: mean: shares memory with gamma$", {"out": (None, fam.gamma, None)}),
-        ("^running_mean: shares memory with running_variance$",
-         four(running_mean=both, running_variance=both)),
-        ("^out: mean: shares memory with running_mean$",
-         four(running_mean=both) | {"out": (None, both, None)}),
-    ):  # fmt: skip
-        before = all_bits([fam.src, fam.gamma, both])
-        with pytest.raises(ValueError, match=message):
-            training(fam, *AFFINE, **changed)
-        assert all_bits([fam.src, fam.gamma, both]) == before
-
-
-def test_a_correction_of_one_element_is_refused(fam):
-    message = "^correction: expected 0, since each channel has one element alone, got 1$"
-    row = fam.src[:1]
-    with pytest.raises(ValueError, match=message):
-        bn_ext.batch_norm_training(row, epsilon=EPSILON, **four())
-    one, two = (as_stats(np.ones((2, 5)), count) for count in (1, 2))
-    with pytest.raises(ValueError, match=message):
-        bn_ext.batch_norm_training_apply(row, one, epsilon=EPSILON, **four())
-    bn_ext.batch_norm_training_apply(row, two, epsilon=EPSILON, **four())
-
-
-def test_read_only_running_statistics_are_refused(fam):
-    fixed = np.zeros(5, np.float32)
-    fixed.flags.writeable = False
-    with pytest.raises(ValueError, match="^running_mean: expected a writable array"):
-        training(fam, **four(running_mean=fixed))
