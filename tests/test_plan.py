@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from bounds import assert_near
 from cases import DTYPES, FORMATS, Problem, all_bits, placed, shape
-from order_of_sums import form_of
 
 import bn_ext
 from bn_ext import _core
@@ -46,7 +45,7 @@ CROSSED = {
     "a chunk of runs": [("NCX", 4, 2, x) for x in around(4096, 2 * 4096)],
     "pieces of runs": [("NCX", 4, 2, x) for x in around(1024, 2048)],
 }
-#: Chunks of each of these shapes ...
+#: Chunks of each of these shapes.
 CHUNKS = {
     "wide rows of a chunk": [1, 1, 2],
     "rows of strands and groups": [1] * 11,
@@ -58,14 +57,6 @@ CHUNKS = {
     "a chunk of two runs": [1, 1, 2],
     "a chunk of runs": [1, 1, 2, 2, 2, 3],
     "pieces of runs": [1] * 6,
-}
-#: ... and forms.
-CROSSED_FORMS = {
-    "short runs": ["channels_last"] + ["short_runs"] * 5 + ["long_runs"] * 2,
-    "long runs": ["short_runs", "long_runs", "long_runs"] * 2,
-    "stretches of groups": ["long_runs"] * 9,
-    "long for more positions": ["short_runs", "long_runs", "long_runs"] * 2,
-    "always long": ["short_runs", "long_runs", "long_runs"],
 }
 
 
@@ -80,13 +71,6 @@ def test_where_chunks_end(crossed):
         bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0].flat[: dims[1]], **options)
         found.append(_core._last_call()[1])
     assert found == CHUNKS[crossed]
-
-
-@pytest.mark.parametrize("crossed", CROSSED_FORMS)
-def test_where_forms_end(crossed):
-    """By the model of test_walks.py, which would differ in bits if the C had others."""
-    found = [form_of(*dims).__name__ for _, *dims in CROSSED[crossed]]
-    assert found == CROSSED_FORMS[crossed]
 
 
 @pytest.mark.parametrize("crossed", CROSSED)

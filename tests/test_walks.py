@@ -8,10 +8,9 @@ operand, at any level, and with any tiles, threads and stores.
 import itertools
 from types import SimpleNamespace
 
-import cases
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, FORMATS, dtype, placed, with_count
+from cases import DATA_DTYPES, dtype, with_count
 from order_of_sums import form_of, sums_of
 
 import bn_ext
@@ -219,20 +218,3 @@ def test_a_few_shapes(rng, form, name):
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_all_shapes(rng, form, name):
     check(rng, form, name, SHAPES[form])
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("name", DATA_DTYPES)
-@pytest.mark.parametrize("data_format", FORMATS)
-def test_stores_past_the_cache_at_any_address(rng, isa, name, data_format):
-    """Where elements lie across register boundaries, too: no such store may be nontemporal."""
-    for length, offset in itertools.product((1, 40, 1100), (0, 1, 2, 16)):
-        shape = cases.shape(19, 70, length, data_format)
-        p = cases.Problem(rng, shape, data_format, name)
-        _core._set_cache_sizes(0, 0)
-        wanted = p.run(bn_ext.batch_norm_backward, data_format=data_format).diff_src
-        _core._set_cache_sizes(1 << 12, 1 << 12)
-        diff_src = placed(np.zeros_like(p.src), offset=offset)
-        options = {"data_format": data_format, "out": (diff_src, None, None)}
-        assert p.run(bn_ext.batch_norm_backward, **options).diff_src is diff_src
-        assert diff_src.tobytes() == wanted.tobytes()
