@@ -24,13 +24,8 @@ SMALLEST, AMPLE = 32 << 10, 1 << 20
 #: Of the stack of a thread that has just begun: its own frames lie within.
 BEGUN = 10 << 10
 #: Wide and narrow rows, long, short and middling runs.
-SHAPES = [
-    ((700, 33), "NXC"),
-    ((3000, 5), "NXC"),
-    ((4, 3, 5000), "NCX"),
-    ((40, 30, 7), "NCX"),
-    ((6, 80, 49), "NCX"),
-]
+SHAPES = [((700, 33), "NXC"), ((3000, 5), "NXC"), ((4, 3, 5000), "NCX"), ((40, 30, 7), "NCX"),
+          ((6, 80, 49), "NCX")]  # fmt: skip
 #: Exponents of data that sums in doubles cannot hold without rounding.
 SPREAD = {"float32": 40, "float64": 300, "float16": 4, "bfloat16": 40}
 

@@ -50,13 +50,8 @@ def test_operands_may_be_one_array(rng, member):
 
 
 #: Of many channels, so that there are many tiles: data_format, N, C, X.
-MANY_CHANNELS = [
-    ("NXC", 300, 400, 1),
-    ("NXC", 1201, 96, 1),
-    ("NCX", 40, 300, 9),
-    ("NCX", 2, 100, 700),
-    ("NCX", 5, 60, 900),
-]
+MANY_CHANNELS = [("NXC", 300, 400, 1), ("NXC", 1201, 96, 1), ("NCX", 40, 300, 9),
+                 ("NCX", 2, 100, 700), ("NCX", 5, 60, 900)]  # fmt: skip
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -54,13 +54,9 @@ SHAPES = [
 ]  # fmt: skip
 # Enough tasks for 16 threads, in each form of the schedule.
 LARGE = [
-    ("NXC", 2100, 129, 1),
-    ("NXC", 35000, 20, 1),
-    ("NXC", 1024, 19, 64),
-    ("NCX", 17, 40, 50),
-    ("NCX", 4, 9, 20000),
-    ("NCX", 1, 1, 600000),
-]
+    ("NXC", 2100, 129, 1), ("NXC", 35000, 20, 1), ("NXC", 1024, 19, 64), ("NCX", 17, 40, 50),
+    ("NCX", 4, 9, 20000), ("NCX", 1, 1, 600000),
+]  # fmt: skip
 
 
 #: Scales of src whose squares are no floats; a power of two of 16 bits that they reach.
