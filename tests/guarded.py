@@ -77,112 +77,83 @@ def gaps_of(shape, layout):
         yield tuple(5 if axis == 0 else 0 for axis in range(len(shape)))
 
 
-# ---- the members, each a list of calls that are ready to be made --------------------------
+# ---- calls that are ready to be made -------------------------------------------------------
 
 
-def forward_calls(a, options):
-    """Training, its halves and inference: plain, with each of what is fused, in place."""
-    given = {"epsilon": 1e-3, **options}
+def calls(a, options):
+    """Of every function: plain, with each of what is fused, in place."""
+
+    def ready(function, names, **more):
+        return functools.partial(function, *(getattr(a, n) for n in names.split()), **more)
+
+    given, vectors = {"epsilon": 1e-3, **options}, (a.vector, a.another_vector)
+    relu, bits = {"relu": True}, {"relu": True, "workspace": a.workspace}
     running = {
         "running_mean": a.running_mean, "running_variance": a.running_variance,
         "exponential_avg_factor": 0.1, "correction": 0,
     }  # fmt: skip
-    vectors = a.vector, a.another_vector
-    training = functools.partial(bn_ext.batch_norm_training, a.src, a.gamma, a.beta, **given)
-    apply = functools.partial(
-        bn_ext.batch_norm_training_apply, a.src, a.stats, a.gamma, a.beta, **given
-    )
-    inference = functools.partial(
-        bn_ext.batch_norm_inference, a.src, a.mean, a.variance, a.gamma, a.beta, **given
-    )
-    yield functools.partial(bn_ext.batch_norm_training_reduce, a.src, **options)
-    yield functools.partial(bn_ext.batch_norm_training_merge, a.parts)
-    for call in (training, apply):
-        yield functools.partial(call, out=(a.result, *vectors))
-        yield functools.partial(call, out=(a.src, *vectors), **running)
-    yield functools.partial(inference, out=a.result)
-    yield functools.partial(inference, out=a.src)
-    for call, over in (
-        (training, lambda dst: (dst, *vectors)),
-        (apply, lambda dst: (dst, *vectors)),
-        (inference, lambda dst: dst),
+    yield ready(bn_ext.batch_norm_training_reduce, "src", **options)
+    yield ready(bn_ext.batch_norm_training_merge, "parts")
+    for function, names in (
+        (bn_ext.batch_norm_training, "src gamma beta"),
+        (bn_ext.batch_norm_training_apply, "src stats gamma beta"),
+        (bn_ext.batch_norm_inference, "src mean variance gamma beta"),
     ):
-        for relu in ({"relu": True}, {"relu": True, "workspace": a.workspace}):
-            yield functools.partial(call, out=over(a.result), **relu)
-            yield functools.partial(call, out=over(a.src_1), src_1=a.src_1, **relu)
-        yield functools.partial(call, out=over(a.result), src_1=a.src_1)
+        alone = function is bn_ext.batch_norm_inference
+        for dst, more in (
+            (a.result, {}),
+            (a.src, {} if alone else running),
+            (a.result, relu),
+            (a.src_1, {"src_1": a.src_1, **relu}),
+            (a.result, bits),
+            (a.src_1, {"src_1": a.src_1, **bits}),
+            (a.result, {"src_1": a.src_1}),
+        ):
+            yield ready(function, names, out=dst if alone else (dst, *vectors), **more, **given)
 
+    operands, statistics = "src diff_dst mean", "src diff_dst mean variance gamma"
+    from_src, gates = {"beta": a.beta, **relu}, ({"dst": a.src_1, **relu}, bits)
+    known = {"variance": a.variance, "epsilon": 1e-3}
+    for more in ({}, {"gamma": a.gamma, **from_src, **known}, *gates):
+        yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **options)
+    results = (a.result, *vectors)
+    for function, names in (
+        (bn_ext.batch_norm_backward, statistics),
+        (bn_ext.batch_norm_backward_apply, f"{statistics} sums"),
+    ):
+        for out, more in (
+            (results, {}),
+            ((a.src, *vectors), {}),
+            ((a.diff_dst, *vectors), from_src),
+            *((results, gate) for gate in gates),
+            *(((*results, a.another), {"diff_src_1": True, **gate}) for gate in gates),
+        ):
+            for is_training in (True, False):
+                yield ready(function, names, out=out, is_training=is_training, **more, **given)
+    for is_training, two in itertools.product(
+        (True, False), ((a.result, a.another), (a.src, a.diff_diff_src))
+    ):
+        yield ready(
+            bn_ext.batch_norm_double_backward,
+            f"{statistics} diff_diff_src diff_diff_gamma diff_diff_beta",
+            is_training=is_training, out=(*two, a.vector), **given,
+        )  # fmt: skip
 
-def backward_calls(a, options):
-    """The gradient and its halves: with each gate, in place."""
-    vectors = a.vector, a.another_vector
-    statistics = a.src, a.diff_dst, a.mean, a.variance, a.gamma
-    given = {"epsilon": 1e-3, **options}
-    backward = functools.partial(bn_ext.batch_norm_backward, *statistics, **given)
-    apply = functools.partial(bn_ext.batch_norm_backward_apply, *statistics, a.sums, **given)
-    reduce = functools.partial(
-        bn_ext.batch_norm_backward_reduce, a.src, a.diff_dst, a.mean, **options
-    )
-    from_src = {"relu": True, "beta": a.beta}
-    gates = {"relu": True, "dst": a.src_1}, {"relu": True, "workspace": a.workspace}
-    yield reduce
-    yield functools.partial(reduce, **from_src, variance=a.variance, gamma=a.gamma, epsilon=1e-3)
-    for gate in gates:
-        yield functools.partial(reduce, **gate)
-    for call, is_training in itertools.product((backward, apply), (True, False)):
-        call = functools.partial(call, is_training=is_training)
-        yield functools.partial(call, out=(a.result, *vectors))
-        yield functools.partial(call, out=(a.src, *vectors))
-        yield functools.partial(call, out=(a.diff_dst, *vectors), **from_src)
-        for gate in gates:
-            yield functools.partial(call, out=(a.result, *vectors), **gate)
-            yield functools.partial(
-                call, out=(a.result, *vectors, a.another), diff_src_1=True, **gate
-            )
-
-
-def exact_calls(a, options):
-    """Exact sums, with each gate, and what takes them."""
-    statistics, vectors = (a.src, a.diff_dst, a.mean), (a.vector, a.another_vector)
-    reduce = functools.partial(
-        bn_ext.batch_norm_backward_reduce, *statistics, exact=True, **options
-    )
-    moments = functools.partial(bn_ext.batch_norm_training_reduce, a.src, exact=True, **options)
-    from_src = {"relu": True, "beta": a.beta, "variance": a.variance, "epsilon": 1e-3}
-    yield reduce
-    yield functools.partial(reduce, **from_src)
-    yield functools.partial(reduce, relu=True, workspace=a.workspace)
-    yield functools.partial(moments, mean=a.mean)
-    state, results = reduce(), (a.result, *vectors)
-    yield functools.partial(
-        bn_ext.batch_norm_backward_apply, *statistics, a.variance, a.gamma, state, out=results,
-        epsilon=1e-3, **options,
-    )  # fmt: skip
-    yield functools.partial(
-        bn_ext.batch_norm_training, a.src, exact=True, out=results, epsilon=1e-3, **options
-    )
-    yield functools.partial(bn_ext.batch_norm_training_stats, moments())
+    exact = {"exact": True, **options}
+    for more in ({}, {**from_src, **known}, bits):
+        yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **exact)
+    yield ready(bn_ext.batch_norm_training_reduce, "src", mean=a.mean, **exact)
+    yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=1e-3, **exact)
+    a.state = bn_ext.batch_norm_backward_reduce(a.src, a.diff_dst, a.mean, **exact)
+    a.moments = bn_ext.batch_norm_training_reduce(a.src, **exact)
+    yield ready(bn_ext.batch_norm_backward_apply, f"{statistics} state", out=results, **given)
+    yield ready(bn_ext.batch_norm_training_stats, "moments")
     for function in (
         bn_ext.batch_norm_sums,
         bn_ext.batch_norm_count,
         bn_ext.batch_norm_canonical,
     ):
-        yield functools.partial(function, state)
-
-
-def double_backward_calls(a, options):
-    """The gradient of the gradient: apart, and over two of what it reads."""
-    for is_training, results in itertools.product(
-        (True, False), ((a.result, a.another), (a.src, a.diff_diff_src))
-    ):
-        yield functools.partial(
-            bn_ext.batch_norm_double_backward, a.src, a.diff_dst, a.mean, a.variance, a.gamma,
-            a.diff_diff_src, a.diff_diff_gamma, a.diff_diff_beta, epsilon=1e-3,
-            is_training=is_training, out=(*results, a.vector), **options,
-        )  # fmt: skip
-
-
-MEMBERS = forward_calls, backward_calls, exact_calls, double_backward_calls
+        yield ready(function, "state")
 
 
 def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
@@ -216,17 +187,17 @@ def run():
     for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "parts", "workspace"):
         regions[name] = Region(10)
     rng = np.random.default_rng(0)
-    calls = 0
+    count = 0
     for shape, layout in shapes():
         for data, gaps, at_end in itertools.product(
             DATA_DTYPES, gaps_of(shape, layout), (False, True)
         ):
             vector = rng.choice(_core._TABLE[data])
             a = operands(regions, rng, shape, layout, data, vector, gaps, at_end)
-            for call in itertools.chain(*(each(a, {"data_format": layout}) for each in MEMBERS)):
+            for call in calls(a, {"data_format": layout}):
                 call()
-                calls += 1
-    return calls
+                count += 1
+    return count
 
 
 if __name__ == "__main__":

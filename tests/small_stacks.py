@@ -129,9 +129,8 @@ def calls():
         for shape, layout in SHAPES:
             a = operands(rng, shape, layout, data)
             options = {"data_format": layout, "num_threads": 1}
-            for member in (*guarded.MEMBERS, more_calls):
-                for call in member(a, options):
-                    yield f"{data} {shape} {words_of(call)}", call
+            for call in (*guarded.calls(a, options), *more_calls(a, options)):
+                yield f"{data} {shape} {words_of(call)}", call
 
 
 def main():
