@@ -52,16 +52,22 @@ every_format = pytest.mark.parametrize("data_format", FORMATS)
 def test_gated_is_plain_with_zeros_where_nothing_passed(
     rng, data, vector, data_format, gate, is_training
 ):
+    """And a fourth result is what came through, which a gate made of src does not know."""
     for dims in SIZES:
         p = problem(rng, dims, data_format, data, vector)
         assert p.passes.any() or p.src.size < 20
         assert not p.passes.all() or p.src.size < 20
-        found = gated(p, gate, is_training=is_training)
-        assert type(found) is bn_ext.BatchNormGradients
-        assert all_bits(found) == all_bits(plain(p, is_training=is_training)), dims
-        alone = gated(p, gate, is_training=is_training, param_grads=False)
-        assert alone[1:] == (None, None)
-        assert bits(alone.diff_src) == bits(found.diff_src)
+        want = all_bits(plain(p, is_training=is_training))
+        for diff_src_1 in [False] if gate == "beta" else [False, True]:
+            options = {"is_training": is_training, "diff_src_1": diff_src_1}
+            found, came_through = gated(p, gate, **options), [passed(p)] * diff_src_1
+            kind = bn_ext.BatchNormAddGradients if diff_src_1 else bn_ext.BatchNormGradients
+            assert type(found) is kind
+            assert found._fields[:3] == bn_ext.BatchNormGradients._fields
+            assert all_bits(found) == [*want, *all_bits(came_through)], dims
+            assert found[-1].strides == p.src.strides or not diff_src_1
+            alone = gated(p, gate, param_grads=False, **options)
+            assert all_bits(alone) == [want[0], None, None, *all_bits(came_through)]
 
 
 @pytest.mark.parametrize("size", [65535, 65537, 131072, 200_003, 3 * 65536])
@@ -77,23 +83,6 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
     bits_of_all = np.full(-(-size // 8), 0xFF, np.uint8)
     assert not diff_src(relu=True, workspace=0 * bits_of_all).any()
     assert bits(diff_src(relu=True, workspace=bits_of_all)) == bits(diff_src())
-
-
-@every_mode
-@every_format
-@pytest.mark.parametrize("gate", ["dst", "workspace"])
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_a_fourth_result_is_what_came_through(rng, data, gate, data_format, is_training):
-    for dims in SIZES:
-        p = problem(rng, dims, data_format, data)
-        found = gated(p, gate, is_training=is_training, diff_src_1=True)
-        assert type(found) is bn_ext.BatchNormAddGradients
-        assert found._fields[:3] == bn_ext.BatchNormGradients._fields
-        assert all_bits(found[:3]) == all_bits(plain(p, is_training=is_training)), dims
-        assert bits(found.diff_src_1) == bits(passed(p)), dims
-        assert found.diff_src_1.strides == found.diff_src.strides
-        alone = gated(p, gate, is_training=is_training, diff_src_1=True, param_grads=False)
-        assert all_bits(alone) == [*all_bits(found[:1]), None, None, *all_bits(found[3:])]
 
 
 @every_format
