@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import guarded
 import numpy as np
 from cases import DATA_DTYPES, dtype
 from fp_modes import FP_MODES, fp_mode, fp_mode_in_effect
@@ -125,57 +126,38 @@ def both(call):
     return lambda v: [bits(call(v, exact)) for exact in (False, True)]
 
 
-def training(v, exact):
-    affine, kept = (v.gamma, v.beta), v.kept()
+def operands(v):
+    """What guarded.py's calls take."""
+    tensors = {"src": v.src, "diff_dst": v.diff_dst, "diff_diff_src": v.g, "src_1": v.src_1,
+               "result": v.src, "another": v.src}  # fmt: skip
+    vectors = {"mean": v.mean, "variance": v.variance, "gamma": v.gamma, "beta": v.beta,
+               "diff_diff_gamma": v.beta, "diff_diff_beta": v.mean, "running_mean": v.mean,
+               "running_variance": v.variance, "vector": v.mean,
+               "another_vector": v.mean}  # fmt: skip
+    arrays = {name: array.copy() for name, array in {**tensors, **vectors}.items()}
+    stats, workspace = v.stats[-1], np.full(-(-v.src.size // 8), 0x5A, np.uint8)
+    return SimpleNamespace(
+        **arrays, stats=stats, sums=stats[:3], parts=v.stats, workspace=workspace,
+        epsilon=v.epsilon, factor=v.factor,
+    )  # fmt: skip
+
+
+def guarded_calls(name):
+    """Of a function: what is returned and what is updated."""
+
+    def call(v):
+        a = operands(v)
+        found = [bits(each()) for each in guarded.calls(a, {}) if each.func.__name__ == name]
+        assert found, f"guarded.py has no call of {name}"
+        return [*found, bits([a.running_mean, a.running_variance, a.workspace])]
+
+    return call
+
+
+def of_lists(v):
     listed = [[np.float32(1e-40), 1.0], [signalling("float32")[()], 2.0], [np.float16(3), 5e-324]]
-    return (
-        *bn_ext.batch_norm_training(v.src, *affine, epsilon=v.epsilon, exact=exact, **kept),
-        *kept.values(),
-        *bn_ext.batch_norm_training(listed, epsilon=v.epsilon, exact=exact),
-    )
-
-
-def gates(v):
-    dst = bn_ext.batch_norm_inference(v.src, v.mean, v.variance, epsilon=v.epsilon, relu=True)
-    return [{"relu": True, "beta": v.beta, "variance": v.variance, "epsilon": v.epsilon},
-            {"relu": True, "dst": dst}, {}]  # fmt: skip
-
-
-def backward(v, exact):
-    statistics = v.mean, v.variance, v.gamma
-    return [
-        bn_ext.batch_norm_backward(
-            v.src, v.diff_dst, *statistics, exact=exact, is_training=training,
-            **{k: a for k, a in {"epsilon": v.epsilon, **gate}.items() if k != "variance"},
-        )
-        for gate in gates(v) for training in (True, False)
-    ]  # fmt: skip
-
-
-def backward_reduce(v, exact=False):
-    return [bn_ext.batch_norm_backward_reduce(v.src, v.diff_dst, v.mean, exact=exact, **gate)
-            for gate in gates(v)]  # fmt: skip
-
-
-def backward_apply(v, exact):
-    return [
-        bn_ext.batch_norm_backward_apply(
-            v.src, v.diff_dst, v.mean, v.variance, v.gamma, sums, epsilon=v.epsilon
-        )
-        for sums in backward_reduce(v, exact)
-    ]
-
-
-def state(v, mean=None):
-    return bn_ext.batch_norm_training_reduce(v.src, exact=True, mean=mean)
-
-
-def training_apply(v):
-    stats, kept = bn_ext.batch_norm_training_reduce(v.src), v.kept()
-    found = bn_ext.batch_norm_training_apply(
-        v.src, stats, v.gamma, v.beta, epsilon=v.epsilon, **kept
-    )
-    return *found, *kept.values()
+    return [bits(bn_ext.batch_norm_training(listed, epsilon=v.epsilon, exact=exact))
+            for exact in (False, True)]  # fmt: skip
 
 
 def layer(make, v, *, step=True, **options):
@@ -238,35 +220,10 @@ CALLS = {
     "bn_ext.available_isas": lambda v: bn_ext.available_isas(),
     "bn_ext.get_isa": lambda v: bn_ext.get_isa(),
     "bn_ext.show_config": lambda v: bn_ext.show_config("dicts"),
-    "bn_ext.batch_norm_training": both(training),
-    "bn_ext.batch_norm_inference": lambda v: [
-        bn_ext.batch_norm_inference(
-            v.src, v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon, src_1=v.src_1, relu=relu
-        )
-        for relu in (False, True)
+    **{f"bn_ext.{name}": guarded_calls(name) for name in bn_ext.__all__ if "batch_norm_" in name},
+    "bn_ext.batch_norm_training": lambda v: [
+        guarded_calls("batch_norm_training")(v), of_lists(v)
     ],
-    "bn_ext.batch_norm_backward": both(backward),
-    "bn_ext.batch_norm_backward_reduce": both(backward_reduce),
-    "bn_ext.batch_norm_backward_apply": both(backward_apply),
-    "bn_ext.batch_norm_double_backward": lambda v: bn_ext.batch_norm_double_backward(
-        v.src, v.diff_dst, v.mean, v.variance, v.gamma, v.g, v.beta, v.mean, epsilon=v.epsilon
-    ),
-    "bn_ext.batch_norm_training_reduce": both(
-        lambda v, exact: bn_ext.batch_norm_training_reduce(v.src, exact=exact)
-    ),
-    "bn_ext.batch_norm_training_apply": training_apply,
-    "bn_ext.batch_norm_training_merge": lambda v: [
-        bn_ext.batch_norm_training_merge(v.stats),
-        bn_ext.batch_norm_training_merge(
-            [bn_ext.batch_norm_training_reduce(part) for part in (v.src[:4], v.src[4:])]
-        ),
-    ],
-    "bn_ext.batch_norm_training_stats": lambda v: [
-        bn_ext.batch_norm_training_stats(state(v, mean), mean) for mean in (None, v.mean)
-    ],
-    "bn_ext.batch_norm_sums": lambda v: bn_ext.batch_norm_sums(state(v)),
-    "bn_ext.batch_norm_count": lambda v: bn_ext.batch_norm_count(state(v)),
-    "bn_ext.batch_norm_canonical": lambda v: bn_ext.batch_norm_canonical(state(v)),
     **layers("bn_ext.BatchNorm", bn_ext.BatchNorm),
     **{name: by_sheets(sheets) for name, sheets in OPERATORS.items()},
     "bn_ext.specs.tensorflow.fused_batch_norm_ex": lambda v: tensorflow.fused_batch_norm_ex(

@@ -86,11 +86,13 @@ def calls(a, options):
     def ready(function, names, **more):
         return functools.partial(function, *(getattr(a, n) for n in names.split()), **more)
 
-    given, vectors = {"epsilon": 1e-3, **options}, (a.vector, a.another_vector)
+    vectors = a.vector, a.another_vector
+    epsilon, factor = getattr(a, "epsilon", 1e-3), getattr(a, "factor", 0.1)
+    given = {"epsilon": epsilon, **options}
     relu, bits = {"relu": True}, {"relu": True, "workspace": a.workspace}
     running = {
         "running_mean": a.running_mean, "running_variance": a.running_variance,
-        "exponential_avg_factor": 0.1, "correction": 0,
+        "exponential_avg_factor": factor, "correction": 0,
     }  # fmt: skip
     yield ready(bn_ext.batch_norm_training_reduce, "src", **options)
     yield ready(bn_ext.batch_norm_training_merge, "parts")
@@ -113,7 +115,7 @@ def calls(a, options):
 
     operands, statistics = "src diff_dst mean", "src diff_dst mean variance gamma"
     from_src, gates = {"beta": a.beta, **relu}, ({"dst": a.src_1, **relu}, bits)
-    known = {"variance": a.variance, "epsilon": 1e-3}
+    known = {"variance": a.variance, "epsilon": epsilon}
     for more in ({}, {"gamma": a.gamma, **from_src, **known}, *gates):
         yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **options)
     results = (a.result, *vectors)
@@ -143,7 +145,7 @@ def calls(a, options):
     for more in ({}, {**from_src, **known}, bits):
         yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **exact)
     yield ready(bn_ext.batch_norm_training_reduce, "src", mean=a.mean, **exact)
-    yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=1e-3, **exact)
+    yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=epsilon, **exact)
     a.state = bn_ext.batch_norm_backward_reduce(a.src, a.diff_dst, a.mean, **exact)
     a.moments = bn_ext.batch_norm_training_reduce(a.src, **exact)
     yield ready(bn_ext.batch_norm_backward_apply, f"{statistics} state", out=results, **given)
