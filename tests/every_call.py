@@ -128,18 +128,13 @@ def both(call):
 
 def operands(v):
     """What guarded.py's calls take."""
-    tensors = {"src": v.src, "diff_dst": v.diff_dst, "diff_diff_src": v.g, "src_1": v.src_1,
-               "result": v.src, "another": v.src}  # fmt: skip
-    vectors = {"mean": v.mean, "variance": v.variance, "gamma": v.gamma, "beta": v.beta,
-               "diff_diff_gamma": v.beta, "diff_diff_beta": v.mean, "running_mean": v.mean,
-               "running_variance": v.variance, "vector": v.mean,
-               "another_vector": v.mean}  # fmt: skip
-    arrays = {name: array.copy() for name, array in {**tensors, **vectors}.items()}
-    stats, workspace = v.stats[-1], np.full(-(-v.src.size // 8), 0x5A, np.uint8)
-    return SimpleNamespace(
-        **arrays, stats=stats, sums=stats[:3], parts=v.stats, workspace=workspace,
-        epsilon=v.epsilon, factor=v.factor,
-    )  # fmt: skip
+    a = guarded.dense(np.random.default_rng(0), v.src.shape, "NXC", v.src.dtype.name)
+    a.epsilon, a.factor, a.parts = v.epsilon, v.factor, v.stats
+    for name in ("src", "diff_dst", "src_1", "mean", "variance", "gamma", "beta"):
+        setattr(a, name, getattr(v, name).copy())
+    a.diff_diff_src, a.diff_diff_gamma, a.diff_diff_beta = v.g, v.beta, v.mean
+    a.running_mean, a.running_variance = v.running()
+    return a
 
 
 def guarded_calls(name):

@@ -14,7 +14,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, dtype
+from cases import DATA_DTYPES, FORMATS, Family, as_stats, dtype
 
 import bn_ext
 from bn_ext import _core
@@ -156,6 +156,17 @@ def calls(a, options):
         bn_ext.batch_norm_canonical,
     ):
         yield ready(function, "state")
+
+
+def dense(rng, shape, layout, data):
+    """What the calls take, wherever it may lie."""
+    a = Family(rng, shape, layout, data)
+    a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
+    a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
+    a.stats = as_stats(np.ones((2, len(a.mean))), a.count)
+    a.sums, a.parts = a.stats[:3], np.array([a.stats, a.stats])
+    a.workspace = np.full(-(-a.src.size // 8), 0x5A, np.uint8)
+    return a
 
 
 def operands(regions, rng, shape, layout, data, vector, gaps, at_end):

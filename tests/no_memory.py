@@ -12,7 +12,7 @@ import itertools
 
 import guarded
 import numpy as np
-from cases import DATA_DTYPES, Family, as_stats
+from cases import DATA_DTYPES
 
 import bn_ext
 
@@ -94,12 +94,7 @@ def operands(shape, layout, data):
     and axes in another order.
     """
     for how in (np.copy, spread, np.asfortranarray):
-        a = Family(np.random.default_rng([*shape]), shape, layout, data)
-        a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
-        a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
-        a.stats = as_stats(np.ones((2, len(a.mean))), a.count)
-        a.sums, a.parts = a.stats[:3], np.array([a.stats, a.stats])
-        a.workspace = np.full(-(-a.src.size // 8), 0x5A, np.uint8)
+        a = guarded.dense(np.random.default_rng([*shape]), shape, layout, data)
         for name in ("diff_dst", "src_1", "diff_diff_src", "result"):
             setattr(a, name, how(getattr(a, name)))
         if how is np.asfortranarray:

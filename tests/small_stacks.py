@@ -11,11 +11,10 @@ import os
 import threading
 import traceback
 import warnings
-from types import SimpleNamespace
 
 import guarded
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, as_stats, dtype
+from cases import DATA_DTYPES
 
 import bn_ext
 from bn_ext import _core
@@ -68,21 +67,11 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """What guarded.py's calls take."""
-    channels = shape[FORMATS[layout]]
-    kind, vector = dtype(data), np.float64 if data == "float64" else np.float32
-    stats = as_stats(np.ones((2, channels)), int(np.prod(shape)) // channels)
-    a = SimpleNamespace(
-        sums=stats[:3],
-        stats=stats,
-        parts=np.array([stats, stats]),
-        workspace=np.zeros(-(-int(np.prod(shape)) // 8), np.uint8),
-    )
+    """What guarded.py's calls take, of values that doubles do not hold the sums of."""
+    a = guarded.dense(rng, shape, layout, data)
     for name in (*guarded.READ, *guarded.WRITTEN):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
-        setattr(a, name, np.ldexp(rng.standard_normal(shape), exponents).astype(kind))
-    for name in (*guarded.VECTORS, *guarded.VECTORS_WRITTEN, *guarded.RUNNING):
-        setattr(a, name, np.abs(rng.standard_normal(channels)).astype(vector))
+        setattr(a, name, np.ldexp(rng.standard_normal(shape), exponents).astype(a.src.dtype))
     return a
 
 
