@@ -1,15 +1,13 @@
 """The floating-point environment: calls compute in the default mode and give the caller's back."""
 
 import every_call
+import guarded
 import numpy as np
 import pytest
-from cases import Problem
 from engines import needs_mpi, run
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import with_libgomp
-
-import bn_ext
 
 OVER_RANKS = "bn_ext.mpi."
 
@@ -27,31 +25,16 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     """And no operation of ours has raised an exception flag there."""
-    problem = Problem(rng, (300, 70), "NXC")
-    problem.variance[0], problem.diff_dst[5] = -1, np.inf  # invalid; divisions by zero below
-    sums = bn_ext.batch_norm_backward_reduce(problem.src, problem.diff_dst, problem.mean)
-    out = [np.empty_like(a) for a in (problem.src, problem.mean, problem.mean)]
-    data = (problem.src, problem.diff_dst)
-    calls = {
-        "backward": lambda: problem.run(
-            bn_ext.batch_norm_backward, epsilon=0.0, out=out, num_threads=threads
-        ),
-        "reduce": lambda: bn_ext.batch_norm_backward_reduce(
-            *data, problem.mean, num_threads=threads
-        ),
-        "apply": lambda: bn_ext.batch_norm_backward_apply(
-            *data, *problem.vectors(), sums, epsilon=0.0, out=out, num_threads=threads
-        ),
-    }
-    problem.variance[1] = 0
+    a = guarded.dense(rng, (300, 70), "NXC", "float32")
+    a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf  # invalid; divisions by zero
     libm = math_library()
-    for what, call in calls.items():
+    for call in guarded.calls(a, {"num_threads": threads}):
         with fp_mode(name):
             libm.feclearexcept(SERIOUS)
             call()
             flags = libm.fetestexcept(SERIOUS)
             found = fp_mode_in_effect()
-        assert (found, flags) == (name, 0), what
+        assert (found, flags) == (name, 0), call
 
 
 @pytest.mark.quick
