@@ -6,6 +6,7 @@ import numpy as np
 from cases import EPSILON, Family
 
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs._table import ROWS
 
 
 class Sheet:
@@ -48,7 +49,8 @@ class Sheet:
         return self.operator.__module__ == module.__name__
 
     def may_be_none(self, name):
-        return "None" in str(self.parameters[name].annotation)
+        row = ROWS[f"{self.operator.__module__.split('.')[-1]}.{self.operator.__name__}"]
+        return any(argument.optional for argument, n, _ in row.places if n == name)
 
 
 SCALED = {"weight": "gamma", "bias": "beta"}
