@@ -21,6 +21,7 @@ class Sheet:
         self.epsilon, self.updated = epsilon, updated
         self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
         self.parameters = inspect.signature(operator).parameters
+        self.row = ROWS[f"{operator.__module__.split('.')[-1]}.{operator.__name__}"]
         self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
         #: Not TensorFlow's third reserve space, which may have any shape.
         self.vectors = [n for n in roles if n not in self.data and n != "reserve_space_3"]
@@ -49,8 +50,7 @@ class Sheet:
         return self.operator.__module__ == module.__name__
 
     def may_be_none(self, name):
-        row = ROWS[f"{self.operator.__module__.split('.')[-1]}.{self.operator.__name__}"]
-        return any(argument.optional for argument, n, _ in row.places if n == name)
+        return any(argument.optional for argument, n, _ in self.row.places if n == name)
 
 
 SCALED = {"weight": "gamma", "bias": "beta"}

@@ -89,13 +89,6 @@ def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     np.testing.assert_allclose(biased.running_variance, p.src.var(axis=0), rtol=1e-6)
 
 
-def test_onednn_changes_nothing_of_its_arguments(rng):
-    p = Family(rng, (6, 5), "NXC")
-    before = {name: bits(a) for name, a in vars(p).items() if isinstance(a, np.ndarray)}
-    training(p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON)
-    assert {name: bits(getattr(p, name)) for name in before} == before
-
-
 @pytest.mark.parametrize("dims", [(0, 5), (2, 0, 5), (0, 3, 2, 5)])
 def test_onednn_without_elements(rng, dims):
     p = Family(rng, dims, "NXC")
@@ -117,20 +110,6 @@ def test_one_element_is_its_own_mean(rng):
     assert [bits(a) for a in same] == [bits(a) for a in (found.dst, *found[3:])]
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize(("data", "vector"), ONEDNN)
-def test_onednn_inference(rng, data, vector, data_format):
-    for p in problems(rng, data_format, data, vector):
-        want = reference.batch_norm_inference(
-            p.src, p.mean, p.variance, p.gamma, p.beta, axis=p.axis, **WIDE
-        )
-        dst = onednn_graph.batch_norm_inference(
-            p.src, p.gamma, p.beta, p.mean, p.variance, epsilon=EPSILON, data_format=data_format
-        )
-        assert dst.dtype == dtype(data)
-        holds({"dst": dst_error(dst, want, data, p.axis, from_batch=False)})
-
-
 # ---- nGraph ------------------------------------------------------------------------------
 
 
@@ -145,19 +124,6 @@ def test_ngraph_training(rng, data, vector):
                              want, data, vector, 1))  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "vector"), SAME)
-def test_ngraph_inference(rng, data, vector):
-    for p in problems(rng, "NCX", data, vector):
-        want = reference.batch_norm_inference(
-            p.src, p.mean, p.variance, p.gamma, p.beta, axis=1, **WIDE
-        )
-        normalized = ngraph.batch_norm_inference(
-            p.src, p.gamma, p.beta, p.mean, p.variance, epsilon=EPSILON
-        )
-        assert normalized.dtype == dtype(data)
-        holds({"normalized": dst_error(normalized, want, data, 1, from_batch=False)})
-
-
 @pytest.mark.parametrize("dims", [(0, 5), (2, 5, 0), (3, 0)])
 def test_ngraph_without_elements(rng, dims):
     p = Family(rng, dims, "NCX")
@@ -168,11 +134,3 @@ def test_ngraph_without_elements(rng, dims):
     assert np.isnan(found.batch_variance).all()
     vectors = p.gamma, p.beta, p.mean, p.variance
     assert ngraph.batch_norm_inference(p.src, *vectors, epsilon=EPSILON).shape == dims
-
-
-def test_ngraph_constant_channel_and_no_epsilon():
-    """0 / 0, as the formula says."""
-    x, one = np.full((4, 1), 3.0), np.ones(1)
-    found = ngraph.batch_norm_training(x, one, one, epsilon=0)
-    assert found.batch_variance == 0
-    assert np.isnan(found.normalized).all()
