@@ -576,10 +576,10 @@ def no_call(comm, seconds, ends):
     return [*found, outcome(mpi.batch_norm_backward, **call)]
 
 
-def slow_call(comm, seconds):
-    """A rank that calls late, but in time."""
-    time.sleep(comm.rank * float(seconds))
-    call = {**backward_arguments(), "comm": comm, "timeout": float(seconds) * 60}
+def slow_call(comm):
+    """A rank that calls late, but in time, is waited for."""
+    time.sleep(comm.rank)
+    call = {**backward_arguments(), "comm": comm, "timeout": 60}
     return [outcome(mpi.batch_norm_backward, **call), outcome(started, **call)]
 
 
@@ -669,7 +669,7 @@ def groups(comm):
 
 
 def in_order(comm):
-    """Several at once, waited for in another order."""
+    """Several sums at once may be waited for in another order."""
     good = backward_arguments()
     pending = [
         mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
@@ -680,7 +680,9 @@ def in_order(comm):
 
 
 def one_element(comm):
-    """In each channel of all ranks together, with correction=1."""
+    """Of all ranks together, a channel has no unbiased variance: all ranks know, and there is
+    nothing to tell in the next call.
+    """
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
     error = outcome(mpi.batch_norm_training, **arguments, comm=comm)
@@ -688,7 +690,7 @@ def one_element(comm):
 
 
 def no_samples(comm):
-    """On any rank; then no channels."""
+    """No samples on any rank, and no channels: as in one call."""
     nothing = np.empty((comm.rank, 0), np.float32)
     for exact in (True, False):
         options = {"epsilon": EPSILON, "comm": comm, "exact": exact}
