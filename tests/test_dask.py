@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, Family, all_bits, bits
 from needs import needs_linux, needs_openmp
-from processes import in_new_process, python_code
+from processes import in_new_process
 
 import bn_ext
 
