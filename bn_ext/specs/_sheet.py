@@ -81,7 +81,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
             return found if row.result is None else row.result(*found)
 
         operator.__name__ = operator.__qualname__ = row.name
-        operator.__module__ = compute.__module__
+        operator.__module__ = f"bn_ext.specs.{row.spec.module}"
         operator.__doc__ = row.docstring()
         operator.__annotations__ = {}  # types are in the stubs
         operator.__signature__ = signature  # type: ignore[attr-defined]
