@@ -32,6 +32,15 @@ def started(*arguments, **options):
     return found
 
 
+def of_all(comm, problem, parts, mine):
+    """Arrays of all samples, from those of each rank's part."""
+    whole = [np.empty_like(problem.src) for _ in mine]
+    for part, arrays in zip(parts, comm.allgather(mine), strict=True):
+        for to, a in zip(whole, arrays, strict=True):
+            to[part] = a
+    return whole
+
+
 def digests(comm, exact):
     """{kind and deal: digest of the data of all ranks and of this rank's vectors}"""
     found = {}
@@ -42,10 +51,7 @@ def digests(comm, exact):
                 problem, parts[comm.rank], mpi.batch_norm_training, backward,
                 comm=comm, exact=bool(int(exact)),
             )  # fmt: skip
-            whole = [np.empty_like(problem.src) for _ in mine]
-            for part, arrays in zip(parts, comm.allgather(mine), strict=True):
-                for to, a in zip(whole, arrays, strict=True):
-                    to[part] = a
+            whole = of_all(comm, problem, parts, mine)
             name = " ".join(filter(None, (data, layout, deal, how)))
             found[name] = digest(problem, whole, vectors)
     return found
@@ -60,16 +66,12 @@ def layers(comm, size):
     for options in ({}, {"relu": True}, {"affine": False}, {"exponential_avg_factor": None}):
         layer = mpi.BatchNorm(C, comm=group, **options)
         for deal in (*DEALS, "frozen", "eval"):
-            mine = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)[group.rank]
+            parts = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)
+            mine = parts[group.rank]
             layer.eval() if deal == "eval" else layer.freeze(deal == "frozen")
             dst = layer.forward(problem.src[mine], problem.src_1[mine]).copy()
             diff_src, _ = layer.backward(problem.diff_dst[mine])
-            whole = [np.empty_like(problem.src) for _ in range(2)]
-            for part, arrays in zip(
-                group.allgather(mine), group.allgather((dst, diff_src)), strict=True
-            ):
-                for to, a in zip(whole, arrays, strict=True):
-                    to[part] = a
+            whole = of_all(group, problem, parts, [dst, diff_src])
             vectors = [*layer.parameters, *layer.gradients, layer.running_variance]
             found.append(digest(problem, whole, vectors))
         found.append(layer.num_batches_tracked)

@@ -52,15 +52,6 @@ def test_a_build_writes_its_stubs(tmp_path):
         assert (tmp_path / "bn_ext" / stub).read_text() == text
 
 
-def test_the_stubs_definitions_are_in_one_place():
-    """If names are imported in a circle, each from the other, jedi never finishes."""
-    for node in ast.walk(ast.parse(STUBS["_core.pyi"])):
-        if isinstance(node, ast.ImportFrom):
-            assert node.module != "bn_ext"
-        elif isinstance(node, ast.Import):
-            assert all(alias.name != "bn_ext" for alias in node.names)
-
-
 class TestJedi:
     """As an editor that cannot read the compiled module."""
 
