@@ -376,6 +376,16 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
+@only(lambda sheet: sheet.data_format == "NCX")
+def test_two_axes_transposed(rng, sheet):
+    """Those of torch are contiguous there."""
+    p = Family(rng, (6, 5), "NCX")
+    src = np.asfortranarray(p.src)
+    for a in sheet(p, **{sheet.src: src}):
+        if a.shape == src.shape:
+            assert a.strides == src.strides != p.src.strides
+
+
 #: What follows the batch's own statistics, all of it.
 OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training", "tensorflow_ex",
                 "native_training", "update_stats"]  # fmt: skip
@@ -404,11 +414,12 @@ def test_what_the_operators_are_for(rng):
     """All that normalize training data give the same bits, by whatever name."""
     p = Family(rng, (2, 5, 3, 4), "NCX")
     want = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
-    for name in ("ngraph_training", "native_training"):
-        assert bits(SHEETS[name](p)[0]) == bits(want.dst)
-    for name in ("onednn_training", "tensorflow_training", "tensorflow_ex"):
-        data_format = "NCX" if "onednn" in name else "NCHW"
-        assert bits(SHEETS[name](p, data_format=data_format)[0]) == bits(want.dst)
+    assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
+    dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
+    assert all_bits([dst, *statistics]) == all_bits(want)
+    assert bits(SHEETS["native_training"](p)[0]) == bits(want.dst)
+    for name in ("tensorflow_training", "tensorflow_ex"):
+        assert bits(SHEETS[name](p, data_format="NCHW")[0]) == bits(want.dst)
 
 
 # ---- one specification each -----------------------------------------------------------
@@ -469,6 +480,12 @@ def test_ngraph_without_channels(rng, sheet):
     """Which nGraph refuses."""
     found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
+
+
+def test_ngraph_without_elements(rng):
+    dst, *statistics = SHEETS["ngraph_training"](Family(rng, (0, 5, 3), "NCX"))
+    assert dst.shape == (0, 5, 3)
+    assert np.isnan(statistics).all()
 
 
 def test_ngraphs_beta_is_checked(rng):

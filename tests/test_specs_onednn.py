@@ -1,12 +1,12 @@
-"""What oneDNN Graph's and nGraph's forward operators compute, and their edges."""
+"""What oneDNN Graph's forward operators compute, and their edges."""
 
 import numpy as np
 import pytest
 import reference
-from bounds import dst_error, forward_errors, running_errors, statistics_errors
+from bounds import dst_error, running_errors, statistics_errors
 from cases import DTYPES, EPSILON, FORMATS, Family, bits, dtype
 
-from bn_ext.specs import ngraph, onednn_graph
+from bn_ext.specs import onednn_graph
 
 pytestmark = [
     pytest.mark.quick,
@@ -18,7 +18,6 @@ pytestmark = [
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 #: The spec's table: float64 is missing, and 16-bit vectors but for bfloat16.
 ONEDNN = [pair for pair in DTYPES if pair[0] != "float64" and pair != ("float16", "float16")]
-SAME = [(data, vector) for data, vector in DTYPES if data == vector]
 SHAPES = [(6, 5), (4, 3, 7), (3, 5, 4, 6), (1, 5), (2, 2, 3, 2, 4, 3)]
 training = onednn_graph.batch_norm_forward_training
 
@@ -98,39 +97,3 @@ def test_onednn_without_elements(rng, dims):
     assert np.isnan(found.batch_variance).all()
     assert bits(found.running_mean) == bits(p.mean)
     assert bits(found.running_variance) == bits(p.variance)
-
-
-def test_one_element_is_its_own_mean(rng):
-    p = Family(rng, (1, 5), "NXC")
-    found = training(p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON)
-    assert (found.batch_mean == p.src[0]).all()
-    assert (found.batch_variance == 0).all()
-    assert (found.dst[0] == p.beta).all()
-    same = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-    assert [bits(a) for a in same] == [bits(a) for a in (found.dst, *found[3:])]
-
-
-# ---- nGraph ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("data", "vector"), SAME)
-def test_ngraph_training(rng, data, vector):
-    for p in problems(rng, "NCX", data, vector):
-        want = reference.batch_norm_training(p.src, p.gamma, p.beta, axis=1, **WIDE)
-        found = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-        assert {a.dtype for a in found} == {dtype(data)}
-        named = found.normalized, found.batch_mean, found.batch_variance
-        holds(forward_errors(want._replace(dst=named[0], mean=named[1], variance=named[2]),
-                             want, data, vector, 1))  # fmt: skip
-
-
-@pytest.mark.parametrize("dims", [(0, 5), (2, 5, 0), (3, 0)])
-def test_ngraph_without_elements(rng, dims):
-    p = Family(rng, dims, "NCX")
-    found = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-    assert found.normalized.shape == dims
-    assert found.batch_mean.shape == found.batch_variance.shape == dims[1:2]
-    assert np.isnan(found.batch_mean).all()
-    assert np.isnan(found.batch_variance).all()
-    vectors = p.gamma, p.beta, p.mean, p.variance
-    assert ngraph.batch_norm_inference(p.src, *vectors, epsilon=EPSILON).shape == dims

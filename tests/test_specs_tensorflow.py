@@ -206,6 +206,13 @@ def test_activation_and_side_input(rng, data, layout, with_side, mode, training)
         assert bits(found.y) == bits(np.where(plain.y <= 0, plain.y.dtype.type(0), plain.y))
 
 
+def test_a_nan_passes_relu(rng):
+    p = problem(rng)
+    p.src_1[0, 0, 0, 2] = np.nan
+    found = run(tensorflow.fused_batch_norm_ex, p, [p.src_1], activation_mode="Relu")
+    assert np.argwhere(np.isnan(found.y)).tolist() == [[0, 0, 0, 2]]
+
+
 def test_side_inputs_are_a_list_of_at_most_one(rng):
     p = problem(rng)
     for thing in ([p.src_1] * 2, p.src_1, None, "ab"):
