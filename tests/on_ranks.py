@@ -263,32 +263,14 @@ def layer_interrupted(comm, step):
     return None
 
 
-def refused_before(comm):
-    """What one rank is refused before its call has begun: how the calls of this rank ended."""
-    good, found = backward_arguments(), []
-    kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
-    whens = "first", "later", "check", "timed"
-    for when, (name, value) in itertools.product(whens, kinds.items()):
-        timeout = 30 if when == "timed" else None
-        own, good = comm.Dup(), good | {"check": when == "check", "timeout": timeout}
-        if when != "first":
-            assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
-        odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
-        found += [outcome(mpi.batch_norm_backward, **(odd if own.rank else good), comm=own)]
-        found += [ended("backward", 5, own, {})]
-        layer = mpi.BatchNorm(8, comm=own)
-        found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
-        found += [ended("backward", 6, own, {})]
-    return found
-
-
-def refused_after_eval(comm):
-    """What one rank is refused in a layer's backward after eval(): how calls ended."""
+def refused_by_a_layer(comm):
+    """What one rank is refused in a layer: in forward, and in backward after eval()."""
     good, options = backward_arguments(), {"timeout": 10}
-    layer = mpi.BatchNorm(8, comm=comm, **options).eval()
-    layer.forward(good["src"])
-    error = outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])
-    return [error, ended("backward", 7, comm, options)]
+    layer = mpi.BatchNorm(8, comm=comm, **options)
+    found = [outcome(layer.forward, src=np.zeros((3, 9)) if comm.rank else good["src"])]
+    layer.eval().forward(good["src"])
+    found += [outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])]
+    return [*found, ended("backward", 7, comm, options)]
 
 
 def refused_of_several(comm):
@@ -487,6 +469,10 @@ REFUSED = {
             "relu": True, "dst": good["src"], "diff_src_1": True,
             "out": (None, None, None, np.empty((5, 4, 8), np.float32))},
         "no gate": lambda good: good | {"relu": True},
+        "no epsilon": lambda good: {k: v for k, v in good.items() if k != "epsilon"},
+        "momentum": lambda good: good | {"momentum": 0.1},
+        "exact": lambda good: good | {"exact": 2},
+        "timeout": lambda good: good | {"timeout": -1},
     },
     "training": {
         "shape": lambda good: good | {"src_1": good["src"][:-1]},
@@ -521,7 +507,7 @@ def faults(comm, exact):
         kinds = TRAINING if name == "training" else BACKWARD
         cases = [(kind, when, how) for kind, (how, whens) in kinds.items() for when in whens]
         refused = REFUSED["training" if name == "training" else "backward"]
-        for when in ("first", "later"):
+        for when in ("first", "later", "check"):
             cases += [(f"refused {kind}", when, how) for kind, how in refused.items()]
         for kind, when, how in cases:
             own = comm.Dup()
