@@ -62,19 +62,6 @@ def test_onednn_without_scale_and_shift(rng):
     assert [bits(a) for a in found] == [bits(a) for a in same]
 
 
-def test_onednn_takes_both_or_neither(rng):
-    p = Family(rng, (6, 5), "NXC")
-    for given, absent, options in (
-        ("gamma", "beta", {"gamma": p.gamma}),
-        ("beta", "gamma", {"beta": p.beta}),
-    ):
-        with pytest.raises(
-            ValueError,
-            match=f"^gamma, beta: expected both or neither, got {given} without {absent}$",
-        ):
-            training(p.src, p.mean, p.variance, epsilon=EPSILON, **options)
-
-
 def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     p = Family(rng, (6, 5), "NXC")
     arguments = p.src, p.mean, p.variance
