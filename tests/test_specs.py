@@ -497,6 +497,10 @@ def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
         ("onednn_training", {"gamma": None}, "gamma, beta: .* both .*, got beta without gamma"),
         ("onednn_backward", {"diff_gamma": False}, "diff_gamma, diff_beta: .* both or neither.*"),
         ("onednn_backward", {"diff_beta": False}, "diff_gamma, diff_beta: .* both or neither.*"),
+        *[
+            ("native_inference", {name: None}, "running_mean, running_var: .* both with .*=False")
+            for name in RUNNING
+        ],
         ("ngraph_backprop", {"beta": np.ones(3, np.float32)},
          r"beta: expected shape \(5,\), like gamma, got \(3,\)"),
         ("ngraph_backprop", {"beta": np.ones(5)}, "beta: expected float32, got float64"),

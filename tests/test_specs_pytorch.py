@@ -205,13 +205,6 @@ def test_running_statistics_of_any_stride(rng):
         assert (whole[::order] == np.stack(apart, axis=1)).all()
 
 
-def test_inference_needs_both(rng):
-    p = problem(rng)
-    for pair in ((None, None), (p.mean, None), (None, p.mean)):
-        with pytest.raises(ValueError, match="^running_mean, running_var: expected both with "):
-            pytorch.native_batch_norm(p.src, None, None, *pair, False, 0.1, EPSILON)
-
-
 @every_type
 def test_update_stats(rng, data, vector):
     for dims in SHAPES:
