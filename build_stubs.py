@@ -1,7 +1,9 @@
-"""Docstrings for the stubs that ship: editors cannot read a compiled module, nor run a table.
+"""Writes the stubs: type checkers and editors cannot read a compiled module, nor run a table.
 
-The stubs here hold signatures alone. setup.py's build_py calls `document` with its copies of
-them. The docstrings are read in the sources, since a cross build cannot import what it compiles.
+    python build_stubs.py       into the tree, as a build in place does
+
+Arguments, defaults and docstrings are those of the Cython sources and of bn_ext/specs/_table.py.
+These are read, since a cross build cannot import what it compiles. Types are here.
 """
 
 import ast
@@ -12,74 +14,259 @@ from pathlib import Path
 from textwrap import indent
 
 PACKAGE = Path(__file__).resolve().parent / "bn_ext"
-# def name(...): """...""" of the first column, and name.__doc__ = """..."""
-DEFINITION = re.compile(
-    r'^(?:def (\w+)\([^:]*\):\n +|(\w+)\.__doc__ = )("""(?:.*?)""")', re.MULTILINE | re.DOTALL
+HEAD = """\
+from collections.abc import Sequence
+from typing import (
+    Any, Generic, Literal, NamedTuple, Never, SupportsFloat, SupportsIndex, TypeVar, overload
 )
+
+import numpy as np
+from numpy import float32, float64, int64
+from numpy.typing import NDArray
+
+from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar, Vector
+"""
+
+
+def stubs():
+    """{path in the package: the stub's text}"""
+    found = {"_core.pyi": core()}
+    rows = runpy.run_path(str(PACKAGE / "specs" / "_table.py"))["ROWS"].values()
+    for module in VECTORS:
+        found[f"specs/{module}.pyi"] = operators(row for row in rows if row.spec.module == module)
+    return found
+
+
+def write(package):
+    """Put them into a package's folder."""
+    for name, text in stubs().items():
+        Path(package, name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def stub(definitions, head=""):
+    """A stub of these: {name: text}."""
+    public = [name for name in definitions if not name.startswith("_")]
+    return "\n".join([HEAD, head, f"__all__ = {public!r}\n", *definitions.values()])
+
+
+def named_tuple(name, fields, docstring):
+    """A class of results, generic in the type variables of its fields; and these variables."""
+    used = [
+        v for v in ("_Data", "_Vector", "Scalar", "Vector") if re.search(rf"\b{v}\b", str(fields))
+    ]
+    variables = f"[{', '.join(used)}]" if used else ""
+    bases = "NamedTuple" + (f", Generic{variables}" if used else "")
+    lines = "".join(f"    {field}: {kind}\n" for field, kind in fields.items())
+    return f"class {name}({bases}):\n{quoted(docstring)}\n{lines}", variables
+
+
+def function(name, arguments, result, docstring=""):
+    """Its definition; arguments have types."""
+    lines = "".join(f"\n    {each}," for each in arguments) + "\n" * bool(arguments)
+    body = f"\n{quoted(docstring)}" if docstring else " ..."
+    return f"def {name}({lines}) -> {result}:{body}\n"
+
+
+def quoted(docstring):
+    """As source, in a definition."""
+    text = docstring.replace("\\", "\\\\")
+    end = "\n" if "\n" in text else ""
+    return indent(f'"""{text}{end}"""', "    ")
+
+
+# ---- the compiled module -------------------------------------------------------------------
+
+#: def name(arguments): """...""" of the first column, and name.__doc__ = """..."""
+FUNCTION = re.compile(
+    r'^(?:cp)?def (?:\w+ )?(\w+)\(([^)]*)\)[^:\n]*:\n(?: +(""".*?"""))?', re.MULTILINE | re.DOTALL
+)
+CLASS = re.compile(r'^(\w+)\.__doc__ = (""".*?""")', re.MULTILINE | re.DOTALL)
+
+CORE_HEAD = """\
+_Data = TypeVar("_Data", covariant=True)
+_Vector = TypeVar("_Vector", covariant=True)
+
+class _DefaultMode:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class _Words:
+    def __init__(self, data_format: str, words: dict[str, str]) -> None: ...
+"""
+_GRADIENT = {"diff_src": "_Data", "diff_gamma": "_Vector", "diff_beta": "_Vector"}
+#: {class of results: its fields}
+CLASSES = {
+    "BatchNormTraining": {"dst": "_Data", "mean": "NDArray[Any]", "variance": "NDArray[Any]"},
+    "BatchNormGradients": _GRADIENT,
+    "BatchNormAddGradients": {**_GRADIENT, "diff_src_1": "_Data"},
+    "BatchNormDoubleBackward": {
+        "diff_src": "_Data", "diff_diff_dst": "_Data", "diff_gamma": "_Vector",
+    },
+}  # fmt: skip
+#: {argument of public functions: its type}; Array if it is not here, and None too if that is its
+#: default. Private functions have Any.
+ARGUMENTS = {
+    "src": "Data[Scalar]",
+    "mean": "Data[Vector]",
+    "gamma": "Array | None",
+    "sums": "Array | Literal[0]",
+    "data_format": "DataFormat",
+    "running_mean": "NDArray[Any]",
+    "running_variance": "NDArray[Any]",
+    "out": "Out",
+    "**refused": "Never",
+    **dict.fromkeys(["epsilon", "exponential_avg_factor"], "SupportsFloat"),
+    **dict.fromkeys(["correction", "num_threads"], "SupportsIndex"),
+    **dict.fromkeys(["is_training", "param_grads", "relu", "diff_src_1", "exact"], "Flag"),
+}
+_WORKSPACE = {"workspace": "NDArray[np.uint8] | None = None"}
+_TRAINING = {"BatchNormTraining[NDArray[Scalar]]": _WORKSPACE}
+_GRADIENTS = {
+    "BatchNormGradients[NDArray[Scalar], NDArray[Vector]]": {
+        "param_grads": "Literal[True] = True", "diff_src_1": "Literal[False] = False",
+    },
+    "BatchNormAddGradients[NDArray[Scalar], NDArray[Vector] | Any]": {
+        "diff_src_1": "Literal[True]",
+    },
+    "BatchNormGradients[NDArray[Scalar], NDArray[Vector] | Any]": {
+        "param_grads": "Flag", "diff_src_1": "Literal[False] = False",
+    },
+}  # fmt: skip
+_PLAIN = {"exact": "Literal[False] = False"}
+_EXACT = {"NDArray[int64]": {"exact": "Literal[True]"}, "NDArray[Any]": {"exact": "Flag"}}
+#: {function: {what it returns: arguments that have another type then}}; several are overloads
+OVERLOADS = {
+    "batch_norm_training": _TRAINING,
+    "batch_norm_training_apply": _TRAINING,
+    "batch_norm_training_reduce": {"NDArray[float64]": {**_PLAIN, "mean": "None = None"}, **_EXACT},
+    "batch_norm_inference": {
+        "NDArray[Scalar]": {"out": "NDArray[Any] | None = None", **_WORKSPACE},
+    },
+    "batch_norm_backward": _GRADIENTS,
+    "batch_norm_backward_apply": _GRADIENTS,
+    "batch_norm_backward_reduce": {"NDArray[float64]": _PLAIN, **_EXACT},
+}  # fmt: skip
+#: {what a function returns: functions}; None if it is in neither table
+RESULTS = {
+    "NDArray[Any]": ["_as_array"],
+    "NDArray[float64]": [
+        "batch_norm_sums", "batch_norm_training_merge", "batch_norm_training_stats",
+    ],
+    "NDArray[int64]": ["batch_norm_canonical"],
+    "BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]": ["batch_norm_double_backward"],
+    "int": ["batch_norm_count", "_as_index", "_default_threads", "_openmp_address"],
+    "float": ["_as_epsilon", "_as_real"],
+    "bool": ["_as_flag", "_forked", "_has_openmp", "_share_memory"],
+    "str": ["_get_isa", "_or", "_shown"],
+    "tuple[str, ...]": ["_available_isas", "_formulas"],
+    "tuple[int, int]": ["_cache_sizes", "_last_call"],
+    "dict[str, Any]": ["_kernel_interface", "_outline"],
+    "Any": ["_committed"],
+}  # fmt: skip
 
 
 def core():
-    """{name: docstring} of what the Cython sources define for all."""
+    """The stub of bn_ext._core."""
+    paths = sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.pxi")])
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    plain = {name: {result: {}} for result, names in RESULTS.items() for name in names}
     found = {}
-    for path in sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.pxi")]):
-        for function, result, text in DEFINITION.findall(path.read_text(encoding="utf-8")):
-            found[function or result] = cleandoc(ast.literal_eval(text))
-    return found
+    for name, doc in CLASS.findall(text):
+        found[name], _ = named_tuple(name, CLASSES[name], cleandoc(ast.literal_eval(doc)))
+    for name, arguments, doc in FUNCTION.findall(text):
+        # The shapes of C arrays say nothing.
+        declared = re.sub(r"\[[^]]*\]", "", " ".join(arguments.split())).split(", ")
+        overloads = {**plain, **OVERLOADS}.get(name, {"None": {}})
+        parts = []
+        for result, others in overloads.items():
+            typed = [core_argument(name, each, result, others) for each in declared if each]
+            # The last has the docstring: it is the one that jedi goes to.
+            shown = len(parts) == len(overloads) - 1 and not name.startswith("_")
+            docstring = cleandoc(ast.literal_eval(doc)) if shown else ""
+            parts.append(function(name, typed, result, docstring))
+        found[name] = "".join("@overload\n" * (len(parts) > 1) + part for part in parts)
+    return stub(found, CORE_HEAD)
 
 
-def specs(module):
-    """{name: docstring} of the operators and outputs of one of bn_ext.specs."""
-    rows = runpy.run_path(str(PACKAGE / "specs" / "_table.py"))["ROWS"].values()
+def core_argument(of, declared, result, others):
+    """One of a function, with its type and its default."""
+    before, _, default = declared.partition("=")
+    name = before.split()[-1]
+    if name == "*":
+        return name
+    if name in others:
+        return f"{name}: {others[name]}"
+    if of.startswith("_"):
+        return f"{name}: Any" + " = ..." * bool(default)
+    kind = ARGUMENTS.get(name, "Array")
+    if (follows := re.match(r"Data\[(\w+)\]", kind)) and follows[1] not in result:
+        kind = "Array"
+    if default == "None" and "None" not in kind:
+        kind += " | None"
+    return f"{name}: {kind}" + (f" = {default}" if default else "")
+
+
+# ---- the operators -------------------------------------------------------------------------
+
+#: {kind of an argument: its type}
+KINDS = {
+    "data": "Array",
+    "vector": "Array",
+    "list": "Sequence[Any]",
+    "flags": "Sequence[Any]",
+    "flag": "Flag",
+    "data_format": "DataFormat",
+    "ignored": "str",
+    **dict.fromkeys(["epsilon", "positive", "number"], "SupportsFloat"),
+}
+#: {specification: dtype of the vectors that come back}
+VECTORS = {"ngraph": "Scalar", "onednn_graph": "Vector", "tensorflow": "float32", "pytorch": "Any"}
+
+
+def operators(rows):
+    """The stub of one of bn_ext.specs."""
     found = {}
     for row in rows:
-        if row.spec.module == module:
-            found[row.name] = cleandoc(row.docstring())
-            if (result := row.result()) is not None:
-                found[result.__name__] = result.__doc__
+        result = "NDArray[Scalar]"
+        if row.result is not None:
+            name = row.result.__name__
+            found[name], variables = named_tuple(name, outputs(row), row.result.__doc__)
+            result = name + variables
+        typed = operator_arguments(row, result)
+        found[row.name] = function(row.name, typed, result, cleandoc(row.docstring()))
+    return stub(found)
+
+
+def outputs(row):
+    """{output: its type}: data comes first, where there is any."""
+    wanted = {name for argument, name, _ in row.places if argument.kind == "flag"}
+    if any(argument.kind == "flags" for argument in row.arguments):
+        wanted = {*row.result._fields}
+    found = {}
+    for name in row.result._fields:
+        data = not found and not row.general.endswith("_reduce")
+        kind = f"NDArray[{'Scalar' if data else VECTORS[row.spec.module]}]"
+        found[name] = f"{kind} | Any" if name in wanted else kind
     return found
 
 
-#: {stub in the package: what has its docstrings}
-STUBS = {
-    "_core.pyi": core,
-    **{
-        f"specs/{path.stem}.pyi": lambda module=path.stem: specs(module)
-        for path in sorted((PACKAGE / "specs").glob("*.pyi"))
-    },
-}
+def operator_arguments(row, result):
+    """Each with its type and its default; attributes by name, if the specification has it so."""
+    first = next(role for argument, _, role in row.places if argument.kind == "vector")
+    follows, found = {"src": "Scalar", first: "Vector"}, []
+    for argument, name, role in row.places:
+        if row.by_name(argument) and "*" not in found:
+            found.append("*")
+        if argument.words is not None:
+            kind = f"Literal{[*argument.words]} | bytes"
+        elif follows.get(role, "no other") in result:
+            kind = f"Data[{follows[role]}]"
+        else:
+            kind = KINDS[argument.kind]
+        kind += " | None" * argument.optional
+        found.append(f"{name}: {kind}" + f" = {argument.default!r}" * argument.is_optional)
+    return found
 
 
-def definitions(stub):
-    """{public name: its definition, of overloads the last: the one that jedi goes to}"""
-    return {
-        node.name: node
-        for node in ast.parse(stub).body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
-    }
-
-
-def documented(stub, docstrings):
-    """The stub's text with these docstrings in place of those that it has."""
-    lines = stub.splitlines()
-    nodes = definitions(stub)
-    for name in sorted(nodes, key=lambda name: nodes[name].lineno, reverse=True):
-        first = nodes[name].body[0]
-        before, after = first.lineno - 1, first.lineno - 1
-        if ast.get_docstring(nodes[name]) is not None:
-            after = first.end_lineno
-        elif lines[before].endswith(": ..."):
-            lines[before] = lines[before].removesuffix(" ...")
-            before = after = first.lineno
-        text = docstrings[name].replace("\\", "\\\\")
-        end = "\n" if "\n" in text else ""
-        docstring = f'"""{text}{end}"""'
-        lines[before:after] = indent(docstring, "    ").splitlines()
-    return "\n".join(lines) + "\n"
-
-
-def document(package):
-    """Put the docstrings into a build's copies of the stubs."""
-    for name, docstrings in STUBS.items():
-        path = Path(package, name)
-        text = documented(path.read_text(encoding="utf-8"), docstrings())
-        path.write_text(text, encoding="utf-8", newline="\n")
+if __name__ == "__main__":
+    write(PACKAGE)

@@ -33,7 +33,7 @@ HARDENED = not any(flag.startswith("-fsanitize") for flag in CFLAGS)
 
 
 class BuildExt(build_ext):
-    """Compiles what has changed, and links."""
+    """Compiles what has changed, and links; writes the stubs beside what lies in the tree."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -41,6 +41,11 @@ class BuildExt(build_ext):
             # Not a folder that goes away: it shares the objects of other builds.
             built_for = f"{self.plat_name}-{sys.implementation.cache_tag}"
             self.build_temp = os.path.join("build", f"temp.{built_for}")
+
+    def run(self):
+        super().run()
+        if self.inplace:
+            build_stubs.write("bn_ext")
 
     def build_extension(self, ext):
         units = [*build_c.units(SOURCE, hardened=HARDENED)]
@@ -65,12 +70,12 @@ class BuildExt(build_ext):
 
 
 class BuildPy(build_py):
-    """Copies the package; its stubs get their docstrings."""
+    """Copies the package, and writes its stubs."""
 
     def build_package_data(self):
         super().build_package_data()
         if not self.editable_mode:  # there is no copy then
-            build_stubs.document(Path(self.build_lib, "bn_ext"))
+            build_stubs.write(Path(self.build_lib, "bn_ext"))
 
 
 class SDist(sdist):

@@ -5,6 +5,8 @@
 argument.
 """
 
+from typing import TYPE_CHECKING
+
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
 from bn_ext._core import (
@@ -28,6 +30,9 @@ from bn_ext._core import (
 )
 from bn_ext._layer import BatchNorm
 from bn_ext._version import __version__
+
+if TYPE_CHECKING:
+    from bn_ext import dask as dask, mpi as mpi, specs as specs
 
 __all__ = [
     "BatchNorm",
@@ -57,13 +62,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import these when they are first used: most programs never use them."""
-    if name not in ("dask", "mpi", "specs"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # to which every name would be one
 
-    return import_module(f"bn_ext.{name}")
+    def __getattr__(name):
+        """Import these when they are first used: most programs never use them."""
+        if name not in ("dask", "mpi", "specs"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return import_module(f"bn_ext.{name}")
 
 
 def __dir__() -> list[str]:

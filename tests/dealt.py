@@ -1,16 +1,7 @@
-"""One problem dealt to ranks in several ways, and the digest of all that comes of it.
-
-As a program, with the name of the package whose MPI is in use, it writes digests and the words of
-errors to a file, which ranks_page.py reads.
-"""
+"""One problem dealt to ranks in several ways, and the digest of all that comes of it."""
 
 import hashlib
-import importlib.metadata
 import itertools
-import json
-import sys
-import tempfile
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -117,34 +108,3 @@ def wanted(data, layout):
         exact=True,
     )  # fmt: skip
     return digest(problem, whole, vectors)
-
-
-def count_digests():
-    """[(ranks, data, number of digests of plain sums, digests of exact ones)]"""
-    lines = []
-    for ranks in (1, 2, 3, 7):
-        found = {}
-        for exact in (0, 1):
-            with tempfile.TemporaryDirectory() as folder:
-                returned = on_ranks(ranks, "digests", Path(folder), exact).returned
-            for name, one in (pair for each in returned for pair in each.items()):
-                found.setdefault((name.split()[0], exact), set()).add(one)
-        for data in sorted({data for data, _ in found}):
-            lines.append((ranks, data, len(found[data, 0]), sorted(found[data, 1])))
-    return lines
-
-
-def words():
-    """{fault: the error of each rank of three}"""
-    with tempfile.TemporaryDirectory() as folder:
-        returned = on_ranks(3, "faults", Path(folder), 1).returned
-    return {case: [each[case][0] for each in returned] for case in returned[0]}
-
-
-if __name__ == "__main__":
-    from engines import on_ranks  # it needs pytest, which ranks do without
-
-    engine, to = sys.argv[1:]
-    version = importlib.metadata.version(engine)
-    found = {"engine": f"{engine} {version}", "digests": count_digests(), "faults": words()}
-    Path(to).write_text(json.dumps(found))

@@ -32,6 +32,15 @@ def started(*arguments, **options):
     return found
 
 
+def of_all(comm, problem, parts, mine):
+    """Arrays of all samples, from those of each rank's part."""
+    whole = [np.empty_like(problem.src) for _ in mine]
+    for part, arrays in zip(parts, comm.allgather(mine), strict=True):
+        for to, a in zip(whole, arrays, strict=True):
+            to[part] = a
+    return whole
+
+
 def digests(comm, exact):
     """{kind and deal: digest of the data of all ranks and of this rank's vectors}"""
     found = {}
@@ -42,10 +51,7 @@ def digests(comm, exact):
                 problem, parts[comm.rank], mpi.batch_norm_training, backward,
                 comm=comm, exact=bool(int(exact)),
             )  # fmt: skip
-            whole = [np.empty_like(problem.src) for _ in mine]
-            for part, arrays in zip(parts, comm.allgather(mine), strict=True):
-                for to, a in zip(whole, arrays, strict=True):
-                    to[part] = a
+            whole = of_all(comm, problem, parts, mine)
             name = " ".join(filter(None, (data, layout, deal, how)))
             found[name] = digest(problem, whole, vectors)
     return found
@@ -60,16 +66,12 @@ def layers(comm, size):
     for options in ({}, {"relu": True}, {"affine": False}, {"exponential_avg_factor": None}):
         layer = mpi.BatchNorm(C, comm=group, **options)
         for deal in (*DEALS, "frozen", "eval"):
-            mine = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)[group.rank]
+            parts = dealt("blocks" if deal in ("frozen", "eval") else deal, group.size)
+            mine = parts[group.rank]
             layer.eval() if deal == "eval" else layer.freeze(deal == "frozen")
             dst = layer.forward(problem.src[mine], problem.src_1[mine]).copy()
             diff_src, _ = layer.backward(problem.diff_dst[mine])
-            whole = [np.empty_like(problem.src) for _ in range(2)]
-            for part, arrays in zip(
-                group.allgather(mine), group.allgather((dst, diff_src)), strict=True
-            ):
-                for to, a in zip(whole, arrays, strict=True):
-                    to[part] = a
+            whole = of_all(group, problem, parts, [dst, diff_src])
             vectors = [*layer.parameters, *layer.gradients, layer.running_variance]
             found.append(digest(problem, whole, vectors))
         found.append(layer.num_batches_tracked)
@@ -261,32 +263,14 @@ def layer_interrupted(comm, step):
     return None
 
 
-def refused_before(comm):
-    """What one rank is refused before its call has begun: how the calls of this rank ended."""
-    good, found = backward_arguments(), []
-    kinds = {"exact": 2, "timeout": -1, "momentum": 0.1, "epsilon": None}
-    whens = "first", "later", "check", "timed"
-    for when, (name, value) in itertools.product(whens, kinds.items()):
-        timeout = 30 if when == "timed" else None
-        own, good = comm.Dup(), good | {"check": when == "check", "timeout": timeout}
-        if when != "first":
-            assert outcome(mpi.batch_norm_backward, **good, comm=own) == ""
-        odd = {k: v for k, v in {**good, name: value}.items() if v is not None or k != "epsilon"}
-        found += [outcome(mpi.batch_norm_backward, **(odd if own.rank else good), comm=own)]
-        found += [ended("backward", 5, own, {})]
-        layer = mpi.BatchNorm(8, comm=own)
-        found += [outcome(layer.forward, src=np.zeros((3, 9)) if own.rank else good["src"])]
-        found += [ended("backward", 6, own, {})]
-    return found
-
-
-def refused_after_eval(comm):
-    """What one rank is refused in a layer's backward after eval(): how calls ended."""
+def refused_by_a_layer(comm):
+    """What one rank is refused in a layer: in forward, and in backward after eval()."""
     good, options = backward_arguments(), {"timeout": 10}
-    layer = mpi.BatchNorm(8, comm=comm, **options).eval()
-    layer.forward(good["src"])
-    error = outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])
-    return [error, ended("backward", 7, comm, options)]
+    layer = mpi.BatchNorm(8, comm=comm, **options)
+    found = [outcome(layer.forward, src=np.zeros((3, 9)) if comm.rank else good["src"])]
+    layer.eval().forward(good["src"])
+    found += [outcome(layer.backward, diff_dst=None if comm.rank else good["diff_dst"])]
+    return [*found, ended("backward", 7, comm, options)]
 
 
 def refused_of_several(comm):
@@ -485,6 +469,10 @@ REFUSED = {
             "relu": True, "dst": good["src"], "diff_src_1": True,
             "out": (None, None, None, np.empty((5, 4, 8), np.float32))},
         "no gate": lambda good: good | {"relu": True},
+        "no epsilon": lambda good: {k: v for k, v in good.items() if k != "epsilon"},
+        "momentum": lambda good: good | {"momentum": 0.1},
+        "exact": lambda good: good | {"exact": 2},
+        "timeout": lambda good: good | {"timeout": -1},
     },
     "training": {
         "shape": lambda good: good | {"src_1": good["src"][:-1]},
@@ -519,7 +507,7 @@ def faults(comm, exact):
         kinds = TRAINING if name == "training" else BACKWARD
         cases = [(kind, when, how) for kind, (how, whens) in kinds.items() for when in whens]
         refused = REFUSED["training" if name == "training" else "backward"]
-        for when in ("first", "later"):
+        for when in ("first", "later", "check"):
             cases += [(f"refused {kind}", when, how) for kind, how in refused.items()]
         for kind, when, how in cases:
             own = comm.Dup()
@@ -576,10 +564,10 @@ def no_call(comm, seconds, ends):
     return [*found, outcome(mpi.batch_norm_backward, **call)]
 
 
-def slow_call(comm, seconds):
-    """A rank that calls late, but in time."""
-    time.sleep(comm.rank * float(seconds))
-    call = {**backward_arguments(), "comm": comm, "timeout": float(seconds) * 60}
+def slow_call(comm):
+    """A rank that calls late, but in time, is waited for."""
+    time.sleep(comm.rank)
+    call = {**backward_arguments(), "comm": comm, "timeout": 60}
     return [outcome(mpi.batch_norm_backward, **call), outcome(started, **call)]
 
 
@@ -669,7 +657,7 @@ def groups(comm):
 
 
 def in_order(comm):
-    """Several at once, waited for in another order."""
+    """Several sums at once may be waited for in another order."""
     good = backward_arguments()
     pending = [
         mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
@@ -680,7 +668,9 @@ def in_order(comm):
 
 
 def one_element(comm):
-    """In each channel of all ranks together, with correction=1."""
+    """Of all ranks together, a channel has no unbiased variance: all ranks know, and there is
+    nothing to tell in the next call.
+    """
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
     error = outcome(mpi.batch_norm_training, **arguments, comm=comm)
@@ -688,7 +678,7 @@ def one_element(comm):
 
 
 def no_samples(comm):
-    """On any rank; then no channels."""
+    """No samples on any rank, and no channels: as in one call."""
     nothing = np.empty((comm.rank, 0), np.float32)
     for exact in (True, False):
         options = {"epsilon": EPSILON, "comm": comm, "exact": exact}

@@ -6,6 +6,7 @@ import numpy as np
 from cases import EPSILON, Family
 
 from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs._table import ROWS
 
 
 class Sheet:
@@ -20,6 +21,7 @@ class Sheet:
         self.epsilon, self.updated = epsilon, updated
         self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
         self.parameters = inspect.signature(operator).parameters
+        self.row = ROWS[f"{operator.__module__.split('.')[-1]}.{operator.__name__}"]
         self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
         #: Not TensorFlow's third reserve space, which may have any shape.
         self.vectors = [n for n in roles if n not in self.data and n != "reserve_space_3"]
@@ -48,7 +50,7 @@ class Sheet:
         return self.operator.__module__ == module.__name__
 
     def may_be_none(self, name):
-        return "None" in str(self.parameters[name].annotation)
+        return any(argument.optional for argument, n, _ in self.row.places if n == name)
 
 
 SCALED = {"weight": "gamma", "bias": "beta"}

@@ -187,11 +187,6 @@ def test_the_variance_is_that_of_all_samples(tmp_path):
 
 
 @needs_mpi
-def test_a_relus_gate_is_found_from_dst_too(tmp_path):
-    assert on_ranks(2, "gated_by_dst", tmp_path).returned == [True, True]
-
-
-@needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
     wanted = on_ranks(1, "layers", tmp_path, 1).returned[0]
@@ -287,11 +282,6 @@ def test_an_uncaught_timeout_ends_all_ranks(tmp_path):
 
 
 @needs_mpi
-def test_a_rank_that_calls_late_is_waited_for(tmp_path):
-    assert on_ranks(2, "slow_call", tmp_path, 1).returned == [["", ""]] * 2
-
-
-@needs_mpi
 @pytest.mark.parametrize("who", ["all", "late", "finalized"])
 def test_what_nobody_waits_for_ends_with_the_process(who, tmp_path):
     assert on_ranks(2, "never_waited", tmp_path, who).returned == ["started"] * 2
@@ -324,12 +314,6 @@ def test_what_no_rank_can_be_told_of_is_refused_at_once(tmp_path):
         "ValueError: timeout: expected a positive number of seconds, got nan",
         "TypeError: timeout: expected seconds or None, got True",
     ]
-
-
-@needs_mpi
-def test_two_groups_have_no_sum_in_common(tmp_path):
-    for error in on_ranks(2, "intercommunicator", tmp_path).returned:
-        assert error == "TypeError: comm: expected an intracommunicator, got Intercomm"
 
 
 # ---- interrupted --------------------------------------------------------------------------
@@ -399,19 +383,11 @@ def test_a_layers_step_that_one_rank_has_not_made_is_not_built_on(step, tmp_path
 
 
 @needs_mpi
-def test_what_is_refused_before_a_call_has_begun_is_told(tmp_path):
-    others, odd = on_ranks(2, "refused_before", tmp_path, timeout=60).returned
-    assert {each.partition(":")[0] for each in odd[::2]} == {"TypeError", "ValueError"}
-    assert all("rank 1 failed, and its error says why" in each for each in others[::2])
-    assert {*odd[1::2], *others[1::2]} == {"right"}
-
-
-@needs_mpi
-def test_what_a_layer_is_refused_after_eval_is_told(tmp_path):
-    other, odd = on_ranks(2, "refused_after_eval", tmp_path, status=None).returned
-    assert "rank 1 failed, and its error says why" in other[0]
-    assert odd[0].startswith("TypeError: diff_dst")
-    assert other[1] == odd[1] == "right"
+def test_what_a_layer_is_refused_is_told(tmp_path):
+    other, odd = on_ranks(2, "refused_by_a_layer", tmp_path, status=None).returned
+    assert all("rank 1 failed, and its error says why" in each for each in other[:2])
+    assert [each.partition(":")[0] for each in odd] == ["ValueError", "TypeError", "right"]
+    assert other[2] == "right"
 
 
 @needs_mpi
@@ -451,17 +427,28 @@ def test_a_communicator_freed_before_wait(tmp_path):
     assert returned == [True, True]
 
 
-@needs_mpi
-def test_buffers_are_used_again_and_few_are_kept(tmp_path):
-    assert on_ranks(2, "kept", tmp_path).returned == [[4, 3, True]] * 2
+# ---- communicators --------------------------------------------------------------------------
+
+#: {program: what it returns on each of two ranks}; what for, its docstring says.
+ALIKE = {
+    "gated_by_dst": True,
+    "slow_call": ["", ""],
+    "intercommunicator": "TypeError: comm: expected an intracommunicator, got Intercomm",
+    "kept": [4, 3, True],
+    "zeros_alike": ["", "", ""],
+    "in_order": True,
+    "one_element": [
+        "ValueError: correction: expected 0, since each channel has one element alone, got 1",
+        "right",
+    ],
+    "no_samples": [True, [0.0] * 8, [0.0] * 8, [0, 4, 8]],
+}
 
 
 @needs_mpi
-def test_minus_zero_is_no_other_epsilon(tmp_path):
-    assert on_ranks(2, "zeros_alike", tmp_path).returned == [["", "", ""]] * 2
-
-
-# ---- communicators ------------------------------------------------------------------------
+@pytest.mark.parametrize("program", ALIKE)
+def test_both_ranks_return_the_same(program, tmp_path):
+    assert on_ranks(2, program, tmp_path).returned == [ALIKE[program]] * 2
 
 
 @needs_mpi
@@ -472,27 +459,6 @@ def test_groups_of_ranks(ranks, tmp_path):
     assert [each[:2] for each in found] == [[True, [1, 0, 0]]] * ranks
     none = "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL"
     assert [each[2] for each in found] == ["", *[none] * (ranks - 1)]
-
-
-@needs_mpi
-def test_two_at_once(tmp_path):
-    assert on_ranks(2, "in_order", tmp_path).returned == [True, True]
-
-
-@needs_mpi
-def test_one_element_of_all_ranks_has_no_unbiased_variance(tmp_path):
-    """All ranks know: there is nothing to tell in the next call."""
-    for found in on_ranks(2, "one_element", tmp_path).returned:
-        assert found == [
-            "ValueError: correction: expected 0, since each channel has one element alone, got 1",
-            "right",
-        ]
-
-
-@needs_mpi
-def test_no_samples_on_any_rank(tmp_path):
-    zeros = [0.0] * 8
-    assert on_ranks(2, "no_samples", tmp_path).returned == [[True, zeros, zeros, [0, 4, 8]]] * 2
 
 
 @needs_mpi

@@ -8,12 +8,14 @@ import re
 
 import numpy as np
 import pytest
+import reference
+from bounds import dst_error
 from cases import EPSILON, Family, all_bits, bits
 from refusals import RAISED, check_passes, raising
 from sheets import CARRIERS, RUNNING, SHEETS, Untouchable, WithArray
 
 import bn_ext
-from bn_ext.specs import ngraph, pytorch, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 pytestmark = pytest.mark.quick
 
@@ -21,13 +23,20 @@ every_sheet = pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRIERS)
 
 
-def only(*names):
-    """These sheets."""
-    return pytest.mark.parametrize("sheet", [SHEETS[name] for name in names], ids=names)
+def only(some):
+    """The sheets of which this is true."""
+    found = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
+    return pytest.mark.parametrize("sheet", found.values(), ids=found)
 
 
+#: Those that normalize with given statistics.
+INFERENCE = {name: sheet for name, sheet in SHEETS.items() if name.endswith("_inference")}
+of_onednn, of_ngraph, of_tensorflow = (
+    only(lambda sheet, module=module: sheet.of(module))
+    for module in (onednn_graph, ngraph, tensorflow)
+)
 #: Those that change running statistics in place.
-updating = only("native_training", "update_stats")
+updating = only(lambda sheet: sheet.updated)
 each_running = pytest.mark.parametrize("name", RUNNING)
 
 # ---- whatever brings the array, the tables hold ---------------------------------------
@@ -48,38 +57,23 @@ def test_an_object_is_asked_for_its_array_once(rng, sheet):
     assert asked == dict.fromkeys(asked, 1)
 
 
-#: What the general function takes and a spec does not: data, vectors, the first wrong argument.
-OTHER_TYPES = [
-    *[
-        (f"onednn_{name}", *types)
-        for name, data, vector in (
-            ("training", "src", "mean"),
-            ("inference", "src", "gamma"),
-            ("backprop", "input_forward", "mean"),
-            ("backward", "src", "mean"),
-        )
-        for types in (("float64", "float64", data), ("float16", "float16", vector))
-    ],
-    *[
-        (f"tensorflow_{name}", *types)
-        for name in ("training", "inference", "ex", "grad")
-        for types in (("float64", "float64", "x"), ("float16", "float16", "scale"))
-    ],
-    *[
-        (f"ngraph_{name}", "float16", "float32", "gamma")
-        for name in ("training", "inference", "backprop")
-    ],
-    *[(name, "float32", "float64", sheet.vectors[0]) for name, sheet in SHEETS.items()],
-]
+#: What the general function takes and a spec does not: data and vectors.
+OTHER_TYPES = {
+    onednn_graph: [("float64", "float64"), ("float16", "float16")],
+    tensorflow: [("float64", "float64"), ("float16", "float16")],
+    ngraph: [("float16", "float32")],
+    pytorch: [],
+}
 
 
 @by_every_carrier
-@pytest.mark.parametrize(("name", "data", "vector", "wrong"), OTHER_TYPES)
-def test_other_types_are_refused(rng, name, data, vector, wrong, carry):
-    sheet = SHEETS[name]
-    got = data if wrong == sheet.src else vector
-    with pytest.raises(TypeError, match=f"^{wrong}: expected .*float.*, got {got}$"):
-        sheet(sheet.problem(rng, data, vector), carry)
+@every_sheet
+def test_other_types_are_refused(rng, sheet, carry):
+    (others,) = [types for module, types in OTHER_TYPES.items() if sheet.of(module)]
+    for data, vector in [("float32", "float64"), *others]:
+        wrong, got = (sheet.src, data) if data == "float64" else (sheet.vectors[0], vector)
+        with pytest.raises(TypeError, match=f"^{wrong}: expected .*float.*, got {got}$"):
+            sheet(sheet.problem(rng, data, vector), carry)
 
 
 @every_sheet
@@ -125,7 +119,7 @@ def test_what_is_no_array(rng, sheet):
 
 @by_every_carrier
 @pytest.mark.parametrize("dims", [(6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)])
-@only("tensorflow_training", "tensorflow_inference", "tensorflow_grad")
+@only(lambda sheet: sheet.of(tensorflow) and sheet.operator.__name__ != "fused_batch_norm_ex")
 def test_tensorflows_ranks(rng, sheet, dims, carry):
     p = Family(rng, dims, "NXC")
     message = re.escape(f"x: expected rank 4 or 5, got shape {dims}")
@@ -136,21 +130,11 @@ def test_tensorflows_ranks(rng, sheet, dims, carry):
 # ---- numbers --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("onednn_training", "momentum"),
-        ("tensorflow_training", "exponential_avg_factor"),
-        ("tensorflow_inference", "exponential_avg_factor"),
-        ("tensorflow_ex", "exponential_avg_factor"),
-        ("native_training", "momentum"),
-        ("native_inference", "momentum"),
-        ("update_stats", "momentum"),
-        *[(name, sheet.epsilon) for name, sheet in SHEETS.items() if sheet.epsilon],
-    ],
-)
-def test_numbers_are_numbers(rng, name, number):
-    sheet = SHEETS[name]
+@pytest.mark.parametrize("number", ["epsilon", "eps", "momentum", "exponential_avg_factor"])
+@every_sheet
+def test_numbers_are_numbers(rng, sheet, number):
+    if number not in sheet.parameters:
+        return
     p = sheet.problem(rng)
     things = ["0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1"]
     for thing in things if sheet.of(tensorflow) else [*things, None]:
@@ -163,7 +147,7 @@ def test_numbers_are_numbers(rng, name, number):
         assert len(str(error.value)) < 200
 
 
-@only(*[name for name, sheet in SHEETS.items() if sheet.epsilon])
+@only(lambda sheet: sheet.epsilon)
 def test_epsilon_is_asked_for_its_value_once(rng, sheet):
     class Epsilon:
         asked = 0
@@ -178,7 +162,7 @@ def test_epsilon_is_asked_for_its_value_once(rng, sheet):
 
 
 @pytest.mark.parametrize("number", [0, -1, 1e-60, 1e60])
-@only("onednn_training", "onednn_inference", "onednn_backprop", "onednn_backward")
+@of_onednn
 def test_onednns_positive_numbers(rng, sheet, number):
     message = "expected a number that is positive and finite as a float32, got"
     for name in {"epsilon", "momentum"} & sheet.parameters.keys():
@@ -244,7 +228,7 @@ def test_flags_of_every_kind(rng, name, flags, kind, value):
 @pytest.mark.parametrize(
     "value", [["NHWC"], np.array(["NHWC"]), {}, 3, "NXC", b"NXC", "NHW", "NXC" * 1000], ids=repr
 )
-@only("tensorflow_training", "tensorflow_inference", "tensorflow_ex", "tensorflow_grad")
+@of_tensorflow
 def test_tensorflows_words(rng, sheet, value):
     words = {"data_format": "NHWC, .*", "activation_mode": "Identity, Relu"}
     for word in words.keys() & sheet.parameters.keys():
@@ -256,7 +240,7 @@ def test_tensorflows_words(rng, sheet, value):
 @pytest.mark.parametrize(
     "value", ["NHWC", "src", "src; pass src", "it's src", ["src; diff_dst"]], ids=str
 )
-@only("onednn_training", "onednn_inference", "onednn_backprop", "onednn_backward")
+@of_onednn
 def test_onednns_data_format(rng, sheet, value):
     """The error leaves the caller's own text."""
     with pytest.raises(ValueError, match="^data_format") as error:
@@ -311,20 +295,12 @@ def test_errors_use_the_operators_words(rng, sheet):
         assert not foreign & set(re.findall(r"\w+", message))
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [
-        ("onednn_backprop", "output_delta", "expected shape .* like input_forward"),
-        ("onednn_backward", "diff_dst", "expected shape .* like src"),
-        ("ngraph_backprop", "normalized_delta", "expected shape .* like input"),
-        ("tensorflow_grad", "y_backprop", "expected shape .* like x"),
-        ("native_backward", "grad_out", "expected shape .* like input"),
-    ],
-)
-def test_what_the_gradient_is_like(rng, name, wrong, message):
-    p = SHEETS[name].problem(rng)
-    with pytest.raises(ValueError, match=f"^{wrong}: {message}"):
-        SHEETS[name](p, **{wrong: p.diff_dst[:1]})
+@only(lambda sheet: len(sheet.data) == 2)
+def test_what_the_gradient_is_like(rng, sheet):
+    p = sheet.problem(rng)
+    (wrong,) = {*sheet.data} - {sheet.src}
+    with pytest.raises(ValueError, match=f"^{wrong}: expected shape .* like {sheet.src}"):
+        sheet(p, **{wrong: p.diff_dst[:1]})
 
 
 @pytest.mark.parametrize(
@@ -359,6 +335,24 @@ def test_nothing_is_written_on_an_error(rng, sheet):
 # ---- results --------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="long double is a double here")
+@pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
+def test_inference(rng, sheet):
+    """In every dtype of the specification, within the general function's bounds."""
+    for data, vectors in sheet.row.spec.types.items():
+        for vector in vectors:
+            p = sheet.problem(rng, data, vector)
+            statistics = p.mean, p.variance
+            want = reference.batch_norm_inference(
+                p.src, *statistics, p.gamma, p.beta,
+                epsilon=EPSILON, axis=p.axis, wide=np.longdouble,
+            )  # fmt: skip
+            dst, *others = sheet(p)
+            assert dst.dtype == p.src.dtype
+            assert dst_error(dst, want, data, p.axis, from_batch=False).holds()
+            assert {a.dtype for a in others if a.size} <= {p.mean.dtype}
+
+
 @every_sheet
 def test_results_are_new_arrays(rng, sheet):
     arguments = sheet.arguments(sheet.problem(rng))
@@ -382,7 +376,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
-@only(*[name for name, sheet in SHEETS.items() if sheet.data_format == "NCX"])
+@only(lambda sheet: sheet.data_format == "NCX")
 def test_two_axes_transposed(rng, sheet):
     """Those of torch are contiguous there."""
     p = Family(rng, (6, 5), "NCX")
@@ -420,11 +414,12 @@ def test_what_the_operators_are_for(rng):
     """All that normalize training data give the same bits, by whatever name."""
     p = Family(rng, (2, 5, 3, 4), "NCX")
     want = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
-    for name in ("ngraph_training", "native_training"):
-        assert bits(SHEETS[name](p)[0]) == bits(want.dst)
-    for name in ("onednn_training", "tensorflow_training", "tensorflow_ex"):
-        data_format = "NCX" if "onednn" in name else "NCHW"
-        assert bits(SHEETS[name](p, data_format=data_format)[0]) == bits(want.dst)
+    assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
+    dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
+    assert all_bits([dst, *statistics]) == all_bits(want)
+    assert bits(SHEETS["native_training"](p)[0]) == bits(want.dst)
+    for name in ("tensorflow_training", "tensorflow_ex"):
+        assert bits(SHEETS[name](p, data_format="NCHW")[0]) == bits(want.dst)
 
 
 # ---- one specification each -----------------------------------------------------------
@@ -473,29 +468,17 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
         sheet(p, gamma=gamma)
 
 
-def test_one_optional_output_without_the_other(rng):
-    sheet = SHEETS["onednn_backward"]
-    for options in ({"diff_gamma": False}, {"diff_beta": False}):
-        with pytest.raises(ValueError, match="^diff_gamma, diff_beta: expected both or neither"):
-            sheet(sheet.problem(rng), **options)
-
-
-@only("ngraph_training", "ngraph_inference", "ngraph_backprop")
+@of_ngraph
 def test_ngraph_without_channels(rng, sheet):
     """Which nGraph refuses."""
     found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
 
 
-def test_ngraphs_beta_is_checked(rng):
-    sheet = SHEETS["ngraph_backprop"]
-    p = sheet.problem(rng)
-    for beta, kind, message in (
-        (p.gamma[:3], ValueError, r"expected shape \(5,\), like gamma, got \(3,\)"),
-        (p.gamma.astype(float), TypeError, "expected float32, got float64"),
-    ):
-        with pytest.raises(kind, match=f"^beta: {message}$"):
-            sheet(p, beta=beta)
+def test_ngraph_without_elements(rng):
+    dst, *statistics = SHEETS["ngraph_training"](Family(rng, (0, 5, 3), "NCX"))
+    assert dst.shape == (0, 5, 3)
+    assert np.isnan(statistics).all()
 
 
 def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
@@ -505,3 +488,25 @@ def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
         sheet(p, reserve_space_3=np.zeros(3))
     for thing in (None, np.zeros(3, np.float32), np.zeros((2, 2), np.float32)):
         assert all_bits(sheet(p, reserve_space_3=thing)) == all_bits(sheet(p))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("onednn_training", {"beta": None}, "gamma, beta: .* both .*, got gamma without beta"),
+        ("onednn_training", {"gamma": None}, "gamma, beta: .* both .*, got beta without gamma"),
+        ("onednn_backward", {"diff_gamma": False}, "diff_gamma, diff_beta: .* both or neither.*"),
+        ("onednn_backward", {"diff_beta": False}, "diff_gamma, diff_beta: .* both or neither.*"),
+        *[
+            ("native_inference", {name: None}, "running_mean, running_var: .* both with .*=False")
+            for name in RUNNING
+        ],
+        ("ngraph_backprop", {"beta": np.ones(3, np.float32)},
+         r"beta: expected shape \(5,\), like gamma, got \(3,\)"),
+        ("ngraph_backprop", {"beta": np.ones(5)}, "beta: expected float32, got float64"),
+    ],
+)  # fmt: skip
+def test_refused(rng, name, changed, message):
+    sheet = SHEETS[name]
+    with pytest.raises((TypeError, ValueError), match=f"^{message}$"):
+        sheet(sheet.problem(rng), **changed)

@@ -1,12 +1,12 @@
-"""What oneDNN Graph's and nGraph's forward operators compute, and their edges."""
+"""What oneDNN Graph's forward operators compute, and their edges."""
 
 import numpy as np
 import pytest
 import reference
-from bounds import dst_error, forward_errors, running_errors, statistics_errors
+from bounds import dst_error, running_errors, statistics_errors
 from cases import DTYPES, EPSILON, FORMATS, Family, bits, dtype
 
-from bn_ext.specs import ngraph, onednn_graph
+from bn_ext.specs import onednn_graph
 
 pytestmark = [
     pytest.mark.quick,
@@ -18,7 +18,6 @@ pytestmark = [
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 #: The spec's table: float64 is missing, and 16-bit vectors but for bfloat16.
 ONEDNN = [pair for pair in DTYPES if pair[0] != "float64" and pair != ("float16", "float16")]
-SAME = [(data, vector) for data, vector in DTYPES if data == vector]
 SHAPES = [(6, 5), (4, 3, 7), (3, 5, 4, 6), (1, 5), (2, 2, 3, 2, 4, 3)]
 training = onednn_graph.batch_norm_forward_training
 
@@ -63,19 +62,6 @@ def test_onednn_without_scale_and_shift(rng):
     assert [bits(a) for a in found] == [bits(a) for a in same]
 
 
-def test_onednn_takes_both_or_neither(rng):
-    p = Family(rng, (6, 5), "NXC")
-    for given, absent, options in (
-        ("gamma", "beta", {"gamma": p.gamma}),
-        ("beta", "gamma", {"beta": p.beta}),
-    ):
-        with pytest.raises(
-            ValueError,
-            match=f"^gamma, beta: expected both or neither, got {given} without {absent}$",
-        ):
-            training(p.src, p.mean, p.variance, epsilon=EPSILON, **options)
-
-
 def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     p = Family(rng, (6, 5), "NXC")
     arguments = p.src, p.mean, p.variance
@@ -89,13 +75,6 @@ def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     np.testing.assert_allclose(biased.running_variance, p.src.var(axis=0), rtol=1e-6)
 
 
-def test_onednn_changes_nothing_of_its_arguments(rng):
-    p = Family(rng, (6, 5), "NXC")
-    before = {name: bits(a) for name, a in vars(p).items() if isinstance(a, np.ndarray)}
-    training(p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON)
-    assert {name: bits(getattr(p, name)) for name in before} == before
-
-
 @pytest.mark.parametrize("dims", [(0, 5), (2, 0, 5), (0, 3, 2, 5)])
 def test_onednn_without_elements(rng, dims):
     p = Family(rng, dims, "NXC")
@@ -105,74 +84,3 @@ def test_onednn_without_elements(rng, dims):
     assert np.isnan(found.batch_variance).all()
     assert bits(found.running_mean) == bits(p.mean)
     assert bits(found.running_variance) == bits(p.variance)
-
-
-def test_one_element_is_its_own_mean(rng):
-    p = Family(rng, (1, 5), "NXC")
-    found = training(p.src, p.mean, p.variance, p.gamma, p.beta, epsilon=EPSILON)
-    assert (found.batch_mean == p.src[0]).all()
-    assert (found.batch_variance == 0).all()
-    assert (found.dst[0] == p.beta).all()
-    same = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-    assert [bits(a) for a in same] == [bits(a) for a in (found.dst, *found[3:])]
-
-
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize(("data", "vector"), ONEDNN)
-def test_onednn_inference(rng, data, vector, data_format):
-    for p in problems(rng, data_format, data, vector):
-        want = reference.batch_norm_inference(
-            p.src, p.mean, p.variance, p.gamma, p.beta, axis=p.axis, **WIDE
-        )
-        dst = onednn_graph.batch_norm_inference(
-            p.src, p.gamma, p.beta, p.mean, p.variance, epsilon=EPSILON, data_format=data_format
-        )
-        assert dst.dtype == dtype(data)
-        holds({"dst": dst_error(dst, want, data, p.axis, from_batch=False)})
-
-
-# ---- nGraph ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("data", "vector"), SAME)
-def test_ngraph_training(rng, data, vector):
-    for p in problems(rng, "NCX", data, vector):
-        want = reference.batch_norm_training(p.src, p.gamma, p.beta, axis=1, **WIDE)
-        found = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-        assert {a.dtype for a in found} == {dtype(data)}
-        named = found.normalized, found.batch_mean, found.batch_variance
-        holds(forward_errors(want._replace(dst=named[0], mean=named[1], variance=named[2]),
-                             want, data, vector, 1))  # fmt: skip
-
-
-@pytest.mark.parametrize(("data", "vector"), SAME)
-def test_ngraph_inference(rng, data, vector):
-    for p in problems(rng, "NCX", data, vector):
-        want = reference.batch_norm_inference(
-            p.src, p.mean, p.variance, p.gamma, p.beta, axis=1, **WIDE
-        )
-        normalized = ngraph.batch_norm_inference(
-            p.src, p.gamma, p.beta, p.mean, p.variance, epsilon=EPSILON
-        )
-        assert normalized.dtype == dtype(data)
-        holds({"normalized": dst_error(normalized, want, data, 1, from_batch=False)})
-
-
-@pytest.mark.parametrize("dims", [(0, 5), (2, 5, 0), (3, 0)])
-def test_ngraph_without_elements(rng, dims):
-    p = Family(rng, dims, "NCX")
-    found = ngraph.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON)
-    assert found.normalized.shape == dims
-    assert found.batch_mean.shape == found.batch_variance.shape == dims[1:2]
-    assert np.isnan(found.batch_mean).all()
-    assert np.isnan(found.batch_variance).all()
-    vectors = p.gamma, p.beta, p.mean, p.variance
-    assert ngraph.batch_norm_inference(p.src, *vectors, epsilon=EPSILON).shape == dims
-
-
-def test_ngraph_constant_channel_and_no_epsilon():
-    """0 / 0, as the formula says."""
-    x, one = np.full((4, 1), 3.0), np.ones(1)
-    found = ngraph.batch_norm_training(x, one, one, epsilon=0)
-    assert found.batch_variance == 0
-    assert np.isnan(found.normalized).all()

@@ -68,16 +68,11 @@ def test_training(rng, data, vector, momentum):
 
 
 @every_type
-def test_inference(rng, data, vector):
-    for dims in SHAPES:
-        p = problem(rng, dims, data, vector)
-        want = reference.batch_norm_inference(p.src, p.mean, p.variance, p.gamma, p.beta, **WIDE)
-        found = forward(p, training=False)
-        assert dst_error(found.output, want, data, 1, from_batch=False).holds()
-        assert [a.shape for a in found[1:]] == [(0,)] * 2
-        assert {a.dtype for a in found[1:]} == {dtype(vector)}
-        assert bits(p.running_mean) == bits(p.mean)
-        assert bits(p.running_variance) == bits(p.variance)
+def test_inference_saves_nothing(rng, data, vector):
+    p = problem(rng, data=data, vector=vector)
+    found = forward(p, training=False)
+    assert [a.shape for a in found[1:]] == [(0,)] * 2
+    assert {a.dtype for a in found[1:]} == {dtype(vector)}
 
 
 @pytest.mark.parametrize("data", ["float16", "bfloat16"])
@@ -210,13 +205,6 @@ def test_running_statistics_of_any_stride(rng):
         assert (whole[::order] == np.stack(apart, axis=1)).all()
 
 
-def test_inference_needs_both(rng):
-    p = problem(rng)
-    for pair in ((None, None), (p.mean, None), (None, p.mean)):
-        with pytest.raises(ValueError, match="^running_mean, running_var: expected both with "):
-            pytorch.native_batch_norm(p.src, None, None, *pair, False, 0.1, EPSILON)
-
-
 @every_type
 def test_update_stats(rng, data, vector):
     for dims in SHAPES:
@@ -262,19 +250,6 @@ def test_backward(rng, data, vector, train):
         for name, error in errors(grads, want, data, vector, is_training=train).items():
             # ml_dtypes takes a double to bfloat16 by way of a float.
             assert (error.found <= 1.01 * error.half_ulp + error.bound).all(), name
-
-
-def test_backward_of_what_forward_saved(rng):
-    """The same, within a rounding, as the general function with its variance."""
-    p = problem(rng)
-    _, *saved = forward(p, running=False)
-    found = backward(p, saved)
-    variance = (1 / saved[1].astype(float) ** 2 - EPSILON).astype(np.float32)
-    want = bn_ext.batch_norm_backward(
-        p.src, p.diff_dst, saved[0], variance, p.gamma, epsilon=EPSILON, data_format="NCX"
-    )
-    for a, b in zip(found, want, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("train", [True, False])

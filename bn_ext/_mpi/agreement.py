@@ -98,12 +98,7 @@ def judge(
 
 def row(prints: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """What is gathered of a rank: whether it has failed, and its prints, if it has not."""
-    found = np.zeros(1 + len(NAMES), np.int64)
-    if prints is None:
-        found[0] = 1
-    else:
-        found[1:] = prints
-    return found
+    return np.array([1] + [0] * len(NAMES) if prints is None else [0, *prints], np.int64)
 
 
 def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) -> str:

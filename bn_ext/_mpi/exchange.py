@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bn_ext import _core
 from bn_ext._mpi import agreement
 from bn_ext._mpi.agreement import WORDS, CollectiveError, CollectiveTimeoutError
-from bn_ext._mpi.parts import LocalPart, Part
+from bn_ext._mpi.parts import LocalPart
 from bn_ext._mpi.ranks import (
     Key,
     OverRanks,
@@ -135,25 +135,24 @@ class Exchange:
 
     def prepare(self, total: NDArray[Any] | None = None) -> None:
         """Find what this rank sends: after the first sum of two, from the total of that."""
-        found: Part | None = None
+        part = self._part
+        sums: NDArray[Any] | None = None
         if self._error is None:
             try:
-                found = self._part.find(total)
+                sums = part.find(total)
             except BaseException as error:  # raised when the others have been told
                 self._error = error
         if total is not None:
-            self._new(found, self.last.round + 1)
+            self._new(sums, self.last.round + 1)
             return
-        if found is not None:
+        if sums is not None:
             self._alike = {
-                "call": self._call, "function": self.function,
-                "channels": found.channels, "dtype": found.dtype,
-                "exact": self.exact, "check": self.check, "timeout": self.timeout is not None,
-                **found.alike,
+                "call": self._call, "function": self.function, "exact": self.exact,
+                "check": self.check, "timeout": self.timeout is not None, **part.alike,
             }  # fmt: skip
             self._prints = agreement.fingerprints(self._alike)
-            self._length = found.sums.size
-            self._key = self._as_key(found.channels, found.dtype)
+            self._length = sums.size
+            self._key = self._as_key(part.alike["channels"], part.alike["dtype"])
         first = self._first_round()
         if not self._can_tell:
             assert self._error is not None
@@ -162,7 +161,7 @@ class Exchange:
             self._new(None, 0)
             self.post()
             self.total()
-        self._new(found, 1)
+        self._new(sums, 1)
 
     def _first_round(self) -> int:
         if self._first is None:
@@ -194,7 +193,7 @@ class Exchange:
             self._can_tell = False
         return fit[0] if len(fit) == 1 else None
 
-    def _new(self, found: Part | None, round_: int) -> None:
+    def _new(self, sums: NDArray[Any] | None, round_: int) -> None:
         """What this rank sends in a round: zeros, if it has failed, and a word that says so."""
         prints = self._prints if self._error is None else None
         if round_ == 0:
@@ -208,7 +207,7 @@ class Exchange:
             else:
                 buffers = self.last.buffers
             buffers[0][:WORDS] = agreement.words(prints, self.rank)
-            buffers[0][WORDS:] = 0 if found is None else found.sums.reshape(-1)
+            buffers[0][WORDS:] = 0 if sums is None else sums.reshape(-1)
         self._sum = OverRanks(self.record, buffers, prints, round_)
 
     def post(self) -> None:

@@ -4,7 +4,6 @@ All that a rank can refuse it refuses before it sends its sums: what it does wit
 runs dry first.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,7 @@ from numpy.typing import NDArray
 
 from bn_ext import _core
 
-__all__ = ["GradientPart", "LocalPart", "Part", "TrainingPart"]
-
-
-@dataclass
-class Part:
-    """What a rank has found in its data."""
-
-    channels: int
-    dtype: str
-    #: Names of agreement.NAMES, and what must be the same on all ranks.
-    alike: dict[str, object]
-    #: What is to be summed over all ranks.
-    sums: NDArray[Any]
+__all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 
 
 class LocalPart:
@@ -45,8 +32,10 @@ class LocalPart:
         #: Does every rank raise the same after the last sum?
         self.refused = False
         self.shape: tuple[int, ...] = ()  # of sums
+        #: Names of agreement.NAMES, and what must be the same on all ranks.
+        self.alike: dict[str, Any] = {}
 
-    def find(self, total: NDArray[Any] | None) -> Part:
+    def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         """What this rank sends in the first round, or in the next one, from the total of that."""
         raise NotImplementedError
 
@@ -62,11 +51,14 @@ class LocalPart:
     def some(self, *names: str) -> dict[str, Any]:
         return {name: self.given[name] for name in names}
 
-    def found(self, sums: NDArray[Any], alike: dict[str, object]) -> Part:
-        """The part that starts with these sums."""
-        epsilon = _core._as_epsilon(self.given["epsilon"]) + 0.0  # not -0.0
-        alike = alike | {"epsilon": epsilon, "relu": bool(self.given["relu"])}
-        return Part(self.shape[-1], self.given["src"].dtype.name, alike, sums)
+    def set_alike(self, **others: Any) -> None:
+        self.alike = {
+            "channels": self.shape[-1],
+            "dtype": self.given["src"].dtype.name,
+            "epsilon": _core._as_epsilon(self.given["epsilon"]) + 0.0,  # not -0.0
+            "relu": bool(self.given["relu"]),
+            **others,
+        }
 
     def seen(self) -> tuple[set[int], str]:
         """What can be said where `find` fails: numbers of channels that the arguments suggest, of
@@ -90,7 +82,7 @@ class GradientPart(LocalPart):
     data = ("src", "diff_dst", "dst")
     vectors = ("mean", "variance", "gamma", "beta")
 
-    def find(self, _: NDArray[Any] | None) -> Part:
+    def find(self, _: NDArray[Any] | None) -> NDArray[Any]:
         self.convert()
         _core._dry_run(_core.batch_norm_backward_apply, sums=None, **self.given)
         names = "src", "diff_dst", *self.vectors, "dst", "workspace", "epsilon", "data_format"
@@ -98,10 +90,8 @@ class GradientPart(LocalPart):
             exact=self.exact, **self.some(*names, "num_threads", "relu")
         )
         self.shape = sums.shape
-        if not self.exact:
-            sums = np.append(sums[2].max(initial=0), sums[:2])  # one count
-        alike = self.some(*self.vectors) | {"is_training": bool(self.given["is_training"])}
-        return self.found(sums, alike)
+        self.set_alike(**self.some(*self.vectors), is_training=bool(self.given["is_training"]))
+        return sums if self.exact else np.append(sums[2].max(initial=0), sums[:2])  # one count
 
     def apply(self, total: NDArray[Any]) -> Any:
         if not self.exact:
@@ -117,22 +107,23 @@ class TrainingPart(LocalPart):
     running = ("running_mean", "running_variance")
     rounds = 2
 
-    def find(self, total: NDArray[Any] | None) -> Part:
+    def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         if total is not None:
-            return Part(self.shape[-1], "", {}, self._find_squares(total))
+            return self._find_squares(total)
         self.convert()
         given = self.given
         _core._dry_run(_core.batch_norm_training_apply, stats=None, **given)
         self.local = sums = self._reduce()
         self.shape = sums.shape
-        if not self.exact:
-            self.count = sums[2].max(initial=0)
-            sums = self._sent(sums[0], 0)
         alike = self.some("gamma", "beta", *self.running)
         if given["running_mean"] is not None:
             alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
             alike["correction"] = int(given["correction"])
-        return self.found(sums, alike)
+        self.set_alike(**alike)
+        if self.exact:
+            return sums
+        self.count = sums[2].max(initial=0)
+        return self._sent(sums[0], 0)
 
     def _sent(self, mean: NDArray[Any], squares: Any) -> NDArray[Any]:
         """The count, and sums of all elements and of squares from those of this rank."""

@@ -5,8 +5,7 @@ see: chunks.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -15,22 +14,10 @@ from numpy.typing import NDArray
 
 from bn_ext import _core
 
-__all__ = [
-    "Operands",
-    "Vectors",
-    "as_operands",
-    "as_options",
-    "as_vectors",
-    "channel_axis",
-    "check",
-    "on_nothing",
-]
-
-Operands: TypeAlias = dict[str, da.Array]
-Vectors: TypeAlias = dict[str, NDArray[Any]]
+__all__ = ["as_operands", "as_options", "as_vectors", "channel_axis"]
 
 
-def as_operands(data_format: object, **given: object) -> Operands:
+def as_operands(data_format: object, **given: object) -> dict[str, da.Array]:
     """Those that are given, with src's chunks; src is the first."""
     operands = {name: _as_dask(name, a) for name, a in given.items() if a is not None}
     src = operands["src"]
@@ -49,7 +36,7 @@ def channel_axis(src: da.Array, data_format: object) -> int:
     return 1 if data_format == "NCX" else int(src.ndim) - 1
 
 
-def as_vectors(**given: Any) -> Vectors:
+def as_vectors(**given: Any) -> dict[str, NDArray[Any]]:
     """Those that are given, in memory."""
     lazy = {name: a for name, a in given.items() if isinstance(a, da.Array)}
     (known,) = compute(lazy)  # all at once
@@ -69,30 +56,6 @@ def as_options(
         "data_format": data_format,
         "relu": _core._as_flag(relu, "relu"),
         "num_threads": num_threads,
-    }
-
-
-def check(
-    function: Callable[..., Any], operands: Operands, vectors: Vectors, **options: Any
-) -> None:
-    """Refuse what function would refuse of the whole."""
-    _core._dry_run(function, **_of_their_shapes(operands), **vectors, **options)
-
-
-def on_nothing(
-    function: Callable[..., Any], operands: Operands, vectors: Vectors, **options: Any
-) -> Any:
-    """What function returns for a part without elements."""
-    empty = {name: a[:0] for name, a in _of_their_shapes(operands).items()}
-    return function(**empty, **vectors, **options)
-
-
-def _of_their_shapes(operands: Operands) -> dict[str, NDArray[Any]]:
-    """Arrays of one element in memory each; a size that is unknown is 0."""
-    shapes = {name: [0 if math.isnan(n) else n for n in a.shape] for name, a in operands.items()}
-    return {
-        name: np.broadcast_to(np.zeros((), operands[name].dtype), shape)
-        for name, shape in shapes.items()
     }
 
 

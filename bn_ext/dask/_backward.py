@@ -7,8 +7,8 @@ import dask.array as da
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.dask._arguments import as_operands, as_options, as_vectors, check, on_nothing
-from bn_ext.dask._blocks import added, map_blocks, reduce_blocks
+from bn_ext.dask._arguments import as_operands, as_options, as_vectors
+from bn_ext.dask._blocks import Blocks, added
 
 __all__ = ["batch_norm_backward"]
 
@@ -88,23 +88,23 @@ def batch_norm_backward(
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
-    operands = as_operands(data_format, src=src, diff_dst=diff_dst, dst=dst)
-    vectors = as_vectors(mean=mean, variance=variance, gamma=gamma, beta=beta)
+    blocks = Blocks(
+        as_operands(data_format, src=src, diff_dst=diff_dst, dst=dst),
+        as_vectors(mean=mean, variance=variance, gamma=gamma, beta=beta),
+        as_options(epsilon, data_format, relu, num_threads),
+    )
     exact = _core._as_flag(exact, "exact")
     training = _core._as_flag(is_training, "is_training")
     wanted = _core._as_flag(param_grads, "param_grads")
-    call = as_options(epsilon, data_format, relu, num_threads)
-    write = {**call, "is_training": training, "param_grads": False}
-    check(bn_ext.batch_norm_backward, operands, vectors, **write)
+    write: dict[str, Any] = {"is_training": training, "param_grads": False}
+    blocks.check(bn_ext.batch_norm_backward, **write)
     if not training and not wanted:
-        diff_src = map_blocks(bn_ext.batch_norm_backward, operands, vectors, **write)
+        diff_src = blocks.map(bn_ext.batch_norm_backward, **write)
         return bn_ext.BatchNormGradients(diff_src, None, None)
-    vectors["sums"] = reduce_blocks(
-        bn_ext.batch_norm_backward_reduce, operands, vectors, added, **call, exact=exact
-    )
+    blocks.vectors["sums"] = blocks.reduce(bn_ext.batch_norm_backward_reduce, added, exact=exact)
     if gamma is None:
         write["gamma"] = None
-    diff_src = map_blocks(bn_ext.batch_norm_backward_apply, operands, vectors, **write)
+    diff_src = blocks.map(bn_ext.batch_norm_backward_apply, **write)
     write["param_grads"] = wanted
-    of_all = on_nothing(bn_ext.batch_norm_backward_apply, operands, vectors, **write)
+    of_all = blocks.on_nothing(bn_ext.batch_norm_backward_apply, **write)
     return bn_ext.BatchNormGradients(diff_src, of_all.diff_gamma, of_all.diff_beta)

@@ -6,6 +6,7 @@ them: so much of the data is in memory as tasks run at a time.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,58 +16,120 @@ from numpy.typing import NDArray
 
 import bn_ext
 from bn_ext import _core
-from bn_ext.dask._arguments import Operands, Vectors, channel_axis, on_nothing
+from bn_ext.dask._arguments import channel_axis
 
-__all__ = ["added", "map_blocks", "reduce_blocks"]
-
-
-def map_blocks(
-    function: Callable[..., Any],
-    operands: Operands,
-    vectors: Vectors,
-    **options: Any,
-) -> da.Array:
-    """The first result of function on every block, a Dask array like src."""
-    src = operands["src"]
-    return _on_blocks(_result, function, operands, vectors, _axes(src), src.dtype, options)
+__all__ = ["Blocks", "added"]
 
 
-def reduce_blocks(
-    function: Callable[..., Any],
-    operands: Operands,
-    vectors: Vectors,
-    merge: Callable[[NDArray[Any]], NDArray[Any]],
-    **options: Any,
-) -> NDArray[Any]:
-    """What function gives of every block, merged; computed now."""
-    src = operands["src"]
-    of_none = on_nothing(function, operands, vectors, **options)
-    *rows, _ = of_none.shape
-    others = [*_axes(src)]
-    channel = others.pop(channel_axis(src, options["data_format"]))
-    new = [f"row {i}" for i in range(len(rows))]
-    parts = _on_blocks(
-        _summed,
-        function,
-        operands,
-        vectors,
-        (*others, *new, channel),
-        of_none.dtype,
-        options,
-        adjust_chunks=dict.fromkeys(others, 1),
-        new_axes=dict(zip(new, rows, strict=True)),
-    )
-    total: da.Array = da.reduction(
-        parts,
-        chunk=_as_it_is,
-        aggregate=partial(_merged, merge=merge),
-        axis=tuple(range(len(others))),
-        dtype=parts.dtype,
-        meta=np.empty((0,) * of_none.ndim, of_none.dtype),
-        name=f"{function.__name__}-merge",
-    )
-    # What came from another process may lie at any address.
-    return np.require(total.compute(), requirements=["C", "A"])
+@dataclass
+class Blocks:
+    """Arguments of a function on every block: it has its part of each operand, and of each vector
+    the channels of that.
+    """
+
+    operands: dict[str, da.Array]
+    vectors: dict[str, NDArray[Any]]
+    options: dict[str, Any]
+
+    def check(self, function: Callable[..., Any], **options: Any) -> None:
+        """Refuse what function would refuse of the whole."""
+        _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
+
+    def on_nothing(self, function: Callable[..., Any], **options: Any) -> Any:
+        """What function returns for a part without elements."""
+        empty = {name: a[:0] for name, a in self._shapes().items()}
+        return function(**empty, **self.vectors, **self.options, **options)
+
+    def map(self, function: Callable[..., Any], **options: Any) -> da.Array:
+        """The first result of function on every block, a Dask array like src."""
+        return self._on_each(_result, function, self._axes, self.operands["src"].dtype, options)
+
+    def reduce(
+        self,
+        function: Callable[..., Any],
+        merge: Callable[[NDArray[Any]], NDArray[Any]],
+        **options: Any,
+    ) -> NDArray[Any]:
+        """What function gives of every block, merged; computed now."""
+        of_none = self.on_nothing(function, **options)
+        *rows, _ = of_none.shape
+        others = [*self._axes]
+        channel = others.pop(self._channel)
+        new = [f"row {i}" for i in range(len(rows))]
+        parts = self._on_each(
+            _summed,
+            function,
+            (*others, *new, channel),
+            of_none.dtype,
+            options,
+            adjust_chunks=dict.fromkeys(others, 1),
+            new_axes=dict(zip(new, rows, strict=True)),
+        )
+        total: da.Array = da.reduction(
+            parts,
+            chunk=_as_it_is,
+            aggregate=partial(_merged, merge=merge),
+            axis=tuple(range(len(others))),
+            dtype=parts.dtype,
+            meta=np.empty((0,) * of_none.ndim, of_none.dtype),
+            name=f"{function.__name__}-merge",
+        )
+        # What came from another process may lie at any address.
+        return np.require(total.compute(), requirements=["C", "A"])
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """Names of all that src has."""
+        return tuple(map(str, range(self.operands["src"].ndim)))
+
+    @property
+    def _channel(self) -> int:
+        return channel_axis(self.operands["src"], self.options["data_format"])
+
+    def _shapes(self) -> dict[str, NDArray[Any]]:
+        """Operands of one element in memory each; a size that is unknown is 0."""
+        return {
+            name: np.broadcast_to(
+                np.zeros((), a.dtype), [0 if math.isnan(n) else n for n in a.shape]
+            )
+            for name, a in self.operands.items()
+        }
+
+    def _on_each(
+        self,
+        task: Callable[..., Any],
+        function: Callable[..., Any],
+        out: tuple[str, ...],
+        dtype: np.dtype[Any],
+        options: dict[str, Any],
+        **more: Any,
+    ) -> da.Array:
+        """The task on each block."""
+        src, axes, channel = self.operands["src"], self._axes, self._channel
+        pairs: list[Any] = []
+        for operand in self.operands.values():
+            pairs += [operand, axes]
+        for vector in self.vectors.values():
+            of_channels = da.from_array(_packed(vector), chunks=(src.chunks[channel],))
+            pairs += [of_channels, axes[channel : channel + 1]]
+        on_a_block = partial(
+            task,
+            function=function,
+            names=(*self.operands, *self.vectors),
+            dtype=src.dtype,
+            options=self.options | options,
+        )
+        result: da.Array = da.blockwise(
+            on_a_block,
+            out,
+            *pairs,
+            token=function.__name__,
+            dtype=dtype,
+            meta=np.empty((0,) * len(out), dtype),
+            align_arrays=False,
+            **more,
+        )
+        return result
 
 
 def added(parts: NDArray[Any]) -> NDArray[Any]:
@@ -77,48 +140,7 @@ def added(parts: NDArray[Any]) -> NDArray[Any]:
     return total if total.dtype == np.float64 else bn_ext.batch_norm_canonical(total)
 
 
-# ---- how blocks meet ------------------------------------------------------------
-
-
-def _axes(src: da.Array) -> tuple[str, ...]:
-    """Names of them all."""
-    return tuple(map(str, range(src.ndim)))
-
-
-def _on_blocks(
-    task: Callable[..., Any],
-    function: Callable[..., Any],
-    operands: Operands,
-    vectors: Vectors,
-    out: tuple[str, ...],
-    dtype: np.dtype[Any],
-    options: dict[str, Any],
-    **more: Any,
-) -> da.Array:
-    """The task on each block of all operands, and on the channels of the vectors that it has."""
-    src = operands["src"]
-    axes = _axes(src)
-    channel = channel_axis(src, options["data_format"])
-    pairs: list[Any] = []
-    for operand in operands.values():
-        pairs += [operand, axes]
-    for vector in vectors.values():
-        of_channels = da.from_array(_packed(vector), chunks=(src.chunks[channel],))
-        pairs += [of_channels, axes[channel : channel + 1]]
-    on_a_block = partial(
-        task, function=function, names=(*operands, *vectors), dtype=src.dtype, options=options
-    )
-    result: da.Array = da.blockwise(
-        on_a_block,
-        out,
-        *pairs,
-        token=function.__name__,
-        dtype=dtype,
-        meta=np.empty((0,) * len(out), dtype),
-        align_arrays=False,
-        **more,
-    )
-    return result
+# ---- what tasks do ----------------------------------------------------------------
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
@@ -136,9 +158,6 @@ def _unpacked(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.names is None:
         return array
     return np.array(np.moveaxis(array["rows"], 0, -1), order="C")
-
-
-# ---- what tasks do ----------------------------------------------------------------
 
 
 def _call(

@@ -1,5 +1,6 @@
 """The forward pass: training and inference."""
 
+from functools import partial
 from typing import Any, Never, SupportsFloat, SupportsIndex
 
 import dask.array as da
@@ -9,15 +10,8 @@ from numpy.typing import NDArray
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import Array, DataFormat, Flag
-from bn_ext.dask._arguments import (
-    Operands,
-    as_operands,
-    as_options,
-    as_vectors,
-    check,
-    on_nothing,
-)
-from bn_ext.dask._blocks import added, map_blocks, reduce_blocks
+from bn_ext.dask._arguments import as_operands, as_options, as_vectors
+from bn_ext.dask._blocks import Blocks, added
 
 __all__ = ["batch_norm_inference", "batch_norm_training"]
 
@@ -89,39 +83,38 @@ def batch_norm_training(
            [ 0.      , -0.46291 ],
            [ 1.224745,  1.38873 ]])
     """
-    operands = as_operands(data_format, src=src, src_1=src_1)
-    vectors = as_vectors(gamma=gamma, beta=beta)
-    call = as_options(epsilon, data_format, relu, num_threads)
+    blocks = Blocks(
+        as_operands(data_format, src=src, src_1=src_1),
+        as_vectors(gamma=gamma, beta=beta),
+        as_options(epsilon, data_format, relu, num_threads),
+    )
     running = {
         "running_mean": running_mean,
         "running_variance": running_variance,
         "exponential_avg_factor": exponential_avg_factor,
         "correction": correction,
     }
-    check(bn_ext.batch_norm_training, operands, vectors, **call, **running, **refused)
+    blocks.check(bn_ext.batch_norm_training, **running, **refused)
     statistics = _exact_statistics if _core._as_flag(exact, "exact") else _plain_statistics
-    how: dict[str, Any] = {"data_format": data_format, "num_threads": num_threads}
-    stats = statistics({"src": operands["src"]}, how)
-    vectors["stats"] = stats
-    dst = map_blocks(bn_ext.batch_norm_training_apply, operands, vectors, **call)
-    of_all = on_nothing(bn_ext.batch_norm_training_apply, operands, vectors, **call, **running)
+    how = {"data_format": data_format, "num_threads": num_threads}
+    blocks.vectors["stats"] = statistics(Blocks({"src": blocks.operands["src"]}, {}, how))
+    dst = blocks.map(bn_ext.batch_norm_training_apply)
+    of_all = blocks.on_nothing(bn_ext.batch_norm_training_apply, **running)
     return bn_ext.BatchNormTraining(dst, of_all.mean, of_all.variance)
 
 
-def _plain_statistics(src: Operands, how: dict[str, Any]) -> NDArray[np.float64]:
-    reduce, merge = bn_ext.batch_norm_training_reduce, bn_ext.batch_norm_training_merge
-    return reduce_blocks(reduce, src, {}, merge, **how)
+def _plain_statistics(blocks: Blocks) -> NDArray[np.float64]:
+    return blocks.reduce(bn_ext.batch_norm_training_reduce, bn_ext.batch_norm_training_merge)
 
 
-def _exact_statistics(src: Operands, how: dict[str, Any]) -> NDArray[np.float64]:
+def _exact_statistics(blocks: Blocks) -> NDArray[np.float64]:
     """Squares are summed about the mean, which takes a pass of its own."""
-    reduce, how = bn_ext.batch_norm_training_reduce, {**how, "exact": True}
-    stats = bn_ext.batch_norm_training_stats(reduce_blocks(reduce, src, {}, added, **how))
+    reduce = partial(blocks.reduce, bn_ext.batch_norm_training_reduce, added, exact=True)
+    stats = bn_ext.batch_norm_training_stats(reduce())
     if not stats[2].any():
         return stats
-    mean = stats[0]
-    state = reduce_blocks(reduce, src, {"mean": mean}, added, **how)
-    return bn_ext.batch_norm_training_stats(state, mean)
+    blocks.vectors["mean"] = stats[0]
+    return bn_ext.batch_norm_training_stats(reduce(), stats[0])
 
 
 def batch_norm_inference(
@@ -166,8 +159,10 @@ def batch_norm_inference(
     array([[0., 1.],
            [1., 3.]])
     """
-    operands = as_operands(data_format, src=src, src_1=src_1)
-    vectors = as_vectors(mean=mean, variance=variance, gamma=gamma, beta=beta)
-    call = as_options(epsilon, data_format, relu, num_threads)
-    check(bn_ext.batch_norm_inference, operands, vectors, **call)
-    return map_blocks(bn_ext.batch_norm_inference, operands, vectors, **call)
+    blocks = Blocks(
+        as_operands(data_format, src=src, src_1=src_1),
+        as_vectors(mean=mean, variance=variance, gamma=gamma, beta=beta),
+        as_options(epsilon, data_format, relu, num_threads),
+    )
+    blocks.check(bn_ext.batch_norm_inference)
+    return blocks.map(bn_ext.batch_norm_inference)

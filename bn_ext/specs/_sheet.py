@@ -6,10 +6,10 @@ computes the row.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from types import SimpleNamespace
-from typing import Any, Literal, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from bn_ext._core import (
     batch_norm_inference,
     batch_norm_training,
 )
-from bn_ext._typing import Array, DataFormat, Flag
 from bn_ext.specs._table import ARRAYS, REQUIRED, ROWS, Argument, Row
 
 __all__ = [
@@ -51,12 +50,17 @@ Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]]:
     """Decorates what computes the row of this name."""
     row = ROWS[name]
-    result = row.result()
-    parameters = {p.name: p for p in _parameters(row)}
-    by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-    returned = NDArray[Any] if result is None else result
-    signature = Signature([*parameters.values()], return_annotation=returned)
+    parameters = {
+        name: Parameter(
+            name,
+            Parameter.KEYWORD_ONLY if row.by_name(argument) else Parameter.POSITIONAL_OR_KEYWORD,
+            default=argument.default if argument.is_optional else Parameter.empty,
+        )
+        for argument, name, _ in row.places
+    }
+    by_position = [name for argument, name, _ in row.places if not row.by_name(argument)]
+    defaults = {name: argument.default for argument, name, _ in row.places if argument.is_optional}
+    signature = Signature([*parameters.values()])
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
@@ -74,34 +78,17 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
                     raise TypeError(f"{row.name}() {error}") from None
             with _DefaultMode():
                 found = compute(_converted(row, given))
-            return found if result is None else result(*found)
+            return found if row.result is None else row.result(*found)
 
         operator.__name__ = operator.__qualname__ = row.name
-        operator.__module__ = compute.__module__
+        operator.__module__ = f"bn_ext.specs.{row.spec.module}"
         operator.__doc__ = row.docstring()
-        operator.__annotations__ = {n: p.annotation for n, p in parameters.items()}
-        operator.__annotations__["return"] = returned
+        operator.__annotations__ = {}  # types are in the stubs
         operator.__signature__ = signature  # type: ignore[attr-defined]
-        operator.result = result  # type: ignore[attr-defined]
+        operator.result = row.result  # type: ignore[attr-defined]
         return operator
 
     return made
-
-
-def _parameters(row: Row) -> Iterator[Parameter]:
-    """Attributes are passed by name, unless the specification has them by position."""
-    for argument, name, _ in row.places:
-        by_name = argument.kind not in ARRAYS and not row.spec.by_position
-        if argument.words is None:
-            annotation = _KINDS[argument.kind][0]
-        else:
-            annotation = Literal[*argument.words] | bytes
-        yield Parameter(
-            name,
-            Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD,
-            default=Parameter.empty if argument.default is REQUIRED else argument.default,
-            annotation=annotation | None if argument.optional else annotation,
-        )
 
 
 # ---- conversions ----------------------------------------------------------------------
@@ -183,18 +170,18 @@ def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
 # ---- a call ---------------------------------------------------------------------------
 
 
-#: Kind of an argument -> its annotation, its conversion.
-_KINDS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
-    "data": (Array, as_array),
-    "vector": (Array, as_array),
-    "list": (Sequence[Any], _as_at_most_one),
-    "epsilon": (SupportsFloat, as_epsilon),
-    "positive": (SupportsFloat, _as_positive),
-    "number": (SupportsFloat, lambda value, name: as_real(value, name, "a finite number")),
-    "flag": (Flag, as_flag),
-    "flags": (Sequence[Any], _as_flags),
-    "data_format": (DataFormat, lambda value, name: value),  # _Words converts it
-    "ignored": (str, lambda value, name: None),
+#: Kind of an argument -> its conversion.
+_KINDS: dict[str, Callable[[Any, str], Any]] = {
+    "data": as_array,
+    "vector": as_array,
+    "list": _as_at_most_one,
+    "epsilon": as_epsilon,
+    "positive": _as_positive,
+    "number": lambda value, name: as_real(value, name, "a finite number"),
+    "flag": as_flag,
+    "flags": _as_flags,
+    "data_format": lambda value, name: value,  # _Words converts it
+    "ignored": lambda value, name: None,
 }
 
 
@@ -206,7 +193,7 @@ def _convert(argument: Argument, value: Any, name: str) -> Any:
             return None
     if argument.words is not None:
         return _as_word(argument.words, value, name)
-    return _KINDS[argument.kind][1](value, name)
+    return _KINDS[argument.kind](value, name)
 
 
 def _holds(condition: str, a: Given) -> bool:

@@ -4,7 +4,7 @@ A row says what the specification says: the arguments in order, with types, defa
 the general function calls them), the outputs, and the text of the docstring. What a table cannot
 say is code: the function of the operator's name in the module of its specification.
 
-A new operator is a row here, that function, and its signature in the module's stub.
+A new operator is a row here and that function.
 
 This file imports nothing of bn_ext: builds read the docstrings here, without the compiled part.
 """
@@ -17,12 +17,12 @@ from functools import cached_property
 from textwrap import TextWrapper
 from typing import Any, Final
 
-__all__ = ["REQUIRED", "ROWS", "Argument", "Row", "Spec"]
+__all__ = ["ARRAYS", "REQUIRED", "ROWS", "Argument", "Row", "Spec"]
 
 #: The default of an argument that has none.
 REQUIRED: Final = object()
 #: Kinds of arguments that are arrays; all others are attributes.
-ARRAYS = ("data", "vector", "list")
+ARRAYS: Final = ("data", "vector", "list")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class Argument:
     used: str = ""
     #: The flag with which an array is changed in place, or "always".
     updated: str = ""
+
+    @property
+    def is_optional(self) -> bool:
+        """May it be left out?"""
+        return self.default is not REQUIRED
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,12 @@ class Row:
             )
         ]
 
-    def result(self) -> Callable[..., Any] | None:
+    def by_name(self, argument: Argument) -> bool:
+        """Attributes are passed by name, unless the specification has them by position."""
+        return argument.kind not in ARRAYS and not self.spec.by_position
+
+    @cached_property
+    def result(self) -> Any:
         """The class of its outputs, if there are several."""
         name, colon, fields = self.outputs.partition(": ")
         if not colon:
@@ -110,7 +120,7 @@ class Row:
         make: Callable[..., Any] = namedtuple
         result = make(name, fields, module=module)
         result.__doc__ = f"Outputs of `{self.name}`, in the operator's order."
-        return result  # type: ignore[no-any-return]
+        return result
 
     def docstring(self) -> str:
         """As numpydoc has it."""
@@ -143,7 +153,7 @@ class Row:
             shapes = {"NCX": "shape (N, C, ...)", "": "shape (N, ..., C) or (N, C, ...)"}
             ranks = f"rank {' or '.join(map(str, self.ranks))}"
             found = f"array, {ranks if self.ranks else shapes[self.spec.data_format]}"
-        if argument.default is not REQUIRED:
+        if argument.is_optional:
             return f"{found}, optional"
         return f"{found}, or None" if argument.optional else found
 

@@ -15,14 +15,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@sheet("ngraph.batch_norm_training")
-def batch_norm_training(a: Given) -> Result:
-    return training(a)
-
-
-@sheet("ngraph.batch_norm_inference")
-def batch_norm_inference(a: Given) -> Result:
-    return inference(a)
+batch_norm_training = sheet("ngraph.batch_norm_training")(training)
+batch_norm_inference = sheet("ngraph.batch_norm_inference")(inference)
 
 
 @sheet("ngraph.batch_norm_training_backprop")

@@ -42,9 +42,7 @@ def batch_norm_forward_training(a: Given) -> Result:
     return found.dst, *running, found.mean, found.variance
 
 
-@sheet("onednn_graph.batch_norm_inference")
-def batch_norm_inference(a: Given) -> Result:
-    return inference(a)
+batch_norm_inference = sheet("onednn_graph.batch_norm_inference")(inference)
 
 
 @sheet("onednn_graph.batch_norm_training_backprop")
