@@ -149,7 +149,7 @@ def door(path, include_dirs, hardened=False):
     hard = hardening()[0] if hardened else []
     # Cython declares a thread state within a block that has one.
     shadow = ["-Wno-shadow"] if warnings() else []
-    flags = [*FLAGS, *SERIAL, *hard, *warnings(), *shadow]
+    flags = [*FLAGS, "-O2", *SERIAL, *hard, *warnings(), *shadow]
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
     return Unit("_core", Path(path), flags)
 

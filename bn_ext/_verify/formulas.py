@@ -93,11 +93,7 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     "backward, gated": lambda x, c: {"diff_src": backward(behind_gate(x), x, c)},
     "frozen, gated": lambda x, c: {"diff_src": c.scale * behind_gate(x)},
     "normalize": lambda x, c: {"dst": normalized(x, c)},
-    "normalize, relu": lambda x, c: {"dst": where_positive(normalized(x, c), normalized(x, c))},
     "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
-    "normalize, add, relu": lambda x, c: {
-        "dst": where_positive(normalized(x, c) + x.src_1, normalized(x, c) + x.src_1)
-    },
     "double backward": lambda x, c: {
         "diff_src": (c.slope * x.diff_dst + c.cross * x.diff_diff_src)
         + (c.bend * (x.src - c.mean) + c.offset),
@@ -106,6 +102,10 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     "double frozen": lambda x, c: {
         "diff_src": c.slope * x.diff_dst,
         "diff_diff_dst": c.scale * x.diff_diff_src + (c.slope * (x.src - c.mean) + c.shift),
+    },
+    "normalize, relu": lambda x, c: {"dst": where_positive(normalized(x, c), normalized(x, c))},
+    "normalize, add, relu": lambda x, c: {
+        "dst": where_positive(normalized(x, c) + x.src_1, normalized(x, c) + x.src_1)
     },
 }
 

@@ -661,7 +661,7 @@ _PYTORCH_ROWS = (
             Argument("weight, bias", "vector", "Scale and shift. All vectors have input's dtype "
                      "or, with 16-bit data, float32.", roles="gamma, beta", optional=True),
             Argument("running_mean, running_var", "vector", "Running statistics, both or neither. "
-                     "With `training` they are updated in place; without, they are what input is "
+                     "With ``training`` they are updated in place; without, they are what input is "
                      "normalized with, and required.", roles="mean, variance", optional=True,
                      updated="training"),
             Argument("training", "flag", "Whether to normalize with the batch's own statistics."),
@@ -673,13 +673,13 @@ _PYTORCH_ROWS = (
         outputs="NativeBatchNorm: output, save_mean, save_invstd",
         returns="output, in input's shape, dtype and memory order; save_mean and save_invstd, "
         "``1 / sqrt(variance + eps)`` of the biased variance, in the vectors' dtype (input's if "
-        "there are none), shape (C,); shape (0,) without `training`.",
+        "there are none), shape (C,); shape (0,) without ``training``.",
         raises="As for `bn_ext.batch_norm_training`, with this operator's names; also "
         + _TORCH_UPDATE_RAISES,
         see_also="native_batch_norm_backward : Its gradient.",
         notes=(
             "As in torch, save_invstd is 0 and output is bias where variance and eps are 0 with "
-            "`training`, and running_var becomes NaN where a channel has one element.",
+            "``training``, and running_var becomes NaN where a channel has one element.",
             "torch 2.13 on a CPU differs: it does not check lengths, momentum or eps; values "
             "around 1e30 give an infinite variance.",
         ),

@@ -24,7 +24,7 @@
     F(GRADIENTS_RELU)                                                                              \
     F(GRADIENTS_GATED)                                                                             \
     F(MOMENTS)
-#define WRITE_FORMULAS(F)                                                                          \
+#define WRITE_LOOPS(F)                                                                             \
     F(BACKWARD)                                                                                    \
     F(FROZEN)                                                                                      \
     F(BACKWARD_RELU)                                                                               \
@@ -32,11 +32,17 @@
     F(BACKWARD_GATED)                                                                              \
     F(FROZEN_GATED)                                                                                \
     F(NORMALIZE)                                                                                   \
-    F(NORMALIZE_RELU)                                                                              \
     F(NORMALIZE_ADD)                                                                               \
-    F(NORMALIZE_ADD_RELU)                                                                          \
     F(DOUBLE_BACKWARD)                                                                             \
     F(DOUBLE_FROZEN)
+/* Of these, those whose loops serve one more formula, which ReLU follows. */
+#define WRITE_LOOPS_RELU(F)                                                                        \
+    F(NORMALIZE)                                                                                   \
+    F(NORMALIZE_ADD)
+#define WRITE_FORMULAS(F)                                                                          \
+    WRITE_LOOPS(F)                                                                                 \
+    F(NORMALIZE_RELU)                                                                              \
+    F(NORMALIZE_ADD_RELU)
 
 #define ENUMERATED(formula) formula,
 typedef enum {
@@ -112,8 +118,8 @@ static const formula_needs formula_table[FORMULAS + 1] = {
 
 /* Those that most calls write by, and sum by: they are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
-    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == NORMALIZE_RELU ||
-           f == GRADIENTS || f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
+    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
+           f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
 }
 
 /* Planes that hold the coefficients a formula takes: up to the last of them. */
