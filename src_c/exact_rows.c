@@ -3,7 +3,7 @@
  */
 #include "exact_walk.h"
 
-enum { BLOCK_ROWS = 128 }; /* of all strips, before the next ones (measured) */
+enum { BLOCK_ROWS = 32 }; /* of all strips, before the next ones (measured) */
 
 /* So many rows from a position on, of them so many columns. */
 static bn_block rows_at(const bn_exact *e, int64_t column, int64_t cols, int64_t position,

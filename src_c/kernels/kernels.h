@@ -129,7 +129,7 @@ typedef struct {
  * where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one row of them
  * to the next. Of these only rows that are `touched` have been set. `room` is a kernel's own:
  * BN_TERMS_BYTES, aligned as a register. */
-enum { BN_PANEL = 4 * BN_STRIP };
+enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {
     double *plane; /* BN_PLANES of `columns` */
