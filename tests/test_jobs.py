@@ -32,12 +32,13 @@ def workflow(name):
 @pytest.mark.skipif(sys.platform != "linux", reason="jobs run on Linux")
 def test_a_copy_has_all_sources_and_nothing_built(tmp_path):
     """Objects made one way are never taken for those made another."""
+    built = {".so", ".pyc", ".pyi"}
     subprocess.run([CI / "lib/copy", tmp_path], check=True)
     for folder in (".ci", "bn_ext", "docs", "src_c", "tests"):
         files = {
             path.relative_to(ROOT)
             for path in (ROOT / folder).rglob("*")
-            if path.is_file() and path.suffix not in (".so", ".pyc") and path.name != "_core.c"
+            if path.is_file() and path.suffix not in built and path.name != "_core.c"
         }
         copied = {p.relative_to(tmp_path) for p in (tmp_path / folder).rglob("*") if p.is_file()}
         assert files - copied == set()
