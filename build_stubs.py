@@ -160,7 +160,7 @@ RESULTS = {
     "str": ["_get_isa", "_or", "_shown"],
     "tuple[str, ...]": ["_available_isas", "_formulas"],
     "tuple[int, int]": ["_cache_sizes", "_last_call"],
-    "dict[str, Any]": ["_kernel_interface", "_outline"],
+    "dict[str, Any]": ["_kernel_interface", "_schedule"],
     "Any": ["_committed"],
 }  # fmt: skip
 

@@ -129,23 +129,6 @@ cdef extern from "machine.h" nogil:
     void bn_set_cache_sizes(int64_t l2, int64_t last_level)
 
 
-cdef extern from "plan.h" nogil:
-    ctypedef enum form:
-        CHANNELS_LAST
-        SHORT_RUNS
-        LONG_RUNS
-
-    ctypedef struct bn_plan:
-        form form
-        int64_t channels_per_tile
-        int64_t positions_per_row
-        int64_t rows_per_chunk
-        int64_t rows_per_write
-        int64_t positions_per_chunk
-        int64_t elements_per_chunk
-        int64_t chunks_per_run
-
-
 cdef extern from "schedule.h" nogil:
     ctypedef struct bn_schedule:
         int64_t tiles
@@ -155,18 +138,11 @@ cdef extern from "schedule.h" nogil:
         c_bool first
         c_bool second
 
-    ctypedef enum bn_order_of_work:
-        SOLO
-        PHASES
-        LIST
-
-    bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *ahead)
     void bn_last_call(int *threads, int64_t *tasks)
 
 
 cdef extern from "engine.h" nogil:
-    void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan,
-                             bn_schedule *schedule)
+    bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads)
 
 
 cdef extern from "dtypes.h" nogil:

@@ -58,19 +58,13 @@ def _last_call():
     return threads, tasks
 
 
-def _outline(dtype, dims, int channel_axis, int threads):
-    """What a call would do with so many threads: the plan and the schedule of arrays without gaps.
-
-    There need be no such arrays.
-    """
+def _schedule(dtype, dims, int channel_axis, int threads):
+    """How a backward call would share its work among threads. There need be no arrays."""
     cdef ptrdiff_t shape[BN_MAX_AXES]
     cdef ptrdiff_t strides[BN_MAX_AXES]
     cdef bn_view views[BN_OPERANDS]
     cdef bn_order order
     cdef bn_problem p
-    cdef bn_plan plan
-    cdef bn_schedule s
-    cdef int64_t ahead = 0
     cdef int axis, role, code = DTYPE_NAMES.index(dtype)
     cdef ptrdiff_t step = bn_dtype_table[code].element_bytes
     memset(&p, 0, sizeof(bn_problem))
@@ -84,13 +78,7 @@ def _outline(dtype, dims, int channel_axis, int threads):
     p.dtype, p.training = <bn_dtype>code, True
     bn_order_of(&views[BN_SRC], channel_axis, &order)
     bn_set_axes(&p, views, &order, channel_axis)
-    bn_backward_outline(&p, threads, &plan, &s)
-    order_of_work = bn_schedule_order(&s, threads, &ahead)
-    return {
-        "plan": plan, "schedule": s, "ahead": ahead,
-        "form": {CHANNELS_LAST: "channels last", SHORT_RUNS: "short runs", LONG_RUNS: "long runs"}[plan.form],
-        "order": {SOLO: "solo", PHASES: "phases", LIST: "list"}[order_of_work],
-    }
+    return bn_schedule_of_backward(&p, threads)
 
 
 def _committed(call, dict state, dict after, list undo):

@@ -40,7 +40,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     bn_channels *c = &e->channels;
     c->coefs = lay_out(memory, &used, e->plan.coef_planes * n, e->plan.number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, e->plan.planes * n, sizeof(double)), n, NULL,
-                        e->plan.sums_count};
+                        e->plan.needs[SUM]->sums};
     const int64_t row = round_up(n, LINE_BYTES / sizeof(double));
     double *values = lay_out(memory, &used, e->operation->values * row, sizeof(double));
     for (int i = 0; i < e->operation->values; i++)
@@ -57,17 +57,17 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
-        const int64_t columns = pass == WRITE ? plan->columns_written : plan->columns;
-        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
+        const int64_t columns = plan->by_runs[pass] ? 0 : plan->columns[pass];
+        const int64_t ring = pass == WRITE && plan->row.ring ? plan->row.ring + LINE_BYTES : 0;
         s->from[pass] = -1;
         s->expanded[pass] =
             lay_out(memory, &used, plan->coef_planes * at_least(columns, ring), plan->number_bytes);
     }
-    s->sums.stride = round_up(plan->columns + BN_PAD, LINE_BYTES / sizeof(double));
+    s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
     const int64_t columns = plan->sums ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, &used, plan->sums_count * columns, plan->number_bytes);
-    s->sums.count = plan->sums_count;
+    s->sums.group = lay_out(memory, &used, plan->needs[SUM]->sums * columns, plan->number_bytes);
+    s->sums.count = plan->needs[SUM]->sums;
     if (!plan->sums || !plan->gathers)
         return used;
     const unsigned gathered = plan->needs[SUM]->reads;
@@ -88,12 +88,12 @@ static void start_thread(void *engine_, void *scratch) {
 
 static bn_sums partial_of(const engine *e, int64_t chunk) {
     const int64_t n = e->plan.channels;
-    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL, e->plan.sums_count};
+    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL, e->plan.needs[SUM]->sums};
 }
 
-/* Where a sum is Inf or NaN, what it lost has no meaning. */
-static double rounded(double sum, double lost) {
-    return isnan(sum + lost) ? sum : sum + lost;
+/* Where a sum is Inf or NaN, its compensation has no meaning. */
+static double compensated(double sum, double compensation) {
+    return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
 /* So many channels from one on. */
@@ -118,11 +118,11 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
-    for (int i = 0; plan->planes > plan->sums_count && i < plan->sums_count; i++) {
+    for (int i = 0; plan->planes > plan->needs[SUM]->sums && i < plan->needs[SUM]->sums; i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *lost = sum + plan->sums_count * sums.stride;
+        const double *compensation = sum + plan->needs[SUM]->sums * sums.stride;
         for (int64_t c = 0; c < n; c++)
-            sum[c] = rounded(sum[c], lost[c]);
+            sum[c] = compensated(sum[c], compensation[c]);
     }
 }
 
@@ -141,12 +141,12 @@ static int64_t ring_shift(const bn_plan *plan, bool paired) {
 static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned takes, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
-    const bool ring = pass == WRITE && plan->ring;
+    const bool ring = pass == WRITE && plan->row.ring;
     const char *channel = e->channels.coefs + from * plan->number_bytes;
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
     if (columns == n && !ring)
         return (bn_coefs){channel, plan->channels, columns, BY_COLUMNS};
-    const int64_t stride = ring ? plan->ring : columns;
+    const int64_t stride = ring ? plan->row.ring : columns;
     char *to = s->expanded[pass];
     if (ring)
         to += ring_shift(plan, e->kernels->paired) * plan->number_bytes;
@@ -156,9 +156,9 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
         if (!(takes >> i & 1))
             continue;
         if (ring)
-            e->kernels->ring(plane, n, plan->adjacent_columns, stride, at);
+            e->kernels->ring(plane, n, plan->run_length, stride, at);
         else
-            e->kernels->expand(plane, n, plan->adjacent_columns, columns, at);
+            e->kernels->expand(plane, n, plan->run_length, columns, at);
     }
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
@@ -167,7 +167,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
-    if (pass == WRITE ? plan->writes_by_runs : plan->sums_by_runs)
+    if (plan->by_runs[pass])
         return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
                           ONE_FOR_ALL};
     if (s->from[pass] != from)
@@ -267,13 +267,13 @@ static void prepare(const engine *e) {
 }
 
 static size_t bytes_of_sums(const engine *e) {
-    return (size_t)(e->plan.sums_count * e->plan.channels) * sizeof(double);
+    return (size_t)(e->plan.needs[SUM]->sums * e->plan.channels) * sizeof(double);
 }
 
 /* The sums themselves are a result, so in them too every NaN is the canonical one. */
 static void copy_out(const engine *e, double *sums_out) {
     const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
-    vector_write(&to, 0, e->plan.sums_count * e->plan.channels, e->channels.sums.plane);
+    vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
 static void finish_with(const engine *e, const double *sums_in) {
@@ -418,8 +418,7 @@ bn_status bn_execute(const bn_call *calls, int n) {
     return status;
 }
 
-void bn_outline(const bn_call *call, int threads, bn_plan *plan, bn_schedule *schedule) {
+bn_schedule bn_schedule_of(const bn_call *call, int threads) {
     engine e = engine_of(call);
-    *schedule = schedule_of(&e, threads);
-    *plan = e.plan;
+    return schedule_of(&e, threads);
 }

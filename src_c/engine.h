@@ -4,7 +4,6 @@
 
 #include "bn.h"
 #include "operations/operation.h"
-#include "plan.h"
 #include "schedule.h"
 
 typedef struct {
@@ -22,8 +21,8 @@ typedef struct {
 enum { BN_MOST_CALLS = 2 };
 bn_status bn_execute(const bn_call *calls, int n);
 
-/* What it would do with so many threads, for those who want to look. */
-void bn_outline(const bn_call *call, int threads, bn_plan *plan, bn_schedule *schedule);
-void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule);
+/* How a call would share its work among threads; nothing is touched. */
+bn_schedule bn_schedule_of(const bn_call *call, int threads);
+bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads);
 
 #endif

@@ -138,8 +138,8 @@ bn_status bn_backward_exactly(const bn_problem *p) {
     return status;
 }
 
-void bn_backward_outline(const bn_problem *p, int threads, bn_plan *plan, bn_schedule *schedule) {
-    bn_outline(&(bn_call){p, backward_of(p, p->training), .writes = true}, threads, plan, schedule);
+bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads) {
+    return bn_schedule_of(&(bn_call){p, backward_of(p, p->training), .writes = true}, threads);
 }
 
 bn_status bn_double_backward(const bn_problem *p) {

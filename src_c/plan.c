@@ -94,11 +94,12 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
     }
     plan->element_bytes = dtype->element_bytes;
     plan->number_bytes = dtype->number_bytes;
-    plan->sums_count = plan->needs[SUM]->sums;
-    plan->planes = plan->sums_count * (dtype->loses ? 2 : 1);
+    plan->planes = plan->needs[SUM]->sums * (dtype->loses ? 2 : 1);
     plan->channels = p->channel.size;
     plan->positions = count_of(p->outer, p->n_outer);
     plan->run_length = count_of(p->inner, p->n_inner);
+    plan->evenly = p->n_outer <= 1;
+    plan->run_is_segment = p->n_inner == 1;
 }
 
 static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
@@ -126,7 +127,7 @@ static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t element
 
 /* CHANNELS_LAST: rows of each of a chunk's four strands. */
 static int64_t strand_rows(const bn_plan *plan) {
-    const int64_t row_bytes = plan->positions_per_row * plan->channels * plan->element_bytes;
+    const int64_t row_bytes = plan->row.positions * plan->channels * plan->element_bytes;
     const int64_t tasks = plan->rows / (TASKS * BN_ROWS);
     const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, tasks), LONGEST_STRAND);
     return at_least(rows, SHORTEST_STRAND) | 1;
@@ -135,15 +136,14 @@ static int64_t strand_rows(const bn_plan *plan) {
 static void plan_channels_last(bn_plan *plan) {
     const bn_problem *p = plan->problem;
     plan->form = CHANNELS_LAST;
-    plan->adjacent_columns = 1;
-    plan->gathers = !plan->evenly;
+    plan->row.positions = 1;
     if (plan->channels < WIDE_ENOUGH) {
         const int64_t unit = ROW_UNIT / greatest_common_divisor(plan->channels, ROW_UNIT);
         const int64_t units = ceil_div(ROW_COLUMNS, unit * plan->channels);
-        plan->positions_per_row = at_most(unit * units, plan->positions);
+        plan->row.positions = at_most(unit * units, plan->positions);
     }
-    plan->rows = ceil_div(plan->positions, plan->positions_per_row);
-    plan->row_is_segment = plan->positions_per_row == 1 || plan->positions == 1 ||
+    plan->rows = ceil_div(plan->positions, plan->row.positions);
+    plan->row.is_segment = plan->row.positions == 1 || plan->positions == 1 ||
                            (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels));
     plan->rows_per_chunk = BN_ROWS * strand_rows(plan);
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
@@ -152,10 +152,9 @@ static void plan_channels_last(bn_plan *plan) {
 static void plan_short_runs(bn_plan *plan) {
     const bn_problem *p = plan->problem;
     plan->form = SHORT_RUNS;
-    plan->adjacent_columns = plan->run_length;
-    plan->gathers = !plan->evenly;
+    plan->row.positions = 1;
     plan->rows = plan->positions;
-    plan->row_is_segment =
+    plan->row.is_segment =
         p->n_inner == 1 && (plan->channels == 1 || steps_over(plan, &p->channel, plan->run_length));
     plan->rows_per_chunk = BN_ROWS * SHORTEST_STRAND;
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
@@ -163,24 +162,22 @@ static void plan_short_runs(bn_plan *plan) {
 
 static void plan_long_runs(bn_plan *plan) {
     plan->form = LONG_RUNS;
-    plan->stretch = BN_STRETCH_BYTES / plan->element_bytes;
-    plan->gathers = !plan->run_is_segment || !plan->evenly;
-    plan->positions_per_chunk = at_most(plan->positions, MOST_POSITIONS);
+    plan->run.stretch = BN_STRETCH_BYTES / plan->element_bytes;
     plan->rows = plan->positions;
-    plan->rows_per_chunk = plan->positions_per_chunk;
+    plan->rows_per_chunk = at_most(plan->positions, MOST_POSITIONS);
     /* As long as possible, but with enough tasks for many threads. */
     const int64_t tasks = ceil_div(TASKS, plan->channels);
     const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / plan->positions);
-    plan->elements_per_chunk =
+    plan->run.elements_per_chunk =
         round_up(at_least(at_most(plan->run_length / tasks, LONGEST_CHUNK), shortest), PIECE);
-    plan->chunks_per_run = ceil_div(plan->run_length, plan->elements_per_chunk);
-    plan->chunks = ceil_div(plan->positions, plan->positions_per_chunk) * plan->chunks_per_run;
+    plan->run.chunks = ceil_div(plan->run_length, plan->run.elements_per_chunk);
+    plan->chunks = ceil_div(plan->positions, plan->rows_per_chunk) * plan->run.chunks;
 }
 
 /* Do rows with all channels follow one another without a gap? */
 static bool is_dense(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
-    return plan->form < LONG_RUNS && plan->row_is_segment &&
+    return plan->form < LONG_RUNS && plan->row.is_segment &&
            (plan->positions == 1 ||
             (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels * plan->run_length)));
 }
@@ -198,10 +195,10 @@ static int64_t tile_channels(const bn_plan *plan) {
         TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice that: a part of the second-level cache */
     };
-    if (plan->positions_per_row > 1 || (!plan->sums && plan->writes_by_runs))
+    if (plan->row.positions > 1 || (!plan->sums && plan->by_runs[WRITE]))
         return plan->channels;
     /* Per channel of the tile; none for long runs, whose channels are read one by one. */
-    const int64_t columns = plan->form < LONG_RUNS ? plan->adjacent_columns : 0;
+    const int64_t columns = plan->form < LONG_RUNS ? plan->run_length : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
     if (!plan->sums && plan->form == SHORT_RUNS) /* then coefficients alone are read again */
@@ -230,8 +227,8 @@ static const double busy_enough = 0.95;
 static double largest_chunk(const bn_plan *plan) {
     const double run = (double)plan->run_length, positions = (double)plan->positions;
     if (plan->form == LONG_RUNS)
-        return (double)plan->positions_per_chunk / positions *
-               (double)at_most(plan->elements_per_chunk, plan->run_length) / run;
+        return (double)plan->rows_per_chunk / positions *
+               (double)at_most(plan->run.elements_per_chunk, plan->run_length) / run;
     return (double)at_most(plan->rows_per_chunk, plan->rows) / (double)plan->rows;
 }
 
@@ -245,8 +242,7 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     const double worth = 1.1, of_rows = narrow_writes ? 0.6 : 0.875;
     const double enough = interleaved ? of_rows : busy_enough;
     const int64_t unit = interleaved ? LINE : 1;
-    if (threads == 1 || (plan->joint && !plan->sums) ||
-        (narrow_writes && plan->positions_per_row > 1))
+    if (threads == 1 || (plan->joint && !plan->sums) || (narrow_writes && plan->row.positions > 1))
         return widest;
     int64_t tiles = ceil_div(plan->channels, widest), found = widest;
     if (!interleaved)
@@ -317,40 +313,36 @@ static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
         return false;
     if (plan->form == CHANNELS_LAST)
         return widest == plan->channels;
-    return plan->writes_by_runs && plan->run_is_segment && plan->evenly &&
+    return plan->by_runs[WRITE] && plan->run_is_segment && plan->evenly &&
            plan->positions >= TASKS_PER_THREAD * threads &&
            (!plan->sums || (plan->far && !plan->nontemporal && widest < plan->channels));
 }
 
 void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     const int64_t long_run = at_least(LONG_RUN, 16 * at_most(plan->positions, LONGEST_SHORT / 16));
-    plan->positions_per_row = 1;
-    plan->ring = 0;
-    plan->evenly = plan->problem->n_outer <= 1;
-    plan->run_is_segment = plan->problem->n_inner == 1;
     if (plan->run_length == 1)
         plan_channels_last(plan);
     else if (plan->run_length < long_run)
         plan_short_runs(plan);
     else
         plan_long_runs(plan);
+    plan->gathers = !plan->evenly || (plan->form == LONG_RUNS && !plan->run_is_segment);
     plan->nontemporal = plan->writes && past_the_cache(plan);
     plan->far = all_bytes(plan) > bn_l2_bytes();
-    plan->sums_by_runs =
+    plan->by_runs[SUM] =
         plan->form == LONG_RUNS || (plan->form == SHORT_RUNS && sums_by_runs_are_faster(plan));
-    plan->writes_by_runs = plan->form == LONG_RUNS || by_runs_is_faster(plan);
+    plan->by_runs[WRITE] = plan->form == LONG_RUNS || by_runs_is_faster(plan);
     const int64_t widest = tile_channels(plan);
     plan->joint = writes_jointly(plan, widest, threads);
     plan->channels_per_tile = channels_for(plan, widest, threads);
     plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
-    plan->columns = columns_of(plan, plan->channels_per_tile);
-    plan->columns_written =
-        plan->joint && !plan->writes_by_runs ? columns_of(plan, plan->channels) : plan->columns;
+    plan->columns[SUM] = columns_of(plan, plan->channels_per_tile);
+    plan->columns[WRITE] = columns_of(plan, plan->joint ? plan->channels : plan->channels_per_tile);
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);
-    plan->dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
+    plan->row.dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
     /* Planes of whole cache lines, in either half of a paired one too. */
-    if (plan->writes && !plan->writes_by_runs && (paired || (plan->dense && plan->rows > 1)))
-        plan->ring =
-            round_up((plan->columns_written << (plan->columns_written & 1)) + BN_RING_PAD, 32);
+    if (plan->writes && !plan->by_runs[WRITE] && (paired || (plan->row.dense && plan->rows > 1)))
+        plan->row.ring =
+            round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);
 }

@@ -17,50 +17,50 @@ enum {
     PIECE_BYTES = 128 << 10,
 };
 
+/* What a row is made of: CHANNELS_LAST, SHORT_RUNS. */
+typedef struct {
+    int64_t positions; /* of which it has the runs: more than 1 with CHANNELS_LAST alone */
+    bool is_segment;   /* with all channels */
+    bool dense;        /* is all of the tensor one segment, row by row? */
+    int64_t ring;      /* numbers in a plane of the ring that writes take; 0: they take columns */
+} bn_plan_of_row;
+
+/* What a run is cut into: LONG_RUNS. */
+typedef struct {
+    int64_t stretch; /* elements */
+    int64_t elements_per_chunk, chunks;
+} bn_plan_of_run;
+
 typedef struct {
     const bn_problem *problem;
+    int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
+    int64_t channels, positions;
+    int64_t run_length; /* elements */
+    bool evenly;        /* are positions a fixed distance apart? */
+    bool run_is_segment;
+
     const formula_needs *needs[PASSES]; /* of the formulas */
+    int planes;                         /* of sums: with or without their compensation */
+    int coef_planes;                    /* that the operation's formulas take */
     bool sums;                          /* is anything summed? */
     bool writes;                        /* is anything written? */
     bool fused;       /* both in one pass, since what is written depends on no sum */
     bool nontemporal; /* what is written bypasses the cache */
     bool far;         /* what is touched exceeds the second-level cache */
 
-    int64_t element_bytes, number_bytes; /* a number has the arithmetic type */
-    int sums_count;                      /* of the formula */
-    int planes;                          /* of sums: with or without what was lost */
-    int coef_planes;                     /* that the operation's formulas take */
-    int64_t channels, positions;
-    int64_t run_length; /* elements */
-
     form form;
-    bool evenly; /* are positions a fixed distance apart? */
-    bool run_is_segment;
-    bool gathers;              /* are rows gathered before they are summed? */
-    int64_t positions_per_row; /* more than 1 with CHANNELS_LAST alone */
-    int64_t adjacent_columns;  /* neighbours in a row that belong to one channel */
-    int64_t columns;           /* of a row, in the widest tile ... */
-    int64_t columns_written;   /* ... or where all tiles are written together */
-    int64_t channels_per_tile, tiles;
-    int64_t chunks; /* of a tile */
-    bool joint;     /* are tasks that write of all tiles together? */
-
-    int64_t rows; /* of which the last may have fewer positions; of long runs, positions */
+    bn_plan_of_row row;
+    bn_plan_of_run run;
+    bool gathers;            /* are rows gathered before they are summed? */
+    bool by_runs[PASSES];    /* each channel's with its own coefficients, ONE_FOR_ALL? */
+    int64_t columns[PASSES]; /* of a row, in the widest tile, or where tasks are joint in all */
+    int64_t rows;            /* the last may have fewer positions; of long runs, positions */
     int64_t rows_per_chunk;
-    int64_t rows_per_write; /* of a task that writes, where it is joint */
+    int64_t chunks; /* of a tile */
 
-    /* CHANNELS_LAST, SHORT_RUNS */
-    bool row_is_segment;
-    bool dense;   /* is all of the tensor one segment, row by row? */
-    int64_t ring; /* numbers in a plane of the ring that writes take; 0: they take columns */
-    /* Each channel's with its own coefficients, ONE_FOR_ALL? */
-    bool writes_by_runs, sums_by_runs;
-
-    /* LONG_RUNS */
-    int64_t stretch; /* elements */
-    int64_t positions_per_chunk;
-    int64_t elements_per_chunk; /* of a run */
-    int64_t chunks_per_run;
+    int64_t channels_per_tile, tiles;
+    bool joint;             /* are tasks that write of all tiles together? */
+    int64_t rows_per_write; /* of such a task */
 } bn_plan;
 
 /* First what follows from the shape and the dtype alone ... */
@@ -75,8 +75,7 @@ int64_t bn_bytes_touched(const bn_plan *plan);
 
 /* Columns of a row of n channels; long runs have those of a stretch, channel by channel. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
-    return plan->form == LONG_RUNS ? plan->stretch
-                                   : n * plan->positions_per_row * plan->adjacent_columns;
+    return plan->form == LONG_RUNS ? plan->run.stretch : n * plan->row.positions * plan->run_length;
 }
 
 #endif

@@ -43,6 +43,7 @@ void bn_last_call(int *threads, int64_t *tasks) {
 
 /* ---- the work of one call ---------------------------------------------- */
 
+typedef enum { SOLO, PHASES, LIST } order_of_work;
 enum { SOLO_TILES = 4 }; /* per thread, so that none waits long for the last ones */
 
 /* The next item of one thread's share; a cache line each. */
@@ -59,9 +60,9 @@ typedef struct {
 
 typedef struct {
     const bn_schedule *s;
-    bn_order_of_work order;
-    int64_t ahead;
-    int threads; /* as asked for: if fewer come, they take the shares of the missing */
+    order_of_work order;
+    int64_t ahead; /* LIST: tiles that are summed before the first is written */
+    int threads;   /* as asked for: if fewer come, they take the shares of the missing */
     atomic_int entered;
     progress *tile;
     cursor *cursors; /* (BOTH_PASSES, threads) */
@@ -224,9 +225,8 @@ int64_t bn_schedule_bytes(const bn_schedule *s, int threads) {
     return (int64_t)bytes;
 }
 
-bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *ahead) {
+static order_of_work order_of(const bn_schedule *s, int threads) {
     const int64_t cache = bn_last_level_bytes() / 2;
-    *ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
     if (!s->first || !s->second || s->tiles == 1 || s->joint)
         return PHASES;
     if (s->tiles >= SOLO_TILES * threads && threads * s->tile_bytes <= cache)
@@ -236,8 +236,8 @@ bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *a
 
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
-    bn_team team = {.s = s, .threads = threads};
-    team.order = bn_schedule_order(s, threads, &team.ahead);
+    bn_team team = {.s = s, .threads = threads, .order = order_of(s, threads)};
+    team.ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
     team.tile = memory;
     team.cursors = (cursor *)((char *)memory + progress_size(s));
     team.scratch = (char *)(team.cursors + BOTH_PASSES * threads);

@@ -29,11 +29,6 @@ typedef struct {
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* The order in which so many threads would work, see schedule.c, and how many tiles ahead in a LIST
- * they sum. */
-typedef enum { SOLO, PHASES, LIST } bn_order_of_work;
-bn_order_of_work bn_schedule_order(const bn_schedule *s, int threads, int64_t *ahead);
-
 /* Of this thread's last call: how many threads took tasks, and how many tasks the pass
  * with more of them had. */
 void bn_last_call(int *threads, int64_t *tasks);

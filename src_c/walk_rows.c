@@ -26,7 +26,7 @@ typedef struct {
 } segment;
 
 static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
-    return row * plan->positions_per_row + s->within;
+    return row * plan->row.positions + s->within;
 }
 
 /* n rows without a gap between them, as one span; what comes from afar as four strands that begin
@@ -34,7 +34,7 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     enum { SMALL_RING = 6 << 10 }; /* bytes of a plane: of four, half of a cache of 48 kB */
     const bn_plan *plan = walk->plan;
-    const int64_t columns = plan->columns_written, row = columns * plan->element_bytes;
+    const int64_t columns = plan->columns[WRITE], row = columns * plan->element_bytes;
     const int64_t lines = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);
     int64_t strand = n / BN_STRANDS / lines * lines;
     if (strand > lines && strand * row % PAGE_BYTES == 0)
@@ -44,7 +44,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool far = plan->far && !walk->sums; /* what was just summed is near */
     if (!far || strand == 0 ||
-        (meet && plan->coef_planes * plan->ring * plan->number_bytes <= SMALL_RING)) {
+        (meet && plan->coef_planes * plan->row.ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
         bn_write(walk, span, &walk->coefs[WRITE]);
         return;
@@ -61,7 +61,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
 /* Rows row ... row + n - 1. */
 static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
-    if (plan->writes_by_runs) {
+    if (plan->by_runs[WRITE]) {
         const int64_t run = plan->run_length, own = s->column / run;
         bn_write_runs(walk, s->from, own, at_least(s->cols / run, 1), row, n, s->column % run,
                       at_most(s->cols, run));
@@ -70,14 +70,14 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
     const int64_t together = plan->evenly ? n : 1;
     int64_t apart[BN_OPERANDS] = {0};
     for (int o = 0; o < BN_OPERANDS && together > 1; o++)
-        apart[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
+        apart[o] = plan->row.positions * plan->problem->outer[0].stride[o];
     for (int64_t done = 0; done < n; done += together) {
         int64_t offset[BN_OPERANDS];
         position_offset(plan, position_of(plan, s, row + done), offset);
         for (int o = 0; o < BN_OPERANDS; o++)
             offset[o] += s->offset[o];
         bn_span span = span_at(plan, offset, s->cols, s->column);
-        if (plan->dense && s->cols == plan->columns_written)
+        if (plan->row.dense && s->cols == plan->columns[WRITE])
             write_dense(walk, &span, together);
         else
             bn_write_repeats(walk, &span, &walk->coefs[WRITE], apart, together, true);
@@ -128,7 +128,7 @@ static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand
     for (int o = 0; o < BN_OPERANDS; o++) {
         b.data[o] = address(plan->problem->data[o], s->offset[o] + offset[o]);
         if (plan->problem->n_outer)
-            b.step[o] = plan->positions_per_row * plan->problem->outer[0].stride[o];
+            b.step[o] = plan->row.positions * plan->problem->outer[0].stride[o];
         b.pitch[o] = strand * b.step[o];
     }
     return b;
@@ -177,7 +177,7 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
  * where those have no gaps. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
                            int64_t n, int64_t positions) {
-    const bool contiguous = walk->plan->row_is_segment && channels == walk->plan->channels;
+    const bool contiguous = walk->plan->row.is_segment && channels == walk->plan->channels;
     s->cols = contiguous ? channels * positions : channels;
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
@@ -199,7 +199,7 @@ static int64_t rows_end(const bn_plan *plan, int64_t row, int64_t n) {
  * is added to the lower half, until one position is left. */
 static void keep_positions(const bn_walk *walk, int64_t n) {
     const bn_sums *sums = &walk->scratch->sums, *kept = &walk->kept;
-    for (int64_t m = walk->plan->positions_per_row; m > 1; m -= m / 2) {
+    for (int64_t m = walk->plan->row.positions; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
         walk->kernels->add(sums, &upper, m / 2 * n);
     }
@@ -210,7 +210,7 @@ static void keep_positions(const bn_walk *walk, int64_t n) {
 
 /* A channel's columns are neighbours. */
 static void keep_columns(const bn_walk *walk, int64_t n) {
-    const int64_t columns = walk->plan->adjacent_columns;
+    const int64_t columns = walk->plan->run_length;
     for (int64_t c = 0; c < n; c++) {
         const bn_sums own = sums_from(&walk->scratch->sums, c * columns);
         const bn_sums to = sums_from(&walk->kept, c);
@@ -222,14 +222,14 @@ void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t
     const bn_plan *plan = walk->plan;
     const int64_t rows = rows_of_task(walk);
     const int64_t row = task * rows, end = rows_end(plan, row, rows);
-    const int64_t whole = at_most(end, plan->positions / plan->positions_per_row);
+    const int64_t whole = at_most(end, plan->positions / plan->row.positions);
     segment s = {.from = from};
     add_offset(&plan->problem->channel, 1, from, s.offset);
     if (walk->sums)
         bn_clear_sums(walk, columns_of(plan, n));
-    walk_positions(walk, &s, n, row, whole - row, plan->positions_per_row);
+    walk_positions(walk, &s, n, row, whole - row, plan->row.positions);
     if (whole < end) /* the last row has fewer */
-        walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->positions_per_row);
+        walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->row.positions);
     if (walk->sums)
         keep_positions(walk, n);
 }
@@ -256,16 +256,16 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t ta
     const bn_problem *p = plan->problem;
     const int64_t row = task * rows_of_task(walk),
                   rows = rows_end(plan, row, rows_of_task(walk)) - row;
-    if (walk->sums && plan->sums_by_runs) {
+    if (walk->sums && plan->by_runs[SUM]) {
         sum_short_runs(walk, from, n, row, rows);
         return;
     }
     const int64_t length =
-        plan->row_is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
-    const int64_t segments = plan->row_is_segment ? 1 : plan->run_length / length;
+        plan->row.is_segment ? n * plan->run_length : p->inner[p->n_inner - 1].size;
+    const int64_t segments = plan->row.is_segment ? 1 : plan->run_length / length;
     if (walk->sums)
         bn_clear_sums(walk, columns_of(plan, n));
-    for (int64_t c = 0; c < (plan->row_is_segment ? 1 : n); c++)
+    for (int64_t c = 0; c < (plan->row.is_segment ? 1 : n); c++)
         for (int64_t i = 0; i < segments; i++) {
             segment s = {.from = from, .column = c * plan->run_length + i * length, .cols = length};
             add_offset(&p->channel, 1, from + c, s.offset);

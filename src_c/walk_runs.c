@@ -23,10 +23,10 @@ typedef struct {
 } run_chunk;
 
 static run_chunk run_chunk_of(const bn_plan *plan, int64_t chunk) {
-    const int64_t position = chunk / plan->chunks_per_run * plan->positions_per_chunk;
-    const int64_t x = chunk % plan->chunks_per_run * plan->elements_per_chunk;
-    return (run_chunk){position, at_most(plan->positions_per_chunk, plan->positions - position), x,
-                       at_most(plan->elements_per_chunk, plan->run_length - x)};
+    const int64_t position = chunk / plan->run.chunks * plan->rows_per_chunk;
+    const int64_t x = chunk % plan->run.chunks * plan->run.elements_per_chunk;
+    return (run_chunk){position, at_most(plan->rows_per_chunk, plan->positions - position), x,
+                       at_most(plan->run.elements_per_chunk, plan->run_length - x)};
 }
 
 /* How far something lies behind something else. */
@@ -45,7 +45,7 @@ static int parts_of(const bn_plan *plan, const run_chunk *c, part parts[BN_PARTS
     const distance first = {c->position, c->x};
     int n = 0;
     if (c->positions == 1) {
-        const int64_t stretch = plan->stretch, block = BN_ROWS * stretch;
+        const int64_t stretch = plan->run.stretch, block = BN_ROWS * stretch;
         const int64_t blocks = c->length / block, rest = c->length % block;
         if (blocks)
             parts[n++] = (part){first, {0, stretch}, {0, block}, BN_ROWS, blocks, stretch};
@@ -141,7 +141,7 @@ static int64_t piece_of(const bn_walk *walk, const part *p) {
     const bn_plan *plan = walk->plan;
     const int64_t most = PIECE_BYTES / (p->rows * bn_bytes_read(plan));
     return plan->gathers  ? PIECE
-           : walk->writes ? whole_groups(most, BN_GROUP * plan->stretch)
+           : walk->writes ? whole_groups(most, BN_GROUP * plan->run.stretch)
                           : p->repeats * p->cols;
 }
 
@@ -182,10 +182,10 @@ static void sum_by_pieces(const bn_walk *walk, int64_t from, int64_t own, const 
     part parts[BN_PARTS];
     const int n = parts_of(walk->plan, chunk, parts);
     const bn_sums kept = sums_from(&walk->kept, own);
-    bn_clear_sums(walk, walk->plan->stretch);
+    bn_clear_sums(walk, walk->plan->run.stretch);
     for (int i = 0; i < n; i++)
         sum_pieces(walk, from, own, &parts[i]);
-    walk->kernels->sum_columns(&walk->scratch->sums, walk->plan->stretch, &kept);
+    walk->kernels->sum_columns(&walk->scratch->sums, walk->plan->run.stretch, &kept);
 }
 
 /* ---- a chunk ---------------------------------------------------------------- */

@@ -120,5 +120,4 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
     """Else by tiles of channels, which are near since they were summed."""
     _core._set_cache_sizes(*caches)
-    outline = _core._outline("float32", dims, 1, threads)
-    assert bool(outline["schedule"]["joint"]) == jointly
+    assert bool(_core._schedule("float32", dims, 1, threads)["joint"]) == jointly
