@@ -103,7 +103,7 @@ cdef extern from "state.h" nogil:
 
     int bn_digits(bn_dtype dtype)
     int bn_lowest(int digits)
-    int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
+    int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
     int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)
     int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,

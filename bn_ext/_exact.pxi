@@ -39,7 +39,7 @@ cdef int round_state(Call *c) except -1:
     if c.channels:
         p.count = count_of_state(p.state, view.shape[0], c.channels, "sums")
     mode = fp_mode_enter()
-    stranger = bn_stranger(p.state, p, BN_OF_GRADIENTS)
+    stranger = bn_state_mismatch(p.state, p, BN_OF_GRADIENTS)
     wrong = bn_backward_sums(p)
     fp_mode_leave(mode)
     if stranger >= 0:
@@ -301,7 +301,7 @@ cdef int check_pivot(const int64_t[:, :, ::1] digits, double *mean) except -1:
     for code in range(BN_DTYPES):
         p.dtype = <bn_dtype><int>code
         if bn_digits(p.dtype) == digits.shape[0] - BN_MORE_ROWS:
-            stranger = bn_stranger(&digits[0, 0, 0], &p, BN_OF_MOMENTS)
+            stranger = bn_state_mismatch(&digits[0, 0, 0], &p, BN_OF_MOMENTS)
             if stranger < 0:
                 return 0
     raise ValueError(

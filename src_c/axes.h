@@ -30,7 +30,7 @@ typedef struct {
     int channel_place;     /* of the channel axis, in axis; -1 if it is not there */
 } bn_order;
 
-/* Places along so many axes; one if there are none. */
+/* Places along n axes; one if there are none. */
 static inline int64_t count_of(const bn_axis *axes, int n) {
     int64_t count = 1;
     for (int a = 0; a < n; a++)

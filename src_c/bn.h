@@ -16,7 +16,7 @@
  *
  * and the gradient of these with respect to src, diff_dst and gamma: operations/double_backward.c.
  *
- * Where ReLU followed the forward pass, dy is diff_dst where that let its element pass, and 0
+ * Where ReLU followed the forward pass, dy is diff_dst where the ReLU passed its element, and 0
  * elsewhere; and diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and

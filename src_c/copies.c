@@ -71,7 +71,7 @@ typedef struct {
     axis_pair axis[BN_MAX_AXES]; /* the others */
     int n;
     axis_pair other, last;
-    ptrdiff_t others, lasts; /* of a piece, so many along either */
+    ptrdiff_t others, lasts; /* elements of a piece along each */
     int64_t across, along;   /* pieces along either */
     int64_t places, places_of_piece;
 } copying;

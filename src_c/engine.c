@@ -96,7 +96,6 @@ static double compensated(double sum, double compensation) {
     return isnan(sum + compensation) ? sum : sum + compensation;
 }
 
-/* So many channels from one on. */
 typedef struct {
     int64_t from, n;
 } channel_range;
@@ -106,7 +105,7 @@ static channel_range tile_of(const bn_plan *plan, int64_t tile) {
     return (channel_range){from, at_most(plan->channels_per_tile, plan->channels - from)};
 }
 
-/* The n channels from `from` on: chunks in order. One chunk alone has the sums: none of them is -0,
+/* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0,
  * which adding to 0 would change. */
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
@@ -163,7 +162,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
 
-/* As a pass of this formula takes them. */
+/* A pass takes coefficients per channel, or laid out, which a thread keeps for its next task. */
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
@@ -219,7 +218,7 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
                   index);
 }
 
-/* Data that has to be summed again is rare, so whoever finishes the channels does that. */
+/* Data that is summed again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     const formula formulas[PASSES] = {e->operation->again, NOTHING};
     scratch->from[SUM] = -1; /* what is kept there is of other channels, or of before */
@@ -228,8 +227,8 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     scratch->from[SUM] = -1;
 }
 
-/* A tile is finished in parts, which threads share: of about so many sums each, whole lines of
- * coefficients. */
+/* A tile is finished in parts, which threads share: each has about SUMS_PER_PART sums, and whole
+ * lines of coefficients. */
 enum { SUMS_PER_PART = 4096, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
 
 static int64_t channels_per_part(const bn_plan *plan) {
@@ -250,7 +249,7 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
     if (c.n <= 0)
         return; /* the last tile may be narrower */
     add_chunks(e, c.from, c.n);
-    for (int round = 0; operation->settle && operation->settle(&e->channels, c.from, c.n, round);
+    for (int round = 0; operation->refine && operation->refine(&e->channels, c.from, c.n, round);
          round++) {
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);
@@ -290,8 +289,7 @@ static unsigned vectors_wanted(const bn_call *call) {
     return wanted & call->operation->vectors;
 }
 
-/* A problem without elements. If it is a part of one that has some, the vectors are those of the
- * whole. */
+/* A problem without elements. As a part of a larger one, it has the vectors of the whole. */
 static bn_status execute_empty(engine *e, const bn_call *call) {
     if (call->sums_out)
         memset(call->sums_out, 0, bytes_of_sums(e));
@@ -316,7 +314,7 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
     return BN_OK;
 }
 
-/* All that is known of it before anything is allocated. */
+/* What is known of a call before anything is allocated. */
 static engine engine_of(const bn_call *call) {
     const bn_problem *p = call->problem;
     const bn_operation *operation = call->operation;
@@ -338,7 +336,6 @@ static engine engine_of(const bn_call *call) {
     return e;
 }
 
-/* For so many threads at most. */
 static bn_schedule schedule_of(engine *e, int threads) {
     e->threads = threads;
     bn_make_plan(&e->plan, threads, e->kernels->paired);
@@ -393,7 +390,8 @@ static bn_status execute_on(const bn_call *calls, int n, int threads) {
     return BN_OK;
 }
 
-/* In elements. A channel that has runs of its own takes as long as so many more (measured). */
+/* In elements. A channel with runs of its own costs as much as OF_CHANNEL further elements
+ * (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     enum { OF_CHANNEL = 150 };
     const int64_t most = (int64_t)1 << 40; /* times that, and elements, fits */

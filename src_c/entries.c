@@ -12,13 +12,13 @@
 
 /* ---- exact sums in between ------------------------------------------------------ */
 
-/* Bytes of a state, of each channel. */
+/* Bytes of a channel's state. */
 static int64_t state_bytes(const bn_problem *p) {
     return (bn_digits(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
-/* The same problem with room for a state, and for sums with a mean behind them; free *given. NULL:
- * there is not enough memory. */
+/* A copy of the problem with room for a state, and for sums with a mean behind them; free *given.
+ * NULL: there is not enough memory. */
 static bn_problem *with_state(const bn_problem *p, char **given) {
     bn_problem *q = NULL;
     int64_t *state = NULL;
@@ -51,7 +51,7 @@ static const bn_operation *backward_of(const bn_problem *p, bool training) {
     return &bn_operations_current()->backward[training][gate];
 }
 
-/* Let an operand be where another one is, which is not there any more. */
+/* Let an operand take the place of another, which is absent then. */
 static void take_place_of(bn_problem *p, int operand, int other) {
     p->data[operand] = p->data[other];
     p->data[other] = NULL;
@@ -72,8 +72,8 @@ static void state_diff_src_1(bn_problem *q) {
     take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
 }
 
-/* The gradient, from sums that are given or not. Where diff_src_1 is wanted, it is written first,
- * and read in diff_dst's place. */
+/* The gradient; `sums` may be NULL. Where diff_src_1 is wanted, it is written first, and read in
+ * diff_dst's place. */
 static bn_status go_backward(const bn_problem *p, const double *sums) {
     const bn_call whole = {p, backward_of(p, p->training), .writes = true, .sums_in = sums,
                            .count = p->count};

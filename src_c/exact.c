@@ -1,13 +1,13 @@
 /* exact.c: a part's exact sums, as a state that merges with others by + (state.h).
  *
  * What is added without rounding has no order. So nothing here need follow the walks of the other
- * sums: terms are computed a strip at a time, as memory lies, and added up by a thread's account,
- * which at the end of a task joins the state.
+ * sums: terms are computed a strip at a time, as memory lies, and added up by a thread's
+ * accumulator, which at the end of a task joins the state.
  *
  *     by rows   where channels are last, or runs short; a task has some columns of some rows
  *     by runs   a task has some channels, or some elements of one
  *
- *     terms -> numbers of the account -> its digits -> the state's digits
+ *     terms -> numbers of the accumulator -> its digits -> the state's digits
  *
  * Integers are added to the state in whatever order, by several threads atomically: no order
  * matters.
@@ -25,7 +25,7 @@ enum {
     SHORT_RUN = 16,            /* elements: shorter ones go by rows */
     TASKS_PER_THREAD = 4,      /* of several; at least, where there is enough to do */
     FEWEST_ROWS = 128,         /* of a task */
-    MOST_ROWS = 1 << 16,       /* digits of an account hold what these may have */
+    MOST_ROWS = 1 << 16,       /* digits of an accumulator hold what these may have */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
     MOST_ELEMENTS = 1 << 18,   /* likewise */
     BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
@@ -35,13 +35,13 @@ enum {
 _Static_assert((int64_t)MOST_ROWS << (63 - BN_DIGIT_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
                "a part's digits hold its terms");
 
-/* A term adds less than 2^40 to a digit of an account, which is carried at the end of a task. */
+/* A term adds less than 2^40 to an accumulator's digit; tasks end by carrying. */
 _Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_DIGIT_BITS),
-               "an account's digits hold a task's terms");
+               "an accumulator's digits hold a task's terms");
 
 /* ---- the plan ------------------------------------------------------------------- */
 
-/* Are all elements of so many positions without a gap, in every operand that is read? */
+/* Has every operand that is read no gaps, within a position or among positions too? */
 static bool is_dense(const bn_exact *e, bool among_positions) {
     const bn_problem *p = e->problem;
     const int64_t run = e->run_length * e->element_bytes;
@@ -128,12 +128,12 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
     return used;
 }
 
-static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_channel, void *room,
-                                  char *memory, size_t *used) {
+static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bool one_channel,
+                                          void *room, char *memory, size_t *used) {
     /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
-    return (bn_account){
+    return (bn_accumulator){
         .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
         .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
         .room = room,
@@ -148,14 +148,14 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
-    s->account = lay_out_account(e, e->columns_per_task, false, room, memory, &used);
-    s->run = lay_out_account(e, BN_STRIP, true, room, memory, &used);
+    s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, room, memory, &used);
+    s->run = lay_out_accumulator(e, BN_STRIP, true, room, memory, &used);
     s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
 
-static void clear_numbers(bn_account *a) {
+static void clear_numbers(bn_accumulator *a) {
     memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
     for (int64_t x = 0; x < a->columns; x += BN_STRIP)
         a->added[x / BN_STRIP] = BN_NOTHING_ADDED;
@@ -164,7 +164,7 @@ static void clear_numbers(bn_account *a) {
 static void start_thread(void *exact_, void *scratch) {
     bn_exact_scratch *s = scratch;
     lay_out_exact_scratch(exact_, s, scratch);
-    clear_numbers(&s->account);
+    clear_numbers(&s->accumulator);
     clear_numbers(&s->run);
 }
 
@@ -231,7 +231,7 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
         bn_carry(state, e.digits, e.touched, p->channel.size);
     }
     if (status == BN_OK)
-        bn_sign_state(state, p, kind, count);
+        bn_stamp_state(state, p, kind, count);
     fp_mode_leave(mode);
     return status;
 }

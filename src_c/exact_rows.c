@@ -5,7 +5,7 @@
 
 enum { BLOCK_ROWS = 32 }; /* of all strips, before the next ones (measured) */
 
-/* So many rows from a position on, of them so many columns. */
+/* `rows` rows from a position on, `cols` columns of each. */
 static bn_block rows_at(const bn_exact *e, int64_t column, int64_t cols, int64_t position,
                         int64_t rows) {
     int64_t offset[BN_OPERANDS];
@@ -24,7 +24,7 @@ static int64_t rows_of_terms(const bn_exact *e) {
     return numbers_of(e) / BN_STRIP;
 }
 
-/* Rows of a strip, no more than there is room for: their sums, or their terms. */
+/* Rows of a strip whose terms there is room for: add them up, or store their terms. */
 static void walk_rows(const bn_exact *e, bn_exact_scratch *s, int64_t column, int64_t cols,
                       int64_t position, int64_t rows, bool sums) {
     const bn_coefs coefs = coefs_by_columns(e, column);
@@ -47,10 +47,10 @@ static void sum_strip(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
         here = at_most(rows_of_terms(e), rows - row);
         bn_exact_begin_strip(s);
         walk_rows(e, s, first + x, cols, at, here, true);
-        if (bn_exact_join_strip(e, s, &s->account, x))
+        if (bn_exact_join_strip(e, s, &s->accumulator, x))
             continue;
         walk_rows(e, s, first + x, cols, at, here, false);
-        bn_exact_deposit_terms(e, s, &s->account, x, cols, here);
+        bn_exact_deposit_terms(e, s, &s->accumulator, x, cols, here);
     }
 }
 
@@ -75,5 +75,5 @@ void bn_exact_task_by_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
         const int64_t left = e->positions % m * (e->columns / m);
         sum_panel(e, s, first, left, whole * m, 1);
     }
-    bn_exact_publish(e, &s->account, first, columns);
+    bn_exact_add_to_state(e, &s->accumulator, first, columns);
 }

@@ -15,9 +15,9 @@ static int64_t even_share(int64_t n, int64_t most) {
     return ceil_div(n, ceil_div(n, most));
 }
 
-/* As many elements of a channel, from one on, as are a segment, or segments of one length and a
- * fixed distance apart: so many at most. Meanwhile those behind are fetched, or, if these are the
- * task's last, those of a later channel from `first` on. */
+/* The channel's next segment, or several of one length a fixed distance apart: `most` elements at
+ * most. Fetched meanwhile: what lies behind them, or, if these are the task's last, a later
+ * channel's elements from `first` on. */
 static bn_block segments_at(const bn_exact *e, int64_t channel, int64_t first, int64_t element,
                             int64_t to, int64_t most) {
     const bn_problem *p = e->problem;
@@ -45,7 +45,7 @@ static bn_coefs coefs_of(const bn_exact *e, int64_t channel) {
                       ONE_FOR_ALL};
 }
 
-/* Of n elements of a channel from one on, which there is room for: the sums, or the terms. */
+/* Add up n elements of a channel, or store their terms, for which there is room. */
 static void walk_segments(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t first,
                           int64_t element, int64_t n, int64_t to, bool sums) {
     const bn_coefs coefs = coefs_of(e, channel);
@@ -59,7 +59,7 @@ static void walk_segments(const bn_exact *e, bn_exact_scratch *s, int64_t channe
     }
 }
 
-/* Terms of so many elements, and zeros up to a whole strip, become digits. */
+/* The terms of n elements, padded by zeros to whole strips, become digits. */
 static void deposit_segments(const bn_exact *e, bn_exact_scratch *s, int64_t n) {
     const int64_t whole = round_up(n, BN_STRIP);
     for (int k = 0; k < BN_SUMS; k++)
@@ -98,7 +98,7 @@ void bn_exact_task_by_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t n = at_most(e->channels_per_task, e->channels.channels - channel);
     for (int64_t c = 0; c < n; c++) {
         sum_channel(e, s, channel + c, from, to);
-        e->kernels->exact->close_channel(&s->run, &s->account, c);
+        e->kernels->exact->close_channel(&s->run, &s->accumulator, c);
     }
-    bn_exact_publish(e, &s->account, channel, n);
+    bn_exact_add_to_state(e, &s->accumulator, channel, n);
 }

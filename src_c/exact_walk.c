@@ -1,14 +1,14 @@
-/* exact_walk.c: from terms to an account, and from there to the state. See exact_walk.h. */
+/* exact_walk.c: from terms to an accumulator, and from there to the state. See exact_walk.h. */
 #include "exact_walk.h"
 
-/* ---- from terms to an account --------------------------------------------------- */
+/* ---- from terms to an accumulator --------------------------------------------------- */
 
 void bn_exact_begin_strip(bn_exact_scratch *s) {
     memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
     s->strip.added = BN_NOTHING_ADDED;
 }
 
-bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                          int64_t column) {
     const bn_exact_kernels *exact = e->kernels->exact;
     bn_added *added = &a->added[column / BN_STRIP];
@@ -16,7 +16,7 @@ bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accoun
     if (!bn_fits(exact, a->squares, s->strip.added, 1))
         return false;
     if (!bn_fits(exact, a->squares, both, 1)) {
-        exact->settle(a, column);
+        exact->flush(a, column);
         both = s->strip.added;
     }
     exact->add_strip(a, column, &s->strip);
@@ -30,7 +30,7 @@ void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const 
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
-void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                             int64_t column, int64_t columns, int64_t rows) {
     const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
@@ -38,9 +38,9 @@ void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_acc
                                      s->strip.added.range);
 }
 
-/* ---- from an account to the state ---------------------------------------------- */
+/* ---- from an accumulator to the state ---------------------------------------------- */
 
-/* Columns of digits, or of flags, in the state; those of no channel are left out. */
+/* Add columns of digits, or of flags, to the state, but for those of no channel. */
 static void join_digits(const bn_exact *e, int k, const int64_t *digit, int64_t columns,
                         const int64_t *channel, int64_t *to) {
     const bool flags = k >= e->digits;
@@ -54,14 +54,15 @@ static void join_digits(const bn_exact *e, int k, const int64_t *digit, int64_t 
     }
 }
 
-/* Which column of a row an account's column is. */
+/* The column of a row that an accumulator's column is. */
 static int64_t column_of(const bn_exact *e, int64_t j) {
     const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
     return e->kernels->paired && !e->by_runs ? j - within + 2 * (within % lanes) + within / lanes
                                              : j;
 }
 
-/* The channels of an account's columns: of so many of a row from the first on; -1: of none. */
+/* The channel of each of an accumulator's `all` columns, which are `columns` of a row from `first`
+ * on; behind those -1. */
 static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64_t all,
                         int64_t *channel) {
     const int64_t each = e->by_runs ? 1 : e->run_length;
@@ -79,12 +80,12 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64
     }
 }
 
-void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns) {
+void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
     int64_t channel[BN_PANEL];
-    e->kernels->exact->settle_all(a);
+    e->kernels->exact->flush_all(a);
     if (!at_once)
         channels_of(e, first, columns, all, channel);
     __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);

@@ -24,7 +24,7 @@ typedef struct {
     int64_t positions, run_length;
     bool by_runs, evenly;
     bool alone;    /* is there one thread? */
-    bool in_order; /* is an account's column a channel, and the next one the next? */
+    bool in_order; /* is an accumulator's column a channel, and the next one the next? */
     int64_t tasks, columns_per_task;
     uint64_t touched; /* rows of the state that may not be zeros, as bits */
 
@@ -40,8 +40,8 @@ typedef struct {
 
 /* A thread's own. */
 typedef struct {
-    bn_account account; /* of a task: columns of rows, or channels */
-    bn_account run;     /* of a channel, by runs */
+    bn_accumulator accumulator; /* of a task: columns of rows, or channels */
+    bn_accumulator run;         /* of a channel, by runs */
     bn_strip strip;
     char *terms; /* of two sums, and a unit more */
 } bn_exact_scratch;
@@ -59,8 +59,8 @@ static inline void offset_of(const bn_exact *e, int64_t channel, int64_t positio
     add_offset(&e->problem->channel, 1, channel, offset);
 }
 
-/* So many elements from `at` bytes behind an offset on, and rows alike, `positions` positions from
- * one to the next. */
+/* `cols` elements from `at` bytes behind an offset on, in each of `rows` rows, which are
+ * `positions` positions apart. */
 static inline bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
                                 int64_t cols, int64_t rows, int64_t positions) {
     const bn_problem *p = e->problem;
@@ -73,28 +73,27 @@ static inline bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERA
     return b;
 }
 
-/* Of each sum, that there is room for. */
+/* Terms of each sum that there is room for. */
 static inline int64_t numbers_of(const bn_exact *e) {
     return BN_TERMS_BYTES / e->number_bytes;
 }
 
-/* ---- terms, accounts, and the state --------------------------------------------- */
+/* ---- terms, accumulators, and the state --------------------------------------------- */
 
-/* Blocks of no more terms than there is room for are added up in a strip, which then joins what an
- * account has from a column on. Returns whether that took no rounding; else nothing has changed. */
+/* Begin a strip, to which kernels add blocks, of no more terms than there is room for. Then add it
+ * to an accumulator's columns: returns whether that took no rounding; else nothing has changed. */
 void bn_exact_begin_strip(bn_exact_scratch *s);
-bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                          int64_t column);
 
-/* If it did not: a block's terms become numbers `at` ... of the scratch, `pitch` from one row to
- * the next; rows of these, of so many columns each, become digits of an account. */
+/* Else store a block's terms as numbers `at` ... of the scratch, `pitch` from one row to the next;
+ * then add `rows` rows of `columns` of these to an accumulator, as digits. */
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch);
-void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                             int64_t column, int64_t columns, int64_t rows);
 
-/* What an account has of so many columns, the first of which is this one of a row, or this channel,
- * joins the state. */
-void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns);
+/* Add an accumulator's columns to the state: `first` is a column of a row, or by runs a channel. */
+void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns);
 
 #endif

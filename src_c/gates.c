@@ -139,7 +139,7 @@ void bn_write_bits(const bn_problem *p, char *bits) {
 
 /* ---- a problem's gate ---------------------------------------------------------- */
 
-/* It steps over an axis by so many bytes; returns the step over all of it. */
+/* Let the gate step over an axis by `bytes`; returns the step over all of it. */
 static int64_t set_axis(bn_axis *axis, int64_t bytes) {
     axis->stride[BN_GATE] = bytes;
     return bytes * axis->size;

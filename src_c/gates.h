@@ -8,16 +8,15 @@
 
 #include "bn.h"
 
-/* Bytes of the bits of so many elements. */
+/* Bytes that hold a bit for each element. */
 static inline int64_t bn_bytes_of_bits(int64_t elements) {
     return elements / 8 + (elements % 8 != 0);
 }
 
-/* Write a forward pass's, which are known by its dst. */
+/* Write the bits of a forward pass, made from its dst. */
 void bn_write_bits(const bn_problem *p, char *bits);
 
-/* Let a problem have a gate until it is closed: of these bits, or where that is NULL, by its dst.
- * Nothing but memory of its own is written. */
+/* Give a problem a gate, from these bits or, where they are NULL, from its dst; or free it. */
 bn_status bn_open_gate(bn_problem *p, const char *bits);
 void bn_close_gate(bn_problem *p);
 

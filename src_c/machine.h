@@ -1,4 +1,4 @@
-/* machine.h: what of this machine decides who works when, and never what the results are. */
+/* machine.h: CPUs and caches, which decide which thread works when, and never a result. */
 #ifndef BN_MACHINE_H
 #define BN_MACHINE_H
 

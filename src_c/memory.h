@@ -9,7 +9,7 @@
 
 #include "sizes.h"
 
-/* Room for `count` things of so many bytes, from the next cache line of `memory` on; if that is
+/* Room for `count` items of `bytes` bytes each, from the next cache line of `memory` on; if that is
  * NULL, the bytes used are only counted. */
 static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
     const size_t at = *used, lines = LINE_BYTES - 1;

@@ -1,7 +1,7 @@
 /* plan.c: from the shape of a problem to its form, chunks and tiles.
  *
  * The order of every sum is decided here, by the shape and the dtype alone; tiles and
- * nontemporal stores depend on the machine and decide only who works when.
+ * nontemporal stores depend on the machine and decide only which thread works when.
  *
  * Words:
  *
@@ -71,7 +71,7 @@ enum {
     LONG_RUN = 48,       /* elements from which a run is long, or 16 for each position ... */
     LONGEST_SHORT = 256, /* ... but not more than this (both measured) */
     /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
-     * sets; up to so many that hardware can predict the next line (both measured). */
+     * sets; no more than hardware can predict the next line of (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: four strands are 512 kB */
@@ -186,9 +186,9 @@ static bool is_dense(const bn_plan *plan) {
 
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's share of cache
  * from sum to write, and its columns in the first-level cache. But of channels that share rows only
- * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that
- * do not are faster (measured for NXC at any width, for NCX from 1000 columns on). So they are
- * where nothing is summed: the wider, the longer the stretches of memory. */
+ * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that do
+ * not are faster (measured for NXC at any width, for NCX from 1000 columns on). Where nothing is
+ * summed, wide tiles are faster too: stretches of memory are longer. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
@@ -215,8 +215,8 @@ static int64_t tile_channels(const bn_plan *plan) {
 
 enum { TASKS_PER_THREAD = 4 }; /* so that none waits long for the last ones */
 
-/* The share of their time in which so many threads work, if all that is to be done is cut into so
- * many tasks, of which the largest are such a part of all. */
+/* The share of their time in which threads work, if everything is cut into `tasks` tasks, the
+ * largest of which is a fraction `largest` of it. */
 static double busy(int threads, int64_t tasks, double largest) {
     return 1 / (largest * (double)ceil_div(tasks, threads) * threads);
 }
@@ -232,9 +232,9 @@ static double largest_chunk(const bn_plan *plan) {
     return (double)at_most(plan->rows_per_chunk, plan->rows) / (double)plan->rows;
 }
 
-/* Channels per tile: fewer, where there would be too few tasks for so many threads, or so many that
- * the last ones leave most of them idle. Rows of interleaved channels are cut only for that, since
- * narrow ones cost, and more where they are written as well. */
+/* Channels per tile: fewer than `widest` where there would be too few tasks for all threads, or
+ * where the last tasks would leave most threads idle. Rows of interleaved channels are cut only for
+ * that: narrow ones cost, and cost more where they are written as well. */
 static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = plan->form == CHANNELS_LAST;
@@ -263,8 +263,8 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     return found;
 }
 
-/* Of a joint task that writes: those of a chunk, which are still in the cache of the thread that
- * summed them, or where chunks leave too many threads idle, a part of a thread's share. */
+/* A joint task writes the rows of a chunk, which are still in the cache of the thread that summed
+ * them; or, where chunks leave too many threads idle, a part of a thread's share. */
 static int64_t rows_to_write(const bn_plan *plan, int threads) {
     const int64_t rows = at_most(plan->rows_per_chunk, plan->rows);
     const int64_t chunks = ceil_div(plan->rows, rows);
@@ -284,9 +284,9 @@ static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* A channel's coefficients, in registers, spare reading as many for each element, and where few
- * positions share them laying them out; but each run has two ends. Where they are stored past the
- * cache, ends are dear. */
+/* Coefficients of a channel in registers are not read for each element, and need not be laid out,
+ * which few positions would share; but each run has two ends, which are dear where stores bypass
+ * the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
@@ -296,8 +296,8 @@ static bool by_runs_is_faster(const bn_plan *plan) {
             plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
 }
 
-/* Likewise sums that stay in registers spare those by columns, in memory; but each unit of columns
- * of a run is read by itself, at all positions. */
+/* Likewise sums in registers need no memory; but each unit of columns of a run is read by itself,
+ * at all positions. */
 static bool sums_by_runs_are_faster(const bn_plan *plan) {
     enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run (measured) */
     return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
@@ -305,9 +305,9 @@ static bool sums_by_runs_are_faster(const bn_plan *plan) {
 }
 
 /* Is what is written cut by rows, whatever tiles were summed? All rows of all channels are one
- * stretch of memory. Where channels have runs, those of a tile lie far apart at each position,
- * which is worth it only where a tile that was just summed is in a cache that all of it would not
- * be in (measured). */
+ * stretch of memory. Where channels have runs, those of a tile lie far apart at each position: that
+ * pays only where a tile that was just summed is in a cache that is too small for all of them
+ * (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     if (!plan->writes || plan->fused)
         return false;

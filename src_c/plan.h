@@ -65,7 +65,7 @@ typedef struct {
 
 /* First what follows from the shape and the dtype alone ... */
 void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]);
-/* ... then, with sums, writes and fused set, all the rest, for so many threads at most; `paired` as
+/* ... then, with sums, writes and fused set, the rest, for at most `threads` threads; `paired` as
  * in the kernels. */
 void bn_make_plan(bn_plan *plan, int threads, bool paired);
 

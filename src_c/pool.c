@@ -36,7 +36,7 @@ enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU has */
 
 /* ---- how many threads -------------------------------------------------- */
 
-/* Calls at work on several threads just now. */
+/* Calls that run on several threads now. */
 static atomic_int calls_in_flight;
 
 /* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
@@ -225,8 +225,8 @@ static void *bind_to_places(void *possible_) {
     return NULL;
 }
 
-/* Bytes of this thread's stack below here. Whose stack is another, as a coroutine's, is believed to
- * have enough. */
+/* Bytes of this thread's stack below here. A stack that is not the thread's own, as a coroutine's,
+ * is taken to be large enough. */
 static int64_t stack_left(void) {
     const uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     pthread_attr_t attributes;
@@ -287,7 +287,7 @@ static void *imitate_start(void *trial_) {
     return NULL;
 }
 
-/* How many of so many further threads can be started and be there at once. */
+/* How many of `wanted` further threads can be started, and exist at once. */
 static int start_and_join(int wanted, trial *trials) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
@@ -322,7 +322,7 @@ static int startable(int wanted) {
  * region. It is unlocked inside the region, when all threads are there. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-/* How many threads, at most so many, a region can be entered with. If it sets *grows, the caller
+/* The threads, up to `threads`, that a region can be entered with. If it sets *grows, the caller
  * holds `growing`. */
 static int startable_team(int threads, bool *grows) {
     enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */

@@ -5,8 +5,8 @@
  * chunk each): first tasks in the first pass, second ones in the second. There is one parallel
  * region, and in it no barrier. When the last of a tile's first tasks has ended, the tile is
  * finished, which makes its coefficients: in parts, taken by the thread that ended that task and by
- * all who wait. The tile's second tasks wait for that. Or second tasks are joint, of all tiles, and
- * as many as suits the threads: what is written has no order. There are three orders of work.
+ * all that wait. The tile's second tasks wait for that. Or second tasks are joint, of all tiles,
+ * and as many as suits the threads: what is written has no order. There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.
@@ -69,7 +69,8 @@ typedef struct {
     char *scratch;   /* each thread's */
 } bn_team;
 
-/* Take what parts are left: the thread that ends a tile's last first task, and all who wait. */
+/* Finish the parts that are left: the thread that ends a tile's last first task does that, and all
+ * threads that wait for the tile. */
 static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];
@@ -153,7 +154,7 @@ static int64_t items_of(const bn_team *team, int pass) {
     return (pass == FIRST_PASS ? s->first : s->second) ? tasks_of(s, pass) : 0;
 }
 
-static void one_item(bn_team *team, void *scratch, int pass, int64_t item) {
+static void run_item(bn_team *team, void *scratch, int pass, int64_t item) {
     const int64_t n = team->s->tasks;
     if (team->order == SOLO)
         whole_tile(team, scratch, item);
@@ -171,7 +172,7 @@ static void one_item(bn_team *team, void *scratch, int pass, int64_t item) {
 
 /* One pass: a thread's own share (the list is everyone's), then what is left of the
  * others'. The second pass goes backwards. */
-static void take_items(bn_team *team, void *scratch, int pass, int me) {
+static void run_pass(bn_team *team, void *scratch, int pass, int me) {
     const int shares = team->order == LIST ? 1 : team->threads;
     const int64_t items = items_of(team, pass);
     for (int turn = 0; turn < shares; turn++) {
@@ -182,19 +183,19 @@ static void take_items(bn_team *team, void *scratch, int pass, int me) {
         while (atomic_load_explicit(next, memory_order_relaxed) < to - from) {
             const int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
             if (i < to - from)
-                one_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
+                run_item(team, scratch, pass, pass == FIRST_PASS ? from + i : to - 1 - i);
         }
     }
 }
 
-static void work_through(void *team_, int me) {
+static void worker(void *team_, int me) {
     bn_team *team = team_;
     const uint64_t mode = fp_mode_enter();
     char *scratch = team->scratch + team->s->scratch_bytes * (size_t)me;
     atomic_fetch_add(&team->entered, 1);
     team->s->start(team->s->work, scratch);
-    take_items(team, scratch, FIRST_PASS, me);
-    take_items(team, scratch, SECOND_PASS, me);
+    run_pass(team, scratch, FIRST_PASS, me);
+    run_pass(team, scratch, SECOND_PASS, me);
     if (!team->s->second && team->s->parts > 1)
         wait_for_all_tiles(team, scratch);
     fp_mode_leave(mode);
@@ -249,7 +250,7 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     for (int i = 0; i < BOTH_PASSES * threads; i++)
         atomic_init(&team.cursors[i].next, 0);
 
-    bn_run_team(threads, work_through, &team);
+    bn_run_team(threads, worker, &team);
 
     last_threads = atomic_load(&team.entered);
     last_tasks = most_tasks(s);

@@ -13,11 +13,11 @@ typedef struct {
     int64_t tiles;
     int64_t tile_bytes; /* that a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
-    int64_t joint;      /* ... or, of the second pass, so many in all, each of all tiles; or 0 */
+    int64_t joint;      /* ... or in all, where those of the second pass are joint; else 0 */
     int64_t parts;      /* in which a tile is finished */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    /* Once its first tasks have ended. */
+    /* Finish a part of a tile whose first tasks have ended. */
     void (*finish)(void *work, void *scratch, int64_t tile, int64_t part);
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;

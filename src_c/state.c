@@ -30,13 +30,13 @@ typedef struct {
     int digits, from, to; /* all digits before `from` are zeros, and behind `to` signs */
 } columns;
 
-/* What the highest digit may be, of a sum of so many terms below 2^128, or 2^1024. */
+/* The largest highest digit of a sum of `terms` terms below 2^128, or 2^1024. */
 static int64_t most_of_highest(int digits, int64_t terms) {
     return digits == f64_DIGITS ? terms >> 22 : terms << 8;
 }
 
-/* The n columns from `first` on. Which of them has digits that no sum of so many parts and terms
- * has, so that its carries may overflow? -1: none. A part's digits are canonical: rounded down. */
+/* Take n columns from `first` on, and carry. Returns a channel whose digits no sum of its parts and
+ * terms has, so that carries may overflow; or -1. A part's digits are canonical: rounded down. */
 static int64_t take_columns(const int64_t *state, int digits, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + digits * row;
@@ -100,7 +100,7 @@ static uint64_t mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* Changes whenever a state means something else. */
+/* Changes whenever a state's meaning does. */
 enum { FORMAT = 1 };
 
 /* Odd, so that no count but 0 times it is 0. */
@@ -114,8 +114,8 @@ static uint64_t hash_of(double mean, uint64_t what) {
 /* Channels whose hashes are computed at once. */
 enum { HASHES = 64 };
 
-/* Of the mean as far as terms depend on it: of gradients' sums its low part is taken into account
- * later. */
+/* Hashes of the mean as far as terms depend on it: the low part of gradients' mean is taken into
+ * account later. */
 static void hashes_of(const bn_problem *p, bn_kind_of_state kind, int64_t first, int64_t n,
                       uint64_t hash[HASHES]) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
@@ -127,7 +127,7 @@ static void hashes_of(const bn_problem *p, bn_kind_of_state kind, int64_t first,
         hash[i] = hash_of(in_floats ? (double)(float)mean[i] : mean[i], what);
 }
 
-void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
+void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
     const int digits = bn_digits(p->dtype);
     const int64_t channels = p->channel.size;
     int64_t *counts = bn_state_row(state, channels, digits + BN_COUNT_AND_STAMP);
@@ -144,7 +144,7 @@ void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, i
     }
 }
 
-int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
+int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
     const int64_t channels = p->channel.size;
     const int64_t *counts = state + (bn_digits(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c += HASHES) {

@@ -8,7 +8,7 @@
  *     flags            terms that no digit holds, a field of 20 bits each: NaN, Inf, -Inf. A part
  *                      has 1 where it has any.
  *     count, stamp     of terms; and that times a hash of what terms depend on besides the data,
- *                      modulo 2^64: so it is told of any sum whether all parts agreed.
+ *                      modulo 2^64: any sum of parts shows whether all agreed.
  *     parts, 0         that were added; BN_MOST_PARTS at most
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
@@ -67,8 +67,9 @@ typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 /* Carry from the lowest digit on that is touched, as bits; the others are zeros. */
 void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels);
 
-/* What follows carries first: a state that somebody made up may have digits that no sum of so many
- * parts and terms has. Then they return the first channel that they find with some; else -1. */
+/* What follows carries first. A state that somebody made up may have digits that no sum of its
+ * parts and terms has: these functions return the first channel in which they find such digits, or
+ * -1. */
 
 /* Carry, and let each flag be 0 or 1; it is one part then. */
 int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels);
@@ -81,11 +82,11 @@ int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, doubl
 int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
                        double *stats);
 
-/* Say of a part's digits and flags how many terms they are of, and of what. */
-void bn_sign_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
+/* Stamp a part: its count of terms, and the hash of what they depend on. */
+void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
 
-/* Is it a sum of parts that were summed with the dtype, the mean (of the problem; absent: zeros)
- * and for the kind? The first channel that was not, or -1. */
-int64_t bn_stranger(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
+/* The first channel some part of which was not summed with the problem's dtype and mean (absent:
+ * zeros), or not as this kind; -1: none. */
+int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
 
 #endif

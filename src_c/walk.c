@@ -6,7 +6,6 @@
 
 #include "gates.h"
 
-/* The segment at element x of a run: its offset, and how many of n elements it has. */
 int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                       int64_t offset[BN_OPERANDS]) {
     const bn_problem *p = plan->problem;
@@ -47,8 +46,8 @@ void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, i
     }
 }
 
-/* Do the strands that n repeats are cut into, as they are written, begin at one place of their
- * cache lines, or of their pages, of so many bytes? */
+/* Do the strands of n repeats begin, where they are written, at the same place modulo `bytes`: of
+ * their cache lines, or pages? */
 static bool strands_meet(const bn_walk *walk, const int64_t apart[BN_OPERANDS], int64_t n,
                          int64_t bytes) {
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -82,7 +81,6 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
         bn_write(walk, span, coefs);
 }
 
-/* Elements x ... x + n - 1 of the runs of so many channels at so many positions. */
 void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
                    int64_t position, int64_t positions, int64_t x, int64_t n) {
     const bn_plan *plan = walk->plan;

@@ -59,7 +59,7 @@ static inline void run_offset(const bn_plan *plan, int64_t channel, int64_t posi
 
 /* ---- what both walks do ------------------------------------------------- */
 
-/* As many of n as make whole groups of so many each, but one at least: where a piece ends must not
+/* The largest multiple of `each` up to n, but one `each` at least: where a piece ends must not
  * decide what is added to what. */
 static inline int64_t whole_groups(int64_t n, int64_t each) {
     return at_least(n / each, 1) * each;
@@ -75,8 +75,8 @@ static inline bn_coefs coefs_from(const bn_plan *plan, const bn_coefs *coefs, in
     return (bn_coefs){first, coefs->stride, coefs->period, coefs->layout};
 }
 
-/* How a chunk's rows, or its positions of long runs, are cut: n strands of `length` each, but
- * the last of `last`. */
+/* A chunk's rows, or of long runs its positions, are cut into n strands of `length` rows, the last
+ * of `last`. */
 typedef struct {
     int64_t length, n, last;
 } bn_strands;
@@ -86,8 +86,7 @@ static inline bn_strands cut_strands(int64_t all, int64_t length) {
     return (bn_strands){length, n, all - (n - 1) * length};
 }
 
-/* A span without repeats, at the same offset in all operands: so many elements, the first of
- * this column. */
+/* A span without repeats, at one offset in all operands: `cols` elements from this column on. */
 static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERANDS], int64_t cols,
                               int64_t column) {
     bn_span span = {.repeats = 1, .channels = 1, .cols = cols, .first = column};
@@ -104,13 +103,13 @@ static inline void bn_write(const bn_walk *walk, const bn_span *span, const bn_c
 /* Write a span as strands, its pitches apart; it ends up behind them. */
 void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs);
 
-/* Write a span n times, each so many bytes behind the one before: side by side as strands where
- * that is asked for and can be, then what is left one after the other. */
+/* Write a span n times, `apart` bytes apart: where `strands` asks for it and it is possible side by
+ * side as strands, then what is left one after the other. */
 void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
                       const int64_t apart[BN_OPERANDS], int64_t n, bool strands);
 
-/* Elements x ... x + n - 1 of the runs of so many channels at so many positions, with coefficients
- * ONE_FOR_ALL: the first channel is `own` behind the walk's, `from`. */
+/* Write elements x ... x + n - 1 of runs, with coefficients ONE_FOR_ALL. The first channel is `own`
+ * behind the walk's, `from`. */
 void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
                    int64_t position, int64_t positions, int64_t x, int64_t n);
 
@@ -119,14 +118,13 @@ void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t chann
 int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                       int64_t offset[BN_OPERANDS]);
 
-/* Let the thread's sums of so many columns be zeros. */
+/* Set the thread's sums of these columns to zeros. */
 void bn_clear_sums(const bn_walk *walk, int64_t columns);
 
-/* The thread's buffer as a block: so many rows of n elements, one behind the other, and that so
- * many times. */
+/* The thread's buffer as a block: `repeats` times `rows` rows of n elements, side by side. */
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t repeats);
 
-/* Copy so many bytes of each operand that is summed into the buffer, `at` bytes from its start. */
+/* Copy `bytes` bytes of each operand that is summed into the buffer, `at` bytes from its start. */
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes);
 
 #endif

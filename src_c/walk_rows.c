@@ -29,8 +29,8 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->row.positions + s->within;
 }
 
-/* n rows without a gap between them, as one span; what comes from afar as four strands that begin
- * at one place of their cache lines, and then the rows that are left. */
+/* Write n rows without a gap between them: as one span; or, where they come from memory, as four
+ * strands that begin at the same place of their cache lines, and the rows that are left. */
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     enum { SMALL_RING = 6 << 10 }; /* bytes of a plane: of four, half of a cache of 48 kB */
     const bn_plan *plan = walk->plan;
@@ -91,9 +91,9 @@ static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) 
     walk->kernels->sum[walk->formulas[SUM]](b, &coefs, &sums);
 }
 
-/* So many blocks, one behind the other: the first has the row `first` of strand 0, and each row is
- * the next one of its strand. Rows at any distance: a group at a time is summed from a buffer, few
- * columns at a time. */
+/* Sum blocks that follow one another: block i has row first + i of strand 0, and the row at the
+ * same place of each other strand. Rows lie at any distance: a group of blocks is summed from a
+ * buffer, few columns at a time. */
 static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
                        int rows, int64_t blocks) {
     enum { COLUMNS = PIECE_ELEMENTS / (BN_ROWS * BN_GROUP) };
@@ -140,7 +140,7 @@ static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int6
     sum_block(walk, s, &b);
 }
 
-/* Blocks as above: where results are written too, a piece at a time, so that what was summed is
+/* Where results are written too, blocks are summed a piece at a time, so that what was summed is
  * still in cache. */
 static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
                         int rows, int64_t blocks) {
@@ -159,8 +159,8 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
     }
 }
 
-/* One segment of n rows from `row` on: blocks with a row of each strand, then, where the last one
- * is shorter, with a row less. */
+/* Walk a segment of n rows: blocks with a row of each strand, then, where the last strand is
+ * shorter, with a row less. */
 static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     if (!walk->sums) {
         write_rows(walk, s, row, n);
@@ -173,8 +173,8 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
         walk_blocks(walk, s, length, row + last, (int)strands.n - 1, length - last);
 }
 
-/* n rows of so many positions each, by segments: a tile's channels at one position, or whole rows
- * where those have no gaps. */
+/* Walk n rows of `positions` positions each, by segments: a tile's channels at one position, or
+ * whole rows where these have no gaps. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
                            int64_t n, int64_t positions) {
     const bool contiguous = walk->plan->row.is_segment && channels == walk->plan->channels;

@@ -34,7 +34,7 @@ typedef struct {
     int64_t positions, elements;
 } distance;
 
-/* So many rows of `cols` elements; all that `repeats` times. */
+/* `rows` rows of `cols` elements, `repeats` times. */
 typedef struct {
     distance first, row, repeat;
     int64_t rows, repeats, cols;
@@ -71,7 +71,7 @@ static int64_t bytes_of(const bn_plan *plan, distance d, int operand) {
     return d.positions * position + d.elements * plan->element_bytes;
 }
 
-/* So many repeats of a part, from repeat r on; of each row n elements, from its element x on. */
+/* `repeats` repeats of a part from repeat r on; of each row, n elements from its element x on. */
 static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, int64_t r,
                          int64_t repeats, int64_t x, int64_t n) {
     const distance within = {0, x};
@@ -89,7 +89,7 @@ static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, in
     return b;
 }
 
-/* The chunk of n channels, the first of them `own` behind the walk's. */
+/* Sum the chunk of n channels, the first of which is `own` behind the walk's. */
 static void sum_all(const bn_walk *walk, int64_t from, int64_t own, int64_t n,
                     const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
@@ -190,7 +190,7 @@ static void sum_by_pieces(const bn_walk *walk, int64_t from, int64_t own, const 
 
 /* ---- a chunk ---------------------------------------------------------------- */
 
-/* How many channels are summed, and then written while they are in cache; 0: not even one. */
+/* Channels that are summed, and then written while they are in cache; 0: not even one fits. */
 static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     if (plan->gathers)

@@ -130,7 +130,7 @@ static void go_to(const cpus *wanted, cpus *own) {
 typedef struct job {
     bn_team_work *work;
     void *argument;
-    int next, threads;  /* the place that is taken next, of so many */
+    int next, threads;  /* the place that is taken next, of `threads` */
     int64_t number;     /* later jobs have higher ones */
     atomic_int at_work; /* workers */
     cpus cpus;          /* of its caller */

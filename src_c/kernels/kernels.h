@@ -140,24 +140,25 @@ typedef struct {
     uint64_t touched;
     bool one_channel;
     bool squares; /* is the second sum one of squares? */
-} bn_account;
+} bn_accumulator;
 
 /* What exact sums need of an arithmetic type, whatever is summed. */
 typedef struct {
     int part_bits, square_part_bits; /* of what a term is cut into */
     int largest_top;                 /* of finite terms */
 
-    /* Add rows of terms in a range to an account's columns from one on, as digits. */
-    void (*deposit_terms)(bn_account *a, int64_t column, int64_t columns, const bn_terms *terms,
+    /* Add rows of terms in a range to an accumulator's columns from one on, as digits. */
+    void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows, const bn_range range[BN_SUMS]);
-    /* Add a strip's sums to an account's numbers, from a column on. */
-    void (*add_strip)(bn_account *a, int64_t column, const bn_strip *strip);
+    /* Add a strip's sums to an accumulator's numbers, from a column on. */
+    void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
     /* Let digits have what is in numbers of the strip from a column on; or of all, and carry. */
-    void (*settle)(bn_account *a, int64_t column);
-    void (*settle_all)(bn_account *a);
-    /* Let a column of another account, which has nothing in it, have what one of one channel has.
+    void (*flush)(bn_accumulator *a, int64_t column);
+    void (*flush_all)(bn_accumulator *a);
+    /* Let a column of another accumulator, which has nothing in it, have what one of one channel
+     * has.
      */
-    void (*close_channel)(bn_account *a, bn_account *to, int64_t column);
+    void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
     /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
     void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
 } bn_exact_kernels;
@@ -228,8 +229,8 @@ typedef struct {
      * 2 on, odd ones, since so its elements come out of memory. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
-    int lanes; /* numbers in a register: a paired dtype's terms, and an account's columns, are so
-                  many even elements, then as many odd ones, and so on */
+    int lanes; /* numbers in a register: a paired dtype's terms, and an accumulator's columns, are
+                  so many even elements, then as many odd ones, and so on */
 } bn_dtype_kernels;
 
 typedef struct {

@@ -49,7 +49,7 @@ static void prepare_gate(const bn_channels *c) {
 }
 
 /* About the mean itself, not its high part. */
-static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
+static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
@@ -103,7 +103,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         .vectors = BOTH_GRADIENTS,                                                                 \
         .values = VALUES,                                                                          \
         .prepare = {__VA_ARGS__},                                                                  \
-        .settle = settle,                                                                          \
+        .refine = refine,                                                                          \
         .finish = finish,                                                                          \
     }
 #define EACH_GATE(needs_sums, writes)                                                              \

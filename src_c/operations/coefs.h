@@ -1,4 +1,4 @@
-/* coefs.h: what operations do alike, once per channel. */
+/* coefs.h: what operations share, once per channel. */
 #ifndef BN_COEFS_H
 #define BN_COEFS_H
 

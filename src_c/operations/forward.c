@@ -31,18 +31,18 @@ enum { STAT_MEAN, STAT_SQUARES };
 
 /* ---- the pivot ------------------------------------------------------------ */
 
-/* How many elements of a channel make its pivot. So few of independent ones let it lie off by more
- * than two standard deviations once in 10^8 channels. */
+/* Elements of a channel that make its pivot. If elements are independent, so small a sample misses
+ * the mean by more than two standard deviations about once in 10^8 channels. */
 enum {
     SAMPLED_POSITIONS = 8, /* of runs of one element; of longer ones, which lie far apart, */
     SAMPLED_RUNS = 4,
     SAMPLED_NEIGHBOURS = 2, /* of each */
 };
 
-/* A pivot: so far from a number, in steps of a 32nd to a 16th of how far elements spread. Such a
- * fraction makes no pivot worse; and where elements have few bits, their distances from it and the
- * squares of these have few, so that sums are exact. A number so large rounds what is added to it
- * to multiples of its last place, a power of two. */
+/* A pivot: from + step, where the step is rounded to a 32nd to a 16th of how far elements spread.
+ * Such a fraction makes no pivot worse; and where elements have few bits, their distances from it
+ * and the squares of these have few, so that sums are exact. Adding a number as large as this
+ * rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);
     return in_doubles(c) ? to : (double)(float)to;
@@ -59,7 +59,7 @@ static void add_sample(const bn_channels *c, const double *value) {
     }
 }
 
-/* Samples lie in the middle of as many equal parts of the positions, and of the runs. */
+/* Samples lie in the middle of equal parts of the positions, and of the runs. */
 static void prepare_sums(const bn_channels *c) {
     const bn_problem *p = c->problem;
     if (!c->summed)
@@ -110,7 +110,7 @@ static powers powers_of(const bn_channels *c) {
 
 enum { MOST_ROUNDS = 3 }; /* the power; then, of those that overflowed, the pivot; once to spare */
 
-/* Does a channel have to be summed again? Then its pivot and power are others. */
+/* Must a channel be summed again? Then its pivot and power change. */
 static bool wants_another(const bn_channels *c, int64_t i, double sum, double squares) {
     const powers by = powers_of(c);
     double *pivot = &c->value[PIVOT][i], *power = &c->value[POWER][i];
@@ -138,7 +138,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     return false;
 }
 
-static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
+static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     bool again = false;
     for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
@@ -159,7 +159,7 @@ static bool settle(const bn_channels *c, int64_t from, int64_t n, int round) {
 
 /* ---- coefficients ----------------------------------------------------------- */
 
-/* From mean and variance, which is in the place of RSTD. */
+/* From the mean, and the variance, which is in the place of RSTD. */
 static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean) {
     const bn_problem *p = c->problem;
     double *value = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
@@ -236,7 +236,7 @@ static void prepare_given(const bn_channels *c) {
         .of_nothing = NAN,                                                                         \
         .values = VALUES,                                                                          \
         .prepare = {prepare_sums, NULL},                                                           \
-        .settle = settle,                                                                          \
+        .refine = refine,                                                                          \
         .finish = finish,                                                                          \
     }
 const bn_operation BN_OF_LEVEL(bn_training)[2][2] = EACH_NORMALIZE(TRAINING);

@@ -31,10 +31,9 @@ typedef struct {
      * those that SUM takes, then those that WRITE does. */
     void (*prepare[PASSES])(const bn_channels *c);
 
-    /* Make sums what is handed out; or set other coefficients and return true to have the n
-     * channels summed again, by the formula `again`. `round` says how often they
-     * were. */
-    bool (*settle)(const bn_channels *c, int64_t from, int64_t n, int round);
+    /* Turn sums into what is handed out; or set other coefficients and return true: then the n
+     * channels are summed again, by the formula `again`. `round` counts how often. */
+    bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
     /* From the sums of n channels, rounded to doubles, make the other coefficients and the
