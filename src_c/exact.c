@@ -43,12 +43,12 @@ _Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (
 
 /* Has every operand that is read no gaps, within a position or among positions too? */
 static bool is_dense(const bn_exact *e, bool among_positions) {
-    const bn_problem *p = e->problem;
-    const int64_t run = e->run_length * e->element_bytes;
+    const bn_problem *p = e->plan.problem;
+    const int64_t run = e->plan.run_length * e->plan.element_bytes;
     for (int o = 0; o < BN_OPERANDS; o++) {
-        if (!(e->needs->reads >> o & 1))
+        if (!(e->plan.needs[SUM]->reads >> o & 1))
             continue;
-        if (p->n_inner > 1 || (p->n_inner && p->inner[0].stride[o] != e->element_bytes) ||
+        if (p->n_inner > 1 || (p->n_inner && p->inner[0].stride[o] != e->plan.element_bytes) ||
             (p->channel.size > 1 && p->channel.stride[o] != run))
             return false;
         if (among_positions && p->n_outer && p->outer[0].stride[o] != p->channel.size * run)
@@ -62,12 +62,12 @@ static int64_t tasks_for(int threads) {
 }
 
 static void plan_rows(bn_exact *e, int threads) {
-    const int64_t own = e->channels.channels * e->run_length;
-    if (e->evenly && own < ROW && is_dense(e, true))
-        e->positions_per_row = at_most(ceil_div(ROW, own), e->positions);
+    const int64_t own = e->plan.channels * e->plan.run_length;
+    if (e->plan.evenly && own < ROW && is_dense(e, true))
+        e->positions_per_row = at_most(ceil_div(ROW, own), e->plan.positions);
     e->columns = own * e->positions_per_row;
     e->panels = ceil_div(e->columns, BN_PANEL);
-    const int64_t rows = e->positions / e->positions_per_row;
+    const int64_t rows = e->plan.positions / e->positions_per_row;
     const int64_t tasks = ceil_div(tasks_for(threads), e->panels);
     e->rows_per_task = at_most(at_least(ceil_div(rows, tasks), FEWEST_ROWS), MOST_ROWS);
     e->tasks = e->panels * ceil_div(rows, e->rows_per_task);
@@ -75,15 +75,15 @@ static void plan_rows(bn_exact *e, int threads) {
 }
 
 static void plan_runs(bn_exact *e, int threads) {
-    const int64_t own = e->positions * e->run_length, channels = e->channels.channels;
+    const int64_t own = e->plan.positions * e->plan.run_length, channels = e->plan.channels;
     const int64_t each = at_most(
         at_least(ceil_div(own * channels, tasks_for(threads)), FEWEST_ELEMENTS), MOST_ELEMENTS);
     e->channels_per_task = at_most(at_least(each / own, 1), BN_PANEL);
     e->columns_per_task = round_up(e->channels_per_task, BN_STRIP);
-    e->channels_ahead = ceil_div(BYTES_AHEAD, e->run_length * e->element_bytes);
+    e->channels_ahead = ceil_div(BYTES_AHEAD, e->plan.run_length * e->plan.element_bytes);
     e->tasks_per_channel = ceil_div(own, each);
     e->elements_per_task =
-        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->run_length), MOST_ELEMENTS);
+        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->plan.run_length), MOST_ELEMENTS);
     e->tasks_per_channel = ceil_div(own, e->elements_per_task);
     e->tasks = ceil_div(channels, e->channels_per_task) * e->tasks_per_channel;
 }
@@ -91,28 +91,22 @@ static void plan_runs(bn_exact *e, int threads) {
 static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int64_t *state,
                          int threads) {
     bn_exact e = {
-        .problem = p,
         .operation = operation,
-        .needs = &formula_table[operation->formulas[SUM]],
         .kernels = bn_kernels_current()->dtype[p->dtype],
         .channels = {.problem = p, .channels = p->channel.size},
         .state = state,
         .digits = bn_digits(p->dtype),
-        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
-        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
-        .positions = count_of(p->outer, p->n_outer),
-        .run_length = count_of(p->inner, p->n_inner),
-        .evenly = p->n_outer <= 1,
         .alone = threads == 1,
         .positions_per_row = 1,
         .tasks_per_channel = 1,
     };
-    e.by_runs = e.run_length >= SHORT_RUN || !is_dense(&e, false);
+    bn_plan_shape(&e.plan, p, operation->formulas);
+    e.by_runs = e.plan.run_length >= SHORT_RUN || !is_dense(&e, false);
     if (e.by_runs)
         plan_runs(&e, threads);
     else
         plan_rows(&e, threads);
-    e.in_order = e.by_runs || (e.columns == e.channels.channels && !e.kernels->paired);
+    e.in_order = e.by_runs || (e.columns == e.plan.channels && !e.kernels->paired);
     return e;
 }
 
@@ -120,11 +114,12 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int
 
 static size_t lay_out_exact(bn_exact *e, char *memory) {
     size_t used = 0;
-    const int64_t n = e->channels.channels, planes = bn_coef_planes(e->operation->formulas[SUM]);
-    e->channels.coefs = lay_out(memory, &used, planes * n, e->number_bytes);
+    const int64_t n = e->plan.channels, planes = e->plan.coef_planes;
+    e->channels.coefs = lay_out(memory, &used, planes * n, e->plan.number_bytes);
     for (int i = 0; i < e->operation->values; i++)
         e->channels.value[i] = lay_out(memory, &used, n, sizeof(double));
-    e->expanded = lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->number_bytes);
+    e->expanded =
+        lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->plan.number_bytes);
     return used;
 }
 
@@ -150,7 +145,7 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
     s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, room, memory, &used);
     s->run = lay_out_accumulator(e, BN_STRIP, true, room, memory, &used);
-    s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->number_bytes);
+    s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->plan.number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
@@ -181,14 +176,16 @@ static void nothing_more(void *exact_, void *scratch, int64_t tile, int64_t part
     (void)exact_, (void)scratch, (void)tile, (void)part;
 }
 
-/* Coefficients by columns of a row. */
-static void expand(bn_exact *e) {
-    const int64_t n = e->channels.channels, stride = round_up(e->columns, BN_STRIP);
-    e->coefs = (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
-    for (int i = 0; !e->by_runs && e->needs->takes >> i; i++)
-        if (e->needs->takes >> i & 1)
-            e->kernels->expand(e->channels.coefs + i * n * e->number_bytes, n, e->run_length,
-                               e->columns, e->expanded + i * stride * e->number_bytes);
+/* Coefficients as kernels take them: by runs a channel's own, else by columns of a row. */
+static void set_coefs(bn_exact *e) {
+    const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
+    e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}
+                          : (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
+    for (int i = 0; !e->by_runs && e->plan.needs[SUM]->takes >> i; i++)
+        if (e->plan.needs[SUM]->takes >> i & 1)
+            e->kernels->expand(e->channels.coefs + i * n * e->plan.number_bytes, n,
+                               e->plan.run_length, e->columns,
+                               e->expanded + i * stride * e->plan.number_bytes);
 }
 
 static bn_status sum_on(bn_exact *e, int threads) {
@@ -212,7 +209,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
         return BN_NO_MEMORY;
     lay_out_exact(e, memory);
     e->operation->prepare[SUM](&e->channels);
-    expand(e);
+    set_coefs(e);
     bn_schedule_execute(&schedule, threads, memory + own);
     free(given);
     return BN_OK;

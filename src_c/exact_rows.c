@@ -9,14 +9,8 @@ enum { BLOCK_ROWS = 32 }; /* of all strips, before the next ones (measured) */
 static bn_block rows_at(const bn_exact *e, int64_t column, int64_t cols, int64_t position,
                         int64_t rows) {
     int64_t offset[BN_OPERANDS];
-    offset_of(e, 0, position, offset);
-    return block_at(e, offset, column * e->element_bytes, cols, rows, e->positions_per_row);
-}
-
-static bn_coefs coefs_by_columns(const bn_exact *e, int64_t column) {
-    bn_coefs coefs = e->coefs;
-    coefs.column = (const char *)coefs.column + column * e->number_bytes;
-    return coefs;
+    position_offset(&e->plan, position, offset);
+    return block_at(e, offset, column * e->plan.element_bytes, cols, rows, e->positions_per_row);
 }
 
 /* Rows whose terms there is room for. */
@@ -27,8 +21,8 @@ static int64_t rows_of_terms(const bn_exact *e) {
 /* Rows of a strip whose terms there is room for: add them up, or store their terms. */
 static void walk_rows(const bn_exact *e, bn_exact_scratch *s, int64_t column, int64_t cols,
                       int64_t position, int64_t rows, bool sums) {
-    const bn_coefs coefs = coefs_by_columns(e, column);
-    const int64_t each = e->evenly ? rows : 1;
+    const bn_coefs coefs = coefs_from(&e->plan, &e->coefs, column);
+    const int64_t each = e->plan.evenly ? rows : 1;
     for (int64_t row = 0; row < rows; row += each) {
         bn_block b = rows_at(e, column, cols, position + row * e->positions_per_row, BLOCK_ROWS);
         b.rows = (int)each; /* what is fetched lies a block behind */
@@ -66,13 +60,13 @@ static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
 }
 
 void bn_exact_task_by_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
-    const int64_t m = e->positions_per_row, whole = e->positions / m;
+    const int64_t m = e->positions_per_row, whole = e->plan.positions / m;
     const int64_t first = index % e->panels * BN_PANEL, from = index / e->panels * e->rows_per_task;
     const int64_t columns = at_most(BN_PANEL, e->columns - first);
     const int64_t rows = at_most(e->rows_per_task, whole - from);
     sum_panel(e, s, first, columns, from * m, rows);
     if (from + rows == whole) { /* positions that make no row, of which there is one panel */
-        const int64_t left = e->positions % m * (e->columns / m);
+        const int64_t left = e->plan.positions % m * (e->columns / m);
         sum_panel(e, s, first, left, whole * m, 1);
     }
     bn_exact_add_to_state(e, &s->accumulator, first, columns);

@@ -26,7 +26,7 @@ bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumu
 
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch) {
-    const bn_terms to = {s->terms + at * e->number_bytes, numbers_of(e) + BN_STRIP, pitch};
+    const bn_terms to = {s->terms + at * e->plan.number_bytes, numbers_of(e) + BN_STRIP, pitch};
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
@@ -65,13 +65,13 @@ static int64_t column_of(const bn_exact *e, int64_t j) {
  * on; behind those -1. */
 static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64_t all,
                         int64_t *channel) {
-    const int64_t each = e->by_runs ? 1 : e->run_length;
-    int64_t in_order[BN_PANEL], c = first / each % e->channels.channels, left = each - first % each;
+    const int64_t each = e->by_runs ? 1 : e->plan.run_length;
+    int64_t in_order[BN_PANEL], c = first / each % e->plan.channels, left = each - first % each;
     for (int64_t j = 0; j < columns; j++) {
         in_order[j] = c;
         if (--left == 0) {
             left = each;
-            c = c + 1 < e->channels.channels ? c + 1 : 0;
+            c = c + 1 < e->plan.channels ? c + 1 : 0;
         }
     }
     for (int64_t j = 0; j < all; j++) {
@@ -81,7 +81,7 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64
 }
 
 void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
-    const int64_t channels = e->problem->channel.size;
+    const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
     int64_t channel[BN_PANEL];

@@ -13,25 +13,23 @@
 #include "walk.h"
 
 typedef struct {
-    const bn_problem *problem;
+    bn_plan plan; /* the shape alone */
     const bn_operation *operation;
-    const formula_needs *needs;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
     int64_t *state;
     int digits;
-    int64_t element_bytes, number_bytes;
-    int64_t positions, run_length;
-    bool by_runs, evenly;
+    bool by_runs;
     bool alone;    /* is there one thread? */
     bool in_order; /* is an accumulator's column a channel, and the next one the next? */
     int64_t tasks, columns_per_task;
     uint64_t touched; /* rows of the state that may not be zeros, as bits */
 
+    bn_coefs coefs; /* of channels, or by columns of a row */
+
     /* By rows. */
     int64_t positions_per_row, columns, rows_per_task, panels;
-    bn_coefs coefs; /* by columns of a row */
-    char *expanded;
+    char *expanded; /* room for coefficients */
 
     /* By runs. */
     int64_t channels_per_task, tasks_per_channel, elements_per_task;
@@ -52,18 +50,11 @@ void bn_exact_task_by_runs(bn_exact *e, bn_exact_scratch *s, int64_t index);
 
 /* ---- where things are ------------------------------------------------------- */
 
-static inline void offset_of(const bn_exact *e, int64_t channel, int64_t position,
-                             int64_t offset[BN_OPERANDS]) {
-    memset(offset, 0, BN_OPERANDS * sizeof *offset);
-    add_offset(e->problem->outer, e->problem->n_outer, position, offset);
-    add_offset(&e->problem->channel, 1, channel, offset);
-}
-
 /* `cols` elements from `at` bytes behind an offset on, in each of `rows` rows, which are
  * `positions` positions apart. */
 static inline bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
                                 int64_t cols, int64_t rows, int64_t positions) {
-    const bn_problem *p = e->problem;
+    const bn_problem *p = e->plan.problem;
     bn_block b = {.rows = (int)rows, .repeats = 1, .cols = cols};
     for (int o = 0; o < BN_OPERANDS; o++) {
         b.data[o] = address(p->data[o], offset[o] + at);
@@ -75,7 +66,7 @@ static inline bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERA
 
 /* Terms of each sum that there is room for. */
 static inline int64_t numbers_of(const bn_exact *e) {
-    return BN_TERMS_BYTES / e->number_bytes;
+    return BN_TERMS_BYTES / e->plan.number_bytes;
 }
 
 /* ---- terms, accumulators, and the state --------------------------------------------- */

@@ -155,9 +155,8 @@ typedef struct {
     /* Let digits have what is in numbers of the strip from a column on; or of all, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
-    /* Let a column of another accumulator, which has nothing in it, have what one of one channel
-     * has.
-     */
+    /* Move what an accumulator of one channel has to a column of another, which has nothing there.
+     * */
     void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
     /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
     void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
