@@ -50,9 +50,7 @@ bool bn_follows(const bn_view *view, const bn_order *order) {
 
 /* ---- axes of a problem -------------------------------------------------- */
 
-/* Append an axis, or merge it into the one before if, in every operand, a step along that one
- * leads just behind the end of this one. */
-static void add_axis(bn_axis *axes, int *n, const bn_axis *axis) {
+void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis) {
     bool merges = *n > 0;
     for (int o = 0; o < BN_OPERANDS && merges; o++)
         merges = axes[*n - 1].stride[o] == axis->stride[o] * axis->size;
@@ -84,9 +82,9 @@ void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order
             continue;
         const bn_axis axis = axis_of(views, order->axis[k]);
         if (k < order->channel_place)
-            add_axis(p->outer, &p->n_outer, &axis);
+            bn_add_axis(p->outer, &p->n_outer, &axis);
         else
-            add_axis(p->inner, &p->n_inner, &axis);
+            bn_add_axis(p->inner, &p->n_inner, &axis);
     }
 }
 

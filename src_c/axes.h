@@ -63,6 +63,10 @@ void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
  * last), and the last must be contiguous. */
 bool bn_follows(const bn_view *view, const bn_order *order);
 
+/* Append an axis, or merge it into the one before if, along all strides, a step of that one leads
+ * just behind the end of this one. */
+void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis);
+
 /* Set a problem's data and axes, from operands of the same shape that follow this order. */
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
                  int channel_axis);

@@ -17,16 +17,6 @@ typedef struct {
     ptrdiff_t size, from, to;
 } axis_pair;
 
-/* Append an axis, or merge it into the one before if, in both, a step along that one leads just
- * behind the end of this one. */
-static void add_axis_pair(axis_pair *axes, int *n, axis_pair axis) {
-    axis_pair *before = *n > 0 ? &axes[*n - 1] : NULL;
-    if (before && before->from == axis.from * axis.size && before->to == axis.to * axis.size)
-        *before = (axis_pair){before->size * axis.size, axis.from, axis.to};
-    else
-        axes[(*n)++] = axis;
-}
-
 static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
     if (itemsize == 8)
         for (ptrdiff_t i = 0; i < axis.size; i++)
@@ -68,7 +58,7 @@ typedef struct {
     const char *from;
     char *to;
     ptrdiff_t itemsize;
-    axis_pair axis[BN_MAX_AXES]; /* the others */
+    bn_axis axis[BN_MAX_AXES]; /* the others; from src to dst */
     int n;
     axis_pair other, last;
     ptrdiff_t others, lasts; /* elements of a piece along each */
@@ -97,20 +87,21 @@ static void copy_piece(const void *copying_, int64_t index) {
     for (int64_t k = c->n - 1, place = first; k >= 0; k--) {
         at[k] = place % c->axis[k].size;
         place /= c->axis[k].size;
-        from += at[k] * c->axis[k].from;
-        to += at[k] * c->axis[k].to;
+        from += at[k] * c->axis[k].stride[BN_SRC];
+        to += at[k] * c->axis[k].stride[BN_DST];
     }
     for (;;) {
         copy_two_axes(from, to, other, last, c->itemsize);
         if (--left == 0)
             return;
         for (int k = c->n - 1;; k--) { /* there is a next place */
-            from += c->axis[k].from;
-            to += c->axis[k].to;
-            if (++at[k] < c->axis[k].size)
+            const bn_axis *axis = &c->axis[k];
+            from += axis->stride[BN_SRC];
+            to += axis->stride[BN_DST];
+            if (++at[k] < axis->size)
                 break;
-            from -= at[k] * c->axis[k].from;
-            to -= at[k] * c->axis[k].to;
+            from -= at[k] * axis->stride[BN_SRC];
+            to -= at[k] * axis->stride[BN_DST];
             at[k] = 0;
         }
     }
@@ -118,21 +109,25 @@ static void copy_piece(const void *copying_, int64_t index) {
 
 /* The last of the axes, which it no longer is. */
 static axis_pair take_last(copying *c) {
-    return c->n > 0 ? c->axis[--c->n] : (axis_pair){1, 0, 0};
+    if (c->n == 0)
+        return (axis_pair){1, 0, 0};
+    const bn_axis last = c->axis[--c->n];
+    return (axis_pair){last.size, last.stride[BN_SRC], last.stride[BN_DST]};
 }
 
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
                       int num_threads) {
-    copying c = {.from = from->data, .to = to->data, .itemsize = to->itemsize, .places = 1};
+    copying c = {.from = from->data, .to = to->data, .itemsize = to->itemsize};
     for (int k = 0; k < order->n; k++) {
         const int axis = order->axis[k];
-        add_axis_pair(c.axis, &c.n,
-                      (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]});
+        bn_axis a = {.size = from->shape[axis]};
+        a.stride[BN_SRC] = from->strides[axis];
+        a.stride[BN_DST] = to->strides[axis];
+        bn_add_axis(c.axis, &c.n, &a);
     }
     c.last = take_last(&c);
     c.other = take_last(&c);
-    for (int k = 0; k < c.n; k++)
-        c.places *= c.axis[k].size;
+    c.places = count_of(c.axis, c.n);
     /* Along the other axis whole lines, which two threads would both write. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));

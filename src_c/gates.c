@@ -39,21 +39,14 @@ enum { MOST_AXES = 2 * BN_MAX_AXES + 1 };
 typedef struct {
     const char *data;
     int n;
-    int64_t size[MOST_AXES], stride[MOST_AXES];
+    bn_axis axis[MOST_AXES];
 } elements;
 
 static void add_axis(elements *e, const bn_axis *axis) {
-    const int64_t size = axis->size, stride = axis->stride[BN_DST];
-    const int last = e->n - 1;
-    if (size == 1)
-        return;
-    if (e->n && e->stride[last] == stride * size) {
-        e->size[last] *= size;
-        e->stride[last] = stride;
-        return;
-    }
-    e->size[e->n] = size;
-    e->stride[e->n++] = stride;
+    bn_axis own = {.size = axis->size};
+    own.stride[BN_DST] = axis->stride[BN_DST];
+    if (axis->size > 1)
+        bn_add_axis(e->axis, &e->n, &own);
 }
 
 static void add_axes(elements *e, const bn_problem *p) {
@@ -66,16 +59,10 @@ static void add_axes(elements *e, const bn_problem *p) {
 
 /* Where the index-th element lies, and how many lie there side by side. */
 static const char *segment_at(const elements *e, int64_t index, int64_t *n) {
-    int64_t bytes = 0;
-    *n = 1;
-    for (int a = e->n - 1; a >= 0; a--) {
-        const int64_t at = index % e->size[a];
-        index /= e->size[a];
-        bytes += at * e->stride[a];
-        if (a == e->n - 1)
-            *n = e->size[a] - at;
-    }
-    return e->data + bytes;
+    int64_t offset[BN_OPERANDS] = {0};
+    add_offset(e->axis, e->n, index, offset);
+    *n = e->n ? e->axis[e->n - 1].size - index % e->axis[e->n - 1].size : 1;
+    return e->data + offset[BN_DST];
 }
 
 /* ---- blocks ------------------------------------------------------------------ */
