@@ -192,6 +192,8 @@ static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool 
         .scratch = scratch,
         .kernels = e->kernels,
         .formulas = {formulas[SUM], formulas[WRITE]},
+        .from = c.from,
+        .channels = c.n,
         .sums = sums,
         .writes = writes,
     };
@@ -206,7 +208,7 @@ static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool 
     }
     if (writes)
         walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], c.from, c.n);
-    walks[plan->form](&walk, c.from, c.n, index);
+    walks[plan->form](&walk, index);
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {

@@ -172,10 +172,6 @@ static void task(void *exact_, void *scratch, int pass, int64_t tile, int64_t in
         bn_exact_task_by_rows(e, scratch, index);
 }
 
-static void nothing_more(void *exact_, void *scratch, int64_t tile, int64_t part) {
-    (void)exact_, (void)scratch, (void)tile, (void)part;
-}
-
 /* Coefficients as kernels take them: by runs a channel's own, else by columns of a row. */
 static void set_coefs(bn_exact *e) {
     const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
@@ -193,10 +189,8 @@ static bn_status sum_on(bn_exact *e, int threads) {
     const bn_schedule schedule = {
         .tiles = 1,
         .tasks = e->tasks,
-        .parts = 1,
         .first = true,
         .task = task,
-        .finish = nothing_more,
         .start = start_thread,
         .work = e,
         .scratch_bytes = lay_out_exact_scratch(e, &counted, NULL),

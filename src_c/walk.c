@@ -81,8 +81,8 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
         bn_write(walk, span, coefs);
 }
 
-void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
-                   int64_t position, int64_t positions, int64_t x, int64_t n) {
+void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t position,
+                   int64_t positions, int64_t x, int64_t n) {
     const bn_plan *plan = walk->plan;
     const int64_t together = plan->run_is_segment && plan->evenly ? positions : 1;
     const int64_t abreast = plan->run_is_segment ? channels : 1;
@@ -95,7 +95,7 @@ void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t chann
         const bn_coefs coefs = coefs_from(plan, &walk->coefs[WRITE], own + c);
         for (int64_t i = 0; i < positions; i += together) {
             int64_t start[BN_OPERANDS], offset[BN_OPERANDS];
-            run_offset(plan, from + own + c, position + i, start);
+            run_offset(plan, walk->from + own + c, position + i, start);
             for (int64_t done = 0, length; done < n; done += length) {
                 length = bn_segment_at(plan, start, x + done, n - done, offset);
                 bn_span span = span_at(plan, offset, length, 0);

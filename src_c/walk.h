@@ -21,20 +21,20 @@ typedef struct {
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
 
-/* What is done to a chunk. */
+/* What is done to a chunk: of `channels` channels from `from` on. */
 typedef struct {
     const bn_plan *plan;
     bn_scratch *scratch;
     const bn_dtype_kernels *kernels;
     formula formulas[PASSES];
+    int64_t from, channels;
     bool sums, writes;
     int64_t channels_ahead; /* where the next tile is that may be fetched meanwhile; 0: none */
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */
 } bn_walk;
 
-/* A task of the n channels from `from` on. */
-typedef void bn_task_walk(const bn_walk *walk, int64_t from, int64_t n, int64_t task);
+typedef void bn_task_walk(const bn_walk *walk, int64_t task);
 bn_task_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
 
 /* ---- where things are -------------------------------------------------- */
@@ -109,9 +109,9 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
                       const int64_t apart[BN_OPERANDS], int64_t n, bool strands);
 
 /* Write elements x ... x + n - 1 of runs, with coefficients ONE_FOR_ALL. The first channel is `own`
- * behind the walk's, `from`. */
-void bn_write_runs(const bn_walk *walk, int64_t from, int64_t own, int64_t channels,
-                   int64_t position, int64_t positions, int64_t x, int64_t n);
+ * behind the walk's first. */
+void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t position,
+                   int64_t positions, int64_t x, int64_t n);
 
 /* The segment at element x of a run that starts here: its offset, and how many of n elements it
  * has. */

@@ -18,7 +18,6 @@
 
 /* Columns of a chunk that are one segment of each row. */
 typedef struct {
-    int64_t from;                /* the first channel in hand */
     int64_t column;              /* in the row */
     int64_t cols;                /* how many */
     int64_t within;              /* the position of the row's that they are of */
@@ -63,7 +62,7 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
     const bn_plan *plan = walk->plan;
     if (plan->by_runs[WRITE]) {
         const int64_t run = plan->run_length, own = s->column / run;
-        bn_write_runs(walk, s->from, own, at_least(s->cols / run, 1), row, n, s->column % run,
+        bn_write_runs(walk, own, at_least(s->cols / run, 1), row, n, s->column % run,
                       at_most(s->cols, run));
         return;
     }
@@ -175,8 +174,9 @@ static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int
 
 /* Walk n rows of `positions` positions each, by segments: a tile's channels at one position, or
  * whole rows where these have no gaps. */
-static void walk_positions(const bn_walk *walk, segment *s, int64_t channels, int64_t row,
-                           int64_t n, int64_t positions) {
+static void walk_positions(const bn_walk *walk, segment *s, int64_t row, int64_t n,
+                           int64_t positions) {
+    const int64_t channels = walk->channels;
     const bool contiguous = walk->plan->row.is_segment && channels == walk->plan->channels;
     s->cols = contiguous ? channels * positions : channels;
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
@@ -197,7 +197,8 @@ static int64_t rows_end(const bn_plan *plan, int64_t row, int64_t n) {
 
 /* In a row of several positions a channel's columns are n apart: the upper half of the positions
  * is added to the lower half, until one position is left. */
-static void keep_positions(const bn_walk *walk, int64_t n) {
+static void keep_positions(const bn_walk *walk) {
+    const int64_t n = walk->channels;
     const bn_sums *sums = &walk->scratch->sums, *kept = &walk->kept;
     for (int64_t m = walk->plan->row.positions; m > 1; m -= m / 2) {
         const bn_sums upper = sums_from(sums, (m - m / 2) * n);
@@ -209,40 +210,39 @@ static void keep_positions(const bn_walk *walk, int64_t n) {
 }
 
 /* A channel's columns are neighbours. */
-static void keep_columns(const bn_walk *walk, int64_t n) {
+static void keep_columns(const bn_walk *walk) {
     const int64_t columns = walk->plan->run_length;
-    for (int64_t c = 0; c < n; c++) {
+    for (int64_t c = 0; c < walk->channels; c++) {
         const bn_sums own = sums_from(&walk->scratch->sums, c * columns);
         const bn_sums to = sums_from(&walk->kept, c);
         walk->kernels->sum_columns(&own, columns, &to);
     }
 }
 
-void bn_walk_channels_last(const bn_walk *walk, int64_t from, int64_t n, int64_t task) {
+void bn_walk_channels_last(const bn_walk *walk, int64_t task) {
     const bn_plan *plan = walk->plan;
     const int64_t rows = rows_of_task(walk);
     const int64_t row = task * rows, end = rows_end(plan, row, rows);
     const int64_t whole = at_most(end, plan->positions / plan->row.positions);
-    segment s = {.from = from};
-    add_offset(&plan->problem->channel, 1, from, s.offset);
+    segment s = {0};
+    add_offset(&plan->problem->channel, 1, walk->from, s.offset);
     if (walk->sums)
-        bn_clear_sums(walk, columns_of(plan, n));
-    walk_positions(walk, &s, n, row, whole - row, plan->row.positions);
+        bn_clear_sums(walk, columns_of(plan, walk->channels));
+    walk_positions(walk, &s, row, whole - row, plan->row.positions);
     if (whole < end) /* the last row has fewer */
-        walk_positions(walk, &s, n, whole, 1, plan->positions - whole * plan->row.positions);
+        walk_positions(walk, &s, whole, 1, plan->positions - whole * plan->row.positions);
     if (walk->sums)
-        keep_positions(walk, n);
+        keep_positions(walk);
 }
 
 /* Channel by channel, each with its own coefficients. */
-static void sum_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t row,
-                           int64_t rows) {
+static void sum_short_runs(const bn_walk *walk, int64_t row, int64_t rows) {
     const bn_plan *plan = walk->plan;
-    segment s = {.from = from, .cols = plan->run_length};
-    add_offset(&plan->problem->channel, 1, from, s.offset);
+    segment s = {.cols = plan->run_length};
+    add_offset(&plan->problem->channel, 1, walk->from, s.offset);
     const bn_strands strands = cut_strands(rows, ceil_div(rows, BN_ROWS));
     const int64_t length = strands.length, last = strands.last;
-    bn_runs runs = {.channels = n, .parts = last < length ? 2 : 1};
+    bn_runs runs = {.channels = walk->channels, .parts = last < length ? 2 : 1};
     runs.part[0] = even_block(plan, &s, length, row, (int)strands.n, last);
     if (last < length)
         runs.part[1] = even_block(plan, &s, length, row + last, (int)strands.n - 1, length - last);
@@ -251,13 +251,14 @@ static void sum_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t
     walk->kernels->sum_runs[walk->formulas[SUM]](&runs, &walk->coefs[SUM], &walk->kept);
 }
 
-void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t task) {
+void bn_walk_short_runs(const bn_walk *walk, int64_t task) {
     const bn_plan *plan = walk->plan;
     const bn_problem *p = plan->problem;
+    const int64_t n = walk->channels;
     const int64_t row = task * rows_of_task(walk),
                   rows = rows_end(plan, row, rows_of_task(walk)) - row;
     if (walk->sums && plan->by_runs[SUM]) {
-        sum_short_runs(walk, from, n, row, rows);
+        sum_short_runs(walk, row, rows);
         return;
     }
     const int64_t length =
@@ -267,11 +268,11 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t ta
         bn_clear_sums(walk, columns_of(plan, n));
     for (int64_t c = 0; c < (plan->row.is_segment ? 1 : n); c++)
         for (int64_t i = 0; i < segments; i++) {
-            segment s = {.from = from, .column = c * plan->run_length + i * length, .cols = length};
-            add_offset(&p->channel, 1, from + c, s.offset);
+            segment s = {.column = c * plan->run_length + i * length, .cols = length};
+            add_offset(&p->channel, 1, walk->from + c, s.offset);
             add_offset(p->inner, p->n_inner - 1, i, s.offset);
             walk_strands(walk, &s, row, rows);
         }
     if (walk->sums)
-        keep_columns(walk, n);
+        keep_columns(walk);
 }

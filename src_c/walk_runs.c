@@ -90,13 +90,13 @@ static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, in
 }
 
 /* Sum the chunk of n channels, the first of which is `own` behind the walk's. */
-static void sum_all(const bn_walk *walk, int64_t from, int64_t own, int64_t n,
-                    const run_chunk *chunk) {
+static void sum_all(const bn_walk *walk, int64_t own, int64_t n, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     part parts[BN_PARTS];
     bn_runs runs = {.channels = n, .parts = parts_of(plan, chunk, parts), .folded = true};
     for (int i = 0; i < runs.parts; i++)
-        runs.part[i] = block_of(plan, from + own, &parts[i], 0, parts[i].repeats, 0, parts[i].cols);
+        runs.part[i] =
+            block_of(plan, walk->from + own, &parts[i], 0, parts[i].repeats, 0, parts[i].cols);
     for (int o = 0; o < BN_OPERANDS; o++)
         runs.apart[o] = plan->problem->channel.stride[o];
     const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
@@ -146,23 +146,23 @@ static int64_t piece_of(const bn_walk *walk, const part *p) {
 }
 
 /* What was just summed. */
-static void write_piece(const bn_walk *walk, int64_t from, int64_t own, const part *p, int64_t r,
-                        int64_t repeats, int64_t x, int64_t n) {
+static void write_piece(const bn_walk *walk, int64_t own, const part *p, int64_t r, int64_t repeats,
+                        int64_t x, int64_t n) {
     const bool one_behind_the_other = p->row.positions == 0;
     const int64_t first = p->first.elements + r * p->repeat.elements + x;
     if (one_behind_the_other) {
-        bn_write_runs(walk, from, own, 1, p->first.positions, 1, first, repeats * p->rows * n);
+        bn_write_runs(walk, own, 1, p->first.positions, 1, first, repeats * p->rows * n);
         return;
     }
     for (int64_t k = 0; k < p->rows; k++)
-        bn_write_runs(walk, from, own, 1, p->first.positions + k * p->row.positions + r, repeats,
-                      first, n);
+        bn_write_runs(walk, own, 1, p->first.positions + k * p->row.positions + r, repeats, first,
+                      n);
 }
 
 /* Groups are of neighbouring stretches: of a row, or, where it has one alone, of repeats. */
-static void sum_pieces(const bn_walk *walk, int64_t from, int64_t own, const part *p) {
+static void sum_pieces(const bn_walk *walk, int64_t own, const part *p) {
     const bn_plan *plan = walk->plan;
-    const int64_t channel = from + own, piece = piece_of(walk, p);
+    const int64_t channel = walk->from + own, piece = piece_of(walk, p);
     const int64_t together = at_least(piece / p->cols, 1);
     const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
     for (int64_t r = 0, repeats; r < p->repeats; r += repeats) {
@@ -173,26 +173,27 @@ static void sum_pieces(const bn_walk *walk, int64_t from, int64_t own, const par
                                              : block_of(plan, channel, p, r, repeats, x, n);
             walk->kernels->fold[walk->formulas[SUM]](&b, &coefs, &walk->scratch->sums);
             if (walk->writes)
-                write_piece(walk, from, own, p, r, repeats, x, n);
+                write_piece(walk, own, p, r, repeats, x, n);
         }
     }
 }
 
-static void sum_by_pieces(const bn_walk *walk, int64_t from, int64_t own, const run_chunk *chunk) {
+static void sum_by_pieces(const bn_walk *walk, int64_t own, const run_chunk *chunk) {
     part parts[BN_PARTS];
     const int n = parts_of(walk->plan, chunk, parts);
     const bn_sums kept = sums_from(&walk->kept, own);
     bn_clear_sums(walk, walk->plan->run.stretch);
     for (int i = 0; i < n; i++)
-        sum_pieces(walk, from, own, &parts[i]);
+        sum_pieces(walk, own, &parts[i]);
     walk->kernels->sum_columns(&walk->scratch->sums, walk->plan->run.stretch, &kept);
 }
 
 /* ---- a chunk ---------------------------------------------------------------- */
 
 /* Channels that are summed, and then written while they are in cache; 0: not even one fits. */
-static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk *chunk) {
+static int64_t channels_in_hand(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
+    const int64_t n = walk->channels;
     if (plan->gathers)
         return 0;
     if (!walk->writes)
@@ -200,27 +201,26 @@ static int64_t channels_in_hand(const bn_walk *walk, int64_t n, const run_chunk 
     return at_most(n, bn_l2_bytes() / 2 / (chunk->positions * chunk->length * bn_bytes_read(plan)));
 }
 
-void bn_walk_long_runs(const bn_walk *walk, int64_t from, int64_t n, int64_t index) {
+void bn_walk_long_runs(const bn_walk *walk, int64_t index) {
     const bn_plan *plan = walk->plan;
     if (plan->joint && !walk->sums) {
         const int64_t position = index * plan->rows_per_write;
-        bn_write_runs(walk, from, 0, n, position,
+        bn_write_runs(walk, 0, walk->channels, position,
                       at_most(plan->rows_per_write, plan->positions - position), 0,
                       plan->run_length);
         return;
     }
     const run_chunk chunk = run_chunk_of(plan, index);
-    const int64_t in_hand = walk->sums ? channels_in_hand(walk, n, &chunk) : n;
-    for (int64_t c = 0, here; c < n; c += here) {
-        here = at_most(at_least(in_hand, 1), n - c);
+    const int64_t in_hand = walk->sums ? channels_in_hand(walk, &chunk) : walk->channels;
+    for (int64_t c = 0, here; c < walk->channels; c += here) {
+        here = at_most(at_least(in_hand, 1), walk->channels - c);
         if (walk->sums && in_hand == 0) {
-            sum_by_pieces(walk, from, c, &chunk);
+            sum_by_pieces(walk, c, &chunk);
             continue;
         }
         if (walk->sums)
-            sum_all(walk, from, c, here, &chunk);
+            sum_all(walk, c, here, &chunk);
         if (walk->writes)
-            bn_write_runs(walk, from, c, here, chunk.position, chunk.positions, chunk.x,
-                          chunk.length);
+            bn_write_runs(walk, c, here, chunk.position, chunk.positions, chunk.x, chunk.length);
     }
 }
