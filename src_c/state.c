@@ -180,18 +180,28 @@ static double scaled(double x, int exponent) {
     return x * bn_power_of_2(half) * bn_power_of_2(all - half);
 }
 
+/* A column's sum: its digits, the lowest first, of its magnitude. */
+typedef struct {
+    int64_t digit[f64_DIGITS + 1];
+    int digits, lowest;
+    bool negative;
+    double special; /* NaN, Inf, -Inf; or 0 */
+} magnitude;
+
 /* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
  * 64 bits, of which the last says whether anything is behind them, have 11 more than a double's: a
  * second rounding of those is that of the whole. A subnormal result has fewer bits than 53, and is
  * exact: no term is finer. */
-static double rounded(const int64_t *digit, int digits, int lowest) {
-    int top = digits - 1;
+static double rounded(const magnitude *m) {
+    const int64_t *digit = m->digit;
+    int top = m->digits - 1;
     while (top > 0 && digit[top] == 0)
         top--;
     uint64_t leading = (uint64_t)digit[top];
-    if (leading == 0)
-        return 0;
-    int have = 64 - __builtin_clzll(leading), k = top - 1, exponent = lowest + BN_DIGIT_BITS * top;
+    if (m->special != 0 || leading == 0)
+        return m->special;
+    int have = 64 - __builtin_clzll(leading), k = top - 1,
+        exponent = m->lowest + BN_DIGIT_BITS * top;
     bool more = false;
     for (; k >= 0 && have < 64; k--) {
         const int taken = (int)(64 - have < BN_DIGIT_BITS ? 64 - have : BN_DIGIT_BITS);
@@ -207,16 +217,9 @@ static double rounded(const int64_t *digit, int digits, int lowest) {
     const uint64_t kept = leading >> drop, rest = leading & (((uint64_t)1 << drop) - 1);
     const uint64_t half = drop ? (uint64_t)1 << (drop - 1) : 0;
     const bool up = drop && (rest > half || (rest == half && (more || (kept & 1))));
-    return scaled((double)(kept + up), exponent + drop);
+    const double sum = scaled((double)(kept + up), exponent + drop);
+    return m->negative ? -sum : sum;
 }
-
-/* A column's sum: its digits, the lowest first, of its magnitude. */
-typedef struct {
-    int64_t digit[f64_DIGITS + 1];
-    int digits, lowest;
-    bool negative;
-    double special; /* NaN, Inf, -Inf; or 0 */
-} magnitude;
 
 static double special_of(int64_t flags) {
     const int64_t each = one_of_each(flags);
@@ -260,23 +263,27 @@ static void find_range(columns *b) {
     b->to = to;
 }
 
+/* The magnitudes of n columns from `first` on, BLOCK at most. */
+static int64_t take_magnitudes(const int64_t *state, int digits, int64_t channels, int64_t first,
+                               int64_t n, magnitude m[BLOCK]) {
+    columns b;
+    const int64_t wrong = take_columns(state, digits, channels, first, n, &b);
+    find_range(&b);
+    for (int64_t j = 0; wrong < 0 && j < n; j++)
+        take_magnitude(&b, j, &m[j]);
+    return wrong;
+}
+
 int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
-    const int64_t n = BN_SUMS * channels;
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        columns b;
-        magnitude m;
-        const int64_t here = at_most(BLOCK, n - i);
-        const int64_t wrong = take_columns(state, digits, channels, i, here, &b);
-        if (wrong >= 0)
-            return wrong;
-        find_range(&b);
-        for (int64_t j = 0; j < here; j++) {
-            take_magnitude(&b, j, &m);
-            const double sum = rounded(m.digit, m.digits, m.lowest);
-            sums[i + j] = m.special != 0 ? m.special : m.negative ? -sum : sum;
-        }
+    int64_t wrong = -1;
+    for (int64_t i = 0; wrong < 0 && i < BN_SUMS * channels; i += BLOCK) {
+        magnitude m[BLOCK];
+        const int64_t n = at_most(BLOCK, BN_SUMS * channels - i);
+        wrong = take_magnitudes(state, digits, channels, i, n, m);
+        for (int64_t j = 0; wrong < 0 && j < n; j++)
+            sums[i + j] = rounded(&m[j]);
     }
-    return -1;
+    return wrong;
 }
 
 /* ---- statistics ---------------------------------------------------------------- */
@@ -326,38 +333,23 @@ static void set_stats(wide s, wide q, double count, const double *given, bool in
     *squares = isnan(left) ? fabs((double)NAN) : left > 0 ? scaled(left, q.exponent) : 0;
 }
 
-static int64_t take_wide(const int64_t *state, int digits, int64_t channels, int64_t first,
-                         int64_t n, wide *sums) {
-    columns b;
-    magnitude m;
-    const int64_t wrong = take_columns(state, digits, channels, first, n, &b);
-    if (wrong >= 0)
-        return wrong;
-    find_range(&b);
-    for (int64_t j = 0; j < n; j++) {
-        take_magnitude(&b, j, &m);
-        sums[j] = wide_of(&m);
-    }
-    return -1;
-}
-
 int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
                        double *stats) {
     const int64_t *count = state + (digits + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t i = 0; i < channels; i += BLOCK) {
         const int64_t n = at_most(BLOCK, channels - i);
-        wide s[BLOCK], q[BLOCK];
-        int64_t wrong = take_wide(state, digits, channels, i, n, s);
+        magnitude s[BLOCK], q[BLOCK];
+        int64_t wrong = take_magnitudes(state, digits, channels, i, n, s);
         if (wrong < 0)
-            wrong = take_wide(state, digits, channels, channels + i, n, q);
+            wrong = take_magnitudes(state, digits, channels, channels + i, n, q);
         if (wrong >= 0)
             return wrong;
         for (int64_t j = 0; j < n; j++) {
             double *own = stats + i + j;
             own[0] = own[channels] = 0;
             if (count[i + j])
-                set_stats(s[j], q[j], (double)count[i + j], mean ? mean + i + j : NULL,
-                          digits == f64_DIGITS, own, own + channels);
+                set_stats(wide_of(&s[j]), wide_of(&q[j]), (double)count[i + j],
+                          mean ? mean + i + j : NULL, digits == f64_DIGITS, own, own + channels);
         }
     }
     return -1;
