@@ -142,11 +142,11 @@ static extent extent_of(const bn_view *view) {
         return (extent){0, 0};
     extent e = {(uintptr_t)view->data, (uintptr_t)view->data + (uintptr_t)view->itemsize};
     for (int axis = 0; axis < view->ndim; axis++) {
-        const ptrdiff_t way = (view->shape[axis] - 1) * view->strides[axis];
-        if (way < 0)
-            e.begin += (uintptr_t)way;
+        const ptrdiff_t reach = (view->shape[axis] - 1) * view->strides[axis];
+        if (reach < 0)
+            e.begin += (uintptr_t)reach;
         else
-            e.end += (uintptr_t)way;
+            e.end += (uintptr_t)reach;
     }
     return e;
 }

@@ -41,10 +41,8 @@ static size_t lay_out_channels(engine *e, char *memory) {
     c->coefs = lay_out(memory, &used, e->plan.coef_planes * n, e->plan.number_bytes);
     c->sums = (bn_sums){lay_out(memory, &used, e->plan.planes * n, sizeof(double)), n, NULL,
                         e->plan.needs[SUM]->sums};
-    const int64_t row = round_up(n, LINE_BYTES / sizeof(double));
-    double *values = lay_out(memory, &used, e->operation->values * row, sizeof(double));
     for (int i = 0; i < e->operation->values; i++)
-        c->value[i] = values ? values + i * row : NULL;
+        c->value[i] = lay_out(memory, &used, n, sizeof(double));
     e->partial = c->sums.plane;
     if (e->plan.sums && e->plan.chunks > 1)
         e->partial = lay_out(memory, &used, e->plan.chunks * e->plan.planes * n, sizeof(double));

@@ -29,6 +29,7 @@
 
 #include "fp_mode.h"
 #include "machine.h"
+#include "memory.h"
 #include "pool.h"
 #include "relax.h"
 #include "sizes.h"
@@ -211,19 +212,18 @@ static int team_size(const bn_schedule *s, int threads) {
     return (int)at_most(threads, most_tasks(s));
 }
 
-/* The tiles' progress, the cursors, then each thread's scratch, from a cache line on. */
-static size_t progress_size(const bn_schedule *s) {
-    const int64_t each = sizeof(progress), most = PTRDIFF_MAX / each - LINE_BYTES;
-    return (size_t)round_up(at_most(s->tiles, most) * each, LINE_BYTES);
+static size_t lay_out_team(bn_team *team, char *memory) {
+    const bn_schedule *s = team->s;
+    size_t used = 0;
+    team->tile = lay_out(memory, &used, s->tiles, sizeof *team->tile);
+    team->cursors = lay_out(memory, &used, BOTH_PASSES * team->threads, sizeof *team->cursors);
+    team->scratch = lay_out(memory, &used, team->threads, (int64_t)s->scratch_bytes);
+    return used;
 }
 
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads) {
-    size_t bytes;
-    if (__builtin_mul_overflow((size_t)team_size(s, threads),
-                               s->scratch_bytes + BOTH_PASSES * sizeof(cursor), &bytes) ||
-        __builtin_add_overflow(bytes, progress_size(s), &bytes) || bytes > PTRDIFF_MAX)
-        return PTRDIFF_MAX;
-    return (int64_t)bytes;
+    bn_team team = {.s = s, .threads = team_size(s, threads)};
+    return (int64_t)lay_out_team(&team, NULL);
 }
 
 static order_of_work order_of(const bn_schedule *s, int threads) {
@@ -239,9 +239,7 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     threads = team_size(s, threads);
     bn_team team = {.s = s, .threads = threads, .order = order_of(s, threads)};
     team.ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
-    team.tile = memory;
-    team.cursors = (cursor *)((char *)memory + progress_size(s));
-    team.scratch = (char *)(team.cursors + BOTH_PASSES * threads);
+    lay_out_team(&team, memory);
     for (int64_t t = 0; t < s->tiles; t++) {
         atomic_init(&team.tile[t].left, s->tasks);
         atomic_init(&team.tile[t].next_part, 0);
