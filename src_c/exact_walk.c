@@ -40,7 +40,7 @@ void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_acc
 
 /* ---- from an accumulator to the state ---------------------------------------------- */
 
-/* Add columns of digits, or of flags, to the state, but for those of no channel. */
+/* Add columns of digits, or of flags, to the state; a column without a channel is left out. */
 static void join_digits(const bn_exact *e, int k, const int64_t *digit, int64_t columns,
                         const int64_t *channel, int64_t *to) {
     const bool flags = k >= e->digits;

@@ -78,7 +78,7 @@ bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumu
                          int64_t column);
 
 /* Else store a block's terms as numbers `at` ... of the scratch, `pitch` from one row to the next;
- * then add `rows` rows of `columns` of these to an accumulator, as digits. */
+ * then add `rows` rows of `columns` terms to an accumulator, as digits. */
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch);
 void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,

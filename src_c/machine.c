@@ -129,7 +129,7 @@ int bn_default_threads(void) {
 
 /* ---- caches -------------------------------------------------------------- */
 
-/* Where the system does not say: those of common servers. */
+/* Where the system does not say: as on common servers. */
 enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
 
 static int64_t ask_cache(int level) {

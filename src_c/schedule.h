@@ -13,7 +13,7 @@ typedef struct {
     int64_t tiles;
     int64_t tile_bytes; /* that a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
-    int64_t joint;      /* ... or in all, where those of the second pass are joint; else 0 */
+    int64_t joint;      /* ... or in all, where the second pass has joint ones; else 0 */
     int64_t parts;      /* in which a tile is finished; 0: there is nothing to finish */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);

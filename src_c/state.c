@@ -190,8 +190,8 @@ typedef struct {
 
 /* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
  * 64 bits, of which the last says whether anything is behind them, have 11 more than a double's: a
- * second rounding of those is that of the whole. A subnormal result has fewer bits than 53, and is
- * exact: no term is finer. */
+ * second rounding gives what rounding the whole would. A subnormal result has fewer bits than 53,
+ * and is exact: no term is finer. */
 static double rounded(const magnitude *m) {
     const int64_t *digit = m->digit;
     int top = m->digits - 1;

@@ -108,7 +108,7 @@ static powers powers_of(const bn_channels *c) {
                          : (powers){0x1p-96, 0x1p96, 0x1p-100};
 }
 
-enum { MOST_ROUNDS = 3 }; /* the power; then, of those that overflowed, the pivot; once to spare */
+enum { MOST_ROUNDS = 3 }; /* the power, the pivot where squares overflowed, and one to spare */
 
 /* Must a channel be summed again? Then its pivot and power change. */
 static bool wants_another(const bn_channels *c, int64_t i, double sum, double squares) {

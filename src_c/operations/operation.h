@@ -27,8 +27,8 @@ typedef struct {
     double of_nothing; /* what these hold of a problem without elements */
     int values;        /* that it keeps per channel; one at least */
 
-    /* Each of these is NULL where there is nothing to do. Set the coefficients that need no sums:
-     * those that SUM takes, then those that WRITE does. */
+    /* Any function may be NULL. Set the coefficients that need no sums: what SUM takes, then what
+     * WRITE takes. */
     void (*prepare[PASSES])(const bn_channels *c);
 
     /* Turn sums into what is handed out; or set other coefficients and return true: then the n
