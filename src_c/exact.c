@@ -128,12 +128,12 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
     return used;
 }
 
-static bn_account lay_out_account(const bn_exact *e, int64_t columns, bool one_channel, void *room,
-                                  char *memory, size_t *used) {
+static bn_accumulator lay_out_account(const bn_exact *e, int64_t columns, bool one_channel,
+                                      void *room, char *memory, size_t *used) {
     /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
-    return (bn_account){
+    return (bn_accumulator){
         .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
         .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
         .room = room,
@@ -155,7 +155,7 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     return used;
 }
 
-static void clear_numbers(bn_account *a) {
+static void clear_numbers(bn_accumulator *a) {
     memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
     for (int64_t x = 0; x < a->columns; x += BN_STRIP)
         a->added[x / BN_STRIP] = BN_NOTHING_ADDED;

@@ -8,7 +8,7 @@ void bn_exact_begin_strip(bn_exact_scratch *s) {
     s->strip.added = BN_NOTHING_ADDED;
 }
 
-bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                          int64_t column) {
     const bn_exact_kernels *exact = e->kernels->exact;
     bn_added *added = &a->added[column / BN_STRIP];
@@ -16,7 +16,7 @@ bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accoun
     if (!bn_fits(exact, a->squares, s->strip.added, 1))
         return false;
     if (!bn_fits(exact, a->squares, both, 1)) {
-        exact->settle(a, column);
+        exact->flush(a, column);
         both = s->strip.added;
     }
     exact->add_strip(a, column, &s->strip);
@@ -30,7 +30,7 @@ void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const 
     e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
 }
 
-void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                             int64_t column, int64_t columns, int64_t rows) {
     const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
@@ -79,12 +79,12 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64
     }
 }
 
-void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns) {
+void bn_exact_publish(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
     int64_t channel[BN_PANEL];
-    e->kernels->exact->settle_all(a);
+    e->kernels->exact->flush_all(a);
     if (!at_once)
         channels_of(e, first, columns, all, channel);
     __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);

@@ -40,8 +40,8 @@ typedef struct {
 
 /* A thread's own. */
 typedef struct {
-    bn_account account; /* of a task: columns of rows, or channels */
-    bn_account run;     /* of a channel, by runs */
+    bn_accumulator account; /* of a task: columns of rows, or channels */
+    bn_accumulator run;     /* of a channel, by runs */
     bn_strip strip;
     char *terms; /* of two sums, and a unit more */
 } bn_exact_scratch;
@@ -83,18 +83,18 @@ static inline int64_t numbers_of(const bn_exact *e) {
 /* Blocks of no more terms than there is room for are added up in a strip, which then joins what an
  * account has from a column on. Returns whether that took no rounding; else nothing has changed. */
 void bn_exact_begin_strip(bn_exact_scratch *s);
-bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                          int64_t column);
 
 /* If it did not: a block's terms become numbers `at` ... of the scratch, `pitch` from one row to
  * the next; rows of these, of so many columns each, become digits of an account. */
 void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
                             const bn_coefs *coefs, int64_t at, int64_t pitch);
-void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_account *a,
+void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
                             int64_t column, int64_t columns, int64_t rows);
 
 /* What an account has of so many columns, the first of which is this one of a row, or this channel,
  * joins the state. */
-void bn_exact_publish(bn_exact *e, bn_account *a, int64_t first, int64_t columns);
+void bn_exact_publish(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns);
 
 #endif
