@@ -266,7 +266,7 @@ cdef extern from "kernels/kernels.h" nogil:
         bn_sum_kernel *fold[FORMULAS]
         bn_sum_runs_kernel *sum_runs[FORMULAS]
         bn_write_kernel *write[FORMULAS]
-        void (*passed)(const char *source, int64_t n, uint64_t *to)
+        void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
         void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n,

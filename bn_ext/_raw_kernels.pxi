@@ -175,7 +175,7 @@ def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, int64_t n, double[
 
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
     """The bits of n elements."""
-    kernels_of(isa, dtype).passed(<const char *>&elements[0], n, &to[0])
+    kernels_of(isa, dtype).relu_mask(<const char *>&elements[0], n, &to[0])
 
 
 def _run_expand(isa, dtype, bint ring, const unsigned char[::1] channel, int64_t channels,

@@ -111,7 +111,7 @@ static int64_t size_of(const bn_problem *p) {
 static void make(const bn_problem *p, const char *given, char *to) {
     making m = {
         .dst.data = p->data[BN_DST],
-        .passed = bn_kernels_current()->dtype[p->dtype]->passed,
+        .passed = bn_kernels_current()->dtype[p->dtype]->relu_mask,
         .given = given,
         .to = to,
         .n = size_of(p),

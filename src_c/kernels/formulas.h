@@ -18,7 +18,7 @@
     F(MOMENTS)                                                                                     \
     F(SCALED_MOMENTS)                                                                              \
     F(DOUBLE_GRADIENTS)
-/* Of these, those whose sums may be asked for without rounding. */
+/* Sum formulas whose sums a caller can get without rounding. */
 #define EXACT_FORMULAS(F)                                                                          \
     F(GRADIENTS)                                                                                   \
     F(GRADIENTS_RELU)                                                                              \
@@ -35,7 +35,7 @@
     F(NORMALIZE_ADD)                                                                               \
     F(DOUBLE_BACKWARD)                                                                             \
     F(DOUBLE_FROZEN)
-/* Of these, those whose loops serve one more formula, which ReLU follows. */
+/* Write loops that serve a second formula, the same followed by a ReLU. */
 #define WRITE_LOOPS_RELU(F)                                                                        \
     F(NORMALIZE)                                                                                   \
     F(NORMALIZE_ADD)
@@ -63,7 +63,7 @@ enum { MOST_SUMS = 5 };
 #define OPERAND(role) (1u << BN_##role)
 #define COEF(role)    (1u << COEF_##role)
 
-/* Of these operands, those that are elements in memory, not bits. */
+/* Operands without the gate: elements in memory, not bits. */
 #define ELEMENTS(operands) ((operands) & ~OPERAND(GATE))
 
 /* Operands and coefficients as bits. */
@@ -116,7 +116,7 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Those that most calls write by, and sum by: they are worth loops for more cases. */
+/* Formulas of most calls: they are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
            f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;

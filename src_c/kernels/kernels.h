@@ -1,6 +1,6 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level
  * has. A kernel carries one pass of one formula over a block to sum, or a span to write, and its
- * repeats; it knows nothing of shapes. Of the gate, addresses are as bits_at has them (vec.h).
+ * repeats; it knows nothing of shapes. The gate's addresses are as in bits_at (vec.h).
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -24,9 +24,9 @@ typedef struct {
     int rows;
 } bn_block;
 
-/* What is summed of runs: each of so many channels, `apart` bytes from one to the next, has these
- * blocks, whose rows are parts of its runs, of any number of columns: these are `folded` to those
- * of a stretch, or, of short runs, kept apart to the end. */
+/* What is summed of runs: `channels` channels, `apart` bytes from one to the next, each with these
+ * blocks. Their rows are parts of a channel's runs and have any number of columns. Those of long
+ * runs are `folded` to the columns of a stretch; short runs keep theirs to the end. */
 enum { BN_PARTS = 2 };
 
 typedef struct {
@@ -37,7 +37,7 @@ typedef struct {
     bool folded;
 } bn_runs;
 
-/* What is written: so many contiguous elements, `repeats` times in all, each `step` bytes behind
+/* What is written: `cols` contiguous elements, `repeats` times in all, each `step` bytes behind
  * the one before; with `strands`, BN_STRANDS of all that, `pitch` bytes apart. Element i belongs to
  * column first + i, which goes round where coefficients do. A kernel touches no byte outside. With
  * `nontemporal`, whole registers bypass the cache; with `fetches` as well, where coefficients are
@@ -73,11 +73,11 @@ typedef struct {
 } bn_coefs;
 
 /* Sums by columns, in planes of `stride` doubles each: `count` planes of sums, which are those of
- * the formula, and, behind them, as many of what rounding took from those (BN_F64 alone: the other
- * types sum floats in doubles and lose nothing that matters). `group` is a kernel's own: as many
- * planes of sums in numbers, `stride` apart, with room for two units more than the columns. BN_PAD:
- * columns behind the last that kernels may add zeros to: more than those of a unit, 32 at most (a
- * register of 64 bytes, elements of two). */
+ * the formula, and, behind them, as many of compensations, what rounding took from them (BN_F64
+ * alone: the other types sum floats in doubles and lose nothing that matters). `group` is a
+ * kernel's own: as many planes of sums in numbers, `stride` apart, with room for two units more
+ * than the columns. BN_PAD: columns behind the last that kernels may add zeros to: more than those
+ * of a unit, 32 at most (a register of 64 bytes, elements of two). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -107,7 +107,7 @@ typedef struct {
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* What was added up as numbers: terms in these ranges, `adds` of them to a lane at most. */
+/* What was added up as numbers: terms in `range`, at most `adds` of them to a lane. */
 typedef struct {
     bn_range range[BN_SUMS];
     int64_t adds;
@@ -127,7 +127,7 @@ typedef struct {
 /* What was summed of a panel of columns: by strips, numbers that hold it without having been
  * rounded; and what those could not hold, as digits: (digits and flags, BN_SUMS, columns), or,
  * where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one row of them
- * to the next. Of these only rows that are `touched` have been set. `room` is a kernel's own:
+ * to the next. Only rows that are `touched` have been set. `room` is a kernel's own:
  * BN_TERMS_BYTES, aligned as a register. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
@@ -147,18 +147,17 @@ typedef struct {
     int part_bits, square_part_bits; /* of what a term is cut into */
     int largest_top;                 /* of finite terms */
 
-    /* Add rows of terms in a range to an accumulator's columns from one on, as digits. */
+    /* Add rows of terms in a range to an accumulator's columns from `column` on, as digits. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows, const bn_range range[BN_SUMS]);
     /* Add a strip's sums to an accumulator's numbers, from a column on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
-    /* Let digits have what is in numbers of the strip from a column on; or of all, and carry. */
+    /* Move the numbers of the strip from a column on to digits; or all numbers, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
-    /* Move what an accumulator of one channel has to a column of another, which has nothing there.
-     * */
+    /* Move an accumulator of one channel to an empty column of another. */
     void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
-    /* Carry from each of so many rows of n digits to the next, `pitch` behind it. */
+    /* Carry from each of `rows` rows of n digits to the next, `pitch` numbers behind it. */
     void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
 } bn_exact_kernels;
 
@@ -174,7 +173,7 @@ static inline bn_added bn_both(bn_added a, bn_added b) {
                       a.adds + b.adds};
 }
 
-/* Were such terms added up without rounding, `lanes` lanes to one? */
+/* Are sums of these terms exact, once `lanes` lanes are added to one? */
 static inline bool bn_fits(const bn_exact_kernels *exact, bool squares, bn_added added,
                            int64_t lanes) {
     enum { DOUBLE_BITS = 53, LARGEST = 1022 };
@@ -210,8 +209,8 @@ typedef struct {
     bn_strip_kernel *add_up[FORMULAS];
     const bn_exact_kernels *exact;
 
-    /* Of n elements, one behind the other, a bit each: does ReLU let it pass? */
-    void (*passed)(const char *from, int64_t n, uint64_t *to);
+    /* The ReLU mask of n contiguous elements. */
+    void (*relu_mask)(const char *from, int64_t n, uint64_t *to);
 
     /* Add n columns of sums to n others. */
     void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);
@@ -229,7 +228,7 @@ typedef struct {
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
     int lanes; /* numbers in a register: a paired dtype's terms, and an accumulator's columns, are
-                  so many even elements, then as many odd ones, and so on */
+                  this many even elements, then as many odd ones, and so on */
 } bn_dtype_kernels;
 
 typedef struct {

@@ -39,12 +39,12 @@ INLINE void wide_add(wide *w, vec term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
 }
-INLINE wide wide_load(const double *sum, const double *lost) {
-    (void)lost;
+INLINE wide wide_load(const double *sum, const double *compensation) {
+    (void)compensation;
     return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
 }
-INLINE void wide_store(double *sum, double *lost, wide w) {
-    (void)lost;
+INLINE void wide_store(double *sum, double *compensation, wide w) {
+    (void)compensation;
     ((f64v_any *)sum)[0] = w.v[0];
     ((f64v_any *)sum)[1] = w.v[1];
 }

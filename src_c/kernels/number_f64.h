@@ -38,12 +38,12 @@ INLINE vec where_positive(vec gate, vec v) {
 INLINE void wide_add(wide *w, vec term) {
     two_sum(&w->v[0], &w->v[1], term);
 }
-INLINE wide wide_load(const double *sum, const double *lost) {
-    return (wide){{*(const f64v_any *)sum, *(const f64v_any *)lost}};
+INLINE wide wide_load(const double *sum, const double *compensation) {
+    return (wide){{*(const f64v_any *)sum, *(const f64v_any *)compensation}};
 }
-INLINE void wide_store(double *sum, double *lost, wide w) {
+INLINE void wide_store(double *sum, double *compensation, wide w) {
     *(f64v_any *)sum = w.v[0];
-    *(f64v_any *)lost = w.v[1];
+    *(f64v_any *)compensation = w.v[1];
 }
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */

@@ -51,8 +51,8 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* Of a tensor of bits, which "lies" where one of elements of so many bytes would: its address, and
- * those of its elements, are numbers of bits times these bytes. Behind the last bit 8 bytes may be
+/* 64 bits of a tensor of bits, which has the addresses of a tensor of elements: an address is the
+ * number of a bit, times element_bytes. 8 bytes behind the last bit may be
  * read. */
 INLINE uint64_t bits_at(const char *at, int element_bytes) {
     const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
@@ -70,10 +70,10 @@ typedef struct {
     f64v v[2];
 } wide;
 
-INLINE void two_sum(f64v *sum, f64v *lost, f64v term) {
+INLINE void two_sum(f64v *sum, f64v *compensation, f64v term) {
     const f64v total = *sum + term;
     const f64v added = total - *sum;
-    *lost += (*sum - (total - added)) + (term - added);
+    *compensation += (*sum - (total - added)) + (term - added);
     *sum = total;
 }
 
