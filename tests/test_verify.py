@@ -35,7 +35,7 @@ def test_a_wrong_exact_sum_is_found(at, monkeypatch):
 
     monkeypatch.setattr(bn_ext, "batch_norm_sums", wrong)
     with pytest.raises(kernels.WrongBitsError, match="exact gradients float32: "):
-        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+        exact.check_exact("", DTYPES["float32"], np.dtype("f4"), np.random.default_rng(0))
 
 
 @pytest.mark.quick
@@ -51,7 +51,7 @@ def test_a_wrong_digit_is_found(k, monkeypatch):
 
     monkeypatch.setattr(bn_ext, "batch_norm_training_reduce", wrong)
     with pytest.raises(kernels.WrongBitsError, match=r"exact moments float32: .* at \(1, 7\) got"):
-        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+        exact.check_exact("", DTYPES["float32"], np.dtype("f4"), np.random.default_rng(0))
 
 
 @pytest.mark.quick

@@ -9,8 +9,9 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import DataFormat
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype, dtype_of
+from bn_ext._verify.dtypes import Array, Dtype, known_dtypes
 from bn_ext._verify.kernels import WrongBitsError, demand
+from bn_ext._verify.problems import at_level
 from bn_ext._verify.values import values
 
 __all__ = ["check_level", "units_of"]
@@ -101,12 +102,8 @@ def _shaped(bits: Array, shape: tuple[int, ...], layout: DataFormat, storage: An
     return shaped
 
 
-def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
+def check_exact(isa: str, dtype: Dtype, storage: np.dtype[Any], rng: np.random.Generator) -> int:
     """Check both operations' sums, at the level in use; return the number of calls."""
-    try:
-        storage = dtype_of(dtype.name)
-    except ImportError:
-        return 0
     calls = 0
     for src, diff_dst, shape, layout in _problems(dtype, rng):
         mean: Array = rng.standard_normal(src.shape[1:]).astype(dtype.number)
@@ -126,12 +123,8 @@ def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
 
 def check_level(isa: str, seed: int) -> int:
     """Check every dtype at one level; return the number of calls."""
-    before = bn_ext.get_isa()
-    _core._use_isa(isa)
-    try:
+    with at_level(isa):
         return sum(
-            check_exact(isa, dtype, np.random.default_rng([seed, *dtype.name.encode()]))
-            for dtype in DTYPES.values()
+            check_exact(isa, dtype, storage, np.random.default_rng([seed, *dtype.name.encode()]))
+            for dtype, storage in known_dtypes()
         )
-    finally:
-        _core._use_isa(before)

@@ -120,7 +120,7 @@ class Memory:
 
 
 def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """So many repeats of so many rows of (rows, columns) views, from a row on; or all."""
+    """`repeats` repeats of `rows` rows of (rows, columns) views, from row `first` on; 0: all."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (
@@ -176,7 +176,7 @@ def run_runs(
 class Span:
     """How a span is asked for: its coefficients, and the column that its elements start at.
 
-    One for all: rows belong to so many channels in turn, the first of them to the one of `first`.
+    One for all: rows belong to `channels` channels in turn, the first row to channel `first`.
     """
 
     layout: str
@@ -187,7 +187,7 @@ class Span:
     channels: int = 1
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
-        """The coefficients of each of so many elements of each row, of a ring's columns."""
+        """The coefficients of each element of (rows, columns)."""
         if self.layout == "one for all":
             return coefs[:, self.first + np.arange(rows) % self.channels, None]
         return coefs[:, (self.first + np.arange(columns)) % self.period]
@@ -201,7 +201,7 @@ def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
         return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
     n = period + _INTERFACE["ring_pad"]
-    ring = arithmetic.ring(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
+    ring = arithmetic.expand(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
     return np.ascontiguousarray(ring), period
 
 
