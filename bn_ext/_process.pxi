@@ -59,7 +59,7 @@ def _last_call():
 
 
 def _outline(dtype, dims, int channel_axis, int threads):
-    """What a call would do with so many threads: the plan and the schedule of arrays without gaps.
+    """The plan and the schedule of a call with this many threads, on arrays without gaps.
 
     There need be no such arrays.
     """
@@ -94,8 +94,8 @@ def _outline(dtype, dims, int channel_axis, int threads):
 
 
 def _committed(call, dict state, dict after, list undo):
-    """What a compiled function returns. With it, state becomes what it is after it, and what would
-    undo it is forgotten: before a signal handler, or any other code of Python's, can run."""
+    """Call a compiled function; then update state and clear undo, before any Python code can run: a
+    signal handler, say."""
     result = call()
     state.update(after)
     undo.clear()
