@@ -20,7 +20,7 @@ cdef struct Call:
     PyObject *words             # borrowed: the data format, if it has names of its own; or NULL
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
-    Py_buffer buffer[ROLES]     # of those that are pinned ...
+    Py_buffer buffer[ROLES]     # the buffers of pinned arrays ...
     bn_view view[ROLES]         # ... and how C sees them
     bint channels_last          # are channels on the last axis?
     bint vectors_wanted         # are diff_gamma and diff_beta written?
@@ -280,9 +280,9 @@ cdef int check(Call *c) except -1:
 
 
 cdef int state_problem(Call *c) except -1:
-    """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a dense
-    copy. So does diff_src_1 where it overwrites src, which is read later. An absent operand has src's
-    strides."""
+    """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
+    dense copy. So does diff_src_1 where it overwrites src, which is read later. An absent operand
+    has src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role

@@ -71,10 +71,10 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 
 cdef int check_digits(int64_t channel, str name) except -1:
-    """Refuse a state: `channel` is the first that has digits of no sum, as C found, or -1."""
+    """Refuse a state of which C found that the digits of `channel` are no sum; -1: none is."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected digits that as many parts and elements as it counts can add up to; "
+            f"{name}: expected digits that the parts and elements it counts can add up to; "
             f"those of channel {channel} cannot be"
         )
     return 0
@@ -107,7 +107,7 @@ def batch_norm_sums(state):
     ----------
     state : array of int64, shape (k, 2, C)
         What `batch_norm_backward_reduce` or `batch_norm_training_reduce` returned with
-        ``exact=True``, or a sum of such.
+        ``exact=True``, or a sum of such states.
 
     Returns
     -------
@@ -118,8 +118,8 @@ def batch_norm_sums(state):
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of 2**20 of them or more; or its digits are no sum of as many
-        parts and elements as it counts.
+        If it is no state, or a sum of 2**20 states or more; or its digits cannot be the sum of the
+        parts and elements that it counts.
 
     Examples
     --------

@@ -43,8 +43,8 @@ cdef int check_data(Call *c) except -1:
 
 
 cdef int check_vectors(Call *c) except -1:
-    """mean, then the other vectors that are read and given; and what dtype those that are
-    written will have."""
+    """Check mean, then the other vectors that are read and given; find the dtype of those that are
+    written."""
     cdef int role, code
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if is_read(c, role):
@@ -219,8 +219,8 @@ cdef enum:
 
 cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
                           str name) except -1:
-    """The number of elements per channel. Refuses channels that differ in it, and statistics that
-    were added where they should have been merged."""
+    """The number of elements per channel. Refuses channels that differ in it, and statistics
+    that were added where they should have been merged."""
     cdef Py_ssize_t i
     cdef const double *count = sums + COUNT * channels
     cdef const double *mark = sums + MARK * channels

@@ -80,7 +80,7 @@ cdef str in_place_text(const Call *c, int role):
 
 
 def _share_memory(a, b):
-    """Do they? True where bounded work cannot tell: the caller's strides could make it last for
+    """Do they? True where bounded work cannot tell: the caller's strides can make it last for
     ever."""
     try:
         return np.shares_memory(a, b, max_work=10000)

@@ -94,8 +94,8 @@ def _outline(dtype, dims, int channel_axis, int threads):
 
 
 def _committed(call, dict state, dict after, list undo):
-    """Call a compiled function; then update state and clear undo, before any Python code can run: a
-    signal handler, say."""
+    """Call a compiled function; then update state and clear undo, before any Python code, such as
+    a signal handler, can run."""
     result = call()
     state.update(after)
     undo.clear()

@@ -33,8 +33,8 @@ measured so far."""
 #: Geometric mean over rows of median / shortest time. A process with priority over all others has
 #: 1.1, one that shares its CPUs 1.3 to 1.7.
 SPREAD = 1.25
-#: CPUs that others may use of those that our threads need. A constant load raises the shortest
-#: time as well, so the spread does not show it.
+#: How many of the CPUs that our threads need others may use. A constant load raises the shortest
+#: time too, so the spread does not show it.
 SHARED = 0.2
 
 NOTE = "ms: shortest time of a call; median: of all its calls, in ms"

@@ -25,12 +25,12 @@ ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
 STRETCH_BYTES: int = _core._kernel_interface()["stretch_bytes"]
-#: `sum_columns` keeps as many subsums, each of every eighth column, then adds them as a tree.
+#: `sum_columns` keeps this many subsums, each of every eighth column, and adds them as a tree.
 SUBSUMS = 8
 
 
 def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
-    """The sum, rounded, and what all roundings took from it so far."""
+    """The rounded sum, and all that rounding has taken from it so far."""
     new = total + term
     added = new - total
     return new, lost + ((total - (new - added)) + (term - added))
@@ -133,7 +133,7 @@ def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
 
 
 def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Array:
-    """Sums of a channel, and what each lost, given each part of it and its rows."""
+    """Sums of a channel, and what each lost; parts: (a case, rows of a block) each."""
     case = parts[0][0]
     columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
     planes = np.zeros((2 * SUMS[formula], columns))

@@ -61,7 +61,7 @@ DIGESTS: dict[str, str] = {
 }
 
 
-#: What is called, of which problems. Of large ones and seams, sums alone.
+#: What is called on which problems; on large ones and seams, only what sums.
 MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]] = {
     moderate_problems: ("training", "frozen", "forward", "double training", "double frozen"),
     large_problems: ("large", "large forward"),

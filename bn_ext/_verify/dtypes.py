@@ -20,7 +20,7 @@ class Dtype:
     name: str
     bits: np.dtype[Any]
     number: np.dtype[Any]
-    fraction: int  # bits of it
+    fraction: int  # its number of bits
     nan: int
     #: As src_c/dtypes.h has it: is what rounding takes from sums kept?
     loses: bool

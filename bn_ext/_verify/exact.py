@@ -18,8 +18,8 @@ __all__ = ["check_level", "units_of"]
 
 INTERFACE: dict[str, Any] = _core._kernel_interface()
 
-#: By rows and by runs; parts of blocks, a few blocks, and so many that ways of adding are changed
-#: and changed back.
+#: By rows and by runs: parts of blocks, a few blocks, and enough of them that the way of adding
+#: changes and changes back.
 SHAPES: list[tuple[tuple[int, ...], DataFormat]] = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
@@ -28,7 +28,7 @@ SHAPES: list[tuple[tuple[int, ...], DataFormat]] = [
 
 
 def units_of(terms: Array, lowest: int) -> int:
-    """The sum of finite numbers, in units of 2**lowest, of which each is a multiple."""
+    """The sum of finite numbers, in units of 2**lowest; each number is a multiple of that."""
     if not terms.size:
         return 0
     mantissa, exponent = np.frexp(terms.astype(np.float64))
@@ -46,7 +46,7 @@ def units_of(terms: Array, lowest: int) -> int:
 
 
 def _rounded(terms: Array, total: int, lowest: int) -> float:
-    """The sum of all, of which those that are finite are so many units, to nearest even."""
+    """The sum of all terms, to nearest even; `total` is that of the finite ones, in units."""
     other = terms[~np.isfinite(terms)]
     if other.size:
         special: float = sum(other.tolist())

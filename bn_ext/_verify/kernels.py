@@ -180,15 +180,15 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     memory = Memory(dtype, rows, most, kernel)
     runs = 0
     for turn, (columns, offset) in enumerate(lengths):
-        for span, ahead in product(_spans(dtype, columns, most, turn), (False, True)):
-            operands = memory.views(case, columns, offset, rows, ahead)
+        for span in _spans(dtype, columns, most, turn):
+            operands = memory.views(case, columns, offset, rows)
             running.run_write(isa, formula, case, operands, span)
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
             here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, rows, columns))
             wanted = arithmetic.expected(kernel, here, rows)
             what = (
                 f"{isa} write {formula} {dtype.name}: {columns} columns, {offset} bytes past a "
-                f"boundary, {ahead=}, {span}"
+                f"boundary, {span}"
             )
             for name in written:
                 demand(operands[name], wanted[name], what)

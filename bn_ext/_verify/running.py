@@ -32,12 +32,6 @@ STRANDS: int = _INTERFACE["strands"]
 REGISTER = 64
 #: What memory holds that a kernel must leave alone.
 UNTOUCHED = 0xA5
-_PAGE = 4096
-#: Where operands lie in their pages: by default results well apart from what is read; and so far
-#: ahead of it that spans are carried through backwards: of src by two lines, as strands ask for it
-#: and short steps, of diff_dst by more, as long steps do.
-_APART = {"diff_dst": 1536, "diff_src": 3072, "diff_src_1": 2048}
-_AHEAD = {"src": 256, "diff_dst": 0, "dst": 384, "diff_src": 384, "diff_src_1": 2048}
 
 
 class Bits:
@@ -74,7 +68,7 @@ def address_of(view: Array | Bits) -> int:
 class Memory:
     """Every operand, in rows of any length at any alignment, with room around them.
 
-    Those that a kernel does not touch hold anything, to save time.
+    Operands that a kernel does not touch are not filled, to save time.
     """
 
     def __init__(self, dtype: Dtype, rows: int, most: int, kernel: Kernel):
@@ -82,13 +76,11 @@ class Memory:
         reads, writes, _ = needs(kernel)
         self.touched = {*reads, *writes}
         self.pitch = (most * dtype.bits.itemsize // REGISTER + 3) * REGISTER
-        size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * _PAGE
+        size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * REGISTER
         self.bytes = {name: np.zeros(size, np.uint8) for name in OPERANDS}
         self.bytes[GATE] = np.zeros(size // (8 * dtype.bits.itemsize) + REGISTER, np.uint8)
 
-    def views(
-        self, case: Case, columns: int, offset: int, rows: int, ahead: bool = False
-    ) -> dict[str, Any]:
+    def views(self, case: Case, columns: int, offset: int, rows: int) -> dict[str, Any]:
         """(rows, columns) views, `offset` bytes past a register boundary, inputs filled.
 
         With an odd number of columns rows differ in alignment.
@@ -99,8 +91,7 @@ class Memory:
         for k, (name, memory) in enumerate(self.bytes.items()):
             if name in self.touched:
                 memory[:] = UNTOUCHED
-            place = (_AHEAD if ahead else _APART).get(name, 0)
-            start = -memory.ctypes.data % _PAGE + place + REGISTER + offset
+            start = -memory.ctypes.data % REGISTER + REGISTER + offset
             strides = pitch + k * REGISTER, size  # no operand's rows lie like another's
             if name == GATE:
                 found[name] = Bits(memory, size, (REGISTER + offset) // size * size, strides)
@@ -248,7 +239,7 @@ def run_expand(
 
 
 def run_passed(isa: str, dtype: Dtype, elements: Array) -> Array:
-    """Which of the elements, bits of a dtype, a ReLU lets pass: whole words of 64 bits."""
+    """Which elements, bits of a dtype, a ReLU lets pass: a bit each, in words of 64."""
     found = np.zeros(-(-len(elements) // 64), np.uint64)
     _core._run_passed(isa, dtype.name, elements.view(np.uint8), len(elements), found)
     return found

@@ -15,7 +15,7 @@ PAD: int = _core._kernel_interface()["pad"]
 
 
 def padded(columns: Array) -> Array:
-    """A copy with as many columns of zeros behind as a kernel may add to."""
+    """A copy with PAD columns of zeros behind it."""
     return np.pad(columns, ((0, 0), (0, PAD)))
 
 
