@@ -135,7 +135,7 @@ EPSILON = 1e-5
 
 
 def at_first(rows, value):
-    """The first rows far off, by so many deviations."""
+    """The first `rows` rows lie `value` deviations off."""
     return lambda z: np.where(np.arange(len(z))[:, None] < rows, value + z, z)
 
 
@@ -278,7 +278,7 @@ def table(found, *numbers):
 
 
 def versions():
-    """Of those that were run."""
+    """The versions of NumPy and of the peers that were run."""
     labels = {"torch": "torch", "tensorflow": "TensorFlow", "flax": "flax"}
     found = {label: sys.modules[name] for name, label in labels.items() if name in sys.modules}
     return ", ".join(

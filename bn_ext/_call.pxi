@@ -20,10 +20,10 @@ cdef struct Call:
     PyObject *words             # borrowed: the data format, if it has names of its own; or NULL
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
-    Py_buffer buffer[ROLES]     # of those that are pinned ...
+    Py_buffer buffer[ROLES]     # the buffers of pinned arrays ...
     bn_view view[ROLES]         # ... and how C sees them
     bint channels_last          # are channels on the last axis?
-    bint vectors_wanted         # those that are written
+    bint vectors_wanted         # are diff_gamma and diff_beta written?
     bint exact                  # are sums exact? Then a first half makes a state
     bint dry                    # is all checked, and nothing else done?
     int channel_axis
@@ -164,7 +164,7 @@ cdef str name_of(const Call *c, int role):
 
 
 cdef str input_name(const Call *c, int role):
-    """The same, where it is read."""
+    """Its name as an input."""
     return NAMES[role] if c.words == NULL else (<_Words>c.words).names[role]
 
 
@@ -263,9 +263,9 @@ cdef object call(Call *c, object out):
 
 
 cdef int check(Call *c) except -1:
-    """All that can be refused.
+    """Refuse what can be refused.
 
-    From here on only finalizers can run code of the caller's, at any allocation: so what was
+    From here on the caller's code can run only in finalizers, at any allocation: so what was
     read of an array is not read again.
     """
     check_data(c)
@@ -280,9 +280,9 @@ cdef int check(Call *c) except -1:
 
 
 cdef int state_problem(Call *c) except -1:
-    """As C reads it. An operand that cannot be walked in src's order gets a dense copy, and so does
-    diff_src_1 in src's place, since src is read after it is written; one that is absent has src's
-    strides."""
+    """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
+    dense copy. So does diff_src_1 where it overwrites src, which is read later. An absent operand
+    has src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
@@ -316,7 +316,7 @@ cdef void point(Call *c, int role) noexcept:
 
 
 cdef enum:
-    # Up to so many elements, 10 us at most, a call on one thread keeps the GIL: to let it go and
+    # A call of at most this many elements (10 us) on one thread keeps the GIL: to release it and
     # take it again costs 0.1 us, and far more where other threads want it.
     BRIEF = 1024
 

@@ -9,12 +9,10 @@ cdef extern from "bn.h" nogil:
     ctypedef enum bn_dtype:
         BN_F32
         BN_F64
-        BN_F16
         BN_BF16
 
     ctypedef enum bn_status:
         BN_OK
-        BN_NO_MEMORY
 
     enum:
         BN_DTYPES

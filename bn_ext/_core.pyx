@@ -13,7 +13,7 @@
     bn_problem: outer axes | channel | inner axes, merged where all operands allow
         |
         v   without the GIL, unless the problem is small
-    bn_backward, bn_training, bn_inference, bn_double_backward, and halves of those that have some
+    bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
@@ -178,8 +178,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         type.
     ValueError
         If shapes do not fit, src has fewer than two dimensions, an option is out of
-        range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of those
-        without it, ``diff_src_1=True`` comes without dst or workspace, a vector is in `out` with
+        range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of the
+        three without it, ``diff_src_1=True`` without dst or workspace, a vector is in `out` with
         ``param_grads=False``, or an array in `out` has the wrong shape or dtype, is read-only, or
         shares memory.
     MemoryError
@@ -309,8 +309,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     is the state of all the data, whatever the parts, their order and that of their axes: what
     `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
     about another mean, or of another dtype, and of 2**20 states or more: before that
-    `batch_norm_canonical` makes one of those added so far. Of which ReLU dy came through, a state
-    does not know. Data whose exponents differ widely, NaN and Inf take longer, up to sixty
+    `batch_norm_canonical` makes one of those added so far. A state does not know which ReLU dy came
+    through. Data whose exponents differ widely, NaN and Inf take longer, up to sixty
     times as long as plain sums.
 
     Examples

@@ -8,7 +8,7 @@ cdef object FLOAT64 = np.dtype(np.float64)
 
 
 cdef int check_terms(const Call *c) except -1:
-    """As many as a sum has room for."""
+    """Refuse more elements than a sum has room for."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
     if c.elements >> most and (c.exact or c.facts.reduces):
         raise ValueError(
@@ -19,7 +19,7 @@ cdef int check_terms(const Call *c) except -1:
 
 
 cdef int round_state(Call *c) except -1:
-    """What a state comes to, and counts."""
+    """Round a state's sums into SUMS, and take its count."""
     cdef const bn_view *view = &c.view[STATE]
     cdef bn_problem *p = &c.problem
     cdef int64_t stranger, wrong
@@ -51,7 +51,8 @@ cdef int round_state(Call *c) except -1:
 
 
 cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels, str name) except -1:
-    """Elements per channel, the same of all; a sum of too many states is refused."""
+    """The number of elements per channel. Refuses channels that differ in it, and a sum of too many
+    states."""
     cdef Py_ssize_t i, row = BN_SUMS * channels
     cdef const int64_t *count = state + (rows - BN_MORE_ROWS + BN_COUNT_AND_STAMP) * row
     cdef const int64_t *parts = state + (rows - BN_MORE_ROWS + BN_PARTS_ADDED) * row
@@ -70,10 +71,10 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 
 cdef int check_digits(int64_t channel, str name) except -1:
-    """Of the first channel that C found with digits that are no sum's, or -1."""
+    """Refuse a state of which C found that the digits of `channel` are no sum; -1: none is."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected digits that as many parts and elements as it counts can add up to; "
+            f"{name}: expected digits that the parts and elements it counts can add up to; "
             f"those of channel {channel} cannot be"
         )
     return 0
@@ -106,7 +107,7 @@ def batch_norm_sums(state):
     ----------
     state : array of int64, shape (k, 2, C)
         What `batch_norm_backward_reduce` or `batch_norm_training_reduce` returned with
-        ``exact=True``, or a sum of such.
+        ``exact=True``, or a sum of such states.
 
     Returns
     -------
@@ -117,8 +118,8 @@ def batch_norm_sums(state):
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of 2**20 of them or more; or its digits are no sum of as many
-        parts and elements as it counts.
+        If it is no state, or a sum of 2**20 states or more; or its digits cannot be the sum of the
+        parts and elements that it counts.
 
     Examples
     --------
@@ -292,7 +293,7 @@ cdef object as_mean(object mean, Py_ssize_t channels):
 
 
 cdef int check_pivot(const int64_t[:, :, ::1] digits, double *mean) except -1:
-    """Of which dtype it is, a state does not say: of any that is computed alike."""
+    """Refuse a state about another mean. It does not say its dtype: any with its digits may fit."""
     cdef bn_problem p
     cdef int64_t stranger = -1
     memset(&p, 0, sizeof(bn_problem))

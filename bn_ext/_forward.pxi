@@ -59,7 +59,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         Where the square of a deviation from the mean overflows in float32 (float64, for float64
         data: beyond 2**64, or 2**512), the variance is Inf.
     **refused
-        Nothing: any other name is an error, of which the one for ``momentum`` says more.
+        Nothing: any other name is an error; the one for ``momentum`` says what to pass instead.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def batch_norm_training_merge(stats):
     Raises
     ------
     TypeError
-        If stats is no array of float64, nor a list or tuple of such.
+        If stats is neither an array of float64, nor a list or tuple of arrays of float64.
     ValueError
         If shapes do not fit, or some are no statistics: because they were added, say.
 

@@ -43,13 +43,13 @@ cdef int check_data(Call *c) except -1:
 
 
 cdef int check_vectors(Call *c) except -1:
-    """mean, then the other vectors that are read and given; and what dtype those that are
-    written will have."""
+    """Check mean, then the other vectors that are read and given; find the dtype of those that are
+    written."""
     cdef int role, code
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if is_read(c, role):
             check_vector(c, role)
-    for role in range(MEAN, VARIANCE + 1):  # of those in `out`, the first decides
+    for role in range(MEAN, VARIANCE + 1):  # those in `out`: the first decides
         if c.vector_dtype < 0 and has(c, role):
             pin(c, role)
             code = dtype_of(c, role)
@@ -214,13 +214,13 @@ cdef int check_dense(Call *c, int role) except -1:
 
 
 cdef enum:
-    LOG2_COUNTED = 53  # doubles count so far
+    LOG2_COUNTED = 53  # doubles hold every whole number below 2**53
 
 
 cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
                           str name) except -1:
-    """Elements per channel, the same of all; what should have been merged, and was added, is
-    refused."""
+    """The number of elements per channel. Refuses channels that differ in it, and statistics
+    that were added where they should have been merged."""
     cdef Py_ssize_t i
     cdef const double *count = sums + COUNT * channels
     cdef const double *mark = sums + MARK * channels

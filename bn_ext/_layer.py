@@ -21,7 +21,7 @@ from bn_ext._typing import Array, DataFormat, Flag
 __all__ = ["BatchNorm"]
 
 
-#: Of arguments, or for lack of memory, before anything has changed.
+#: Errors that refuse a step before anything has changed.
 _REFUSALS = TypeError, ValueError, MemoryError
 
 
@@ -313,7 +313,7 @@ class BatchNorm:
         return data
 
     def _recomputed(self) -> dict[str, Any]:
-        """The gate, if backward is to find it from src."""
+        """The argument that lets backward compute the gate again, from src."""
         return {"beta": np.zeros_like(self.running_mean) if self.beta is None else self.beta}
 
     def backward(self, diff_dst: Array) -> Any:
@@ -386,7 +386,9 @@ class BatchNorm:
     # ---- arrays of its own --------------------------------------------------------------
 
     def _own(self, name: str, like: NDArray[Any], *others: NDArray[Any]) -> NDArray[Any]:
-        """In training the array of this name, as another is, apart from these; else a new one."""
+        """An array like `like`: in training the layer's own of this name, if it lies apart from
+        `others`; else a new one.
+        """
         if not self.training:
             return np.empty_like(like)
         key = like.shape, like.strides, like.dtype

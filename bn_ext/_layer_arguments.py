@@ -12,7 +12,7 @@ from bn_ext import _core
 __all__ = ["MOST_BATCHES", "as_channels", "as_number", "as_state"]
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
-#: That a state can hold.
+#: How many batches a state can count.
 MOST_BATCHES = 2**63 - 1
 
 
@@ -39,7 +39,7 @@ def as_channels(channels: SupportsIndex) -> int:
 
 
 def as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Of each name that is given, an array like the layer's own, which can be written."""
+    """{name: array to be copied into the layer's own}; refused if any of these is read-only."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
     missing = own.keys() - state.keys() - {"num_batches_tracked"}

@@ -45,7 +45,7 @@ def _or(names):
 
 
 cdef object wrong_dtype(str name, object a, str expected):
-    """The error for an array whose dtype is not one of those expected."""
+    """The error for an array of a dtype that is not expected."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(

@@ -37,7 +37,7 @@ cdef int check_writable(Call *c, int role) except -1:
 # ---- shared memory --------------------------------------------------------------
 
 cdef int check_sharing(Call *c) except -1:
-    """Of all that is written."""
+    """Refuse shared memory, for each array that is written."""
     cdef int i
     for i in range(c.n_outputs):
         check_alone(c, c.facts.outputs[i])
@@ -68,7 +68,7 @@ cdef int check_alone(Call *c, int role) except -1:
 
 
 cdef str in_place_text(const Call *c, int role):
-    """What it may be, of what is read."""
+    """Which inputs it may be, exactly."""
     cdef int other
     if role >= VECTORS:
         return ""
@@ -80,8 +80,8 @@ cdef str in_place_text(const Call *c, int role):
 
 
 def _share_memory(a, b):
-    """Do they? What cannot be decided with bounded work counts as true: strides are the caller's,
-    and can make it last for ever."""
+    """Do they? True where bounded work cannot tell: the caller's strides can make it last for
+    ever."""
     try:
         return np.shares_memory(a, b, max_work=10000)
     except RuntimeError:  # TooHardError

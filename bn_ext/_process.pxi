@@ -82,8 +82,8 @@ def _schedule(dtype, dims, int channel_axis, int threads):
 
 
 def _committed(call, dict state, dict after, list undo):
-    """What a compiled function returns. With it, state becomes what it is after it, and what would
-    undo it is forgotten: before a signal handler, or any other code of Python's, can run."""
+    """Call a compiled function; then update state and clear undo, before any Python code, such as
+    a signal handler, can run."""
     result = call()
     state.update(after)
     undo.clear()

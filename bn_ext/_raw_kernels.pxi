@@ -16,13 +16,9 @@ def _kernel_interface():
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
     "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}, "digits"
-    {dtype: (of its exact sums so many digits, the exponent of the lowest one's unit)}.
+    {dtype: (digits of its exact sums, the exponent of the lowest digit's unit)}.
     """
-    operands = {
-        BN_SRC: "src", BN_DIFF_DST: "diff_dst", BN_SRC_1: "src_1",
-        BN_DIFF_DIFF_SRC: "diff_diff_src", BN_GATE: "gate", BN_DST: "dst", BN_DIFF_SRC: "diff_src",
-        BN_DIFF_DIFF_DST: "diff_diff_dst", BN_DIFF_SRC_1: "diff_src_1",
-    }
+    operands = dict(enumerate(NAMES[:BN_OPERANDS]))
     coefs = {
         COEF_MEAN: "mean", COEF_SHIFT: "shift", COEF_SLOPE: "slope", COEF_SCALE: "scale",
         COEF_CROSS: "cross", COEF_BEND: "bend", COEF_OFFSET: "offset",
@@ -39,7 +35,7 @@ def _kernel_interface():
                                 (coefs, needs.takes))
         ])
     return {
-        "operands": tuple([operands[role] for role in range(BN_OPERANDS)]),
+        "operands": NAMES[:BN_OPERANDS],
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
         "digits": {name: (bn_digits(<bn_dtype>f), bn_lowest(bn_digits(<bn_dtype>f)))
@@ -80,7 +76,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
 
     block: (addresses, pitches, steps, repeats, rows, cols), the first three by
     operand. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
-    as kernels.h has them; group: room for as many numbers.
+    as kernels.h has them; group: an array of the same size, for the kernel to work in.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
     cdef int f = _formulas().index(formula)
@@ -101,7 +97,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
 
 def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
                      const unsigned char[:, ::1] coefs, double[:, ::1] planes):
-    """Run a formula's kernel for the runs of as many channels as planes has columns.
+    """Run a formula's kernel for the runs of each channel; planes has a column for each.
 
     parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
     operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.

@@ -1,8 +1,8 @@
 """What arrays are in a call, and what can be called: a table of facts. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, a vector, sums (or statistics) of parts, bits; then what operands
-    # are copied to that cannot be walked. (The gate is an operand that no array stands for.)
+    # An array's role: an operand, a vector, sums (or statistics) of parts, bits; then the copies of
+    # operands that cannot be walked. (The gate is an operand, but no array has this role.)
     SRC = BN_SRC
     DIFF_DST = BN_DIFF_DST
     SRC_1 = BN_SRC_1
@@ -33,6 +33,7 @@ _NAMES = {
     DIFF_DST: "diff_dst",
     SRC_1: "src_1",
     DIFF_DIFF_SRC: "diff_diff_src",
+    BN_GATE: "gate",
     DST: "dst",
     DIFF_SRC: "diff_src",
     DIFF_DIFF_DST: "diff_diff_dst",

@@ -157,20 +157,10 @@ def _is_command() -> bool:
     return name.removesuffix(".exe") == "bn-ext"
 
 
-def _choose_isa(name: str) -> None:
-    choices = _core._available_isas()
-    if name not in choices:
-        raise ImportError(
-            f"BN_EXT_ISA: expected one of {', '.join(choices)} (the levels that this CPU can run), "
-            f"got {name!r}"
-        )
-    _core._use_isa(name)
-
-
 def _end_command(message: str, status: int) -> None:
-    """If this process is the command line, end it; else the exception goes on.
+    """End this process if it is the command line, which cannot catch what is raised here.
 
-    It cannot catch what is raised here: the package is imported before its first line runs.
+    (The package is imported before the first line of the command line runs.)
     """
     if _is_command():
         print(message, file=sys.stderr)
@@ -178,11 +168,15 @@ def _end_command(message: str, status: int) -> None:
 
 
 def _force_isa(name: str) -> None:
-    try:
-        _choose_isa(name)
-    except ImportError as error:
-        _end_command(f"bn-ext: {error}", 2)
-        raise
+    choices = _core._available_isas()
+    if name not in choices:
+        message = (
+            f"BN_EXT_ISA: expected one of {', '.join(choices)} (the levels that this CPU can run), "
+            f"got {name!r}"
+        )
+        _end_command(f"bn-ext: {message}", 2)
+        raise ImportError(message)
+    _core._use_isa(name)
 
 
 def _cpu_quota(

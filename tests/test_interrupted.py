@@ -67,7 +67,7 @@ class Steps:
         return layer
 
     def after(self, steps):
-        """What a layer has counted and gathered after so many more steps, as bits."""
+        """What a layer has counted and gathered after `steps` more steps, as bits."""
         layer = self.layer()
         for _ in range(steps):
             layer.forward(self.other, self.src_1)
@@ -75,6 +75,18 @@ class Steps:
 
     def gradients(self, layer):
         return all_bits([np.array(layer.backward(self.diff_dst)), *layer.gradients])
+
+
+def interrupted_layers(steps, error, call):
+    """(number, layer) after a call that was interrupted at line `number`, for each of its lines."""
+    for number in itertools.count(1):
+        layer = steps.layer()
+        with interruption(number, error) as seen, contextlib.suppress(error):
+            call(layer)
+        if seen[0] < number:
+            break
+        yield number, layer
+    assert number > 10
 
 
 def counted(layer):
@@ -95,14 +107,13 @@ def test_forward_interrupted_at_any_line(rng, options, error):
     """It is counted, and the running statistics have taken it, or neither; nothing is saved."""
     steps = Steps(rng, **options)
     whole = [steps.after(0), steps.after(1)]
+    before = steps.gradients(steps.layer())
     found = set()
-    for number in itertools.count(1):
-        layer = steps.layer()
-        before = steps.gradients(layer)
-        with interruption(number, error) as seen, contextlib.suppress(error):
-            layer.forward(steps.other, steps.src_1)
-        if seen[0] < number:
-            break
+
+    def forward(layer):
+        layer.forward(steps.other, steps.src_1)
+
+    for number, layer in interrupted_layers(steps, error, forward):
         assert counted(layer) in whole
         found.add(whole.index(counted(layer)))
         if number == 1:  # it has not begun
@@ -110,9 +121,8 @@ def test_forward_interrupted_at_any_line(rng, options, error):
             continue
         with pytest.raises(RuntimeError, match="^backward: expected a forward .* not interrupted$"):
             layer.backward(steps.diff_dst)
-        layer.forward(steps.other, steps.src_1)  # and it can go on
+        forward(layer)  # and it can go on
         layer.backward(steps.diff_dst)
-    assert number > 20
     assert found == ({0, 1} if options["mode"] == "train" else {0})
 
 
@@ -121,14 +131,11 @@ def test_an_interruption_that_looks_like_a_refusal(rng, error):
     """Before the step has begun it is one: all is as it was. Afterwards nothing is saved."""
     steps = Steps(rng, "train", added=True, relu=True)
     whole = [steps.after(0), steps.after(1)]
+    before = steps.gradients(steps.layer())
     found = set()
-    for number in itertools.count(1):
-        layer = steps.layer()
-        before = steps.gradients(layer)
-        with interruption(number, error) as seen, contextlib.suppress(error):
-            layer.forward(steps.other, steps.src_1)
-        if seen[0] < number:
-            break
+    for _, layer in interrupted_layers(
+        steps, error, lambda layer: layer.forward(steps.other, steps.src_1)
+    ):
         taken = whole.index(counted(layer))
         found.add(taken)
         if taken == 1 or layer._saved is None:
@@ -144,16 +151,10 @@ def test_an_interruption_that_looks_like_a_refusal(rng, error):
 def test_backward_interrupted_at_any_line(rng, options, error):
     """What forward saved is as it was: backward can be called again."""
     steps = Steps(rng, **options)
-    before = steps.after(0)
-    for number in itertools.count(1):
-        layer = steps.layer()
-        with interruption(number, error) as seen, contextlib.suppress(error):
-            layer.backward(steps.diff_dst)
-        if seen[0] < number:
-            break
-        assert steps.gradients(layer) == steps.gradients(steps.layer())
+    before, gradients = steps.after(0), steps.gradients(steps.layer())
+    for _, layer in interrupted_layers(steps, error, lambda layer: layer.backward(steps.diff_dst)):
+        assert steps.gradients(layer) == gradients
         assert counted(layer) == before
-    assert number > 10
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals")

@@ -14,25 +14,24 @@ def out_refused(kind, message, p, out):
     refused(kind, message, p, out=tuple(out))
 
 
-@pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_out_of_another_dtype(p, which):
-    out = p.outs()
-    out[which] = out[which].astype(np.float64)
-    out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected dtype float32, got float64", p, out)
+def read_only(array):
+    array.flags.writeable = False
+    return array
 
 
 @pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_out_of_another_shape(p, which):
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (lambda a: a.astype(np.float64), "expected dtype float32, got float64"),
+        (lambda a: a[:-1], "expected shape"),
+        (read_only, "expected a writable array"),
+    ],
+)
+def test_out_that_does_not_fit(p, which, wrong, expected):
     out = p.outs()
-    out[which] = out[which][:-1]
-    out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected shape", p, out)
-
-
-@pytest.mark.parametrize("which", range(len(OUTPUTS)))
-def test_out_that_is_read_only(p, which):
-    out = p.outs()
-    out[which].flags.writeable = False
-    out_refused(ValueError, f"^out: {OUTPUTS[which]}: expected a writable array", p, out)
+    out[which] = wrong(out[which])
+    out_refused(ValueError, f"^out: {OUTPUTS[which]}: {expected}", p, out)
 
 
 @pytest.mark.parametrize("which", range(len(OUTPUTS)))

@@ -148,7 +148,7 @@ def refused_or_right(gradients, moments):
         try:
             found.append(call())
         except ValueError as error:
-            assert re.search(r"(state|sums): expected digits that as many parts", str(error))  # noqa: PT017
+            assert re.search(r"(state|sums): expected digits that the parts", str(error))  # noqa: PT017
     if not found:
         return True
     sums, canonical, *_ = found

@@ -22,8 +22,9 @@ from bn_ext._verify import (
 )
 from bn_ext._verify.dtypes import DTYPES, dtype_of
 
+pytestmark = pytest.mark.quick
 
-@pytest.mark.quick
+
 @pytest.mark.parametrize("at", [0, -1])
 def test_a_wrong_exact_sum_is_found(at, monkeypatch):
     right = bn_ext.batch_norm_sums
@@ -35,10 +36,9 @@ def test_a_wrong_exact_sum_is_found(at, monkeypatch):
 
     monkeypatch.setattr(bn_ext, "batch_norm_sums", wrong)
     with pytest.raises(kernels.WrongBitsError, match="exact gradients float32: "):
-        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+        exact.check_exact("", DTYPES["float32"], np.dtype("f4"), np.random.default_rng(0))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("k", [0, -4])
 def test_a_wrong_digit_is_found(k, monkeypatch):
     """Which may be too low to change what is rounded."""
@@ -51,10 +51,9 @@ def test_a_wrong_digit_is_found(k, monkeypatch):
 
     monkeypatch.setattr(bn_ext, "batch_norm_training_reduce", wrong)
     with pytest.raises(kernels.WrongBitsError, match=r"exact moments float32: .* at \(1, 7\) got"):
-        exact.check_exact("", DTYPES["float32"], np.random.default_rng(0))
+        exact.check_exact("", DTYPES["float32"], np.dtype("f4"), np.random.default_rng(0))
 
 
-@pytest.mark.quick
 def test_sums_as_integers(rng):
     for lowest, name in ((-160, np.float32), (-1074, np.float64)):
         bits = rng.integers(0, 2 ** (8 * name().itemsize), 1000, f"u{name().itemsize}")
@@ -64,7 +63,6 @@ def test_sums_as_integers(rng):
         assert exact.units_of(terms, lowest) == expected
 
 
-@pytest.mark.quick
 def test_exact_sums_are_rounded_once():
     largest = np.finfo(np.float64).max
     for terms, rounded in (
@@ -80,7 +78,6 @@ def test_exact_sums_are_rounded_once():
     assert np.isnan(exact._rounded(np.array([np.inf, -np.inf]), 0, -1074))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("isa", bn_ext.available_isas())
 def test_digests_are_the_known_ones(isa, num_threads):
@@ -88,7 +85,6 @@ def test_digests_are_the_known_ones(isa, num_threads):
     assert digests.digests(isa, num_threads) == digests.DIGESTS
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", DTYPES)
 def test_sums_of_the_digests_show_the_order_of_additions(name):
     """Sums of numbers so short that nothing is rounded would be the same in any order."""
@@ -106,7 +102,6 @@ def test_sums_of_the_digests_show_the_order_of_additions(name):
         assert differ >= 5
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", DTYPES)
 def test_what_is_too_large_for_a_format_is_infinite_without_a_warning(name):
     dtype = DTYPES[name]
@@ -115,14 +110,12 @@ def test_what_is_too_large_for_a_format_is_infinite_without_a_warning(name):
     assert np.isinf(wide) == (dtype.bits.itemsize == 2)
 
 
-@pytest.mark.quick
 def test_every_formula_of_the_table_is_checked():
     """The expressions themselves are given no operand that their line does not name."""
     assert (*formulas.TERMS, *formulas.RESULTS) == _core._formulas()
     assert {formula for _, formula in formulas.KERNELS} == set(_core._formulas())
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("kernel", formulas.KERNELS, ids=" ".join)
 def test_an_operand_or_a_coefficient_too_many_is_refused(kernel, monkeypatch):
     """Those that the C table names are all that an expression may use, and each is used."""
@@ -138,7 +131,6 @@ def test_an_operand_or_a_coefficient_too_many_is_refused(kernel, monkeypatch):
                     arithmetic.expected(kernel, case, 1)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("kernel", formulas.KERNELS, ids=" ".join)
 def test_a_wrong_bit_is_found(kernel, monkeypatch):
     right = arithmetic.expected
@@ -157,7 +149,6 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
         check(isa, formula, dtype, np.random.default_rng(0))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("found", "wanted", "at"),
     [
@@ -175,7 +166,6 @@ def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
     kernels.demand(wanted, wanted.copy(), "here")
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("at", [0, -1])
 @pytest.mark.parametrize("kernel", ["expand", "ring"])
 def test_a_wrong_bit_of_expand_is_found(kernel, at, monkeypatch):
@@ -191,7 +181,6 @@ def test_a_wrong_bit_of_expand_is_found(kernel, at, monkeypatch):
         kernels.check_expand(bn_ext.get_isa(), kernel, DTYPES["float32"], np.random.default_rng(0))
 
 
-@pytest.mark.quick
 def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)
     monkeypatch.setattr(exact, "check_level", lambda isa, seed: 0)
@@ -202,7 +191,6 @@ def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     assert "float32 training" in said[-1]
 
 
-@pytest.mark.quick
 def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
     right = running.run_write
 
@@ -216,7 +204,6 @@ def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
         kernels.check_write_kernel(bn_ext.get_isa(), "backward", dtype, np.random.default_rng(0))
 
 
-@pytest.mark.quick
 def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)

@@ -24,8 +24,8 @@ BENCH = """Time bn_ext on this CPU, next to the NumPy formula and whichever of t
 TensorFlow are installed and have the operation, on the same arrays with the same number of threads.
 Calls are interleaved. op: the gradient (backward), of frozen statistics, of these diff_src alone,
 behind ReLU; the forward pass of training; inference; with ReLU or a sum behind them; the gradient
-of the gradient. threads: those that took part in a call; "1 of 2" where bn_ext chose fewer, as it
-does for small problems. ms: the shortest time of a call. median: the median of all calls, in ms.
+of the gradient. used: the threads that took part in a call, which bn_ext chooses to be fewer for
+small problems. ms: the shortest time of a call. median: the median of all calls, in ms.
 GB/s: the bytes that are read and written, each tensor counted once, divided by the shortest time. A
 peer's column gives its time as a multiple of bn_ext's. If interrupted, shows and writes what was
 measured so far."""
@@ -33,8 +33,8 @@ measured so far."""
 #: Geometric mean over rows of median / shortest time. A process with priority over all others has
 #: 1.1, one that shares its CPUs 1.3 to 1.7.
 SPREAD = 1.25
-#: CPUs that others may use of those that our threads need. A constant load raises the shortest
-#: time as well, so the spread does not show it.
+#: How many of the CPUs that our threads need others may use. A constant load raises the shortest
+#: time too, so the spread does not show it.
 SHARED = 0.2
 
 NOTE = "ms: shortest time of a call; median: of all its calls, in ms"
@@ -129,7 +129,7 @@ def report(
     if busy:
         notes.append(f"The machine is busy: {' and '.join(busy)}. {BUSY}")
     notes = [textwrap.fill(note, width) for note in notes]
-    print(title, "", *table(rows, shown, width), "", *notes, sep="\n", file=stream)
+    print(title, "", *table(rows, shown), "", *notes, sep="\n", file=stream)
     text = json.dumps({**facts, "rows": rows}, indent=1)
     if options.json == "-":
         print(text)

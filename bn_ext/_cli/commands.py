@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,10 @@ from bn_ext._bench.peers import PEERS
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._cli.bench import BENCH, bench
 from bn_ext._cli.info import INFO, info
-from bn_ext._cli.usage import UsageError, as_seconds, as_seed, as_shape, as_threads
+from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
 from bn_ext._verify import command as _verify
 
 __all__ = ["run"]
-
-Commands = Any  # argparse has no public name for what add_subparsers gives
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (without a
 command this help is printed), a missing package, a file that cannot be written or too little
@@ -32,72 +31,6 @@ def verify(options: argparse.Namespace) -> int:
     return _verify.verify(options.seed)
 
 
-def add_info(commands: Commands) -> None:
-    command = commands.add_parser(
-        "info", help="show the build, the CPU and the threads in use", description=INFO
-    )
-    command.add_argument("--json", action="store_true", help="print it as JSON")
-    command.add_argument(
-        "--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
-        help="import these first, to see which OpenMP runtimes they load",
-    )  # fmt: skip
-    command.set_defaults(run=info)
-
-
-def add_verify(commands: Commands) -> None:
-    command = commands.add_parser(
-        "verify",
-        help="check on this CPU that every bit is as promised",
-        description=_verify.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument(
-        "--seed", type=as_seed, default=0, help="seed of the random values (default: %(default)s)"
-    )
-    command.add_argument("--digests", action="store_true", help="print the digests, check nothing")
-    command.set_defaults(run=verify)
-
-
-def add_bench(commands: Commands) -> None:
-    command = commands.add_parser(
-        "bench",
-        help="time bn_ext on this CPU, next to NumPy and other peers",
-        description=BENCH,
-    )
-    command.add_argument(
-        "--shapes", nargs="+", type=as_shape, metavar="NxCx...",
-        help="N, C and any other sizes, like 8x64x28x28",
-    )  # fmt: skip
-
-    def choose(name: str, choices: Collection[str], default: list[str] | None, said: str) -> None:
-        command.add_argument(
-            f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
-            metavar=name.removesuffix("s").upper(),
-            help=f"any of {', '.join(choices)} (default: {said})",
-        )  # fmt: skip
-
-    choose("sets", SETS, None, "resnet")
-    choose("dtypes", DTYPES, ["float32"], "float32")
-    choose("layouts", LAYOUTS, list(LAYOUTS), "both")
-    choose("op", OPS, ["backward"], "backward")
-    choose("peers", PEERS, list(PEERS), "all that are installed")
-    command.add_argument(
-        "--threads", nargs="+", type=as_threads, default=[_core._default_threads()], metavar="N",
-        help=f"numbers of threads (default: {_core._default_threads()}, as calls here use)",
-    )  # fmt: skip
-    command.add_argument(
-        "--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)"
-    )
-    command.add_argument(
-        "--json", metavar="FILE",
-        help="write the measurements as JSON; - for standard output (table: standard error)",
-    )  # fmt: skip
-    command.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ..."
-    )
-    command.set_defaults(run=bench)
-
-
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bn-ext",
@@ -107,9 +40,46 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
-    add_info(commands)
-    add_verify(commands)
-    add_bench(commands)
+
+    def add_command(run: Callable[..., int], said: str, description: str | None, **how: Any) -> Any:
+        command = commands.add_parser(run.__name__, help=said, description=description, **how)
+        command.set_defaults(run=run)
+        return command.add_argument
+
+    add = add_command(info, "show the build, the CPU and the threads in use", INFO)
+    add("--json", action="store_true", help="print it as JSON")
+    add("--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
+        help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
+
+    add = add_command(
+        verify, "check on this CPU that every bit is as promised", _verify.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add("--seed", type=partial(as_whole, least=0), default=0,
+        help="seed of the random values (default: %(default)s)")  # fmt: skip
+    add("--digests", action="store_true", help="print the digests, check nothing")
+
+    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and other peers", BENCH)
+    add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
+        help="N, C and any other sizes, like 8x64x28x28")  # fmt: skip
+    for name, choices, default, said in (
+        ("sets", SETS, None, "resnet"),
+        ("dtypes", DTYPES, ["float32"], "float32"),
+        ("layouts", LAYOUTS, list(LAYOUTS), "both"),
+        ("op", OPS, ["backward"], "backward"),
+        ("peers", PEERS, list(PEERS), "all that are installed"),
+    ):
+        add(f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
+            metavar=name.removesuffix("s").upper(),
+            help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
+    every = _core._default_threads()
+    add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
+        help=f"numbers of threads (default: {every}, as calls here use)")  # fmt: skip
+    add("--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)")
+    add("--json", metavar="FILE",
+        help="write the measurements as JSON; - for standard output "
+        "(table: standard error)")  # fmt: skip
+    add("--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ...")
     return top
 
 

@@ -15,7 +15,7 @@ def label(r: Row) -> str:
     c = cells(r, ())
     return (
         f"{c['N, C, ...']} {c['dtype']} {c['layout']}, {c['op']}\n"
-        f"threads: {c['threads']}; {c['ms']} ms, {c['GB/s']} GB/s"
+        f"threads: {c['used']} of {c['threads']}; {c['ms']} ms, {c['GB/s']} GB/s"
     )
 
 

@@ -11,15 +11,9 @@ from pathlib import Path
 from bn_ext._bench.problems import Shape
 
 __all__ = [
-    "UsageError",
-    "as_seconds",
-    "as_seed",
-    "as_shape",
-    "as_threads",
-    "demand_picture",
-    "demand_writable",
+    "UsageError", "as_seconds", "as_shape", "as_whole", "demand_picture", "demand_writable",
     "needs",
-]
+]  # fmt: skip
 
 
 class UsageError(Exception):
@@ -56,12 +50,6 @@ def as_shape(text: str) -> Shape:
     return shape
 
 
-def as_seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {shown(text)}")
-    return int(text)
-
-
 def as_seconds(text: str) -> float:
     try:
         value = float(text)
@@ -74,9 +62,11 @@ def as_seconds(text: str) -> float:
     return value
 
 
-def as_threads(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {shown(text)}")
+def as_whole(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number, {least} or more, got {shown(text)}"
+        )
     return int(text)
 
 

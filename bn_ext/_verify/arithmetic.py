@@ -16,8 +16,8 @@ from bn_ext._verify.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, n
 from bn_ext._verify.values import Case
 
 __all__ = [
-    "GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "folded", "ring", "stretch_of",
-    "sums_expected", "sums_of_runs",
+    "GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "folded", "stretch_of", "sums_expected",
+    "sums_of_runs",
 ]  # fmt: skip
 
 #: Rows of a block, at most, and repeats whose trees are added up before they join the sums.
@@ -25,12 +25,12 @@ ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
 STRETCH_BYTES: int = _core._kernel_interface()["stretch_bytes"]
-#: `sum_columns` keeps as many subsums, each of every eighth column, then adds them as a tree.
+#: `sum_columns` keeps this many subsums, each of every eighth column, and adds them as a tree.
 SUBSUMS = 8
 
 
 def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
-    """The sum, rounded, and what all roundings took from it so far."""
+    """The rounded sum, and all that rounding has taken from it so far."""
     new = total + term
     added = new - total
     return new, lost + ((total - (new - added)) + (term - added))
@@ -60,7 +60,7 @@ def _tree(terms: Array) -> Array:
 
 
 def _groups(term: Array, rows: int) -> Iterator[Array]:
-    """The trees of blocks of so many rows, added up a group at a time."""
+    """The trees of blocks of `rows` rows, added up a group at a time."""
     trees = [_tree(term[first : first + rows]) for first in range(0, len(term), rows)]
     for first in range(0, len(trees), GROUP):
         total = trees[first]
@@ -111,7 +111,7 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Groups of stretches: of each repeat of so many rows, or, where it has one alone, of all."""
+    """Sums of groups of stretches: of each repeat of `rows` rows, or of all where each has one."""
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     for line in [trees.ravel()] if trees.shape[1] == stretch else trees:
         for first in range(0, len(line), GROUP * stretch):
@@ -133,7 +133,7 @@ def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
 
 
 def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Array:
-    """Sums of a channel, and what each lost, given each part of it and its rows."""
+    """Sums of a channel, and what each lost; parts: (a case, rows of a block) each."""
     case = parts[0][0]
     columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
     planes = np.zeros((2 * SUMS[formula], columns))
@@ -189,14 +189,12 @@ def sums_expected(kernel: str, case: Case, other: Array) -> dict[str, Array]:
     return {"sums": planes}
 
 
-def expand(channel: Array, each: int, n: int) -> Array:
-    """N columns: each channel's value `each` times in a row, after the last the first again."""
-    return channel[..., np.arange(n) // each % channel.shape[-1]]
+def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:
+    """N columns: each channel's value `each` times in a row, after the last the first again.
 
-
-def ring(channel: Array, each: int, n: int, paired: bool) -> Array:
-    """The same, even columns before odd ones where the dtype is paired."""
-    columns = expand(channel, each, n)
+    Even columns come before odd ones in a ring of a dtype that is paired.
+    """
+    columns = channel[..., np.arange(n) // each % channel.shape[-1]]
     if not paired:
         return columns
     return np.concatenate([columns[..., ::2], columns[..., 1::2]], axis=-1)

@@ -1,13 +1,17 @@
 """Whole calls against known digests: the same bits at every level, on every machine."""
 
 import hashlib
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
+import numpy as np
+
 import bn_ext
-from bn_ext import _core
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype, dtype_of
+from bn_ext._verify.dtypes import Array, Dtype, known_dtypes
 from bn_ext._verify.problems import (
     Problem,
+    at_level,
     large_problems,
     moderate_problems,
     numbers,
@@ -57,83 +61,53 @@ DIGESTS: dict[str, str] = {
 }
 
 
-def _vectors(dtype: Dtype, channels: int) -> list[Array]:
-    """Four for so many channels, of any numbers."""
-    return [
+#: What is called on which problems; on large ones and seams, only what sums.
+MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]] = {
+    moderate_problems: ("training", "frozen", "forward", "double training", "double frozen"),
+    large_problems: ("large", "large forward"),
+    seam_problems: ("seams", "seams forward"),
+}
+
+
+def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> Iterator[Array]:
+    """What the calls of a mode return."""
+    src, other, layout = problem
+    channels = src.shape[-1 if layout == "NXC" else 1]
+    mean, variance, gamma, beta = (
         numbers(dtype.computed, channels, k << 50, exponents).view(dtype.number)
         for k, exponents in ((1, (-20, 24)), (2, (-4, 8)), (3, (-4, 8)), (4, (-4, 8)))
-    ]
-
-
-def _backward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
-    src, diff_dst, layout = problem
-    mean, variance, gamma, _ = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
-    given = src, diff_dst, mean, abs(variance), gamma
-    options: Any = {"data_format": layout, "num_threads": num_threads}
-    results: list[Array] = []
-    if not mode.startswith("double"):
-        # The sums as they are, before anything is rounded to a shorter type.
-        results.append(bn_ext.batch_norm_backward_reduce(*given[:3], **options)[:2])
-    if mode in ("training", "frozen"):
-        results += bn_ext.batch_norm_backward(
-            *given, epsilon=1e-3, is_training=mode == "training", **options
-        )
-    elif mode in ("double training", "double frozen"):
-        results += bn_ext.batch_norm_double_backward(
-            *given, diff_dst[::-1], variance, mean, epsilon=1e-3,
-            is_training=mode == "double training", **options,
-        )  # fmt: skip
-    return results
-
-
-def _forward(dtype: Dtype, problem: Problem, mode: str, num_threads: int | None) -> list[Array]:
-    src, src_1, layout = problem
-    mean, variance, gamma, beta = _vectors(dtype, src.shape[-1 if layout == "NXC" else 1])
-    how: Any = {"data_format": layout, "num_threads": num_threads}
-    results = [bn_ext.batch_norm_training_reduce(src, **how)[:2]]
+    )
+    how: Any = {"data_format": layout, "num_threads": threads}
+    options: Any = {"epsilon": 1e-3, **how}
+    gradient = src, other, mean, abs(variance), gamma
+    training = mode.endswith("training")
+    # The sums as they are, before anything is rounded to a shorter type.
+    if mode.endswith("forward"):
+        yield bn_ext.batch_norm_training_reduce(src, **how)[:2]
+    elif not mode.startswith("double"):
+        yield bn_ext.batch_norm_backward_reduce(src, other, mean, **how)[:2]
     if mode == "forward":
-        results += bn_ext.batch_norm_training(
-            src, gamma, beta, epsilon=1e-3, data_format=layout, num_threads=num_threads
+        yield from bn_ext.batch_norm_training(src, gamma, beta, **options)
+        yield bn_ext.batch_norm_inference(
+            src, mean, abs(variance), gamma, beta, src_1=other, relu=True, **options
         )
-        results.append(
-            bn_ext.batch_norm_inference(
-                src, mean, abs(variance), gamma, beta, epsilon=1e-3, data_format=layout,
-                src_1=src_1, relu=True, num_threads=num_threads,
-            )
-        )  # fmt: skip
-    return results
+    elif mode in ("training", "frozen"):
+        yield from bn_ext.batch_norm_backward(*gradient, is_training=training, **options)
+    elif mode.startswith("double"):
+        yield from bn_ext.batch_norm_double_backward(
+            *gradient, other[::-1], variance, mean, is_training=training, **options
+        )
 
 
 def digests(isa: str, num_threads: int | None = None) -> dict[str, str]:
-    """{"dtype mode": digest} at one level; without bfloat16 if it is unknown.
-
-    The modes are "training" and "frozen" of the backward pass, of either also "double", which is
-    the double backward, and "large" and "seams", which are sums alone; and of the forward pass
-    "forward", "large forward" and "seams forward".
-    """
+    """{"dtype mode": digest} at one level; without bfloat16 if NumPy does not know it."""
     found: dict[str, str] = {}
-    before = bn_ext.get_isa()
-    _core._use_isa(isa)
-    try:
-        for dtype in DTYPES.values():
-            try:
-                storage = dtype_of(dtype.name)
-            except ImportError:
-                continue
-            sets = (
-                (moderate_problems, {"training": _backward, "frozen": _backward,
-                                     "forward": _forward, "double training": _backward,
-                                     "double frozen": _backward}),
-                (large_problems, {"large": _backward, "large forward": _forward}),
-                (seam_problems, {"seams": _backward, "seams forward": _forward}),
-            )  # fmt: skip
-            for problems, modes in sets:
-                made = {mode: hashlib.sha256() for mode in modes}
-                for problem in problems(dtype, storage):
-                    for mode, digest in made.items():
-                        for array in modes[mode](dtype, problem, mode, num_threads):
-                            digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-                found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
-    finally:
-        _core._use_isa(before)
+    with at_level(isa):
+        for (dtype, storage), (problems, modes) in product(known_dtypes(), MODES.items()):
+            made = {mode: hashlib.sha256() for mode in modes}
+            for problem in problems(dtype, storage):
+                for mode, digest in made.items():
+                    for array in _results(dtype, problem, mode, num_threads):
+                        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+            found |= {f"{dtype.name} {mode}": d.hexdigest()[:16] for mode, d in made.items()}
     return found

@@ -1,12 +1,14 @@
 """Storage types as bits, without any package that knows them: bfloat16 needs no ml_dtypes here."""
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "Array", "Dtype", "dtype_of"]
+__all__ = ["DTYPES", "Array", "Dtype", "dtype_of", "known_dtypes"]
 
 Array = NDArray[Any]
 
@@ -18,7 +20,7 @@ class Dtype:
     name: str
     bits: np.dtype[Any]
     number: np.dtype[Any]
-    fraction: int  # bits of it
+    fraction: int  # its number of bits
     nan: int
     #: As src_c/dtypes.h has it: is what rounding takes from sums kept?
     loses: bool
@@ -62,6 +64,13 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
     found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return found
+
+
+def known_dtypes() -> Iterator[tuple[Dtype, np.dtype[Any]]]:
+    """All in DTYPES, with NumPy's own; without bfloat16 if there is no ml_dtypes."""
+    for dtype in DTYPES.values():
+        with suppress(ImportError):
+            yield dtype, dtype_of(dtype.name)
 
 
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)

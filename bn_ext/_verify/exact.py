@@ -9,16 +9,17 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 from bn_ext._typing import DataFormat
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype, dtype_of
+from bn_ext._verify.dtypes import Array, Dtype, known_dtypes
 from bn_ext._verify.kernels import WrongBitsError, demand
+from bn_ext._verify.problems import at_level
 from bn_ext._verify.values import values
 
 __all__ = ["check_level", "units_of"]
 
 INTERFACE: dict[str, Any] = _core._kernel_interface()
 
-#: By rows and by runs; parts of blocks, a few blocks, and so many that ways of adding are changed
-#: and changed back.
+#: By rows and by runs: parts of blocks, a few blocks, and enough of them that the way of adding
+#: changes and changes back.
 SHAPES: list[tuple[tuple[int, ...], DataFormat]] = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
@@ -27,7 +28,7 @@ SHAPES: list[tuple[tuple[int, ...], DataFormat]] = [
 
 
 def units_of(terms: Array, lowest: int) -> int:
-    """The sum of finite numbers, in units of 2**lowest, of which each is a multiple."""
+    """The sum of finite numbers, in units of 2**lowest; each number is a multiple of that."""
     if not terms.size:
         return 0
     mantissa, exponent = np.frexp(terms.astype(np.float64))
@@ -45,7 +46,7 @@ def units_of(terms: Array, lowest: int) -> int:
 
 
 def _rounded(terms: Array, total: int, lowest: int) -> float:
-    """The sum of all, of which those that are finite are so many units, to nearest even."""
+    """The sum of all terms, to nearest even; `total` is that of the finite ones, in units."""
     other = terms[~np.isfinite(terms)]
     if other.size:
         special: float = sum(other.tolist())
@@ -101,12 +102,8 @@ def _shaped(bits: Array, shape: tuple[int, ...], layout: DataFormat, storage: An
     return shaped
 
 
-def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
+def check_exact(isa: str, dtype: Dtype, storage: np.dtype[Any], rng: np.random.Generator) -> int:
     """Check both operations' sums, at the level in use; return the number of calls."""
-    try:
-        storage = dtype_of(dtype.name)
-    except ImportError:
-        return 0
     calls = 0
     for src, diff_dst, shape, layout in _problems(dtype, rng):
         mean: Array = rng.standard_normal(src.shape[1:]).astype(dtype.number)
@@ -126,12 +123,8 @@ def check_exact(isa: str, dtype: Dtype, rng: np.random.Generator) -> int:
 
 def check_level(isa: str, seed: int) -> int:
     """Check every dtype at one level; return the number of calls."""
-    before = bn_ext.get_isa()
-    _core._use_isa(isa)
-    try:
+    with at_level(isa):
         return sum(
-            check_exact(isa, dtype, np.random.default_rng([seed, *dtype.name.encode()]))
-            for dtype in DTYPES.values()
+            check_exact(isa, dtype, storage, np.random.default_rng([seed, *dtype.name.encode()]))
+            for dtype, storage in known_dtypes()
         )
-    finally:
-        _core._use_isa(before)

@@ -52,7 +52,7 @@ def behind_relu(x: Any, c: Any) -> Array:
 
 
 def behind_gate(x: Any) -> Array:
-    """What of it comes through a gate of bits."""
+    """What of diff_dst comes through a gate of bits."""
     found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
     return found
 
@@ -113,7 +113,7 @@ KERNELS: list[Kernel] = [("sum", name) for name in TERMS] + [("write", name) for
 
 
 def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Names of the operands that a kernel reads, of those it writes, of coefficients it takes."""
+    """Names: the operands that a kernel reads, those that it writes, the coefficients it takes."""
     reads, writes, takes = _INTERFACE["formulas"][kernel[1]]
     return reads, writes, takes
 

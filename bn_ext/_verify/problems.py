@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+import bn_ext
+from bn_ext import _core
 from bn_ext._typing import DataFormat
 from bn_ext._verify.dtypes import Array, Dtype
 
-__all__ = ["Problem", "large_problems", "moderate_problems", "numbers", "seam_problems"]
+__all__ = [
+    "Problem", "at_level", "large_problems", "moderate_problems", "numbers", "seam_problems",
+]  # fmt: skip
 
 Shapes = list[tuple[tuple[int, ...], DataFormat]]
 Problem = tuple[Array, Array, DataFormat]  # src, diff_dst
@@ -54,6 +59,17 @@ EXPONENTS = {
 }  # fmt: skip
 #: Where the random bits of src and of diff_dst begin.
 STARTS = (1, 1 << 40)
+
+
+@contextmanager
+def at_level(isa: str) -> Iterator[None]:
+    """Calls within run at this instruction-set level."""
+    before = bn_ext.get_isa()
+    _core._use_isa(isa)
+    try:
+        yield
+    finally:
+        _core._use_isa(before)
 
 
 def _scrambled(count: int, start: int) -> Array:

@@ -32,12 +32,6 @@ STRANDS: int = _INTERFACE["strands"]
 REGISTER = 64
 #: What memory holds that a kernel must leave alone.
 UNTOUCHED = 0xA5
-_PAGE = 4096
-#: Where operands lie in their pages: by default results well apart from what is read; and so far
-#: ahead of it that spans are carried through backwards: of src by two lines, as strands ask for it
-#: and short steps, of diff_dst by more, as long steps do.
-_APART = {"diff_dst": 1536, "diff_src": 3072, "diff_src_1": 2048}
-_AHEAD = {"src": 256, "diff_dst": 0, "dst": 384, "diff_src": 384, "diff_src_1": 2048}
 
 
 class Bits:
@@ -74,7 +68,7 @@ def address_of(view: Array | Bits) -> int:
 class Memory:
     """Every operand, in rows of any length at any alignment, with room around them.
 
-    Those that a kernel does not touch hold anything, to save time.
+    Operands that a kernel does not touch are not filled, to save time.
     """
 
     def __init__(self, dtype: Dtype, rows: int, most: int, kernel: Kernel):
@@ -82,13 +76,11 @@ class Memory:
         reads, writes, _ = needs(kernel)
         self.touched = {*reads, *writes}
         self.pitch = (most * dtype.bits.itemsize // REGISTER + 3) * REGISTER
-        size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * _PAGE
+        size = (rows + 2) * (self.pitch + 8 + len(OPERANDS) * REGISTER) + 2 * REGISTER
         self.bytes = {name: np.zeros(size, np.uint8) for name in OPERANDS}
         self.bytes[GATE] = np.zeros(size // (8 * dtype.bits.itemsize) + REGISTER, np.uint8)
 
-    def views(
-        self, case: Case, columns: int, offset: int, rows: int, ahead: bool = False
-    ) -> dict[str, Any]:
+    def views(self, case: Case, columns: int, offset: int, rows: int) -> dict[str, Any]:
         """(rows, columns) views, `offset` bytes past a register boundary, inputs filled.
 
         With an odd number of columns rows differ in alignment.
@@ -99,8 +91,7 @@ class Memory:
         for k, (name, memory) in enumerate(self.bytes.items()):
             if name in self.touched:
                 memory[:] = UNTOUCHED
-            place = (_AHEAD if ahead else _APART).get(name, 0)
-            start = -memory.ctypes.data % _PAGE + place + REGISTER + offset
+            start = -memory.ctypes.data % REGISTER + REGISTER + offset
             strides = pitch + k * REGISTER, size  # no operand's rows lie like another's
             if name == GATE:
                 found[name] = Bits(memory, size, (REGISTER + offset) // size * size, strides)
@@ -120,7 +111,7 @@ class Memory:
 
 
 def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """So many repeats of so many rows of (rows, columns) views, from a row on; or all."""
+    """`repeats` repeats of `rows` rows of (rows, columns) views, from row `first` on; 0: all."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (
@@ -176,7 +167,7 @@ def run_runs(
 class Span:
     """How a span is asked for: its coefficients, and the column that its elements start at.
 
-    One for all: rows belong to so many channels in turn, the first of them to the one of `first`.
+    One for all: rows belong to `channels` channels in turn, the first row to channel `first`.
     """
 
     layout: str
@@ -187,7 +178,7 @@ class Span:
     channels: int = 1
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
-        """The coefficients of each of so many elements of each row, of a ring's columns."""
+        """The coefficients of each element of (rows, columns)."""
         if self.layout == "one for all":
             return coefs[:, self.first + np.arange(rows) % self.channels, None]
         return coefs[:, (self.first + np.arange(columns)) % self.period]
@@ -201,7 +192,7 @@ def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
         return np.ascontiguousarray(coefs[:, : span.period]), span.period
     period = span.period << (span.period & 1)
     n = period + _INTERFACE["ring_pad"]
-    ring = arithmetic.ring(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
+    ring = arithmetic.expand(coefs[:, : span.period], 1, n, dtype.name in PAIRED)
     return np.ascontiguousarray(ring), period
 
 
@@ -248,7 +239,7 @@ def run_expand(
 
 
 def run_passed(isa: str, dtype: Dtype, elements: Array) -> Array:
-    """Which of the elements, bits of a dtype, a ReLU lets pass: whole words of 64 bits."""
+    """Which elements, bits of a dtype, a ReLU lets pass: a bit each, in words of 64."""
     found = np.zeros(-(-len(elements) // 64), np.uint64)
     _core._run_passed(isa, dtype.name, elements.view(np.uint8), len(elements), found)
     return found

@@ -15,7 +15,7 @@ PAD: int = _core._kernel_interface()["pad"]
 
 
 def padded(columns: Array) -> Array:
-    """A copy with as many columns of zeros behind as a kernel may add to."""
+    """A copy with PAD columns of zeros behind it."""
     return np.pad(columns, ((0, 0), (0, PAD)))
 
 
@@ -67,9 +67,9 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
 
 
 def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:
-    """Values of every kind for every operand that any formula reads, and so many sums so far.
+    """Values of every kind for every operand that any formula reads, and for `sums` sums so far.
 
-    Those of a gate are zeros and ones.
+    A gate's are zeros and ones.
     """
     operands = {name: values(dtype, rows, columns, rng) for name in INPUTS if name != GATE}
     operands[GATE] = rng.integers(0, 2, (rows, columns), dtype.bits)
