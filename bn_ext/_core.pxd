@@ -70,10 +70,8 @@ cdef extern from "bn.h" nogil:
 
     bn_status bn_backward(const bn_problem *p)
     bn_status bn_backward_reduce(const bn_problem *p)
-    bn_status bn_backward_apply(const bn_problem *p)
     bn_status bn_training(const bn_problem *p)
     bn_status bn_training_reduce(const bn_problem *p)
-    bn_status bn_training_apply(const bn_problem *p)
     bn_status bn_inference(const bn_problem *p)
     bn_status bn_double_backward(const bn_problem *p)
     bn_status bn_backward_exactly(const bn_problem *p)
@@ -236,6 +234,7 @@ cdef extern from "kernels/kernels.h" nogil:
         c_bool strands
         c_bool nontemporal
         c_bool fetches
+        c_bool relu
 
     ctypedef enum bn_layout:
         BY_COLUMNS

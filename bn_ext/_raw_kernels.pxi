@@ -128,8 +128,8 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
                       int64_t stride, int64_t period, int layout, int calls=1):
     """Run a formula's write kernel `calls` times. Nothing is checked.
 
-    span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal),
-    the first four by operand. coefs, stride: as for sums; period, layout: as kernels.h has
+    span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal,
+    relu), the first four by operand. coefs, stride: as for sums; period, layout: as kernels.h has
     them.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
@@ -142,7 +142,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     c.period = period
     c.layout = <bn_layout>layout
     addresses, steps, aparts, pitches, *others = span
-    s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal = others
+    s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal, s.relu = others
     for i in range(BN_OPERANDS):
         s.data[i] = <char *><uintptr_t>addresses[i]
         s.step[i] = steps[i]

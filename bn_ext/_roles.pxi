@@ -108,13 +108,13 @@ FACTS[BACKWARD] = Facts(
 FACTS[BACKWARD_REDUCE] = Facts(
     bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, GRADIENT_ROWS, True, False, 0, NULL)
 FACTS[BACKWARD_APPLY] = Facts(
-    bn_backward_apply, NULL, GRADIENT_DATA | STATISTICS, GRADIENT_ROWS, False, False, 3, &GRADIENTS[0])
+    bn_backward, NULL, GRADIENT_DATA | STATISTICS, GRADIENT_ROWS, False, False, 3, &GRADIENTS[0])
 FACTS[TRAINING] = Facts(
     bn_training, bn_training_exactly, 1 << SRC, 0, False, True, 3, &NORMALIZED[0])
 FACTS[TRAINING_REDUCE] = Facts(
     bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, STATS_ROWS, True, True, 0, NULL)
 FACTS[TRAINING_APPLY] = Facts(
-    bn_training_apply, NULL, 1 << SRC, STATS_ROWS, False, True, 3, &NORMALIZED[0])
+    bn_training, NULL, 1 << SRC, STATS_ROWS, False, True, 3, &NORMALIZED[0])
 FACTS[INFERENCE] = Facts(
     bn_inference, NULL, 1 << SRC | STATISTICS, 0, False, True, 1, &NORMALIZED[0])
 FACTS[DOUBLE_BACKWARD] = Facts(

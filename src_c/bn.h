@@ -115,23 +115,24 @@ typedef struct {
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 
-    /* What reduce writes and apply reads: sums, (BN_SUMS, channels), or where these are exact a
-     * state (state.h), and with sums the elements per channel over all parts. */
+    /* What reduce writes: sums, (BN_SUMS, channels), or where these are exact a state (state.h).
+     * NULL, or what a whole call takes in place of its own sums: those of all parts, and the
+     * elements per channel over all parts. */
     double *sums;
     int64_t *state;
     double count;
 } bn_problem;
 
-/* Nothing is written unless BN_OK is returned. A single call gives the same bits as its two halves,
- * reduce and apply, over the same arrays. */
+/* Nothing is written unless BN_OK is returned. A call without sums gives the same bits as reduce
+ * and then a call with what that wrote, over the same arrays. */
 enum { BN_SUMS = 2 };
 typedef bn_status bn_entry(const bn_problem *p);
 
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written where it and the gate have data. */
-bn_entry bn_backward, bn_backward_reduce, bn_backward_apply;
+bn_entry bn_backward, bn_backward_reduce;
 
 /* sums are statistics: mean, then sum(xc * xc). src_1 is added where it has data. */
-bn_entry bn_training, bn_training_reduce, bn_training_apply, bn_inference;
+bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;
 
@@ -141,8 +142,8 @@ bn_entry bn_double_backward;
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
-/* The sums that apply takes, from the state of all parts; the problem has a dtype, channels and a
- * mean. Returns a channel whose digits no such sum has, or -1. */
+/* The sums that bn_backward takes, from the state of all parts; the problem has a dtype, channels
+ * and a mean. Returns a channel whose digits no such sum has, or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

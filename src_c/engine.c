@@ -358,16 +358,6 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-static void execute_in(engine *e, const bn_call *call, const bn_schedule *s, char *memory) {
-    const size_t own = lay_out_channels(e, memory);
-    prepare(e);
-    if (call->sums_in)
-        finish_with(e, call->sums_in);
-    bn_schedule_execute(s, e->threads, memory + own);
-    if (call->sums_out)
-        copy_out(e, call->sums_out);
-}
-
 /* All memory is one allocation: of two large ones the C library may give the pages back at every
  * call, and the second could fail when the first call has written. */
 static bn_status execute_on(const bn_call *calls, int n, int threads) {
@@ -384,8 +374,15 @@ static bn_status execute_on(const bn_call *calls, int n, int threads) {
     char *given, *memory = line_aligned(most, &given);
     if (!memory)
         return BN_NO_MEMORY;
-    for (int i = 0; i < n; i++)
-        execute_in(&e[i], &calls[i], &s[i], memory);
+    for (int i = 0; i < n; i++) {
+        const size_t own = lay_out_channels(&e[i], memory);
+        prepare(&e[i]);
+        if (calls[i].sums_in)
+            finish_with(&e[i], calls[i].sums_in);
+        bn_schedule_execute(&s[i], e[i].threads, memory + own);
+        if (calls[i].sums_out)
+            copy_out(&e[i], calls[i].sums_out);
+    }
     free(given);
     return BN_OK;
 }

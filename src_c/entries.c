@@ -72,10 +72,9 @@ static void state_diff_src_1(bn_problem *q) {
     take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
 }
 
-/* The gradient; `sums` may be NULL. Where diff_src_1 is wanted, it is written first, and read in
- * diff_dst's place. */
-static bn_status go_backward(const bn_problem *p, const double *sums) {
-    const bn_call whole = {p, backward_of(p, p->training), .writes = true, .sums_in = sums,
+/* Where diff_src_1 is wanted, it is written first, and read in diff_dst's place. */
+bn_status bn_backward(const bn_problem *p) {
+    const bn_call whole = {p, backward_of(p, p->training), .writes = true, .sums_in = p->sums,
                            .count = p->count};
     if (!p->data[BN_DIFF_SRC_1])
         return bn_execute(&whole, 1);
@@ -94,16 +93,8 @@ static bn_status go_backward(const bn_problem *p, const double *sums) {
     return status;
 }
 
-bn_status bn_backward(const bn_problem *p) {
-    return go_backward(p, NULL);
-}
-
 bn_status bn_backward_reduce(const bn_problem *p) {
     return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = p->sums}, 1);
-}
-
-bn_status bn_backward_apply(const bn_problem *p) {
-    return go_backward(p, p->sums);
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {
@@ -131,7 +122,7 @@ bn_status bn_backward_exactly(const bn_problem *p) {
     bn_status status = q ? reduce_from_zeros(q, bn_backward_reduce_exactly) : BN_NO_MEMORY;
     if (status == BN_OK) {
         bn_backward_sums(q);
-        status = bn_backward_apply(q);
+        status = bn_backward(q);
     }
     free(given);
     fp_mode_leave(mode);
@@ -149,24 +140,15 @@ bn_status bn_double_backward(const bn_problem *p) {
 
 /* ---- forward ---------------------------------------------------------------- */
 
-static const bn_operation *normalize_of(const bn_operation operations[2][2], const bn_problem *p) {
-    return &operations[p->data[BN_SRC_1] != NULL][p->relu];
-}
-
 bn_status bn_training(const bn_problem *p) {
-    const bn_operation *operation = normalize_of(bn_operations_current()->training, p);
-    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
+    const bn_operation *operation = &bn_operations_current()->training[p->data[BN_SRC_1] != NULL];
+    return bn_execute(
+        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count}, 1);
 }
 
 bn_status bn_training_reduce(const bn_problem *p) {
-    const bn_operation *operation = &bn_operations_current()->training[false][false];
+    const bn_operation *operation = &bn_operations_current()->training[false];
     return bn_execute(&(bn_call){p, operation, .sums_out = p->sums}, 1);
-}
-
-bn_status bn_training_apply(const bn_problem *p) {
-    const bn_operation *operation = normalize_of(bn_operations_current()->training, p);
-    return bn_execute(
-        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count}, 1);
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
@@ -195,7 +177,7 @@ bn_status bn_training_exactly(const bn_problem *p) {
     }
     if (status == BN_OK) {
         q->vector[BN_MEAN] = p->vector[BN_MEAN];
-        status = bn_training_apply(q);
+        status = bn_training(q);
     }
     free(given);
     fp_mode_leave(mode);
@@ -203,6 +185,6 @@ bn_status bn_training_exactly(const bn_problem *p) {
 }
 
 bn_status bn_inference(const bn_problem *p) {
-    const bn_operation *operation = normalize_of(bn_operations_current()->inference, p);
+    const bn_operation *operation = &bn_operations_current()->inference[p->data[BN_SRC_1] != NULL];
     return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
 }

@@ -91,6 +91,7 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
                               int64_t column) {
     bn_span span = {.repeats = 1, .channels = 1, .cols = cols, .first = column};
     span.nontemporal = plan->nontemporal;
+    span.relu = plan->problem->relu;
     for (int o = 0; o < BN_OPERANDS; o++)
         span.data[o] = address(plan->problem->data[o], offset[o]);
     return span;

@@ -47,11 +47,11 @@ static bn_status by_halves(const bn_problem *p, bn_entry *first, bn_entry *secon
 }
 
 static bn_status backward_halves(const bn_problem *p) {
-    return by_halves(p, bn_backward_reduce, bn_backward_apply);
+    return by_halves(p, bn_backward_reduce, bn_backward);
 }
 
 static bn_status training_halves(const bn_problem *p) {
-    return by_halves(p, bn_training_reduce, bn_training_apply);
+    return by_halves(p, bn_training_reduce, bn_training);
 }
 
 /* src to where channels come last. */

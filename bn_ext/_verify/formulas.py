@@ -103,10 +103,6 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
         "diff_src": c.slope * x.diff_dst,
         "diff_diff_dst": c.scale * x.diff_diff_src + (c.slope * (x.src - c.mean) + c.shift),
     },
-    "normalize, relu": lambda x, c: {"dst": where_positive(normalized(x, c), normalized(x, c))},
-    "normalize, add, relu": lambda x, c: {
-        "dst": where_positive(normalized(x, c) + x.src_1, normalized(x, c) + x.src_1)
-    },
 }
 
 KERNELS: list[Kernel] = [("sum", name) for name in TERMS] + [("write", name) for name in RESULTS]

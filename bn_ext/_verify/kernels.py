@@ -10,7 +10,7 @@ import numpy as np
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import DTYPES, Array, Dtype
-from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs
+from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs, where_positive
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
@@ -173,6 +173,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     """Check lengths, alignments and all ways to ask for a span; return the number of runs."""
     kernel = "write", formula
     _, written, _ = needs(kernel)
+    behind = (False, True) if "dst" in written else (False,)
     lengths = _share(kernel, _lengths(dtype, 6))
     most = max(columns for columns, _ in lengths)
     rows = 2 * STRANDS
@@ -180,15 +181,18 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     memory = Memory(dtype, rows, most, kernel)
     runs = 0
     for turn, (columns, offset) in enumerate(lengths):
-        for span in _spans(dtype, columns, most, turn):
+        for span, relu in product(_spans(dtype, columns, most, turn), behind):
             operands = memory.views(case, columns, offset, rows)
-            running.run_write(isa, formula, case, operands, span)
+            running.run_write(isa, formula, case, operands, replace(span, relu=relu))
             cut = {name: bits[:, :columns] for name, bits in case.operands.items()}
             here = replace(case, operands=cut, coefs=span.coefs_of(case.coefs, rows, columns))
             wanted = arithmetic.expected(kernel, here, rows)
+            if relu:
+                dst = dtype.widen(wanted["dst"])
+                wanted["dst"] = dtype.narrow(where_positive(dst, dst))
             what = (
                 f"{isa} write {formula} {dtype.name}: {columns} columns, {offset} bytes past a "
-                f"boundary, {span}"
+                f"boundary, {span}, {relu=}"
             )
             for name in written:
                 demand(operands[name], wanted[name], what)

@@ -176,6 +176,7 @@ class Span:
     strands: bool = False
     nontemporal: bool = False
     channels: int = 1
+    relu: bool = False  # of what normalizes: does a ReLU follow?
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
         """The coefficients of each element of (rows, columns)."""
@@ -217,7 +218,7 @@ def run_write(
             [a.strides[0] for a in views],
             [each * a.strides[0] for a in views],
             each // span.channels, span.channels, columns, span.first, span.strands,
-            span.nontemporal,
+            span.nontemporal, span.relu,
         ),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
     )  # fmt: skip

@@ -24,7 +24,7 @@
     F(GRADIENTS_RELU)                                                                              \
     F(GRADIENTS_GATED)                                                                             \
     F(MOMENTS)
-#define WRITE_LOOPS(F)                                                                             \
+#define WRITE_FORMULAS(F)                                                                          \
     F(BACKWARD)                                                                                    \
     F(FROZEN)                                                                                      \
     F(BACKWARD_RELU)                                                                               \
@@ -35,14 +35,6 @@
     F(NORMALIZE_ADD)                                                                               \
     F(DOUBLE_BACKWARD)                                                                             \
     F(DOUBLE_FROZEN)
-/* Write loops that serve a second formula, the same followed by a ReLU. */
-#define WRITE_LOOPS_RELU(F)                                                                        \
-    F(NORMALIZE)                                                                                   \
-    F(NORMALIZE_ADD)
-#define WRITE_FORMULAS(F)                                                                          \
-    WRITE_LOOPS(F)                                                                                 \
-    F(NORMALIZE_RELU)                                                                              \
-    F(NORMALIZE_ADD_RELU)
 
 #define ENUMERATED(formula) formula,
 typedef enum {
@@ -98,9 +90,7 @@ static const formula_needs formula_table[FORMULAS + 1] = {
 #define NORMALIZES(name, also_reads)                                                               \
     {name, OPERAND(SRC) | (also_reads), OPERAND(DST), COEF(MEAN) | COEF(SHIFT) | COEF(SCALE), 0}
     [NORMALIZE] = NORMALIZES("normalize", 0),
-    [NORMALIZE_RELU] = NORMALIZES("normalize, relu", 0),
     [NORMALIZE_ADD] = NORMALIZES("normalize, add", OPERAND(SRC_1)),
-    [NORMALIZE_ADD_RELU] = NORMALIZES("normalize, add, relu", OPERAND(SRC_1)),
 #undef NORMALIZES
 #define GIVEN_TWICE (OPERAND(SRC) | OPERAND(DIFF_DST) | OPERAND(DIFF_DIFF_SRC))
 #define BOTH_SECOND (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))

@@ -52,6 +52,7 @@ typedef struct {
     int64_t ahead[BN_OPERANDS];
     int64_t repeats, channels, cols, first;
     bool strands, nontemporal, fetches;
+    bool relu; /* of what normalizes: does ReLU follow? */
 } bn_span;
 
 /* Numbers of a ring behind its period: those of a step, four units of 32. */

@@ -8,7 +8,7 @@
 #include "kernels/vec_portable.h"
 
 INLINE u32v load_bytes(const char *p, int64_t n) {
-    return load_bytes_by_copy(p, n);
+    return load_bytes_by_words(p, n);
 }
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
     store_bytes_by_copy(p, v, n);

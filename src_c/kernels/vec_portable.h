@@ -93,12 +93,26 @@ INLINE f64v keep_f64_by_bits(uint32_t bits, f64v v) {
     return (f64v)((u64v)((own & (uint64_t)bits) == own) & (u64v)v);
 }
 
-INLINE u32v load_bytes_by_copy(const char *p, int64_t n) {
-    u32v v = {0};
-    if (n == VEC_BYTES)
-        return *(const u32v_any *)p;
-    memcpy(&v, p, (size_t)n);
-    return v;
+/* Of registers of 16 bytes. By words that overlap, which never pass through memory: a register that
+ * is loaded from where words were just stored waits for them. */
+INLINE u32v load_bytes_by_words(const char *p, int64_t n) {
+    uint64_t low = 0, high = 0;
+    uint32_t word;
+    uint16_t half;
+    if (n >= 8) {
+        memcpy(&low, p, sizeof low);
+        memcpy(&high, p + n - 8, sizeof high);
+        high = n > 8 ? high >> 8 * (16 - n) : 0;
+    } else if (n >= 4) {
+        memcpy(&word, p, sizeof word);
+        low = word;
+        memcpy(&word, p + n - 4, sizeof word);
+        low |= (uint64_t)word << 8 * (n - 4);
+    } else if (n >= 2) {
+        memcpy(&half, p, sizeof half);
+        low = half;
+    }
+    return (u32v)(u64v){low, high};
 }
 
 INLINE void store_bytes_by_copy(char *p, u32v v, int64_t n) {

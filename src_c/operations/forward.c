@@ -219,14 +219,7 @@ static void prepare_given(const bn_channels *c) {
 
 /* ---- the operations -------------------------------------------------------- */
 
-/* By whether src_1 is added, and whether ReLU follows. */
-#define EACH_NORMALIZE(F)                                                                          \
-    {                                                                                              \
-        {F(NORMALIZE), F(NORMALIZE_RELU)}, {                                                       \
-            F(NORMALIZE_ADD), F(NORMALIZE_ADD_RELU)                                                \
-        }                                                                                          \
-    }
-
+/* By whether src_1 is added. */
 #define TRAINING(writes)                                                                           \
     {                                                                                              \
         .formulas = {MOMENTS, writes},                                                             \
@@ -239,7 +232,7 @@ static void prepare_given(const bn_channels *c) {
         .refine = refine,                                                                          \
         .finish = finish,                                                                          \
     }
-const bn_operation BN_OF_LEVEL(bn_training)[2][2] = EACH_NORMALIZE(TRAINING);
+const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(NORMALIZE_ADD)};
 
 #define INFERENCE(writes)                                                                          \
     {                                                                                              \
@@ -247,7 +240,7 @@ const bn_operation BN_OF_LEVEL(bn_training)[2][2] = EACH_NORMALIZE(TRAINING);
         .values = VALUES,                                                                          \
         .prepare = {NULL, prepare_inference},                                                      \
     }
-const bn_operation BN_OF_LEVEL(bn_inference)[2][2] = EACH_NORMALIZE(INFERENCE);
+const bn_operation BN_OF_LEVEL(bn_inference)[2] = {INFERENCE(NORMALIZE), INFERENCE(NORMALIZE_ADD)};
 
 const bn_operation BN_OF_LEVEL(bn_moments) = {
     .formulas = {MOMENTS, NOTHING},

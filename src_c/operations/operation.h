@@ -46,12 +46,11 @@ enum { NO_GATE, FROM_SRC, GATED, GATES };
 
 /* The files beside this one are compiled once per level, since thousands of square roots and
  * divisions take as long as sums do where channels have few elements. So a level has tables: by
- * whether statistics are of the batch, and by the gate; by whether src_1 is added, and whether ReLU
- * follows. */
+ * whether statistics are of the batch, and by the gate; by whether src_1 is added. */
 typedef struct {
     const bn_operation (*backward)[GATES];
     const bn_operation *double_backward;
-    const bn_operation (*training)[2], (*inference)[2];
+    const bn_operation *training, *inference;
     const bn_operation *moments; /* about the mean that is given */
 } bn_operations;
 
@@ -59,7 +58,7 @@ const bn_operations *bn_operations_current(void);
 
 #define BN_OPERATIONS_OF(level)                                                                    \
     extern const bn_operation bn_backward_##level[2][GATES], bn_double_backward_##level[2];        \
-    extern const bn_operation bn_training_##level[2][2], bn_inference_##level[2][2];               \
+    extern const bn_operation bn_training_##level[2], bn_inference_##level[2];                     \
     extern const bn_operation bn_moments_##level
 
 #ifdef BN_LEVEL
