@@ -8,7 +8,7 @@ argument.
 from typing import TYPE_CHECKING
 
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
-from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
+from bn_ext._runtime import available_isas, get_isa, keep_memory, show_config  # isort: skip
 from bn_ext._core import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
@@ -56,6 +56,7 @@ __all__ = [
     "batch_norm_training_reduce",
     "batch_norm_training_stats",
     "get_isa",
+    "keep_memory",
     "mpi",
     "show_config",
     "specs",
