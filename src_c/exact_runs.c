@@ -68,12 +68,13 @@ static void deposit_segments(const bn_exact *e, bn_exact_scratch *s, int64_t n) 
     bn_exact_deposit_terms(e, s, &s->run, 0, BN_STRIP, whole / BN_STRIP);
 }
 
-/* Whole runs, if there is room for one. */
+/* Whole runs, or an even share of one. */
 static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
-    const int64_t left = to - element, runs = numbers_of(e) / e->run_length;
-    if (runs == 0 || left < e->run_length || element % e->run_length)
-        return at_most(numbers_of(e), left);
-    return even_share(left / e->run_length, runs) * e->run_length;
+    const int64_t left = to - element, most = numbers_of(e), run = e->run_length;
+    const int64_t done = element % run;
+    if (run > most || left < run || done)
+        return at_most(round_up(even_share(run, most), BN_STRIP), at_most(run - done, left));
+    return even_share(left / run, most / run) * run;
 }
 
 static void sum_channel(const bn_exact *e, bn_exact_scratch *s, int64_t channel, int64_t from,

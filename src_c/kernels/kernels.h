@@ -94,7 +94,7 @@ typedef struct {
  *
  * Where terms go: `plane` numbers from those of one sum to the next, `pitch` from one row to the
  * next. Behind a row that fills no unit are zeros, of less than a unit. */
-enum { BN_STRIP = 64, BN_TERMS_BYTES = 8192 };
+enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
     void *number;
