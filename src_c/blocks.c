@@ -20,7 +20,8 @@ enum {
     /* Blocks taken until one that nobody took is unmapped: more than the results of one training
      * step, which may be a few hundred. */
     MOST_AGE = 512,
-    WASTE = 8, /* a block that is taken again is longer than asked for by at most 1 / WASTE */
+    WASTE = 8, /* a block that is taken again is longer than asked for by at most one part in WASTE,
+                * or by a huge page */
     HELD = 8,  /* parts of the limit, of which one may be held: the pages of the youngest blocks */
 };
 
@@ -79,26 +80,23 @@ static void shed(size_t most) {
     } while (m.start);
 }
 
-/* The one that wastes least, the youngest of several. */
+/* The youngest that fits: it may still be in a cache. */
 static mapping take_parked(size_t bytes) {
+    const size_t most = bytes + (size_t)at_least((int64_t)bytes / WASTE, HUGE_BYTES);
     mapping m = {0};
-    int best = -1;
     pthread_mutex_lock(&lock);
     taken++;
-    for (int i = n_parked - 1; i >= 0; i--)
-        if (parked[i].bytes >= bytes && parked[i].bytes - bytes <= bytes / WASTE &&
-            (best < 0 || parked[i].bytes < parked[best].bytes))
-            best = i;
-    if (best >= 0)
-        m = remove_parked(best);
+    for (int i = n_parked - 1; i >= 0 && !m.start; i--)
+        if (parked[i].bytes >= bytes && parked[i].bytes <= most)
+            m = remove_parked(i);
     pthread_mutex_unlock(&lock);
     return m;
 }
 
 /* From the start of a huge page on, so that the system can use them. */
 static mapping map_new(size_t bytes) {
-    char *all = mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                     -1, 0);
+    char *all =
+        mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED)
         return (mapping){0};
     const size_t before = -(uintptr_t)all & (HUGE_BYTES - 1);

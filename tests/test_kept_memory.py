@@ -68,9 +68,9 @@ def test_memory_is_taken_again_when_the_last_view_is_gone():
 
 
 def test_a_block_that_is_far_too_long_is_not_taken():
-    place = address(result(3))
-    assert address(result(2)) != place
-    assert address(result(2.9)) == place
+    place = address(result(30))
+    assert address(result(25)) != place
+    assert address(result(27)) == place
 
 
 def test_small_results_have_their_own_memory():
