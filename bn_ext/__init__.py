@@ -8,7 +8,7 @@ argument.
 from typing import TYPE_CHECKING
 
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
-from bn_ext._runtime import available_isas, get_isa, show_config  # isort: skip
+from bn_ext._runtime import available_isas, get_isa, keep_memory, show_config  # isort: skip
 from bn_ext import _core
 from bn_ext._core import *  # noqa: F403
 from bn_ext._layer import BatchNorm
@@ -17,7 +17,16 @@ from bn_ext._version import __version__
 if TYPE_CHECKING:
     from bn_ext import dask as dask, mpi as mpi, specs as specs
 
-__all__ = ["BatchNorm", "__version__", "available_isas", "get_isa", "mpi", "show_config", "specs"]
+__all__ = [
+    "BatchNorm",
+    "__version__",
+    "available_isas",
+    "get_isa",
+    "keep_memory",
+    "mpi",
+    "show_config",
+    "specs",
+]
 __all__ += _core.__all__
 
 

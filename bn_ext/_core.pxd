@@ -125,6 +125,16 @@ cdef extern from "machine.h" nogil:
     void bn_set_cache_sizes(int64_t l2, int64_t last_level)
 
 
+cdef extern from "blocks.h" nogil:
+    enum:
+        BN_BLOCK_BYTES
+    void *bn_take_block(size_t bytes)
+    void bn_park_block(void *block)
+    void bn_set_parked_limit(int64_t bytes)
+    int64_t bn_parked_limit()
+    int64_t bn_parked_bytes(int *blocks)
+
+
 cdef extern from "schedule.h" nogil:
     ctypedef struct bn_schedule:
         int64_t tiles

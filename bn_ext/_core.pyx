@@ -31,8 +31,10 @@ from types import ModuleType
 
 import numpy as np
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_STRIDES,
+    PyBuffer_FillInfo,
     PyBuffer_Release,
     PyObject_CheckBuffer,
     PyObject_GetBuffer,

@@ -1,10 +1,9 @@
 """A layer for NumPy: parameters, running statistics, and what forward leaves for backward.
 
+A step is two passes:
+
     forward     src, src_1 -> dst                keeps src, the batch's statistics, the gate
     backward    diff_dst -> diff_src, diff_src_1     and diff_gamma, diff_beta beside gamma, beta
-
-In training, every array that a step writes is the layer's own and is written again by the next
-step: the second one allocates nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,9 +35,9 @@ class _Saved(NamedTuple):
     gate: dict[str, Any]  # what the gradient of the ReLU is found by
 
 
-#: A forward pass that is prepared, so that all allocations are made and nothing has changed: its
-#: result, the call that computes it, what backward needs, and the batches tracked after it.
-_Step: TypeAlias = tuple[NDArray[Any], Callable[[], Any], _Saved, int]
+#: A forward pass that is prepared, while nothing has changed: the call that computes it, what
+#: backward needs of its result, and the batches tracked after it.
+_Step: TypeAlias = tuple[Callable[[], Any], Callable[[Any], _Saved], int]
 
 
 class BatchNorm:
@@ -92,10 +91,8 @@ class BatchNorm:
 
     Notes
     -----
-    What `forward` and `backward` return in training belongs to the layer: the next step
-    overwrites it. Copy what is to be kept. src, the result, the parameters and, where they
-    are what normalizes, the running statistics must stay as they are until `backward`, which
-    reads them again.
+    src, the result, the parameters and, where they are what normalizes, the running statistics
+    must stay as they are until `backward`, which reads them again.
 
     Examples
     --------
@@ -148,7 +145,6 @@ class BatchNorm:
         self.running_mean, self.running_variance = zeros, ones
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
-        self._arrays: dict[str, tuple[object, NDArray[Any]]] = {}
         self._saved: _Saved | None = None
         self._check_options()
 
@@ -218,8 +214,7 @@ class BatchNorm:
         Returns
         -------
         ndarray
-            dst, in src's shape, dtype and memory order: the layer's own in training, new
-            otherwise.
+            dst, in src's shape, dtype and memory order.
 
         Raises
         ------
@@ -235,9 +230,11 @@ class BatchNorm:
         """
         undo, self._saved = [self._saved], None
         try:
-            dst, call, saved, tracked = self._step(src, src_1)
-            _core._committed(call, vars(self), {"num_batches_tracked": tracked}, undo)
-            self._saved = saved
+            call, saved, tracked = self._step(src, src_1)
+            after = {"num_batches_tracked": tracked}
+            found: Any = _core._committed(call, vars(self), after, undo)
+            self._saved = saved(found)
+            dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
             return dst
         except BaseException as error:
             self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
@@ -246,8 +243,6 @@ class BatchNorm:
     def _step(self, src: Array, src_1: Array | None) -> _Step:
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
-        # Not over what this step has to read, or backward.
-        dst = self._own("dst", data, *(a for a in (data, added) if a is not None))
         options: dict[str, Any] = {
             "epsilon": self.epsilon,
             "data_format": self.data_format,
@@ -256,30 +251,33 @@ class BatchNorm:
             "num_threads": self.num_threads,
         }
         if self.training and not self.frozen:
-            return self._step_of_training(data, dst, options)
+            return self._step_of_training(data, options)
         statistics = self.running_mean, self.running_variance
-        gate = {"dst": dst} if added is not None else self._recomputed()
-        saved = _Saved(data, *statistics, False, added is not None, gate)
-        call = partial(
-            _core.batch_norm_inference, data, *statistics, self.gamma, self.beta, out=dst, **options
-        )
-        return dst, call, saved, self.num_batches_tracked
+        recomputed = self._recomputed() if added is None else {}
 
-    def _step_of_training(
-        self, data: NDArray[Any], dst: NDArray[Any], options: dict[str, Any]
-    ) -> _Step:
+        def saved(dst: NDArray[Any]) -> _Saved:
+            gate = recomputed or {"dst": dst}
+            return _Saved(data, *statistics, False, added is not None, gate)
+
+        given = data, *statistics, self.gamma, self.beta
+        call = partial(_core.batch_norm_inference, *given, **options)
+        return call, saved, self.num_batches_tracked
+
+    def _step_of_training(self, data: NDArray[Any], options: dict[str, Any]) -> _Step:
         like = self.running_mean
-        mean, variance = self._own("mean", like), self._own("variance", like)
         added = options["src_1"] is not None
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added or like.dtype != np.float64)
-        workspace = self._bits(data.size) if kept else None
+        workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         factor = self.exponential_avg_factor
         if factor is None:
             with _core._DefaultMode():
                 factor = 1 / (self.num_batches_tracked + 1)
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
-        saved = _Saved(data, mean, variance, True, added, gate)
+
+        def saved(found: Any) -> _Saved:
+            return _Saved(data, found.mean, found.variance, True, added, gate)
+
         tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
         call = partial(
             self._training,
@@ -291,10 +289,10 @@ class BatchNorm:
             exponential_avg_factor=factor,
             correction=self.correction,
             workspace=workspace,
-            out=(dst, mean, variance),
+            out=(None, np.empty_like(like), np.empty_like(like)),
             **options,
         )
-        return dst, call, saved, tracked
+        return call, saved, tracked
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """An array of the layer's channels, which its parameters go with."""
@@ -346,14 +344,11 @@ class BatchNorm:
             raise RuntimeError("backward: expected a forward before it that was not interrupted")
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
-        out: list[Any] = [self._own("diff_src", saved.src, saved.src, diff), None, None]
-        if param_grads:
-            out[1:] = self.diff_gamma, self.diff_beta
-        options: dict[str, Any] = {}
         gated = saved.added and self.relu
-        if gated:
-            out.append(self._own("diff_src_1", saved.src, saved.src, diff))
-            options = {"diff_src_1": True}
+        out: list[Any] = [None, None, None, *[None] * gated]
+        if param_grads:
+            out[1:3] = self.diff_gamma, self.diff_beta
+        options: dict[str, Any] = {"diff_src_1": True} if gated else {}
         if self.relu:
             options |= {"relu": True, **saved.gate}
         found: Any = self._gradients(
@@ -383,34 +378,9 @@ class BatchNorm:
         """Does it count as one that the running statistics have seen?"""
         return data.size > 0
 
-    # ---- arrays of its own --------------------------------------------------------------
-
-    def _own(self, name: str, like: NDArray[Any], *others: NDArray[Any]) -> NDArray[Any]:
-        """An array like `like`: in training the layer's own of this name, if it lies apart from
-        `others`; else a new one.
-        """
-        if not self.training:
-            return np.empty_like(like)
-        key = like.shape, like.strides, like.dtype
-        known = self._arrays.get(name)
-        if known is not None and known[0] == key:
-            array = known[1]
-            if not any(np.may_share_memory(array, other) for other in others):
-                return array
-        array = np.empty_like(like)
-        self._arrays[name] = key, array
-        return array
-
-    def _bits(self, size: int) -> NDArray[np.uint8]:
-        """Room for a bit per element."""
-        known = self._arrays.get("workspace")
-        if known is None or known[0] != size:
-            known = self._arrays["workspace"] = size, np.empty(-(-size // 8), np.uint8)
-        return known[1]
-
     def __getstate__(self) -> dict[str, Any]:
-        """All but what belongs to one step: a copy has arrays of its own."""
-        return {**vars(self), "_arrays": {}, "_saved": None}
+        """All but what belongs to one step."""
+        return {**vars(self), "_saved": None}
 
     # ---- state ------------------------------------------------------------------------
 

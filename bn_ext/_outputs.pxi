@@ -90,6 +90,45 @@ def _share_memory(a, b):
 
 # ---- new arrays -----------------------------------------------------------------
 
+cdef extern from "Python.h":
+    int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
+    int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
+
+cdef enum:
+    TRACE_DOMAIN = 389047  # NumPy's, by which tracemalloc knows the memory of arrays
+
+
+@cython.final
+cdef class Block:
+    """The memory of a large result (src_c/blocks.h), which is its base."""
+
+    cdef char *data
+    cdef Py_ssize_t size
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.size, False, flags)
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            PyTraceMalloc_Untrack(TRACE_DOMAIN, <uintptr_t>self.data)
+            bn_park_block(self.data)
+
+
+cdef object new_array(object shape, object dtype, const Call *c):
+    """One of src's size, its contents anything."""
+    cdef Py_ssize_t i, bytes = size_of(c.dtype)
+    for i in range(c.view[SRC].ndim):
+        bytes *= c.view[SRC].shape[i]
+    if bytes < BN_BLOCK_BYTES or bn_parked_limit() == 0:
+        return empty(shape, dtype)
+    cdef Block block = Block.__new__(Block)
+    block.data, block.size = <char *>bn_take_block(bytes), bytes
+    if block.data == NULL:
+        return empty(shape, dtype)  # which says what there is no memory for
+    PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.data, bytes)
+    return ndarray(shape, dtype, block)
+
+
 cdef object new_like_src(const Call *c):
     """An array of src's shape and dtype, its memory in the order of the call."""
     cdef const bn_order *order = &c.order
@@ -100,13 +139,13 @@ cdef object new_like_src(const Call *c):
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
-        return empty(shape, dtype)
+        return new_array(shape, dtype, c)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
     permuted = []
     for axis in axes:
         permuted.append(shape[axis])
-    return empty(permuted, dtype).transpose([axes.index(axis) for axis in range(len(axes))])
+    return new_array(permuted, dtype, c).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
 cdef object new_results(Call *c, tuple given):

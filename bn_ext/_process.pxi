@@ -46,6 +46,21 @@ def _openmp_address():
     return bn_openmp_address()
 
 
+def _parked_limit():
+    return bn_parked_limit()
+
+
+def _set_parked_limit(bytes):
+    bn_set_parked_limit(bytes)
+
+
+def _parked():
+    """(bytes, blocks) of large memory that is kept for the next results."""
+    cdef int blocks
+    cdef int64_t bytes = bn_parked_bytes(&blocks)
+    return bytes, blocks
+
+
 def _forked():
     return bool(bn_forked())
 

@@ -4,7 +4,8 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from bn_ext._version import __version__
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     _WAIT_SET_BY: str
 
-__all__ = ["available_isas", "get_isa", "show_config"]
+__all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 
 # How often an idle thread of libgomp looks for work before it sleeps. At libgomp's own
@@ -148,6 +149,75 @@ def get_isa() -> str:
     return _core._get_isa()
 
 
+def keep_memory(nbytes: SupportsIndex | None = None) -> int:
+    """Set how much memory of results that are gone is kept for the next ones.
+
+    New memory is dear: the system clears each page before a process sees it, which beyond a cache
+    takes half as long as the gradient. So the memory of a result of 1 MiB or more stays with
+    bn_ext when its last view goes, and the next result of about that size lies there. The pages
+    of all but the youngest eighth are offered to the system, which takes them when it
+    needs memory (``MADV_FREE``); until then they count as used by this process. At most 64 blocks
+    are kept, none for more than 512 further results.
+
+    Parameters
+    ----------
+    nbytes : int, optional
+        The most that is kept, in bytes; what is there beyond it goes at once. 0 keeps nothing:
+        arrays then have NumPy's own memory. None means the default: an eighth of the memory
+        that the process may use (its control groups' limits count), unless the environment
+        variable ``BN_EXT_KEEP_MEMORY`` named another number when bn_ext was imported.
+
+    Returns
+    -------
+    int
+        What was set before. Always 0 where the system cannot take such pages (Windows).
+
+    Raises
+    ------
+    TypeError
+        If nbytes is not an integer.
+    ValueError
+        If nbytes is negative, or more than an address can be.
+
+    See Also
+    --------
+    show_config : What is set and what is kept now.
+
+    Examples
+    --------
+    >>> import bn_ext
+    >>> before = bn_ext.keep_memory(0)
+    >>> bn_ext.keep_memory(before)
+    0
+    """
+    if nbytes is None:
+        limit = _KEPT_BY_DEFAULT
+    else:
+        try:
+            limit = index(nbytes)
+        except TypeError:
+            raise TypeError(
+                f"nbytes: expected an integer or None, got {type(nbytes).__name__}"
+            ) from None
+        if not 0 <= limit <= sys.maxsize:
+            raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {limit}")
+    before = _core._parked_limit()
+    _core._set_parked_limit(limit)
+    return before
+
+
+def _default_kept() -> int:
+    """What BN_EXT_KEEP_MEMORY says, or an eighth of the memory."""
+    text = os.environ.get("BN_EXT_KEEP_MEMORY", "").strip()
+    if not text:
+        return _memory() // 8
+    if not text.isdecimal() or int(text) > sys.maxsize:
+        raise ImportError(
+            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got {text!r}"
+        )
+    return int(text)
+
+
 def _is_command() -> bool:
     """Is this process `bn-ext` or `python -m bn_ext`, rather than a program that imports us?"""
     # While -m imports the package argv[0] is "-m", and the module stands where argv[0] would.
@@ -167,41 +237,82 @@ def _end_command(message: str, status: int) -> None:
         sys.exit(status)
 
 
-def _force_isa(name: str) -> None:
+def _choose_isa(name: str) -> None:
     choices = _core._available_isas()
     if name not in choices:
-        message = (
+        raise ImportError(
             f"BN_EXT_ISA: expected one of {', '.join(choices)} (the levels that this CPU can run), "
             f"got {name!r}"
         )
-        _end_command(f"bn-ext: {message}", 2)
-        raise ImportError(message)
     _core._use_isa(name)
 
 
-def _cpu_quota(
-    cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
-) -> int | None:
-    """Whole CPUs that the process's control groups allow it, at least 1; None: no limit.
+def _read_environment() -> tuple[str | None, int]:
+    """The level that is forced, if one is, and the memory that is kept by default."""
+    # Set to nothing is not set, as with most variables.
+    name = os.environ.get("BN_EXT_ISA") or None
+    try:
+        if name is not None:
+            _choose_isa(name)
+        return name, _default_kept()
+    except ImportError as error:
+        _end_command(f"bn-ext: {error}", 2)
+        raise
 
-    Every group up to the root may set a limit: the smallest applies.
+
+def _group_limits(
+    controller: str, unified: list[str], legacy: list[str], cgroups: str, membership: str
+) -> list[list[str]]:
+    """The words of these files in each of the process's control groups.
+
+    Every group up to the root may set a limit.
     """
-    limits = []
+    found = []
     lines = (line.split(":", 2) for line in _read(membership).splitlines())
     for _, controllers, group in (line for line in lines if len(line) == 3):
         if controllers == "":
-            root, files = cgroups, ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            root, files = f"{cgroups}/{controllers}", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+            root, files = cgroups, unified
+        elif controller in controllers.split(","):
+            root, files = f"{cgroups}/{controllers}", legacy
         else:
             continue
         # A container may see only its own group, mounted as the root: then most are missing.
         names = group.strip("/").split("/")
         for folder in {"/".join([root, *names[:k]]) for k in range(len(names) + 1)}:
-            words = [word for name in files for word in _read(f"{folder}/{name}").split()]
-            if len(words) == 2 and words[0] not in ("max", "-1"):
-                limits.append(int(words[0]) / int(words[1]))
+            found.append([word for name in files for word in _read(f"{folder}/{name}").split()])
+    return found
+
+
+def _cpu_quota(
+    cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
+) -> int | None:
+    """Whole CPUs that the process's control groups allow it, at least 1; None: no limit."""
+    legacy = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    limits = [
+        int(words[0]) / int(words[1])
+        for words in _group_limits("cpu", ["cpu.max"], legacy, cgroups, membership)
+        if len(words) == 2 and words[0] not in ("max", "-1")
+    ]
     return max(1, int(min(limits) + 0.5)) if limits else None
+
+
+def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:
+    """Bytes of memory that this process may use at most; 0 if the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [address_space] if address_space != resource.RLIM_INFINITY else []
+    limits += [
+        int(words[0])
+        for words in _group_limits(
+            "memory", ["memory.max"], ["memory.limit_in_bytes"], cgroups, membership
+        )
+        if len(words) == 1 and words[0] != "max"
+    ]
+    return max(0, min(limits))
 
 
 def _processor() -> str:
@@ -292,6 +403,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "threads_set_by": _threads_set_by(threads),
         "cpu_quota": _QUOTA,
         "cache_sizes": _core._cache_sizes(),
+        "keep_memory": _core._parked_limit(),
+        "kept_memory": _core._parked()[0],
         "forked": _core._forked(),
         "machine": platform.machine(),
         "processor": _processor(),
@@ -314,10 +427,8 @@ if not TYPE_CHECKING:
     except KeyboardInterrupt:
         _end_command("interrupted", 130)
         raise
-# Set to nothing is not set, as with most variables.
-_FORCED_ISA = os.environ.get("BN_EXT_ISA") or None
-if _FORCED_ISA is not None:
-    _force_isa(_FORCED_ISA)
+_FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
+keep_memory()
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)
 if not TYPE_CHECKING and not _core._has_openmp():

@@ -38,6 +38,7 @@ def info(options: argparse.Namespace) -> int:
         "level": f"{config['isa']}, {forced}; available: {', '.join(config['available_isas'])}",
         "threads": f"{config['default_threads']} {threads}, set by {config['threads_set_by']}",
         "caches": f"{l2 >> 10} KiB second-level, {last_level >> 10} KiB last-level",
+        "kept memory": f"at most {config['keep_memory'] >> 20} MiB of results that are gone",
         "OpenMP": ", ".join(config["openmp_libraries"])
         or ("linked" if config["openmp"] else "none: threads of its own"),
         "idle threads": f"set by {config['idle_threads_set_by']}",

@@ -1,0 +1,207 @@
+/* blocks.c: large memory that outlives a call. */
+#define _GNU_SOURCE /* MADV_FREE */
+#include "blocks.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "sizes.h"
+
+#ifndef _WIN32
+#include <pthread.h>
+#include <sys/mman.h>
+#endif
+
+#ifdef MADV_FREE
+
+enum {
+    HUGE_BYTES = 2 << 20,
+    MOST_PARKED = 64,
+    /* Blocks taken until one that nobody took is unmapped: more than the results of one training
+     * step, which may be a few hundred. */
+    MOST_AGE = 512,
+    WASTE = 8, /* a block that is taken again is longer than asked for by at most one part in WASTE,
+                * or by a huge page */
+    HELD = 8,  /* parts of the limit, of which one may be held: the pages of the youngest blocks */
+};
+
+typedef struct {
+    char *start; /* NULL: none */
+    size_t bytes;
+    uint64_t parked_at;
+    bool offered; /* may the system take its pages? */
+} mapping;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static mapping parked[MOST_PARKED]; /* oldest first */
+static int n_parked;
+static size_t parked_bytes, limit;
+static uint64_t taken;
+
+/* The lock is held. */
+static mapping remove_parked(int i) {
+    const mapping m = parked[i];
+    n_parked--;
+    for (; i < n_parked; i++)
+        parked[i] = parked[i + 1];
+    parked_bytes -= m.bytes;
+    return m;
+}
+
+/* The lock is held. Where threads are at work, offering a huge page interrupts each of their cores:
+ * as much as writing a third of it. So what is taken again soon is not offered. */
+static void offer_old(void) {
+    size_t bytes = 0;
+    for (int i = n_parked - 1; i >= 0; i--) {
+        bytes += parked[i].bytes;
+        if (bytes <= limit / HELD || parked[i].offered)
+            continue;
+        if (madvise(parked[i].start, parked[i].bytes, MADV_FREE))
+            madvise(parked[i].start, parked[i].bytes, MADV_DONTNEED); /* an old kernel */
+        parked[i].offered = true;
+    }
+}
+
+static void unmap(mapping m) {
+    if (m.start)
+        munmap(m.start, m.bytes);
+}
+
+/* Unmap the oldest while they are too many bytes, or too old. */
+static void shed(size_t most) {
+    mapping m;
+    do {
+        m = (mapping){0};
+        pthread_mutex_lock(&lock);
+        if (n_parked && (parked_bytes > most || taken - parked[0].parked_at > MOST_AGE))
+            m = remove_parked(0);
+        pthread_mutex_unlock(&lock);
+        unmap(m);
+    } while (m.start);
+}
+
+/* The youngest that fits: it may still be in a cache. */
+static mapping take_parked(size_t bytes) {
+    const size_t most = bytes + (size_t)at_least((int64_t)bytes / WASTE, HUGE_BYTES);
+    mapping m = {0};
+    pthread_mutex_lock(&lock);
+    taken++;
+    for (int i = n_parked - 1; i >= 0 && !m.start; i--)
+        if (parked[i].bytes >= bytes && parked[i].bytes <= most)
+            m = remove_parked(i);
+    pthread_mutex_unlock(&lock);
+    return m;
+}
+
+/* From the start of a huge page on, so that the system can use them. */
+static mapping map_new(size_t bytes) {
+    char *all =
+        mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED)
+        return (mapping){0};
+    const size_t before = -(uintptr_t)all & (HUGE_BYTES - 1);
+    if (before)
+        munmap(all, before);
+    if (before < HUGE_BYTES)
+        munmap(all + before + bytes, HUGE_BYTES - before);
+#ifdef MADV_HUGEPAGE
+    madvise(all + before, bytes, MADV_HUGEPAGE);
+#endif
+    return (mapping){all + before, bytes, 0, false};
+}
+
+/* Before a block's first byte there is a cache line, which says how long its map is. */
+void *bn_take_block(size_t bytes) {
+    if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
+        return NULL;
+    bytes = (size_t)round_up((int64_t)bytes + LINE_BYTES, PAGE_BYTES);
+    mapping m = take_parked(bytes);
+    if (!m.start)
+        m = map_new(bytes);
+    if (!m.start) {
+        shed(0);
+        m = map_new(bytes);
+    }
+    if (!m.start)
+        return NULL;
+    *(size_t *)m.start = m.bytes;
+    return m.start + LINE_BYTES;
+}
+
+void bn_park_block(void *block) {
+    mapping m = {(char *)block - LINE_BYTES, 0, 0, false}, old = {0};
+    m.bytes = *(size_t *)m.start;
+    pthread_mutex_lock(&lock);
+    const size_t most = limit;
+    if (m.bytes > most) {
+        old = m;
+    } else {
+        if (n_parked == MOST_PARKED)
+            old = remove_parked(0);
+        m.parked_at = taken;
+        parked[n_parked++] = m;
+        parked_bytes += m.bytes;
+        offer_old();
+    }
+    pthread_mutex_unlock(&lock);
+    unmap(old);
+    shed(most);
+}
+
+void bn_set_parked_limit(int64_t bytes) {
+    pthread_mutex_lock(&lock);
+    limit = (size_t)bytes;
+    pthread_mutex_unlock(&lock);
+    shed((size_t)bytes);
+}
+
+int64_t bn_parked_limit(void) {
+    pthread_mutex_lock(&lock);
+    const int64_t bytes = (int64_t)limit;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+int64_t bn_parked_bytes(int *blocks) {
+    pthread_mutex_lock(&lock);
+    const int64_t bytes = (int64_t)parked_bytes;
+    *blocks = n_parked;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+/* A child has its parent's parked blocks as copies on write, which cost more than new ones. */
+static void before_fork(void) {
+    pthread_mutex_lock(&lock);
+}
+static void in_parent(void) {
+    pthread_mutex_unlock(&lock);
+}
+static void in_child(void) {
+    while (n_parked)
+        unmap(remove_parked(0));
+    pthread_mutex_unlock(&lock);
+}
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(before_fork, in_parent, in_child);
+}
+
+#else /* pages cannot be handed to the system and kept */
+
+void *bn_take_block(size_t bytes) {
+    return malloc(bytes);
+}
+void bn_park_block(void *block) {
+    free(block);
+}
+void bn_set_parked_limit(int64_t bytes) {
+    (void)bytes;
+}
+int64_t bn_parked_limit(void) {
+    return 0;
+}
+int64_t bn_parked_bytes(int *blocks) {
+    return *blocks = 0;
+}
+
+#endif

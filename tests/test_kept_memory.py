@@ -1,0 +1,255 @@
+"""The memory of large results is kept for the next ones, and nobody can tell but by the time."""
+
+import pickle
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from members import MEMBERS, problem
+from processes import printed_by, python_code
+
+import bn_ext
+from bn_ext import _core
+
+MIB = 1 << 20
+pytestmark = pytest.mark.skipif(bn_ext.keep_memory() == 0, reason="nothing can be kept here")
+
+
+@pytest.fixture(autouse=True)
+def only_ours():
+    """Nothing is kept from before, and 64 MiB may be."""
+    bn_ext.keep_memory(0)
+    bn_ext.keep_memory(64 * MIB)
+    yield
+    bn_ext.keep_memory()
+
+
+def kept():
+    return bn_ext.show_config(mode="dicts")["kept_memory"]
+
+
+def result(mib=1.0):
+    """Of about that size."""
+    x = np.zeros((int(mib * MIB) // 256, 64), np.float32)
+    return bn_ext.batch_norm_inference(x, x[0], x[0], epsilon=1)
+
+
+def address(a):
+    return a.__array_interface__["data"][0]
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_no_result_shows_what_lay_there(rng, name, data_format):
+    member, shape = MEMBERS[name], (37, 120, 77) if data_format == "NXC" else (37, 77, 120)
+    p = problem(rng, shape, data_format)
+    found, bits = member.run(p)
+    tensors = [a for a in found if a.ndim > 1]
+    assert {id(a.base) for a in tensors} != {id(None)}
+    for a in tensors:
+        a.view(np.uint32)[...] = 0xFFFFFFFF
+    places = {address(a) for a in tensors}
+    del found, tensors, a
+    again, bits_again = member.run(p)
+    assert places >= {address(a) for a in again if a.ndim > 1}
+    assert bits_again == bits
+
+
+def test_memory_is_taken_again_when_the_last_view_is_gone():
+    first = result()
+    place, part = address(first), first[5:7, ::3]
+    del first
+    second = result()
+    assert address(second) != place
+    del part
+    assert kept() >= MIB
+    assert address(result()) == place
+
+
+def test_a_block_that_is_far_too_long_is_not_taken():
+    place = address(result(30))
+    assert address(result(25)) != place
+    assert address(result(27)) == place
+
+
+def test_small_results_have_their_own_memory():
+    assert result(0.5).flags.owndata
+    assert kept() == 0
+
+
+def test_what_is_kept_has_bounds():
+    results = [result(20) for _ in range(5)]
+    assert kept() == 0
+    del results
+    assert 40 * MIB < kept() <= 64 * MIB
+    bn_ext.keep_memory(30 * MIB)
+    assert 20 * MIB <= kept() <= 30 * MIB
+    assert bn_ext.keep_memory(0) == 30 * MIB
+    assert kept() == 0
+    assert result().flags.owndata
+
+
+def test_blocks_are_few():
+    results = [result(1 + k / 5) for k in range(100)]
+    bn_ext.keep_memory(1 << 30)
+    results.clear()
+    assert _core._parked()[1] == 64
+
+
+def test_what_nobody_takes_goes():
+    result(8)
+    for _ in range(600):
+        result(1)
+    assert kept() < 3 * MIB
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "error", "text"),
+    [
+        (-1, ValueError, "nbytes: expected a number from 0 to 9223372036854775807, got -1"),
+        (1 << 63, ValueError, "nbytes: expected a number from 0 to"),
+        (1.5, TypeError, "nbytes: expected an integer or None, got float"),
+    ],
+)
+def test_what_is_refused(nbytes, error, text):
+    before = bn_ext.keep_memory(MIB)
+    with pytest.raises(error, match=text):
+        bn_ext.keep_memory(nbytes)
+    assert bn_ext.keep_memory(before) == MIB
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("123456", 123456), ("", None)])
+def test_the_environment_sets_the_default(text, expected):
+    code = "import bn_ext; bn_ext.keep_memory(5); bn_ext.keep_memory(); print(bn_ext.keep_memory())"
+    found = int(printed_by(code, BN_EXT_KEEP_MEMORY=text))
+    assert found == expected if expected is not None else found > MIB
+
+
+@pytest.mark.parametrize("text", ["-1", "1e9", "many", "9" * 30])
+def test_the_environment_may_be_wrong(text):
+    done = python_code("import bn_ext", BN_EXT_KEEP_MEMORY=text)
+    assert "ImportError: BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to" in done.stderr
+    assert repr(text) in done.stderr
+
+
+# ---- what users do with results ---------------------------------------------------------
+
+
+def test_a_result_is_an_array_like_any_other(tmp_path):
+    a = result()
+    a[...] = np.arange(a.size).reshape(a.shape)
+    assert a.flags.carray
+    assert type(a) is np.ndarray
+    for copy in (pickle.loads(pickle.dumps(a)), np.from_dlpack(a), np.asarray(memoryview(a))):
+        np.testing.assert_array_equal(copy, a)
+    np.save(tmp_path / "a.npy", a)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), a)
+    a.flags.writeable = False
+    a.flags.writeable = True
+    with pytest.raises(ValueError, match="does not own its data"):
+        a.resize(3, refcheck=False)
+
+
+def test_torch_keeps_the_memory():
+    torch = pytest.importorskip("torch")
+    a = result()
+    place, t = address(a), torch.from_numpy(a)
+    del a
+    assert address(result()) != place == t.data_ptr()
+
+
+def test_tracemalloc_knows():
+    tracemalloc.start()
+    try:
+        a = result(3)
+        traced = tracemalloc.get_traced_memory()[0]
+        assert 3 * MIB <= traced < 4 * MIB
+        (found,) = (t.size for t in tracemalloc.take_snapshot().traces if t.size >= MIB)
+        assert found == a.nbytes
+        del a
+        assert tracemalloc.get_traced_memory()[0] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+# ---- processes and threads ----------------------------------------------------------------
+
+START = """
+import os, sys, threading, numpy as np, bn_ext
+x = np.random.default_rng(0).standard_normal((20000, 64), np.float32)
+def call():
+    return bn_ext.batch_norm_inference(x, x[0], x[1] ** 2, epsilon=1)
+def kept():
+    return bn_ext.show_config(mode="dicts")["kept_memory"]
+right = call().tobytes()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_child_keeps_its_own():
+    printed_by(START + """
+alive = call()
+call()
+assert kept() > 0
+child = os.fork()
+if not child:
+    ours = kept()
+    a = call()
+    a[...] = -1
+    alive[...] = -2
+    del a, alive
+    os._exit(7 if ours else 0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert kept() > 0 and alive.tobytes() == right and call().tobytes() == right
+""")  # fmt: skip
+
+
+def test_many_threads_never_share_a_block():
+    found = printed_by(START + """
+wrong = []
+def work(k):
+    for i in range(200):
+        a = call()
+        if a.tobytes() != right:
+            wrong.append(i)
+        a[...] = k
+        if not (a == k).all():
+            wrong.append(i)
+threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(len(wrong))
+""")  # fmt: skip
+    assert found == "0\n"
+
+
+@pytest.mark.parametrize("alive", ["", "import builtins; builtins.x = call()"])
+def test_the_interpreter_ends_with_results_alive(alive):
+    printed_by(START + alive + """
+def work():
+    while True:
+        call()
+threading.Thread(target=work, daemon=True).start()
+keep = [call() for _ in range(3)]
+""")  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space")
+def test_without_memory_what_is_kept_goes_first():
+    """It is unmapped before a call says that there is no memory."""
+    printed_by(START + """
+import resource
+bn_ext.keep_memory(1 << 40)
+y = np.zeros((200000, 64), np.float32)
+parts = [call() for _ in range(20)]
+del parts
+assert kept() > 90 << 20
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), -1))
+large = bn_ext.batch_norm_inference(y, x[0], x[1] ** 2, epsilon=1)
+assert large.nbytes == y.nbytes and kept() == 0
+try:
+    bn_ext.batch_norm_inference(np.broadcast_to(y, (50, *y.shape)), x[0], x[1] ** 2, epsilon=1)
+except MemoryError:
+    print("refused")
+""")  # fmt: skip
