@@ -78,7 +78,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"index": [], "tutorial": [], "reference": [], "glossary": []}
+html_sidebars = {"index": [], "tutorial": [], "layer": [], "reference": [], "glossary": []}
 
 
 #: Of MathJax, what pages of TeX load: the rest is four fifths of it.
