@@ -22,7 +22,8 @@ extensions = [
 ]
 # autosummary writes its pages in the first of these.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
-exclude_patterns = ["_build"]
+# The tables that figures.md replaces.
+exclude_patterns = ["_build", "benchmarks.md", "family.md", "float64.md", "frozen.md"]
 nitpicky = True
 nitpick_ignore = [("py:obj", "bn_ext"), ("py:obj", "bn_ext.specs")]
 
@@ -63,7 +64,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 #: Pages of tables that need all the room.
-WIDE = ["benchmarks", "family", "float64", "frozen", "how_it_is_fast"]
+WIDE = ["figures"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"bn_ext {version}"
@@ -77,7 +78,7 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
-html_sidebars = {"index": [], "tutorial": [], "reference": [], "glossary": []}
+html_sidebars = {"index": [], "tutorial": [], "layer": [], "reference": [], "glossary": []}
 
 
 #: Of MathJax, what pages of TeX load: the rest is four fifths of it.

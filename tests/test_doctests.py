@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import re
 import runpy
 import statistics
@@ -74,17 +75,33 @@ def test_notebooks(path, monkeypatch):
     pyplot.close("all")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_the_one_number(page):
-    """It is the median of the README's table, of which it tells the ends too."""
-    table = (ROOT / "README.md").read_text().partition("<!-- benchmarks: begin -->")[2]
-    times = [float(x) for x in re.findall(r"\| (\d+\.\d) \(\w+\) ", table)]
+#: What is timed beside the peers; oneDNN writes to given outputs, as bn_ext can.
+NO_PEERS = {"bn_ext", "bn_ext, fresh", "oneDNN blocked", "floor", "two passes", "two passes, fresh"}
+
+
+def over_best_peer(seconds):
+    return min(
+        time / seconds["bn_ext" if name == "oneDNN" else "bn_ext, fresh"]
+        for name, time in seconds.items()
+        if name not in NO_PEERS
+    )
+
+
+def test_the_one_number():
+    """The README's is the median of its comparisons, of which it tells the ends too."""
+    found = json.loads((ROOT / "docs" / "benchmarks.json").read_text())["rows"]
+    most = max(r["threads"] for r in found)
+    times = []
+    for r in found:
+        chosen = r["op"], r["set"], r["threads"]
+        if chosen == ("backward", "resnet", most) and r["dtype"] in ("float32", "bfloat16"):
+            times.append(over_best_peer(r["seconds"]))
     said = re.search(
         r"\*\*(\S+) times as fast.*median over the (\d+) comparisons.*from (\S+) to (\S+)\.",
-        (ROOT / page).read_text(),
+        (ROOT / "README.md").read_text(),
         re.DOTALL,
     )
-    ends = [len(times), min(times), max(times)]
+    ends = [len(times), round(min(times), 1), round(max(times), 1)]
     assert [float(x) for x in said.groups()] == [round(statistics.median(times), 1), *ends]
 
 
