@@ -18,7 +18,7 @@ def gated(
     data_format: Any,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere."""
+    """Diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere."""
     ones = np.ones_like(mean)
     found = _core.batch_norm_backward(
         src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
@@ -35,22 +35,25 @@ def gated_double_backward(
     mean: NDArray[Any],
     variance: NDArray[Any],
     gamma: NDArray[Any] | None,
-    *diff_diffs: NDArray[Any] | None,
+    of_src: NDArray[Any],
+    of_gamma: NDArray[Any] | None,
+    of_beta: NDArray[Any] | None,
+    of_src_1: NDArray[Any] | None,
+    *,
     workspace: NDArray[np.uint8] | None,
     **options: Any,
 ) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
-    """`batch_norm_double_backward`, of which diff_diffs has a fourth, with respect to diff_src_1;
+    """`batch_norm_double_backward` from what comes back through four gradients, that of src_1 too;
     through a ReLU, if there is a workspace.
     """
-    *three, diff_diff_src_1 = diff_diffs
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])
     found = _core.batch_norm_double_backward(
-        src, diff_dst, mean, variance, gamma, *three, **options
+        src, diff_dst, mean, variance, gamma, of_src, of_gamma, of_beta, **options
     )
     both = found.diff_diff_dst
-    if diff_diff_src_1 is not None:
-        both += diff_diff_src_1
+    if of_src_1 is not None:
+        both += of_src_1
     if workspace is not None:
         gated(both, src, mean, workspace, options["data_format"], out=both)
     return found

@@ -42,9 +42,9 @@ class _Step:
     ) -> None:
         self.shared = shared  # epsilon, data_format, num_threads
         self.relu = _core._as_flag(relu, "relu")
-        self.training = training
+        self.training, self.exact = training, training.get("exact", False)
         self.is_training = not stats
-        self.stats: tuple[NDArray[Any], ...] = stats
+        self.stats: Any = stats
         self.src: Any = None
         self.workspace: Any = None
 
@@ -60,51 +60,50 @@ class _Step:
 
     @property
     def backward(self) -> dict[str, Any]:
-        gate = {"relu": True, "workspace": self.workspace} if self.relu else {}
+        gate = {"relu": self.relu, "workspace": self.workspace}
         return {**self.shared, **gate, "is_training": self.is_training}
 
 
 def _as(diff: Any, src: NDArray[Any]) -> NDArray[Any]:
-    """autograd leaves derivatives in the dtype in which they arose."""
+    """Autograd leaves derivatives in the dtype in which they arose."""
     return np.asarray(diff, src.dtype)
 
 
-@primitive  # type: ignore[untyped-decorator]
+@primitive
 def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDArray[Any]:
     step.src = src = _core._as_array(src, "src")
     options = {**step.shared, "src_1": src_1, "relu": step.relu}
     if step.relu:
         step.workspace = options["workspace"] = np.empty(-(-src.size // 8), np.uint8)
+    dst: NDArray[Any]
     if step.stats:
-        return _core.batch_norm_inference(src, *step.stats, gamma, beta, **options)
-    dst, *stats = _core.batch_norm_training(src, gamma, beta, **options, **step.training)
-    step.stats = tuple(stats)
+        mean, variance = step.stats
+        return _core.batch_norm_inference(src, mean, variance, gamma, beta, **options)
+    dst, *step.stats = _core.batch_norm_training(src, gamma, beta, **options, **step.training)
     return dst
 
 
-@primitive  # type: ignore[untyped-decorator]
+@primitive
 def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) -> tuple[Any, ...]:
-    diff, more = _as(diff_dst, src), {"diff_src_1": True} if added and step.relu else {}
-    found = _core.batch_norm_backward(src, diff, *step.stats, gamma, **step.backward, **more)
+    diff = _as(diff_dst, src)
+    mean, variance = step.stats
+    options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
+    found = _core.batch_norm_backward(src, diff, mean, variance, gamma, **options)
     return (*found, diff)[:4] if added else tuple(found)
 
 
-@primitive  # type: ignore[untyped-decorator]
+@primitive
 def _second(
     src: Any, diff_dst: Any, gamma: Any, diff_diffs: Sequence[Any], step: _Step
 ) -> tuple[Any, ...]:
     of_src, of_gamma, of_beta, of_src_1 = (*diff_diffs, None)[:4]
     options = {name: value for name, value in step.backward.items() if name != "relu"}
-    options.setdefault("workspace", None)
-    return tuple(
-        gated_double_backward(
-            src, _as(diff_dst, src), *step.stats, gamma, _as(of_src, src), of_gamma, of_beta,
-            of_src_1, **options,
-        )  # fmt: skip
-    )
+    diffs = _as(of_src, src), of_gamma, of_beta, of_src_1
+    arrays = src, _as(diff_dst, src), *step.stats, gamma, *diffs
+    return tuple(gated_double_backward(*arrays, **options))
 
 
-@primitive  # type: ignore[untyped-decorator]
+@primitive
 def _gated(diff: Any, step: _Step) -> NDArray[Any]:
     data_format = step.shared["data_format"]
     return gated(_as(diff, step.src), step.src, step.stats[0], step.workspace, data_format)
@@ -202,7 +201,8 @@ def batch_norm_training(
     src, gamma, beta, src_1
         As for `bn_ext.batch_norm_training`; autograd differentiates with respect to these.
     epsilon, data_format, relu, num_threads, exact
-        As for `bn_ext.batch_norm_training`. `exact` concerns the forward pass.
+        As for `bn_ext.batch_norm_training`. `exact` concerns the first
+        gradient too.
     **running
         running_mean, running_variance, exponential_avg_factor and correction, as for
         `bn_ext.batch_norm_training`: each evaluation of the function changes them, those that

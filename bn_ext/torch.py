@@ -71,7 +71,7 @@ def _wide(tensor: Tensor | None) -> Any:
 
 
 def _options(eps: float) -> dict[str, Any]:
-    """torch says how many threads a call has at the most."""
+    """No more threads than torch would take."""
     threads = torch.get_num_threads()
     limited = threads < _core._default_threads()
     return {"epsilon": eps, "data_format": _WORDS, "num_threads": threads if limited else None}
@@ -84,17 +84,18 @@ def _vector(src: Tensor, size: int | None = None, dtype: torch.dtype = torch.flo
 # ---- several processes ------------------------------------------------------------------------
 
 
-def _over_processes(part: LocalPart, function: str, group: str) -> tuple[Any, NDArray[np.int64]]:
-    """What a part makes of the sums of all processes, and its own last sums.
+def _over_processes(part: LocalPart, function: str, group: str) -> NDArray[np.int64]:
+    """Apply a part to the sums of all processes; returns its own.
 
     Words in each sum tell all processes whether one has failed or has other arguments.
     """
     part.exact = True
     ranks = distributed.distributed_c10d._resolve_process_group(group) if group else None
     rank, size = (ranks.rank(), ranks.size()) if ranks else (0, 1)
-    total = prints = None
+    total: NDArray[np.int64] | None = None
+    prints: NDArray[np.int64] | None = None
     for _ in range(part.rounds):
-        error = None
+        error: BaseException | None = None
         try:
             sums = part.find(total)
             prints = fingerprints({"function": function, **part.alike})
@@ -109,7 +110,9 @@ def _over_processes(part: LocalPart, function: str, group: str) -> tuple[Any, ND
         if judged:
             raise CollectiveError(f"{function}: {judged.partition(';')[0]}")
         total = sent.numpy()[WORDS:]
-    return part.apply(total), sums
+    assert total is not None
+    part.apply(total)
+    return sums
 
 
 def _nothing(part: LocalPart) -> NDArray[np.int64]:
@@ -127,13 +130,11 @@ def _nothing(part: LocalPart) -> NDArray[np.int64]:
 # plain ones. Nothing that an operator returns may be an argument or None.
 
 
-def _outputs(
-    src: Tensor, running_mean: Tensor | None, running_var: Tensor | None, training: bool, relu: bool
-) -> list[Tensor]:
-    bits = _vector(src, (src.numel() + 7) // 8 if relu else 0, torch.uint8)
+def _outputs(src: Tensor, *running: Tensor | None, training: bool, gate: bool) -> list[Tensor]:
+    bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
     found = [torch.empty_like(src), _vector(src), _vector(src), bits]
-    for running in (running_mean, running_var):
-        found.append(torch.empty_like(running if running is not None and training else bits))
+    for each in running:
+        found.append(_vector(src, 0) if each is None or not training else torch.empty_like(each))
     return found
 
 
@@ -141,20 +142,21 @@ def _outputs(
 def _normalize(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None,
-    training: bool, momentum: float, eps: float, relu: bool, group: str | None,
-    whole: bool,
+    training: bool, momentum: float, eps: float, relu: bool, gate: bool,
+    group: str | None, whole: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dst, mean, variance, workspace, and running statistics after the step."""
-    outputs = _outputs(src, running_mean, running_var, training, relu)
+    outputs = _outputs(src, running_mean, running_var, training=training, gate=gate)
     dst, mean, variance, workspace = map(_array, outputs[:4])
     running = [_wide(running_mean), _wide(running_var)]
-    given = {"src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "relu": relu,
-             "workspace": workspace if relu else None, "src_1": _array(src_1),
-             **_options(eps)}  # fmt: skip
+    given: dict[str, Any] = {
+        "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
+        "relu": relu, "workspace": workspace if gate else None, **_options(eps),
+    }  # fmt: skip
     if not training:
         mean[:], variance[:] = running
         _core.batch_norm_inference(mean=mean, variance=variance, out=dst, **given)
-        return tuple(outputs)  # type: ignore[return-value]
+        return tuple(outputs)
     tracks = running_mean is not None
     given |= {"out": (dst, mean, variance), "running_mean": running[0],
               "running_variance": running[1],
@@ -166,12 +168,13 @@ def _normalize(
         _over_processes(TrainingPart(given), "batch_norm", group)
     for output, stepped in zip(outputs[4:], running if tracks else (), strict=False):
         output.copy_(torch.from_numpy(stepped))
-    return tuple(outputs)  # type: ignore[return-value]
+    return tuple(outputs)
 
 
 @_normalize.register_fake
-def _(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu, *rest):  # type: ignore[no-untyped-def]
-    return tuple(_outputs(src, running_mean, running_var, training, relu))
+def _(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    _, _, _, *running, training, _, _, _, gate, _, _ = rest
+    return tuple(_outputs(src, *running, training=training, gate=gate))
 
 
 @custom_op("bn_ext::batch_norm_backward", mutates_args=(), device_types="cpu")
@@ -181,35 +184,38 @@ def _gradients(
     group: str | None, whole: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
-    outputs = _of_gradients(src, relu and added)
-    out: list[Any] = [_array(output) for output in outputs]
-    gate = {"relu": True, "workspace": _array(workspace)} if relu else {}
-    given = {"src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
-             "variance": _array(variance), "gamma": _wide(weight), "is_training": training,
-             "param_grads": vectors, **gate, **_options(eps)}  # fmt: skip
-    more = {"diff_src_1": True} if relu and added else {}
-    out = [out[0], *(out[1:3] if vectors else (None, None)), *(out[3:] if more else ())]
+    outputs = _of_gradients(src, vectors, relu and added)
+    diff_src, *diff_vectors, diff_src_1 = map(_array, outputs)
+    out = [diff_src, *(diff_vectors if vectors else (None, None))]
+    given: dict[str, Any] = {
+        "src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
+        "variance": _array(variance), "gamma": _wide(weight), "is_training": training,
+        "param_grads": vectors, **_options(eps),
+    }  # fmt: skip
+    gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None,
+            "diff_src_1": relu and added}  # fmt: skip
+    gate["out"] = [*out, diff_src_1] if gate["diff_src_1"] else out
     if group is None or not training:
-        _core.batch_norm_backward(**given, **more, out=out)
-        return tuple(outputs)  # type: ignore[return-value]
-    others = {"relu": False, "workspace": None, "beta": None, "dst": None, "diff_src_1": False}
-    part = GradientPart({**others, **given, **more, "out": out})
-    _, own = _over_processes(part, "batch_norm_backward", group)
-    if vectors and not whole:  # of no elements, and of the sums of this process
-        none = {name: given[name][:0] for name in ("src", "diff_dst")}
-        options = {name: given[name] for name in given if name not in ("relu", "workspace")}
-        _core.batch_norm_backward_apply(**options | none, sums=own, out=(None, *out[1:3]))
-    return tuple(outputs)  # type: ignore[return-value]
+        _core.batch_norm_backward(**given, **gate)
+        return tuple(outputs)
+    part = GradientPart({"beta": None, "dst": None, **given, **gate})
+    own = _over_processes(part, "batch_norm_backward", group)
+    if vectors and not whole:  # from no elements, and the sums of this process
+        given |= {name: given[name][:0] for name in ("src", "diff_dst")}
+        _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
+    return tuple(outputs)
 
 
-def _of_gradients(src: Tensor, gated: bool) -> list[Tensor]:
+def _of_gradients(src: Tensor, vectors: bool, gated: bool) -> list[Tensor]:
+    size = None if vectors else 0
     last = torch.empty_like(src) if gated else _vector(src, 0)
-    return [torch.empty_like(src), _vector(src), _vector(src), last]
+    return [torch.empty_like(src), _vector(src, size), _vector(src, size), last]
 
 
 @_gradients.register_fake
-def _(src, diff_dst, mean, variance, weight, workspace, training, eps, relu, added, *rest):  # type: ignore[no-untyped-def]
-    return tuple(_of_gradients(src, relu and added))
+def _(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, relu, added, vectors, _, _ = rest
+    return tuple(_of_gradients(src, vectors, relu and added))
 
 
 @custom_op("bn_ext::batch_norm_double_backward", mutates_args=(), device_types="cpu")
@@ -220,10 +226,10 @@ def _second(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of src, diff_dst and weight through those that `_gradients` returns."""
     outputs = torch.empty_like(src), torch.empty_like(src), _vector(src)
-    diff_diffs = (_array(torch.zeros_like(src) if of_src is None else of_src), _array(of_weight),
-                  _array(of_bias), _array(of_src_1))  # fmt: skip
+    of_src = torch.zeros_like(src) if of_src is None else of_src
     gated_double_backward(
-        *map(_array, (src, diff_dst, mean, variance)), _wide(weight), *diff_diffs,
+        _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
+        _array(of_src), _array(of_weight), _array(of_bias), _array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
         out=tuple(map(_array, outputs)), **_options(eps),
     )  # fmt: skip
@@ -231,12 +237,12 @@ def _second(
 
 
 @_second.register_fake
-def _(src, *rest):  # type: ignore[no-untyped-def]
+def _(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(src), torch.empty_like(src), _vector(src)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    src, weight, _, src_1, _, _, training, _, eps, relu, *over = inputs
+    src, weight, _, src_1, _, _, training, _, eps, relu, _, *over = inputs
     _, mean, variance, workspace, *_ = output
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
@@ -245,7 +251,7 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    needed, rest = ctx.needs_input_grad[:4], (None,) * 8
+    needed, rest = ctx.needs_input_grad[:4], (None,) * 9
     if diff_dst is None:
         return (None,) * 4 + rest
     src, *saved = ctx.saved_tensors
@@ -335,12 +341,16 @@ def batch_norm(
     >>> y.detach().flatten()
     tensor([-1.,  1.])
     """
+    vectors = {"weight": weight, "bias": bias}
     running = {"running_mean": running_mean, "running_var": running_var}
     for name, tensor in running.items():
-        if tensor is None and not training:
-            raise ValueError(f"{name}: expected a tensor with training=False, got None")
+        if tensor is None and not (training and running_mean is running_var):
+            raise ValueError(f"{name}: expected a tensor, got None")
         if tensor is not None and tensor.requires_grad:
             raise ValueError(f"{name}: expected a tensor that requires no gradient")
+    for name, tensor in (vectors | running).items():
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
     if input.dim() < 2:
         raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
     if training and group is None and input.numel() == input.shape[1]:
@@ -350,7 +360,7 @@ def batch_norm(
         )
     dst, *_, new_mean, new_var = _normalize(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
-        group if training else None, whole_gradients,
+        relu and torch.is_grad_enabled(), group if training else None, whole_gradients,
     )  # fmt: skip
     if training and running_mean is not None and running_var is not None:
         running_mean.copy_(new_mean)
@@ -397,7 +407,8 @@ class _BatchNorm:
         return {}
 
     def extra_repr(self: Any) -> str:
-        return super().extra_repr() + ", relu=True" * self.relu  # type: ignore[misc]
+        shown: str = super().extra_repr()  # type: ignore[misc]
+        return f"{shown}, relu=True" if self.relu else shown
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
@@ -433,13 +444,15 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
     """`torch.nn.BatchNorm3d`, with an optional addition and ReLU: see `BatchNorm1d`."""
 
 
-class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
+class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     """`torch.nn.SyncBatchNorm`, for processes with CPUs.
 
     Parameters
     ----------
-    *arguments, **options
-        As for torch's layer, process_group among them: None means all processes.
+    num_features, eps, momentum, affine, track_running_stats, *arguments, **options
+        As for torch's layer.
+    process_group : ProcessGroup, optional
+        The processes; None means all.
     relu : bool, optional
         Whether negative results become zeros.
     whole_gradients : bool, optional
@@ -458,7 +471,8 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
     So the result, the statistics and the gradient of the input have the same bits for any number of
     processes, one without a group too, and for any way to deal samples to them. A process may have
     no samples. What a process does not call, the others wait for as long as the group's timeout
-    says. The gradient cannot be differentiated.
+    says. The gradient cannot be differentiated. The layer is no `torch.nn.SyncBatchNorm`, which
+    DistributedDataParallel refuses on a CPU.
 
     Examples
     --------
@@ -469,9 +483,23 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
     """
 
     whole_gradients = False
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
 
-    def __init__(self, *arguments: Any, whole_gradients: bool = False, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        *arguments: Any,
+        whole_gradients: bool = False,
+        **options: Any,
+    ) -> None:
+        shared = num_features, eps, momentum, affine, track_running_stats
+        super().__init__(*shared, *arguments, **options)
+        self.process_group = process_group
         self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
 
     def _over(self: Any) -> dict[str, Any]:
@@ -480,10 +508,16 @@ class SyncBatchNorm(_BatchNorm, nn.SyncBatchNorm):
             group = (self.process_group or distributed.group.WORLD).group_name
         return {"group": group, "whole_gradients": self.whole_gradients}
 
-    @classmethod
-    def convert_sync_batchnorm(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
-        """As torch's, with layers of this class in place of all batch normalizations."""
-        return convert(nn.SyncBatchNorm.convert_sync_batchnorm(module, process_group))
+    @staticmethod
+    def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
+        """A model with layers of this class in place of all batch normalizations, changed in place.
+
+        See `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+        """
+        for layer in convert(module).modules():
+            if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
+                layer.__class__, layer.process_group = SyncBatchNorm, process_group
+        return module
 
 
 _CLASSES = {
