@@ -263,7 +263,9 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
 
 
 def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
-    *tensors, training, eps, relu, _, _, group, _ = inputs
+    *tensors, training, eps, relu, added, vectors, group, _ = inputs
+    absent = () if vectors else output[1:3]
+    ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors)
     ctx.options, ctx.group = (training, eps, relu), group if training else None

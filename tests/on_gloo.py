@@ -80,7 +80,7 @@ def shares(rank, size):
     step(torch.nn.parallel.DistributedDataParallel(whole), range(rank, SAMPLES, size))
     for ours, right in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, right.grad, rtol=1e-5, atol=1e-5)
-    print("shares", flush=True)
+    print("shares\n", end="", flush=True)
 
 
 @case
@@ -99,9 +99,9 @@ def errors(rank, size):
                 if rank == 1:
                     made.weight.data = made.weight.data.clone().mul_(2)
                 dst.sum().backward()
-            print(rank, broken, "no error", flush=True)
+            print(f"{rank} {broken} no error\n", end="", flush=True)
         except Exception as error:
-            print(rank, broken, type(error).__name__, error, flush=True)
+            print(f"{rank} {broken} {type(error).__name__} {error}\n", end="", flush=True)
         distributed.barrier()
     step(layer(), range(rank, SAMPLES, size))
 
@@ -114,7 +114,7 @@ def gone(rank, size):
     try:
         step(layer(), range(rank, SAMPLES, size))
     except RuntimeError as error:
-        print(rank, type(error).__name__, flush=True)
+        print(f"{rank} {type(error).__name__}\n", end="", flush=True)
 
 
 def main(rank, size, folder, name):

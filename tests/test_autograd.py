@@ -60,7 +60,7 @@ def test_third_derivatives_are_refused(rng):
 
     second = autograd.grad(autograd.grad(loss))
     assert np.isfinite(second(1.0))
-    with pytest.raises(NotImplementedError, match="VJP of batch_norm_double_backward .*not defined"):
+    with pytest.raises(NotImplementedError, match="VJP of batch_norm_double_backward .*not "):
         autograd.grad(second)(1.0)
 
 
