@@ -43,7 +43,7 @@ class _Step:
         self.shared = shared  # epsilon, data_format, num_threads
         self.relu = _core._as_flag(relu, "relu")
         self.training, self.exact = training, training.get("exact", False)
-        self.is_training = not stats
+        self.is_training, self.is_linear = not stats, False
         self.stats: Any = stats
         self.src: Any = None
         self.workspace: Any = None
@@ -51,7 +51,7 @@ class _Step:
     def linear(self) -> "_Step":
         """The same without ReLU: the factor of a derivative."""
         found = _Step(self.shared, False, *self.stats)
-        found.is_training = self.is_training
+        found.is_training, found.is_linear = self.is_training, True
         return found
 
     def through(self, diff: Any) -> Any:
@@ -64,9 +64,9 @@ class _Step:
         return {**self.shared, **gate, "is_training": self.is_training}
 
 
-def _as(diff: Any, src: NDArray[Any]) -> NDArray[Any]:
-    """Autograd leaves derivatives in the dtype in which they arose."""
-    return np.asarray(diff, src.dtype)
+def _as(diff: Any, like: NDArray[Any]) -> Any:
+    """A derivative comes in the dtype in which it arose."""
+    return None if diff is None else np.asarray(diff, like.dtype)
 
 
 @primitive
@@ -78,6 +78,7 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
     dst: NDArray[Any]
     if step.stats:
         mean, variance = step.stats
+        gamma = _as(gamma, mean) if step.is_linear else gamma
         return _core.batch_norm_inference(src, mean, variance, gamma, beta, **options)
     dst, *step.stats = _core.batch_norm_training(src, gamma, beta, **options, **step.training)
     return dst
@@ -88,6 +89,7 @@ def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) ->
     diff = _as(diff_dst, src)
     mean, variance = step.stats
     options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
+    gamma = _as(gamma, mean)
     found = _core.batch_norm_backward(src, diff, mean, variance, gamma, **options)
     return (*found, diff)[:4] if added else tuple(found)
 
@@ -98,8 +100,9 @@ def _second(
 ) -> tuple[Any, ...]:
     of_src, of_gamma, of_beta, of_src_1 = (*diff_diffs, None)[:4]
     options = {name: value for name, value in step.backward.items() if name != "relu"}
-    diffs = _as(of_src, src), of_gamma, of_beta, of_src_1
-    arrays = src, _as(diff_dst, src), *step.stats, gamma, *diffs
+    mean, variance = step.stats
+    diffs = _as(of_src, src), _as(of_gamma, mean), _as(of_beta, mean), _as(of_src_1, src)
+    arrays = src, _as(diff_dst, src), mean, variance, gamma, *diffs
     return tuple(gated_double_backward(*arrays, **options))
 
 
@@ -136,8 +139,11 @@ def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
 
 def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
     """A number of each channel at each of its elements."""
-    inner = () if step.shared["data_format"] == "NXC" else (1,) * (dst.ndim - 2)
-    column = anp.reshape(vector, (-1, *inner)).astype(dst.dtype)
+    dims = [1] * dst.ndim
+    dims[-1 if step.shared["data_format"] == "NXC" else 1] = -1
+    column = anp.reshape(vector, dims)
+    if column.dtype != dst.dtype:
+        column = column.astype(dst.dtype)
     return anp.broadcast_to(column, dst.shape)
 
 

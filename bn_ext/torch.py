@@ -256,7 +256,7 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
         return (None,) * 4 + rest
     src, *saved = ctx.saved_tensors
     vectors = any(needed[1:3])
-    *three, diff_src_1 = _gradients(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
+    *three, diff_src_1 = _gradients_of(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
     relu = ctx.options[2]
     grads = (*three, diff_src_1 if relu else diff_dst)
     return (*(grad if need else None for grad, need in zip(grads, needed, strict=True)), *rest)
@@ -280,8 +280,34 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
     return diff_src, diff_diff_dst, None, None, weight, *(None,) * 8
 
 
-_normalize.register_autograd(_backward, setup_context=_keep)
-_gradients.register_autograd(_backward_of_gradients, setup_context=_keep_gradients)
+def _differentiable(operator: Any, keep: Any, backward: Any) -> Any:
+    """Calls of an operator that has a gradient.
+
+    They are those of an autograd function, which takes a third of the time around it, unless they
+    are traced, or refused.
+    """
+
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output: tuple[Tensor, ...] = kernel(*inputs)
+        keep(ctx, inputs, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
+    kernel = operator._init_fn
+    operator.register_autograd(backward, setup_context=keep)
+
+    def call(src: Tensor, *rest: Any) -> Any:
+        is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
+        if torch.compiler.is_compiling() or not is_real:
+            return operator(src, *rest)
+        return function.apply(src, *rest)
+
+    return call
+
+
+_normalized = _differentiable(_normalize, _keep, _backward)
+_gradients_of = _differentiable(_gradients, _keep_gradients, _backward_of_gradients)
 
 
 # ---- what is public ---------------------------------------------------------------------------
@@ -360,7 +386,7 @@ def batch_norm(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
         )
-    dst, *_, new_mean, new_var = _normalize(
+    dst, *_, new_mean, new_var = _normalized(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
         relu and torch.is_grad_enabled(), group if training else None, whole_gradients,
     )  # fmt: skip
