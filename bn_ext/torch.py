@@ -130,15 +130,17 @@ def _nothing(part: LocalPart) -> NDArray[np.int64]:
 # plain ones. Nothing that an operator returns may be an argument or None.
 
 
-def _outputs(src: Tensor, *running: Tensor | None, training: bool, gate: bool) -> list[Tensor]:
+def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Memory for what `_normalize` returns, of whose arguments none is read."""
+    _, _, _, *running, training, _, _, _, gate, _, _ = rest
     bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
-    found = [torch.empty_like(src), _vector(src), _vector(src), bits]
-    for each in running:
-        found.append(_vector(src, 0) if each is None or not training else torch.empty_like(each))
-    return found
+    stepped = (
+        _vector(src, 0) if each is None or not training else torch.empty_like(each)
+        for each in running
+    )
+    return torch.empty_like(src), _vector(src), _vector(src), bits, *stepped
 
 
-@custom_op("bn_ext::batch_norm", mutates_args=(), device_types="cpu")
 def _normalize(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None,
@@ -146,7 +148,8 @@ def _normalize(
     group: str | None, whole: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dst, mean, variance, workspace, and running statistics after the step."""
-    outputs = _outputs(src, running_mean, running_var, training=training, gate=gate)
+    outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
+                       relu, gate, group, whole)  # fmt: skip
     dst, mean, variance, workspace = map(_array, outputs[:4])
     running = [_wide(running_mean), _wide(running_var)]
     given: dict[str, Any] = {
@@ -156,7 +159,7 @@ def _normalize(
     if not training:
         mean[:], variance[:] = running
         _core.batch_norm_inference(mean=mean, variance=variance, out=dst, **given)
-        return tuple(outputs)
+        return outputs
     tracks = running_mean is not None
     given |= {"out": (dst, mean, variance), "running_mean": running[0],
               "running_variance": running[1],
@@ -168,23 +171,23 @@ def _normalize(
         _over_processes(TrainingPart(given), "batch_norm", group)
     for output, stepped in zip(outputs[4:], running if tracks else (), strict=False):
         output.copy_(torch.from_numpy(stepped))
-    return tuple(outputs)
+    return outputs
 
 
-@_normalize.register_fake
-def _(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    _, _, _, *running, training, _, _, _, gate, _, _ = rest
-    return tuple(_outputs(src, *running, training=training, gate=gate))
+def _outputs_of_gradients(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, relu, added, vectors, _, _ = rest
+    size = None if vectors else 0
+    last = torch.empty_like(src) if relu and added else _vector(src, 0)
+    return torch.empty_like(src), _vector(src, size), _vector(src, size), last
 
 
-@custom_op("bn_ext::batch_norm_backward", mutates_args=(), device_types="cpu")
 def _gradients(
     src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
     workspace: Tensor, training: bool, eps: float, relu: bool, added: bool, vectors: bool,
     group: str | None, whole: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
-    outputs = _of_gradients(src, vectors, relu and added)
+    outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
     diff_src, *diff_vectors, diff_src_1 = map(_array, outputs)
     out = [diff_src, *(diff_vectors if vectors else (None, None))]
     given: dict[str, Any] = {
@@ -197,35 +200,26 @@ def _gradients(
     gate["out"] = [*out, diff_src_1] if gate["diff_src_1"] else out
     if group is None or not training:
         _core.batch_norm_backward(**given, **gate)
-        return tuple(outputs)
+        return outputs
     part = GradientPart({"beta": None, "dst": None, **given, **gate})
     own = _over_processes(part, "batch_norm_backward", group)
     if vectors and not whole:  # from no elements, and the sums of this process
         given |= {name: given[name][:0] for name in ("src", "diff_dst")}
         _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
-    return tuple(outputs)
+    return outputs
 
 
-def _of_gradients(src: Tensor, vectors: bool, gated: bool) -> list[Tensor]:
-    size = None if vectors else 0
-    last = torch.empty_like(src) if gated else _vector(src, 0)
-    return [torch.empty_like(src), _vector(src, size), _vector(src, size), last]
+def _outputs_of_second(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return torch.empty_like(src), torch.empty_like(src), _vector(src)
 
 
-@_gradients.register_fake
-def _(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, relu, added, vectors, _, _ = rest
-    return tuple(_of_gradients(src, vectors, relu and added))
-
-
-@custom_op("bn_ext::batch_norm_double_backward", mutates_args=(), device_types="cpu")
 def _second(
     src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
     workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of src, diff_dst and weight through those that `_gradients` returns."""
-    outputs = torch.empty_like(src), torch.empty_like(src), _vector(src)
+    outputs = _outputs_of_second(src)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     gated_double_backward(
         _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
@@ -234,11 +228,6 @@ def _second(
         out=tuple(map(_array, outputs)), **_options(eps),
     )  # fmt: skip
     return outputs
-
-
-@_second.register_fake
-def _(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    return torch.empty_like(src), torch.empty_like(src), _vector(src)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -256,7 +245,7 @@ def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | Non
         return (None,) * 4 + rest
     src, *saved = ctx.saved_tensors
     vectors = any(needed[1:3])
-    *three, diff_src_1 = _gradients_of(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
+    *three, diff_src_1 = _call_of_gradients(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
     relu = ctx.options[2]
     grads = (*three, diff_src_1 if relu else diff_dst)
     return (*(grad if need else None for grad, need in zip(grads, needed, strict=True)), *rest)
@@ -275,12 +264,18 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
     if ctx.group is not None:
         raise RuntimeError("SyncBatchNorm: the gradient of its gradient is not available")
     tensors = ctx.saved_tensors
-    diff_src, diff_diff_dst, diff_weight = _second(*tensors, *grads, *ctx.options)
+    diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
     weight = None if tensors[4] is None else diff_weight
     return diff_src, diff_diff_dst, None, None, weight, *(None,) * 8
 
 
-def _differentiable(operator: Any, keep: Any, backward: Any) -> Any:
+def _operator(name: str, kernel: Any, fake: Any) -> Any:
+    made: Any = custom_op(f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu")
+    made.register_fake(fake)
+    return made
+
+
+def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
     """Calls of an operator that has a gradient.
 
     They are those of an autograd function, which takes a third of the time around it, unless they
@@ -294,7 +289,6 @@ def _differentiable(operator: Any, keep: Any, backward: Any) -> Any:
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
-    kernel = operator._init_fn
     operator.register_autograd(backward, setup_context=keep)
 
     def call(src: Tensor, *rest: Any) -> Any:
@@ -306,8 +300,12 @@ def _differentiable(operator: Any, keep: Any, backward: Any) -> Any:
     return call
 
 
-_normalized = _differentiable(_normalize, _keep, _backward)
-_gradients_of = _differentiable(_gradients, _keep_gradients, _backward_of_gradients)
+_call = _differentiable(_operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward)
+_call_of_gradients = _differentiable(
+    _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
+    _gradients, _keep_gradients, _backward_of_gradients,
+)  # fmt: skip
+_call_of_second = _operator("batch_norm_double_backward", _second, _outputs_of_second)
 
 
 # ---- what is public ---------------------------------------------------------------------------
@@ -386,7 +384,7 @@ def batch_norm(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
         )
-    dst, *_, new_mean, new_var = _normalized(
+    dst, *_, new_mean, new_var = _call(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
         relu and torch.is_grad_enabled(), group if training else None, whole_gradients,
     )  # fmt: skip
