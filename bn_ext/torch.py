@@ -386,7 +386,7 @@ def batch_norm(
         )
     dst, *_, new_mean, new_var = _call(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
-        relu and torch.is_grad_enabled(), group if training else None, whole_gradients,
+        relu and torch.is_grad_enabled(), group, whole_gradients,
     )  # fmt: skip
     if training and running_mean is not None and running_var is not None:
         running_mean.copy_(new_mean)
