@@ -86,11 +86,12 @@ def shares(rank, size):
 @case
 def errors(rank, size):
     """A process that fails, and processes that differ; afterwards, all is well."""
-    made = layer()
-    for broken in ("src_1", "eps", "backward"):
-        x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    for broken in ("src_1", "float64", "eps", "backward"):
+        dtype = torch.float64 if broken == "float64" else torch.float32
+        made = layer(dtype)
+        x = torch.randn(2, 3, 4, 4, dtype=dtype, requires_grad=True)
         try:
-            if rank == 1 and broken == "src_1":
+            if rank == 1 and broken in ("src_1", "float64"):
                 made(x, x[:1])
             elif rank == 1 and broken == "eps":
                 layer(eps=1e-3)(x)
