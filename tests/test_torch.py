@@ -113,8 +113,9 @@ def test_operators(dtype, relu, training):
     torch.library.opcheck(OP.batch_norm.default, alone, **close)
     _, mean, var, bits, *_ = OP.batch_norm(*(a.detach() if a is x else a for a in forward))
     saved = x, diff, mean.detach(), var.detach(), weight
-    backward = *saved, bits, training, 0.1, relu, True, True, None, False
-    torch.library.opcheck(OP.batch_norm_backward.default, backward, **close)
+    for vectors in (True, False):
+        backward = *saved, bits, training, 0.1, relu, True, vectors, None, False
+        torch.library.opcheck(OP.batch_norm_backward.default, backward, **close)
     diffs = diff, mean, var, diff
     twice = *(a.detach() for a in saved), bits, *diffs, training, 0.1, relu
     torch.library.opcheck(OP.batch_norm_double_backward.default, twice, **close)
