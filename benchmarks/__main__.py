@@ -7,6 +7,7 @@
     python -m benchmarks --report ladder                   from the plain loop on, step by step
     python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
     python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
+    python -m benchmarks --report networks --threads 1 2   steps of torch's, into docs/howto
     python -m benchmarks --report ranks                    over MPI ranks, into docs/howto
     python -m benchmarks --report readme                   the README's table, from docs/
     python -m benchmarks --write docs                      JSON, tables and pictures there
@@ -27,11 +28,20 @@ from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 
 from . import accuracy, exact, kernels, ladder, ranks, readme, rows
 
+
+def networks(options, console):
+    """The only one that needs torch."""
+    from .networks import report
+
+    report(options, console)
+
+
 REPORTS = {
     "accuracy": accuracy.report,
     "exact": exact.report,
     "kernels": kernels.report,
     "ladder": ladder.report,
+    "networks": networks,
     "ranks": ranks.report,
     "readme": readme.report,
     "rows": rows.report,

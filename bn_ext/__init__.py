@@ -15,7 +15,13 @@ from bn_ext._layer import BatchNorm
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
-    from bn_ext import dask as dask, mpi as mpi, specs as specs
+    from bn_ext import (
+        autograd as autograd,
+        dask as dask,
+        mpi as mpi,
+        specs as specs,
+        torch as torch,
+    )
 
 __all__ = [
     "BatchNorm",
@@ -30,11 +36,14 @@ __all__ = [
 __all__ += _core.__all__
 
 
+#: Modules that cannot be imported without another package, of that name.
+_NEED = "autograd", "dask", "torch"
+
 if not TYPE_CHECKING:  # to which every name would be one
 
     def __getattr__(name):
         """Import these when they are first used: most programs never use them."""
-        if name not in ("dask", "mpi", "specs"):
+        if name not in (*_NEED, "mpi", "specs"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
@@ -42,7 +51,7 @@ if not TYPE_CHECKING:  # to which every name would be one
 
 
 def __dir__() -> list[str]:
-    """What is public; `dask` where Dask is installed, without which it cannot be imported."""
+    """What is public; adapters to packages that are installed, without which they are not."""
     from importlib.util import find_spec
 
-    return sorted([*__all__, *["dask"] * bool(find_spec("dask"))])
+    return sorted([*__all__, *filter(find_spec, _NEED)])

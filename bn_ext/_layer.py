@@ -269,10 +269,6 @@ class BatchNorm:
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added or like.dtype != np.float64)
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
-        factor = self.exponential_avg_factor
-        if factor is None:
-            with _core._DefaultMode():
-                factor = 1 / (self.num_batches_tracked + 1)
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
 
         def saved(found: Any) -> _Saved:
@@ -286,13 +282,20 @@ class BatchNorm:
             self.beta,
             running_mean=self.running_mean,
             running_variance=self.running_variance,
-            exponential_avg_factor=factor,
+            exponential_avg_factor=self._factor(),
             correction=self.correction,
             workspace=workspace,
             out=(None, np.empty_like(like), np.empty_like(like)),
             **options,
         )
         return call, saved, tracked
+
+    def _factor(self) -> float:
+        """The weight of this batch in the running statistics."""
+        if self.exponential_avg_factor is not None:
+            return self.exponential_avg_factor
+        with _core._DefaultMode():
+            return 1 / (self.num_batches_tracked + 1)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
         """An array of the layer's channels, which its parameters go with."""

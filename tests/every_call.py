@@ -23,7 +23,7 @@ from sheets import SHEETS
 import bn_ext
 from bn_ext.specs import tensorflow
 
-NEEDS = {"bn_ext.dask": "dask", "bn_ext.mpi": "mpi4py"}
+NEEDS = {"bn_ext.autograd": "autograd", "bn_ext.dask": "dask", "bn_ext.mpi": "mpi4py"}
 MODULES = [
     "bn_ext",
     *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__),
@@ -265,6 +265,45 @@ if "bn_ext.dask" in MODULES:
             lazily(lambda v, blocks, exact: bn_ext.dask.batch_norm_backward(
                 blocks["src"], blocks["diff_dst"], v.mean, v.variance, v.gamma,
                 epsilon=v.epsilon, exact=exact))),
+    }  # fmt: skip
+
+if "bn_ext.autograd" in MODULES:
+    import autograd
+
+    import bn_ext.autograd
+
+    def derived(function, *given, wanted=0):
+        """A result, and what comes back to one argument: autograd adds up what comes to several."""
+        vjp, found = autograd.make_vjp(function, wanted)(*given)
+        return [bits(found), bits(vjp(given[-1]))]
+
+    def autograd_training(v, exact):
+        kept = v.kept()
+        options = {"epsilon": v.epsilon, "exact": exact, "relu": True, **kept}
+
+        def step(src, gamma, src_1):
+            return bn_ext.autograd.batch_norm_training(src, gamma, v.beta, src_1=src_1, **options)
+
+        return [derived(step, v.src, v.gamma, v.src_1, wanted=n) for n in range(3)], bits(kept)
+
+    def autograd_layer(v):
+        made = bn_ext.autograd.BatchNorm(v.channels, dtype=v.number, epsilon=v.epsilon, relu=True)
+        made.load_state_dict({**v.wide, "num_batches_tracked": 2})
+        found = []
+        for mode in (made.train, made.eval, made.freeze):
+            mode()
+            found.append(derived(made, made.parameters, v.src, v.src_1, wanted=1))
+        return [*found, bits(made.state_dict()), bits([*made.parameters, *made.gradients])]
+
+    CALLS |= {
+        "bn_ext.autograd.batch_norm_training": both(autograd_training),
+        "bn_ext.autograd.batch_norm_inference": lambda v: derived(
+            lambda src: bn_ext.autograd.batch_norm_inference(
+                src, v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon), v.src),
+        **dict.fromkeys(
+            (name for name in public() if name.startswith("bn_ext.autograd.BatchNorm")),
+            autograd_layer,
+        ),
     }  # fmt: skip
 
 if "bn_ext.mpi" in MODULES:

@@ -126,8 +126,8 @@ def test_no_other_program_is_ended_by_an_unknown_isa(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "arguments", "message"),
     [
-        ("rich", [], "bench needs rich: pip install 'bn_ext[cli]'"),
-        ("matplotlib", ["--plot", "x.png"], "--plot needs matplotlib: pip install 'bn_ext[bench]'"),
+        ("rich", [], "bench needs rich: python -m pip install rich"),
+        ("matplotlib", ["--plot", "x.png"], "--plot needs matplotlib: python -m pip install mat"),
         ("ml_dtypes", ["--dtypes", "bfloat16"], "bfloat16 needs ml_dtypes"),
     ],
 )

@@ -15,7 +15,7 @@ from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
 
 MODULES = [bn_ext, ngraph, onednn_graph, pytorch, tensorflow]
 #: Modules that need more than NumPy, and pages whose examples do: {name: what}.
-NEEDS = {"dask": "dask"}
+NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
 MODULES += [
     importlib.import_module(f"bn_ext.{name}")
     for name, what in NEEDS.items()

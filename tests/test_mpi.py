@@ -127,7 +127,7 @@ def test_without_mpi4py_an_error_says_what_to_install():
         "try: mpi.batch_norm_training(np.ones((2, 3)), epsilon=0, comm=None)\n"
         "except ImportError as error: print(error)\n"
     )
-    wanted = 'bn_ext.mpi needs mpi4py and an MPI: pip install "bn_ext[mpi]"'
+    wanted = "bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich"
     assert printed_by(code).startswith(wanted)
 
 

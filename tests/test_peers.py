@@ -6,18 +6,14 @@ Values within what the other's own arithmetic allows, and the same classes of Na
 infinities; where semantics.md says that one of them differs, it is not asked.
 """
 
-import doctest
 import importlib
 import os
-import re
 import sys
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, DTYPES, FORMATS, Family, dtype
-from processes import python
 from tree import ROOT
 
 import bn_ext
@@ -421,47 +417,3 @@ def test_what_bench_times_computes_the_same(name, op):
         found = found[0]
     bn_ext_call(p, 1)()
     np.testing.assert_allclose(np.asarray(found), p.out[0], rtol=1e-4, atol=1e-4)
-
-
-def test_the_page_for_torch():
-    """As a reader would type it: every line, nothing imported beforehand."""
-    pytest.importorskip("torch")
-    page = ROOT / "docs" / "howto" / "torch.md"
-    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
-    assert test.examples
-    assert doctest.DocTestRunner(verbose=False).run(test).failed == 0
-
-
-#: What each of several processes does with the samples that it is dealt.
-ON_A_RANK = """
-import sys
-import numpy as np
-
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1],
-                        rank=int(sys.argv[2]), world_size=int(sys.argv[3]))
-rng = np.random.default_rng(0)
-src, diff_dst = rng.standard_normal((2, 40, 3, 3, 8), np.float32)
-diff_dst[0] *= 1e6
-diff_dst[1] = -diff_dst[0]
-mean, variance = src.mean((0, 1, 2)), src.var((0, 1, 2))
-mine = slice(dist.get_rank(), None, dist.get_world_size())
-grads = batch_norm_backward(src[mine], diff_dst[mine], mean, variance, mean, epsilon=1e-5)
-whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, mean, epsilon=1e-5, exact=True)
-print(np.array_equal(grads.diff_src, whole.diff_src[mine]),
-      *(np.array_equal(a, b) for a, b in zip(grads[1:], whole[1:])))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_torch_page_in_several_processes(tmp_path, ranks):
-    pytest.importorskip("torch")
-    page = ROOT / "docs" / "howto" / "torch.md"
-    (recipe,) = re.findall(r"^```python\n(import.*?)^```$", page.read_text(), re.M | re.S)
-    (tmp_path / "rank.py").write_text(recipe + ON_A_RANK)
-    with ThreadPoolExecutor(ranks) as pool:
-        done = [*pool.map(
-            lambda rank: python(tmp_path / "rank.py", tmp_path / "meeting", rank, ranks),
-            range(ranks))]  # fmt: skip
-    assert [(one.stdout, one.returncode) for one in done] == [("True True True\n", 0)] * ranks, done

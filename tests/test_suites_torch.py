@@ -4,12 +4,15 @@ pytest -m suites        needs torch and what its testing modules import
 """
 
 import copy
+import functools
 import itertools
 
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, SHORT
 from judged import judge
+
+import bn_ext
 
 pytestmark = [pytest.mark.suites, pytest.mark.filterwarnings("ignore")]
 
@@ -29,6 +32,8 @@ in_every_dtype = pytest.mark.parametrize("name", DATA_DTYPES)
 def torch():
     import torch
 
+    import bn_ext.torch  # noqa: F401
+
     torch.manual_seed(0)
     return torch
 
@@ -40,7 +45,7 @@ def arrangements(torch):
     last = {4: torch.channels_last, 5: torch.channels_last_3d}
 
     def channels_last(tensor):
-        return tensor.contiguous(memory_format=last.get(tensor.ndim, torch.contiguous_format))
+        return tensor.clone(memory_format=last.get(tensor.ndim, torch.contiguous_format))
 
     return [torch.Tensor.clone, noncontiguous_like, channels_last]
 
@@ -56,8 +61,10 @@ def outcome(torch, call, leaves, state, name):
     return [each.detach().to(torch.float64).numpy() for each in (*found, *grads, *state)]
 
 
-def check(torch, attempt, name):
-    """`attempt(dtype)` on our kernels is as near to that on exact ones as their terms allow."""
+def check(torch, attempt, name, adapted=None):
+    """`attempt(dtype)` on our kernels is as near to that on exact ones as their terms allow; and so
+    is `adapted(dtype)`, which calls bn_ext.torch.
+    """
     import aten
 
     with aten.registered(*aten.EXACT):
@@ -67,6 +74,8 @@ def check(torch, attempt, name):
     with aten.registered(*aten.OURS) as calls:
         found = attempt(getattr(torch, name))
     judge(found, right, sizes, name)
+    if adapted:
+        judge(adapted(getattr(torch, name)), right, sizes, name)
     return [*map(aten.OURS.index, calls)]
 
 
@@ -80,7 +89,7 @@ def test_opinfo(torch, ran, operator, name):
     for sample in samples:
         for arrange in arrangements(torch):
 
-            def attempt(dtype, sample=sample, arrange=arrange):
+            def attempt(dtype, sample=sample, arrange=arrange, call=info.op):
                 tensors = [
                     each
                     if not isinstance(each, torch.Tensor)
@@ -90,11 +99,12 @@ def test_opinfo(torch, ran, operator, name):
                 kept = [each for each in tensors if isinstance(each, torch.Tensor)]
                 leaves = [each for each in kept if each.requires_grad]
                 state = [each for each in kept if not each.requires_grad]
-                return outcome(
-                    torch, lambda: info.op(*tensors, **sample.kwargs), leaves, state, name
-                )
+                return outcome(torch, lambda: call(*tensors, **sample.kwargs), leaves, state, name)
 
-            calls = check(torch, attempt, name)
+            adapted = None
+            if operator == "nn.functional.batch_norm" and sample.input.numel():
+                adapted = functools.partial(attempt, call=bn_ext.torch.batch_norm)
+            calls = check(torch, attempt, name, adapted)
             assert calls == ([0, 1] if sample.input.numel() else [])
             ran["torch OpInfo", name] += bool(calls)
 
@@ -112,21 +122,23 @@ def test_module_db(torch, ran, module, name):
         ):
             made, given = case.constructor_input, case.forward_input
             layer = info.module_cls(*made.args, **made.kwargs).to(getattr(torch, vectors))
+            layer.train(training)
             with torch.no_grad():
                 for each in (*layer.parameters(), *layer.buffers()):
                     if each.is_floating_point():
                         each.copy_(torch.rand(each.shape) + 0.5)
             for arrange in arrangements(torch):
 
-                def attempt(dtype, layer=layer, given=given, arrange=arrange, training=training):
-                    mine = copy.deepcopy(layer).train(training)
+                def attempt(dtype, layer=layer, given=given, arrange=arrange, change=None):
+                    mine = (change or (lambda layer: layer))(copy.deepcopy(layer))
                     if dtype == torch.float64:
                         mine.to(dtype)
                     x = arrange(given.args[0].detach().to(dtype)).requires_grad_()
                     leaves = [x, *mine.parameters()]
                     return outcome(torch, lambda: mine(x), leaves, [*mine.buffers()], name)
 
-                calls = check(torch, attempt, name)
+                adapted = functools.partial(attempt, change=bn_ext.torch.convert)
+                calls = check(torch, attempt, name, adapted)
                 assert calls == ([0, 1] if given.args[0].numel() else [])
                 ran["torch modules", name] += bool(calls)
 

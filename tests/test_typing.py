@@ -6,6 +6,7 @@
 import ast
 import importlib
 import inspect
+import re
 import runpy
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ import bn_ext
 PACKAGE = ROOT / "bn_ext"
 build_stubs = load(ROOT / "build_stubs.py")
 STUBS = build_stubs.stubs()
+#: Modules that need more than NumPy, and what.
+ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 CALL = "import bn_ext\nbn_ext.batch_norm_backward"
 
 
@@ -106,12 +109,14 @@ class TestJedi:
         ("specs", "bn_ext.specs.ngraph.batch_norm_training_backprop"),
         ("mpi", "bn_ext.mpi.batch_norm_training"),
         ("dask", "bn_ext.dask.batch_norm_training"),
+        ("autograd", "bn_ext.autograd.batch_norm_training"),
+        ("torch", "bn_ext.torch.batch_norm"),
     ],
 )
 def test_what_needs_no_import_of_its_own(name, use):
     """And costs nothing if it is not used."""
-    if name == "dask":
-        pytest.importorskip("dask.array")
+    if name in ADAPTERS:
+        pytest.importorskip(ADAPTERS[name])
     code = (
         "import sys, bn_ext\n"
         f"print('{name}' in dir(bn_ext), 'bn_ext.{name}' in sys.modules)\n"
@@ -121,32 +126,34 @@ def test_what_needs_no_import_of_its_own(name, use):
     assert printed_by(code).splitlines() == ["True False", use.split(".")[-1], "True False"]
 
 
-def test_dask_without_dask():
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_without_their_packages(name):
     """An error that says what is missing; and bn_ext can be listed."""
     code = (
         "import sys, inspect\n"
-        "sys.modules['dask'] = sys.modules['dask.array'] = None\n"
+        f"sys.modules['{name}'] = sys.modules['{ADAPTERS[name]}'] = None\n"
         "import bn_ext\n"
-        "print('dask' in dir(bn_ext), len(inspect.getmembers(bn_ext)) > 20)\n"
-        "try: bn_ext.dask\n"
+        f"print('{name}' in dir(bn_ext), len(inspect.getmembers(bn_ext)) > 20)\n"
+        f"try: bn_ext.{name}\n"
         "except ImportError as error: print(error)\n"
     )
     listed, error = printed_by(code).splitlines()
     assert listed == "False True"
-    assert error.startswith("bn_ext.dask: expected Dask, got ")
-    assert "bn_ext[dask]" in error
+    assert re.match(rf"bn_ext\.{name}: expected {name}, got ", error, re.IGNORECASE)
+    assert "; python -m pip install " in error
 
 
-PUBLIC = ["bn_ext", "bn_ext.mpi", "bn_ext.dask", "bn_ext.specs",
+PUBLIC = ["bn_ext", "bn_ext.mpi", *(f"bn_ext.{name}" for name in ADAPTERS), "bn_ext.specs",
           *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__)]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_modules_list_public_names_alone(name):
-    if name == "bn_ext.dask":
-        pytest.importorskip("dask.array")
+    adapter = name.rpartition(".")[2]
+    if adapter in ADAPTERS:
+        pytest.importorskip(ADAPTERS[adapter])
     module = importlib.import_module(name)
-    also = {"dask"} if name == "bn_ext" else set()
+    also = set(ADAPTERS) if name == "bn_ext" else set()
     assert set(module.__all__) <= set(dir(module)) <= set(module.__all__) | also
 
 

@@ -96,14 +96,14 @@ def measured(
 
 def demand_what_it_needs(options: argparse.Namespace) -> None:
     """UsageError before measuring for a package that is missing, or a file that cannot be."""
-    needs("rich", "bench", "cli")
+    needs("rich", "bench")
     if options.plot:
-        needs("matplotlib", "--plot", "bench")
+        needs("matplotlib", "--plot")
     for name in options.dtypes:
         try:
             dtype_of(name)
         except ImportError:
-            needs("ml_dtypes", name, "bf16")
+            needs("ml_dtypes", name)
     if json_file(options):
         demand_writable("--json", Path(options.json))
     if options.plot:

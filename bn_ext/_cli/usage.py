@@ -20,11 +20,11 @@ class UsageError(Exception):
     """The request cannot be carried out; the message is for the user."""
 
 
-def needs(module: str, what: str, extra: str) -> None:
+def needs(module: str, what: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError:
-        raise UsageError(f"{what} needs {module}: pip install 'bn_ext[{extra}]'") from None
+        raise UsageError(f"{what} needs {module}: python -m pip install {module}") from None
 
 
 def shown(text: str) -> str:

@@ -15,7 +15,7 @@ try:
     import dask.array as _  # noqa: F401
 except ImportError as _error:
     raise ModuleNotFoundError(
-        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'bn_ext[dask]'",
+        f"bn_ext.dask: expected Dask, got {_error!r:.200}; python -m pip install 'dask[array]'",
         name="dask",
     ) from _error
 

@@ -1,0 +1,59 @@
+"""The gradient of the gradient through a fused ReLU: what came through it, twice."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+
+__all__ = ["gated", "gated_double_backward"]
+
+
+def gated(
+    diff: NDArray[Any],
+    src: NDArray[Any],
+    mean: NDArray[Any],
+    workspace: NDArray[np.uint8],
+    data_format: Any,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere."""
+    ones = np.ones_like(mean)
+    found = _core.batch_norm_backward(
+        src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
+        param_grads=False, relu=True, workspace=workspace, diff_src_1=True,
+        out=(None, None, None, out),
+    )  # fmt: skip
+    passed: NDArray[Any] = found.diff_src_1
+    return passed
+
+
+def gated_double_backward(
+    src: NDArray[Any],
+    diff_dst: NDArray[Any],
+    mean: NDArray[Any],
+    variance: NDArray[Any],
+    gamma: NDArray[Any] | None,
+    of_src: NDArray[Any],
+    of_gamma: NDArray[Any] | None,
+    of_beta: NDArray[Any] | None,
+    of_src_1: NDArray[Any] | None,
+    *,
+    workspace: NDArray[np.uint8] | None,
+    **options: Any,
+) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
+    """`batch_norm_double_backward` from what comes back through four gradients, that of src_1 too;
+    through a ReLU, if there is a workspace.
+    """
+    if workspace is not None:
+        diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])
+    found = _core.batch_norm_double_backward(
+        src, diff_dst, mean, variance, gamma, of_src, of_gamma, of_beta, **options
+    )
+    both = found.diff_diff_dst
+    if of_src_1 is not None:
+        both += of_src_1
+    if workspace is not None:
+        gated(both, src, mean, workspace, options["data_format"], out=both)
+    return found

@@ -1,0 +1,381 @@
+"""Batch normalization that HIPS autograd differentiates, forward and in reverse, twice.
+
+The extra ``autograd`` installs what it needs; nothing here is imported by ``import bn_ext``.
+
+    _normalize    src, gamma, beta, src_1 -> dst                     derivatives: _gradients
+    _gradients    diff_dst -> those of these four, in one pass       derivatives: _second
+    _second       of which there are no derivatives
+"""
+
+from collections.abc import Sequence
+from typing import Any, SupportsFloat, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    import autograd.numpy as anp
+    from autograd.extend import Box, defjvp, defvjp, defvjp_argnums, primitive, vspace
+except ImportError as _error:
+    raise ModuleNotFoundError(
+        f"bn_ext.autograd: expected autograd, got {_error!r:.200}; "
+        "python -m pip install autograd",
+        name="autograd",
+    ) from _error
+
+from bn_ext import _core, _layer
+from bn_ext._gated import gated, gated_double_backward
+from bn_ext._typing import Array, DataFormat, Flag
+
+__all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Step:
+    """What a forward pass is told, and what it leaves to its derivatives."""
+
+    def __init__(
+        self, shared: dict[str, Any], relu: Flag, *stats: NDArray[Any], **training: Any
+    ) -> None:
+        self.shared = shared  # epsilon, data_format, num_threads
+        self.relu = _core._as_flag(relu, "relu")
+        self.training, self.exact = training, training.get("exact", False)
+        self.is_training, self.is_linear = not stats, False
+        self.stats: Any = stats
+        self.src: Any = None
+        self.workspace: Any = None
+
+    def linear(self) -> "_Step":
+        """The same without ReLU: the factor of a derivative."""
+        found = _Step(self.shared, False, *self.stats)
+        found.is_training, found.is_linear = self.is_training, True
+        return found
+
+    def through(self, diff: Any) -> Any:
+        """What a ReLU lets pass of it."""
+        return _gated(diff, self) if self.relu else diff
+
+    @property
+    def backward(self) -> dict[str, Any]:
+        gate = {"relu": self.relu, "workspace": self.workspace}
+        return {**self.shared, **gate, "is_training": self.is_training}
+
+
+def _as(diff: Any, like: NDArray[Any]) -> Any:
+    """A derivative comes in the dtype in which it arose."""
+    return None if diff is None else np.asarray(diff, like.dtype)
+
+
+@primitive
+def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDArray[Any]:
+    step.src = src = _core._as_array(src, "src")
+    options = {**step.shared, "src_1": src_1, "relu": step.relu}
+    if step.relu:
+        step.workspace = options["workspace"] = np.empty(-(-src.size // 8), np.uint8)
+    dst: NDArray[Any]
+    if step.stats:
+        mean, variance = step.stats
+        gamma = _as(gamma, mean) if step.is_linear else gamma
+        return _core.batch_norm_inference(src, mean, variance, gamma, beta, **options)
+    dst, *step.stats = _core.batch_norm_training(src, gamma, beta, **options, **step.training)
+    return dst
+
+
+@primitive
+def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) -> tuple[Any, ...]:
+    diff = _as(diff_dst, src)
+    mean, variance = step.stats
+    options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
+    gamma = _as(gamma, mean)
+    found = _core.batch_norm_backward(src, diff, mean, variance, gamma, **options)
+    return (*found, diff)[:4] if added else tuple(found)
+
+
+@primitive
+def _second(
+    src: Any, diff_dst: Any, gamma: Any, diff_diffs: Sequence[Any], step: _Step
+) -> tuple[Any, ...]:
+    of_src, of_gamma, of_beta, of_src_1 = (*diff_diffs, None)[:4]
+    options = {name: value for name, value in step.backward.items() if name != "relu"}
+    mean, variance = step.stats
+    diffs = _as(of_src, src), _as(of_gamma, mean), _as(of_beta, mean), _as(of_src_1, src)
+    arrays = src, _as(diff_dst, src), mean, variance, gamma, *diffs
+    return tuple(gated_double_backward(*arrays, **options))
+
+
+@primitive
+def _gated(diff: Any, step: _Step) -> NDArray[Any]:
+    data_format = step.shared["data_format"]
+    return gated(_as(diff, step.src), step.src, step.stats[0], step.workspace, data_format)
+
+
+# ---- derivatives, those of reverse mode and those of forward mode -----------------------------
+
+_second.__name__ = "batch_norm_double_backward"  # in autograd's error
+
+
+def _vjps_of_normalize(argnums: Any, dst: Any, given: Any, _: Any) -> Any:
+    src, gamma, _, src_1, step = given
+
+    def vjp(diff_dst: Any) -> list[Any]:
+        grads = _gradients(src, diff_dst, gamma, src_1 is not None, step)
+        return [grads[n] for n in argnums]
+
+    return vjp
+
+
+def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
+    src, diff_dst, gamma, _, step = given
+
+    def vjp(diff_diffs: Any) -> list[Any]:
+        found = _second(src, diff_dst, gamma, diff_diffs, step)
+        return [found[n] for n in argnums]
+
+    return vjp
+
+
+def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
+    """A number of each channel at each of its elements."""
+    dims = [1] * dst.ndim
+    dims[-1 if step.shared["data_format"] == "NXC" else 1] = -1
+    column = anp.reshape(vector, dims)
+    if column.dtype != dst.dtype:
+        column = column.astype(dst.dtype)
+    return anp.broadcast_to(column, dst.shape)
+
+
+def _zeros(grads: Any, *kept: Any) -> tuple[Any, ...]:
+    """A change of all gradients, of which these change."""
+    return (*kept, *(vspace(grad).zeros() for grad in list(grads)[len(kept) :]))
+
+
+def _jvp_by_src(v: Any, grads: Any, src: Any, diff_dst: Any, gamma: Any, _: Any, step: Any) -> Any:
+    """Second derivatives are symmetric: how gradients change with src is how src's would."""
+    zeros = [vspace(grad).zeros() for grad in list(grads)[1:]]
+    diff_src, _, diff_gamma = _second(src, diff_dst, gamma, (v, *zeros), step)
+    return _zeros(grads, diff_src, diff_gamma)
+
+
+defvjp_argnums(_normalize, _vjps_of_normalize)
+defjvp(
+    _normalize,
+    lambda v, dst, src, gamma, beta, src_1, step: step.through(
+        _gradients(src, v, gamma, False, step.linear())[0]  # the factor of a gradient is symmetric
+    ),
+    lambda v, dst, src, gamma, beta, src_1, step: step.through(
+        _normalize(src, v, None, None, step.linear())
+    ),
+    lambda v, dst, src, gamma, beta, src_1, step: step.through(_on_axis(v, dst, step)),
+    lambda v, dst, src, gamma, beta, src_1, step: step.through(v),
+)
+defvjp_argnums(_gradients, _vjps_of_gradients)
+defjvp(
+    _gradients,
+    _jvp_by_src,
+    lambda v, grads, src, diff_dst, gamma, added, step: _gradients(src, v, gamma, added, step),
+    lambda v, grads, src, diff_dst, gamma, added, step: _zeros(
+        grads, _gradients(src, diff_dst, v, added, step)[0]
+    ),
+)
+defvjp(_gated, lambda passed, diff, step: lambda diff_diff: _gated(diff_diff, step))
+defjvp(_gated, lambda v, passed, diff, step: _gated(v, step))
+
+
+# ---- what is public ---------------------------------------------------------------------------
+
+
+def batch_norm_training(
+    src: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    src_1: Array | None = None,
+    relu: Flag = False,
+    num_threads: SupportsIndex | None = None,
+    exact: Flag = False,
+    **running: Any,
+) -> NDArray[Any]:
+    """`bn_ext.batch_norm_training` for autograd, which returns dst alone.
+
+    Parameters
+    ----------
+    src, gamma, beta, src_1
+        As for `bn_ext.batch_norm_training`; autograd differentiates with respect to these.
+    epsilon, data_format, relu, num_threads, exact
+        As for `bn_ext.batch_norm_training`. `exact` concerns the first
+        gradient too.
+    **running
+        running_mean, running_variance, exponential_avg_factor and correction, as for
+        `bn_ext.batch_norm_training`: each evaluation of the function changes them, those that
+        ``check_grads`` makes too.
+
+    Returns
+    -------
+    ndarray
+        dst, in src's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`.
+    NotImplementedError
+        Of third derivatives.
+
+    Notes
+    -----
+    First and second derivatives are there, of both modes and mixed. The gradient is one call of
+    `bn_ext.batch_norm_backward` for all arguments together.
+
+    Examples
+    --------
+    >>> import autograd, autograd.numpy as np, bn_ext.autograd
+    >>> src, gamma = np.array([[1.0], [2.0], [6.0]]), np.array([2.0])
+    >>> def loss(src, gamma):
+    ...     return np.sum(bn_ext.autograd.batch_norm_training(src, gamma, epsilon=0.0) ** 3)
+    >>> autograd.grad(loss, 1)(src, gamma).round(6)
+    array([21.426122])
+    """
+    shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
+    step = _Step(shared, relu, exact=exact, **running)
+    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, step)
+    return found
+
+
+def batch_norm_inference(
+    src: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat = "NXC",
+    src_1: Array | None = None,
+    relu: Flag = False,
+    num_threads: SupportsIndex | None = None,
+) -> NDArray[Any]:
+    """`bn_ext.batch_norm_inference` for autograd.
+
+    Parameters
+    ----------
+    src, gamma, beta, src_1
+        As for `bn_ext.batch_norm_inference`; autograd differentiates with respect to these.
+    mean, variance
+        As for `bn_ext.batch_norm_inference`: constants.
+    epsilon, data_format, relu, num_threads
+        As for `bn_ext.batch_norm_inference`.
+
+    Returns
+    -------
+    ndarray
+        dst, in src's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_inference`; TypeError if autograd would differentiate with respect
+        to mean or variance.
+    NotImplementedError
+        Of third derivatives.
+
+    Examples
+    --------
+    >>> import autograd, autograd.numpy as np, bn_ext.autograd
+    >>> mean, variance = np.zeros(1), np.array([4.0])
+    >>> def loss(src):
+    ...     return np.sum(bn_ext.autograd.batch_norm_inference(src, mean, variance, epsilon=0.0))
+    >>> autograd.grad(loss)(np.array([[1.0], [2.0]]))
+    array([[0.5],
+           [0.5]])
+    """
+    stats = {"mean": mean, "variance": variance}
+    for name, array in stats.items():
+        if isinstance(array, Box):
+            raise TypeError(
+                f"{name}: expected a constant array, got one that autograd differentiates with "
+                "respect to"
+            )
+    shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
+    arrays = (_core._as_array(array, name) for name, array in stats.items())
+    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *arrays))
+    return found
+
+
+class BatchNorm(_layer.BatchNorm):
+    """`bn_ext.BatchNorm` for autograd: its parameters are an argument of the step.
+
+    Parameters
+    ----------
+    channels, **options
+        As for `bn_ext.BatchNorm`.
+
+    Notes
+    -----
+    What autograd differentiates with respect to is an argument, so `forward` takes gamma and beta,
+    at first those of `parameters`. An optimizer that returns new arrays leaves those of the layer
+    as they were: copy the last ones to `gamma` and `beta` before `state_dict`. Each evaluation in
+    training changes the running statistics.
+
+    Examples
+    --------
+    >>> import autograd, autograd.numpy as np, bn_ext.autograd
+    >>> layer = bn_ext.autograd.BatchNorm(2)
+    >>> src = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> def loss(parameters):
+    ...     return np.sum(layer(parameters, src) ** 2 + layer(parameters, src))
+    >>> diff_gamma, diff_beta = autograd.grad(loss)(layer.parameters)
+    >>> diff_beta
+    array([2., 2.])
+    """
+
+    __module__ = "bn_ext.autograd"
+
+    def forward(self, parameters: Any, src: Any, src_1: Any = None) -> NDArray[Any]:  # type: ignore[override]
+        """Normalize a batch.
+
+        Parameters
+        ----------
+        parameters : sequence of two arrays
+            gamma and beta; empty means the layer's own, if any.
+        src, src_1
+            As for `bn_ext.BatchNorm.forward`.
+
+        Returns
+        -------
+        ndarray
+            dst, a new array.
+        """
+        gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
+        options: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+            "src_1": src_1,
+            "relu": self.relu,
+            "num_threads": self.num_threads,
+        }
+        if self.frozen or not self.training:
+            stats = self.running_mean, self.running_variance
+            return batch_norm_inference(src, *stats, gamma, beta, **options)
+        dst = batch_norm_training(
+            src,
+            gamma,
+            beta,
+            running_mean=self.running_mean,
+            running_variance=self.running_variance,
+            exponential_avg_factor=self._factor(),
+            correction=self.correction,
+            **options,
+        )
+        self.num_batches_tracked += self._is_batch(dst)
+        return dst
+
+    __call__ = forward
+
+    def backward(self, diff_dst: Array) -> Any:
+        """Refused: autograd does that."""
+        raise TypeError("backward: expected autograd to differentiate; call autograd.grad")

@@ -1,0 +1,591 @@
+"""Batch normalization for torch on a CPU: layers that take the place of torch's own.
+
+The extra ``torch`` installs what it needs; nothing here is imported by ``import bn_ext``.
+
+    batch_norm         what the layers call; running statistics in place
+      _normalize         the operator bn_ext::batch_norm: input -> result, saved statistics, ...
+      _gradients         bn_ext::batch_norm_backward, its gradient
+      _second            bn_ext::batch_norm_double_backward, the gradient of that
+    _over_processes    exact sums over the processes of a group
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    import torch
+    from torch import Tensor, distributed, nn
+    from torch.library import custom_op
+except ImportError as _error:
+    raise ModuleNotFoundError(
+        f"bn_ext.torch: expected torch, got {_error!r:.200}; python -m pip install torch",
+        name="torch",
+    ) from _error
+
+from bn_ext import _core
+from bn_ext._gated import gated_double_backward
+from bn_ext._mpi.agreement import WORDS, CollectiveError, fingerprints, judge, words
+from bn_ext._mpi.parts import GradientPart, LocalPart, TrainingPart
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "CollectiveError",
+    "SyncBatchNorm",
+    "batch_norm",
+    "convert",
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+# ---- tensors as arrays, and what every call is given --------------------------------------------
+
+_WORDS = _core._Words(
+    "NCX",
+    {"src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean",
+     "variance": "running_var", "running_variance": "running_var"},
+)  # fmt: skip
+
+
+def _array(tensor: Tensor | None) -> Any:
+    """Its own memory."""
+    if tensor is None:
+        return None
+    tensor = tensor.detach()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    import ml_dtypes
+
+    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def _wide(tensor: Tensor | None) -> Any:
+    """A copy in float64, which goes with data of any dtype."""
+    return None if tensor is None else _array(tensor).astype(np.float64)
+
+
+def _options(eps: float) -> dict[str, Any]:
+    """No more threads than torch would take."""
+    threads = torch.get_num_threads()
+    limited = threads < _core._default_threads()
+    return {"epsilon": eps, "data_format": _WORDS, "num_threads": threads if limited else None}
+
+
+def _vector(src: Tensor, size: int | None = None, dtype: torch.dtype = torch.float64) -> Tensor:
+    return src.new_empty(src.shape[1] if size is None else size, dtype=dtype)
+
+
+# ---- several processes ------------------------------------------------------------------------
+
+
+def _over_processes(part: LocalPart, function: str, group: str) -> NDArray[np.int64]:
+    """Apply a part to the sums of all processes; returns its own.
+
+    Words in each sum tell all processes whether one has failed or has other arguments.
+    """
+    part.exact = True
+    ranks = distributed.distributed_c10d._resolve_process_group(group) if group else None
+    rank, size = (ranks.rank(), ranks.size()) if ranks else (0, 1)
+    total: NDArray[np.int64] | None = None
+    prints: NDArray[np.int64] | None = None
+    for _ in range(part.rounds):
+        error: BaseException | None = None
+        try:
+            sums = part.find(total)
+            prints = fingerprints({"function": function, **part.alike})
+        except BaseException as caught:  # raised when the others have been told
+            error, sums = caught, _nothing(part)
+        sent = torch.from_numpy(np.append(words(None if error else prints, rank), sums))
+        if ranks:
+            distributed.all_reduce(sent, group=ranks)
+        if error:
+            raise error
+        judged = judge(sent.numpy()[:WORDS], prints, rank, size, {"call": 0, **part.alike})
+        if judged:
+            raise CollectiveError(f"{function}: {judged.partition(';')[0]}")
+        total = sent.numpy()[WORDS:]
+    assert total is not None
+    part.apply(total)
+    return sums
+
+
+def _nothing(part: LocalPart) -> NDArray[np.int64]:
+    """Zeros of the size that the others sum, as far as the arguments tell."""
+    given = part.given
+    vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
+    channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
+    digits = 57 if given["src"].dtype == np.float64 else 11
+    return np.zeros(digits * 2 * channels, np.int64)
+
+
+# ---- the operators ----------------------------------------------------------------------------
+#
+# group is the name of a process group, empty for this process alone with exact sums, and None for
+# plain ones. Nothing that an operator returns may be an argument or None.
+
+
+def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Memory for what `_normalize` returns, of whose arguments none is read."""
+    _, _, _, *running, training, _, _, _, gate, _, _ = rest
+    bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
+    stepped = (
+        _vector(src, 0) if each is None or not training else torch.empty_like(each)
+        for each in running
+    )
+    return torch.empty_like(src), _vector(src), _vector(src), bits, *stepped
+
+
+def _normalize(
+    src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
+    running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float, relu: bool, gate: bool,
+    group: str | None, whole: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dst, mean, variance, workspace, and running statistics after the step."""
+    outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
+                       relu, gate, group, whole)  # fmt: skip
+    dst, mean, variance, workspace = map(_array, outputs[:4])
+    running = [_wide(running_mean), _wide(running_var)]
+    given: dict[str, Any] = {
+        "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
+        "relu": relu, "workspace": workspace if gate else None, **_options(eps),
+    }  # fmt: skip
+    if not training:
+        mean[:], variance[:] = running
+        _core.batch_norm_inference(mean=mean, variance=variance, out=dst, **given)
+        return outputs
+    tracks = running_mean is not None
+    given |= {"out": (dst, mean, variance), "running_mean": running[0],
+              "running_variance": running[1],
+              "exponential_avg_factor": momentum if tracks else None,
+              "correction": 1 if tracks else None}  # fmt: skip
+    if group is None:
+        _core.batch_norm_training(**given)
+    else:
+        _over_processes(TrainingPart(given), "batch_norm", group)
+    for output, stepped in zip(outputs[4:], running if tracks else (), strict=False):
+        output.copy_(torch.from_numpy(stepped))
+    return outputs
+
+
+def _outputs_of_gradients(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, relu, added, vectors, _, _ = rest
+    size = None if vectors else 0
+    last = torch.empty_like(src) if relu and added else _vector(src, 0)
+    return torch.empty_like(src), _vector(src, size), _vector(src, size), last
+
+
+def _gradients(
+    src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
+    workspace: Tensor, training: bool, eps: float, relu: bool, added: bool, vectors: bool,
+    group: str | None, whole: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
+    outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
+    diff_src, *diff_vectors, diff_src_1 = map(_array, outputs)
+    out = [diff_src, *(diff_vectors if vectors else (None, None))]
+    given: dict[str, Any] = {
+        "src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
+        "variance": _array(variance), "gamma": _wide(weight), "is_training": training,
+        "param_grads": vectors, **_options(eps),
+    }  # fmt: skip
+    gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None,
+            "diff_src_1": relu and added}  # fmt: skip
+    gate["out"] = [*out, diff_src_1] if gate["diff_src_1"] else out
+    if group is None or not training:
+        _core.batch_norm_backward(**given, **gate)
+        return outputs
+    part = GradientPart({"beta": None, "dst": None, **given, **gate})
+    own = _over_processes(part, "batch_norm_backward", group)
+    if vectors and not whole:  # from no elements, and the sums of this process
+        given |= {name: given[name][:0] for name in ("src", "diff_dst")}
+        _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
+    return outputs
+
+
+def _outputs_of_second(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    return torch.empty_like(src), torch.empty_like(src), _vector(src)
+
+
+def _second(
+    src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
+    workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
+    of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of src, diff_dst and weight through those that `_gradients` returns."""
+    outputs = _outputs_of_second(src)
+    of_src = torch.zeros_like(src) if of_src is None else of_src
+    gated_double_backward(
+        _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
+        _array(of_src), _array(of_weight), _array(of_bias), _array(of_src_1),
+        workspace=_array(workspace) if relu else None, is_training=training,
+        out=tuple(map(_array, outputs)), **_options(eps),
+    )  # fmt: skip
+    return outputs
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    src, weight, _, src_1, _, _, training, _, eps, relu, _, *over = inputs
+    _, mean, variance, workspace, *_ = output
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(src, mean, variance, weight, workspace)
+    ctx.options, ctx.over = (training, eps, relu, src_1 is not None), over
+
+
+def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    needed, rest = ctx.needs_input_grad[:4], (None,) * 9
+    if diff_dst is None:
+        return (None,) * 4 + rest
+    src, *saved = ctx.saved_tensors
+    vectors = any(needed[1:3])
+    *three, diff_src_1 = _call_of_gradients(src, diff_dst, *saved, *ctx.options, vectors, *ctx.over)
+    relu = ctx.options[2]
+    grads = (*three, diff_src_1 if relu else diff_dst)
+    return (*(grad if need else None for grad, need in zip(grads, needed, strict=True)), *rest)
+
+
+def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
+    *tensors, training, eps, relu, added, vectors, group, _ = inputs
+    absent = () if vectors else output[1:3]
+    ctx.mark_non_differentiable(*absent, *(() if relu and added else output[3:]))
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+    ctx.options, ctx.group = (training, eps, relu), group if training else None
+
+
+def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    if ctx.group is not None:
+        raise RuntimeError("SyncBatchNorm: the gradient of its gradient is not available")
+    tensors = ctx.saved_tensors
+    diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
+    weight = None if tensors[4] is None else diff_weight
+    return diff_src, diff_diff_dst, None, None, weight, *(None,) * 8
+
+
+def _operator(name: str, kernel: Any, fake: Any) -> Any:
+    made: Any = custom_op(f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu")
+    made.register_fake(fake)
+    return made
+
+
+def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
+    """Calls of an operator that has a gradient.
+
+    They are those of an autograd function, which takes a third of the time around it, unless they
+    are traced, or refused.
+    """
+
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output: tuple[Tensor, ...] = kernel(*inputs)
+        keep(ctx, inputs, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
+    operator.register_autograd(backward, setup_context=keep)
+
+    def call(src: Tensor, *rest: Any) -> Any:
+        is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
+        if torch.compiler.is_compiling() or not is_real:
+            return operator(src, *rest)
+        return function.apply(src, *rest)
+
+    return call
+
+
+_call = _differentiable(_operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward)
+_call_of_gradients = _differentiable(
+    _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
+    _gradients, _keep_gradients, _backward_of_gradients,
+)  # fmt: skip
+_call_of_second = _operator("batch_norm_double_backward", _second, _outputs_of_second)
+
+
+# ---- what is public ---------------------------------------------------------------------------
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    src_1: Tensor | None = None,
+    relu: bool = False,
+    group: str | None = None,
+    whole_gradients: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm`, with an optional addition and ReLU behind it.
+
+    Parameters
+    ----------
+    input : Tensor, shape (N, C, ...)
+        float32, float64, float16 or bfloat16, on a CPU, in any memory format.
+    running_mean, running_var, weight, bias : Tensor or None, shape (C,)
+        Of any of these dtypes each. In training the first two, if they are given, change in place;
+        otherwise they are what the input is normalized with, and constants to autograd.
+    training, momentum, eps
+        As torch has them.
+    src_1 : Tensor, optional
+        Added before the ReLU: input's shape and dtype.
+    relu : bool, optional
+        Whether negative results become zeros.
+    group : str, optional
+        In training, the name of a process group that the samples are spread over; empty for this
+        process alone. Then sums are exact.
+    whole_gradients : bool, optional
+        As for `SyncBatchNorm`.
+
+    Returns
+    -------
+    Tensor
+        In input's shape, dtype and memory format.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`.
+    CollectiveError
+        As for `SyncBatchNorm`.
+
+    Examples
+    --------
+    >>> import torch, bn_ext.torch
+    >>> x = torch.tensor([[1.0], [3.0]], requires_grad=True)
+    >>> y = bn_ext.torch.batch_norm(x, None, None, training=True, eps=0.0)
+    >>> y.detach().flatten()
+    tensor([-1.,  1.])
+    """
+    vectors = {"weight": weight, "bias": bias}
+    running = {"running_mean": running_mean, "running_var": running_var}
+    for name, tensor in running.items():
+        if tensor is None and not (training and running_mean is running_var):
+            raise ValueError(f"{name}: expected a tensor, got None")
+        if tensor is not None and tensor.requires_grad:
+            raise ValueError(f"{name}: expected a tensor that requires no gradient")
+    for name, tensor in (vectors | running).items():
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
+    if input.dim() < 2:
+        raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
+    if training and group is None and input.numel() == input.shape[1]:
+        raise ValueError(
+            "input: expected more than one value per channel when training, got shape "
+            f"{tuple(input.shape)}"
+        )
+    dst, *_, new_mean, new_var = _call(
+        input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
+        relu and torch.is_grad_enabled(), group, whole_gradients,
+    )  # fmt: skip
+    if training and running_mean is not None and running_var is not None:
+        running_mean.copy_(new_mean)
+        running_var.copy_(new_var)
+    found: Tensor = dst
+    return found
+
+
+class _BatchNorm:
+    """What the layers do otherwise than torch's."""
+
+    relu = False
+
+    def __init__(self, *arguments: Any, relu: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.relu = _core._as_flag(relu, "relu")
+
+    def forward(self: Any, input: Tensor, src_1: Tensor | None = None) -> Tensor:
+        self._check_input_dim(input)
+        from_batch = self.training or (self.running_mean is None and self.running_var is None)
+        kept = not self.training or self.track_running_stats
+        tracked = self.num_batches_tracked if self.training and kept else None
+        momentum = self.momentum
+        if momentum is None:  # all batches weigh the same
+            momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
+        found = batch_norm(
+            input,
+            self.running_mean if kept else None,
+            self.running_var if kept else None,
+            self.weight,
+            self.bias,
+            from_batch,
+            momentum,
+            self.eps,
+            src_1=src_1,
+            relu=self.relu,
+            **self._over(),
+        )
+        if tracked is not None:
+            tracked.add_(1)
+        return found
+
+    def _over(self) -> dict[str, Any]:
+        return {}
+
+    def extra_repr(self: Any) -> str:
+        shown: str = super().extra_repr()  # type: ignore[misc]
+        return f"{shown}, relu=True" if self.relu else shown
+
+
+class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d`, with an optional addition and ReLU behind it.
+
+    Parameters
+    ----------
+    *arguments, **options
+        As for torch's layer.
+    relu : bool, optional
+        Whether negative results become zeros.
+
+    Notes
+    -----
+    It is one of torch's layers, with the same state. ``layer(input, src_1)`` adds src_1 before the
+    ReLU. Parameters and running statistics may be of another dtype than the input. The gradient can
+    be differentiated once more.
+
+    Examples
+    --------
+    >>> import torch, bn_ext.torch
+    >>> layer = bn_ext.torch.BatchNorm1d(2, relu=True)
+    >>> layer(torch.tensor([[1.0, 2.0], [3.0, 6.0]])).round().tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+
+
+class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
+    """`torch.nn.BatchNorm2d`, with an optional addition and ReLU: see `BatchNorm1d`."""
+
+
+class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
+    """`torch.nn.BatchNorm3d`, with an optional addition and ReLU: see `BatchNorm1d`."""
+
+
+class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
+    """`torch.nn.SyncBatchNorm`, for processes with CPUs.
+
+    Parameters
+    ----------
+    num_features, eps, momentum, affine, track_running_stats, *arguments, **options
+        As for torch's layer.
+    process_group : ProcessGroup, optional
+        The processes; None means all.
+    relu : bool, optional
+        Whether negative results become zeros.
+    whole_gradients : bool, optional
+        If False, the gradients of weight and bias are this process's share, as torch's are, which
+        DistributedDataParallel averages. If True, they are those of all samples, on every process
+        alike, with the same bits for any number of processes: do not average them again.
+
+    Raises
+    ------
+    CollectiveError
+        On all processes but those that failed themselves: that one has, or that arguments differ.
+
+    Notes
+    -----
+    In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
+    So the result, the statistics and the gradient of the input have the same bits for any number of
+    processes, one without a group too, and for any way to deal samples to them. A process may have
+    no samples. What a process does not call, the others wait for as long as the group's timeout
+    says. The gradient cannot be differentiated. The layer is no `torch.nn.SyncBatchNorm`, which
+    DistributedDataParallel refuses on a CPU.
+
+    Examples
+    --------
+    >>> import torch, bn_ext.torch
+    >>> layer = bn_ext.torch.SyncBatchNorm(2)
+    >>> layer(torch.tensor([[1.0, 2.0], [3.0, 6.0]])).round().tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    """
+
+    whole_gradients = False
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        *arguments: Any,
+        whole_gradients: bool = False,
+        **options: Any,
+    ) -> None:
+        shared = num_features, eps, momentum, affine, track_running_stats
+        super().__init__(*shared, *arguments, **options)
+        self.process_group = process_group
+        self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
+
+    def _over(self: Any) -> dict[str, Any]:
+        group = ""
+        if distributed.is_available() and distributed.is_initialized():
+            group = (self.process_group or distributed.group.WORLD).group_name
+        return {"group": group, "whole_gradients": self.whole_gradients}
+
+    @staticmethod
+    def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
+        """A model with layers of this class in place of all batch normalizations, changed in place.
+
+        See `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+        """
+        for layer in convert(module).modules():
+            if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):
+                layer.__class__, layer.process_group = SyncBatchNorm, process_group
+        return module
+
+
+_CLASSES = {
+    getattr(nn, ours.__name__): ours
+    for ours in (BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm)
+}
+
+
+def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
+    """Turn a model's layers of batch normalization into those of bn_ext, or back into torch's.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its layers change in place: parameters, buffers, hooks and modes stay as they are.
+    back : bool, optional
+        If True, from bn_ext's classes to torch's.
+
+    Returns
+    -------
+    torch.nn.Module
+        The module itself.
+
+    Raises
+    ------
+    ValueError
+        If one of the layers has a ReLU and is to be torch's; nothing has changed then.
+
+    Examples
+    --------
+    >>> import torch, bn_ext.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+    >>> type(bn_ext.torch.convert(model)[1]).__module__
+    'bn_ext.torch'
+    >>> type(bn_ext.torch.convert(model, back=True)[1]).__module__
+    'torch.nn.modules.batchnorm'
+    """
+    classes = {new: old for old, new in _CLASSES.items()} if back else _CLASSES
+    layers = [(name, each) for name, each in module.named_modules() if type(each) in classes]
+    for name, layer in layers:
+        if getattr(layer, "relu", False):
+            raise ValueError(f"module: expected layers without ReLU, got one in {name or 'it'!r}")
+    for _, layer in layers:
+        layer.__class__ = classes[type(layer)]
+    return module

@@ -1,0 +1,135 @@
+"""Several processes with gloo: bn_ext.torch.SyncBatchNorm over samples that are dealt to them.
+
+python on_gloo.py SIZE FOLDER CASE       prints what the processes have found
+"""
+
+import datetime
+import hashlib
+import sys
+
+import torch
+import torch.multiprocessing
+from torch import distributed
+
+import bn_ext.torch
+
+SAMPLES = 7
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def layer(dtype=torch.float32, **options):
+    made = bn_ext.torch.SyncBatchNorm(3, relu=True, dtype=dtype, **options)
+    with torch.no_grad():
+        made.weight.copy_(torch.tensor([1.5, -0.7, 0.01]))
+        made.bias.copy_(torch.tensor([0.1, 0.3, -0.2]))
+    return made
+
+
+def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format):
+    """dst, diff_src and diff_src_1 of these samples of the batch that all processes share."""
+    torch.manual_seed(0)
+    batch = torch.randn(3, SAMPLES, 3, 4, 2)
+    batch[:, 0] *= 1000
+    src, src_1, diff_dst = (
+        each[mine].to(dtype).contiguous(memory_format=memory_format) for each in batch
+    )
+    src.requires_grad_(), src_1.requires_grad_()
+    dst = made(src, src_1)
+    dst.backward(diff_dst)
+    return dst.detach(), src.grad, src_1.grad
+
+
+@case
+def digests(rank, size):
+    """A line for each dtype and memory format; each deal of the samples must give it."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            found = set()
+            for deal in range(3):
+                owners = [(k * k + deal) % size if deal else size - 1 for k in range(SAMPLES)]
+                mine = [k for k in range(SAMPLES) if owners[k] == rank]
+                made = layer(torch.float64 if dtype == torch.float64 else torch.float32,
+                             whole_gradients=True)  # fmt: skip
+                results = step(made, mine, dtype, memory_format)
+                vectors = [made.weight.grad, made.bias.grad, made.running_mean, made.running_var]
+                dealt = [None] * size
+                distributed.all_gather_object(dealt, (mine, [r.double() for r in results]))
+                rows = {k: [r[i] for r in rs] for ks, rs in dealt for i, k in enumerate(ks)}
+                values = [v for k in sorted(rows) for v in rows[k]] + [v.double() for v in vectors]
+                together = hashlib.sha256(
+                    b"".join(value.contiguous().numpy().tobytes() for value in values)
+                )
+                found.add(together.hexdigest()[:12])
+            if rank == 0:
+                print(dtype, memory_format, *found, flush=True)
+
+
+@case
+def shares(rank, size):
+    """DistributedDataParallel's average of the processes' gradients is that of the whole batch."""
+    whole = layer()
+    distributed.barrier()
+    alone = bn_ext.torch.BatchNorm2d(3, relu=True)
+    alone.load_state_dict(whole.state_dict())
+    step(alone, range(SAMPLES))
+    step(torch.nn.parallel.DistributedDataParallel(whole), range(rank, SAMPLES, size))
+    for ours, right in zip(whole.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad * size, right.grad, rtol=1e-5, atol=1e-5)
+    print("shares\n", end="", flush=True)
+
+
+@case
+def errors(rank, size):
+    """A process that fails, and processes that differ; afterwards, all is well."""
+    for broken in ("src_1", "float64", "eps", "backward"):
+        dtype = torch.float64 if broken == "float64" else torch.float32
+        made = layer(dtype)
+        x = torch.randn(2, 3, 4, 4, dtype=dtype, requires_grad=True)
+        try:
+            if rank == 1 and broken in ("src_1", "float64"):
+                made(x, x[:1])
+            elif rank == 1 and broken == "eps":
+                layer(eps=1e-3)(x)
+            else:
+                dst = made(x)
+                if rank == 1:
+                    made.weight.data = made.weight.data.clone().mul_(2)
+                dst.sum().backward()
+            print(f"{rank} {broken} no error\n", end="", flush=True)
+        except Exception as error:
+            print(f"{rank} {broken} {type(error).__name__} {error}\n", end="", flush=True)
+        distributed.barrier()
+    step(layer(), range(rank, SAMPLES, size))
+
+
+@case
+def gone(rank, size):
+    """A process that ends in the middle is an error on the others."""
+    if rank == 1:
+        sys.exit()
+    try:
+        step(layer(), range(rank, SAMPLES, size))
+    except RuntimeError as error:
+        print(f"{rank} {type(error).__name__}\n", end="", flush=True)
+
+
+def main(rank, size, folder, name):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/{name}{size}", rank=rank, world_size=size,
+        timeout=datetime.timedelta(seconds=60),
+    )  # fmt: skip
+    CASES[name](rank, size)
+    if name != "gone":
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    count, folder, name = sys.argv[1:]
+    torch.multiprocessing.start_processes(
+        main, (int(count), folder, name), int(count), start_method="fork"
+    )

@@ -1,0 +1,182 @@
+"""bn_ext.autograd: derivatives are those of differences, and gradients bn_ext's own."""
+
+import numpy as np
+import pytest
+from cases import DATA_DTYPES, EPSILON, SHORT, all_bits, dtype
+
+import bn_ext
+
+autograd = pytest.importorskip("autograd")
+import autograd.numpy as anp  # noqa: E402
+from autograd.test_util import check_grads  # noqa: E402
+
+import bn_ext.autograd  # noqa: E402
+from bn_ext.autograd import batch_norm_inference, batch_norm_training  # noqa: E402
+
+DIMS = [(5, 3), (3, 2, 3), (2, 2, 1, 3)]
+formats = pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+
+
+def arrays(rng, dims, data_format, name="float64", vectors="float64"):
+    """src, gamma, beta, src_1; mean, variance."""
+    data = rng.standard_normal((2, *dims)).astype(dtype(name))
+    if data_format == "NCX":
+        data = np.moveaxis(data, -1, 2)
+    gamma, beta, mean = rng.standard_normal((3, dims[-1])).astype(dtype(vectors))
+    variance = rng.uniform(0.5, 2, dims[-1]).astype(dtype(vectors))
+    return (data[0], gamma, beta, data[1]), (mean, variance)
+
+
+def of(stats, **options):
+    """The forward pass as a function of src, gamma, beta and src_1."""
+    options = {"epsilon": EPSILON, **options}
+
+    def function(src, gamma=None, beta=None, src_1=None):
+        if stats:
+            return batch_norm_inference(src, *stats, gamma, beta, src_1=src_1, **options)
+        return batch_norm_training(src, gamma, beta, src_1=src_1, **options)
+
+    return function
+
+
+@formats
+@pytest.mark.parametrize("dims", DIMS)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+def test_derivatives(rng, training, relu, dims, data_format):
+    """The first and the second ones, forward, in reverse and mixed, in any order."""
+    given, stats = arrays(rng, dims, data_format)
+    function = of(() if training else stats, relu=relu, data_format=data_format)
+    for wanted in ((0,), (1,), (2,), (3,), (0, 1, 2, 3)):
+        for call in (function, lambda *g: anp.sum(anp.tanh(function(*g)))):
+            check_grads(call, wanted, modes=["fwd", "rev"], order=2)(*given)
+    check_grads(function, (0,), modes=["fwd", "rev"], order=2)(given[0])
+
+
+def test_third_derivatives_are_refused(rng):
+    (src, *_), _ = arrays(rng, (5, 1), "NXC")
+
+    def loss(scale):
+        return anp.sum(anp.tanh(batch_norm_training(src * scale, epsilon=1.0)))
+
+    second = autograd.grad(autograd.grad(loss))
+    assert np.isfinite(second(1.0))
+    with pytest.raises(NotImplementedError, match="VJP of batch_norm_double_backward .*not "):
+        autograd.grad(second)(1.0)
+
+
+@formats
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", DATA_DTYPES)
+def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
+    """To the bit, in each argument's own dtype, through a cotangent of any.
+
+    But for a zero's sign: autograd adds what comes back from a tuple's places to zeros.
+    """
+    vectors = "float32" if name in SHORT else name
+    given, stats = arrays(rng, (6, 4, 5), data_format, name, vectors)
+    src, gamma, beta, src_1 = given
+    diff_dst = rng.standard_normal(src.shape)
+    function = of(() if training else stats, relu=relu, data_format=data_format)
+    found = autograd.make_vjp(lambda all_: function(*all_))(given)[0](diff_dst)
+    shared = {"epsilon": EPSILON, "data_format": data_format}
+    gate = {}
+    if relu:
+        gate = {"workspace": np.empty(-(-src.size // 8), np.uint8), "relu": True}
+    if training:
+        dst, *stats = bn_ext.batch_norm_training(src, gamma, beta, src_1=src_1, **shared, **gate)
+    else:
+        dst = bn_ext.batch_norm_inference(src, *stats, gamma, beta, src_1=src_1, **shared, **gate)
+    if relu:
+        gate["diff_src_1"] = True
+    diff_dst = diff_dst.astype(src.dtype)
+    right = bn_ext.batch_norm_backward(
+        src, diff_dst, *stats, gamma, is_training=training, **shared, **gate
+    )
+    assert all_bits(found) == all_bits(a + np.zeros_like(a) for a in [*right, diff_dst][:4])
+    assert all_bits([function(*given)]) == all_bits([dst])
+
+
+@pytest.mark.parametrize("name", ["float32", "float16"])
+def test_second_derivatives_of_other_dtypes(rng, name):
+    """Where autograd's own arithmetic makes float64 of what comes back."""
+    given, _ = arrays(rng, (12, 3), "NXC", name, "float32")
+    weights = rng.standard_normal((12, 3))
+    found = []
+    for data, vectors in ((name, "float32"), ("float64", "float64")):
+        src, src_1 = (given[i].astype(data) for i in (0, 3))
+        gamma, beta = (given[i].astype(vectors) for i in (1, 2))
+
+        def loss(src, gamma, beta, src_1=src_1):
+            return anp.sum(weights * anp.tanh(of((), relu=True)(src, gamma, beta, src_1)))
+
+        def penalty(*vectors, src=src, loss=loss):
+            grads = autograd.grad(loss, (0, 1, 2))(src, *vectors)
+            return sum(anp.sum(weights[0] * grad**2) for grad in grads)
+
+        tangent = autograd.make_jvp(loss, 1)(src, gamma, beta)(weights[0])[1]
+        found.append([tangent, *autograd.grad(penalty, (0, 1))(gamma, beta)])
+    for ours, right in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, right, rtol=0.05)
+
+
+def test_exact_sums_do_not_depend_on_the_layout(rng):
+    given, _ = arrays(rng, (6, 4, 5), "NXC", "float32", "float32")
+    found = []
+    for order in ("C", "F"):
+        src, gamma, beta, src_1 = (np.asarray(a, order=order) for a in given)
+        call = autograd.make_vjp(lambda x: of((), exact=True)(x, gamma, beta, src_1))  # noqa: B023
+        vjp, dst = call(src)
+        found.append(all_bits(np.ascontiguousarray(a) for a in (dst, vjp(given[3]))))
+    assert found[0] == found[1]
+
+
+def test_running_statistics_take_one_step_for_an_evaluation(rng):
+    """However often it is differentiated."""
+    (src, *_), _ = arrays(rng, (6, 2), "NXC")
+    kept = [np.zeros(2), np.ones(2)]
+    options = {"exponential_avg_factor": 0.5, "correction": 1}
+    running = dict(zip(("running_mean", "running_variance"), kept, strict=True), **options)
+    loss = lambda x: anp.sum(anp.tanh(batch_norm_training(x, epsilon=1.0, **running)))  # noqa: E731
+    autograd.grad(lambda x: anp.sum(autograd.grad(loss)(x) ** 2))(src)
+    np.testing.assert_allclose(kept[0], src.mean(axis=0) / 2)
+    np.testing.assert_allclose(kept[1], (1 + src.var(axis=0, ddof=1)) / 2)
+
+
+def test_layer(rng):
+    """Its steps are those of bn_ext.BatchNorm, in every mode."""
+    data = [rng.standard_normal((6, 3)) for _ in range(3)]
+    for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
+        ours, theirs = bn_ext.autograd.BatchNorm(3, **options), bn_ext.BatchNorm(3, **options)
+        for mode in ("train", "eval", "freeze"):
+            for layer in (ours, theirs):
+                getattr(layer, mode)()
+            for src in data:
+                right = theirs.forward(src).copy()
+                if not theirs.parameters:
+                    assert all_bits([ours([], src)]) == all_bits([right])
+                    continue
+                vjp, dst = autograd.make_vjp(ours)(ours.parameters, src)
+                theirs.backward(data[0])
+                assert all_bits([dst, *vjp(data[0])]) == all_bits([right, *theirs.gradients])
+            assert ours.state_dict().keys() == theirs.state_dict().keys()
+            for found, right in zip(
+                ours.state_dict().values(), theirs.state_dict().values(), strict=True
+            ):
+                assert np.array_equal(found, right)
+
+
+def test_what_is_refused(rng):
+    (src, gamma, *_), (mean, variance) = arrays(rng, (6, 3), "NXC")
+    layer = bn_ext.autograd.BatchNorm(3)
+    with pytest.raises(TypeError, match=r"^variance: expected a constant array, got one that auto"):
+        autograd.grad(lambda v: anp.sum(batch_norm_inference(src, mean, v, epsilon=1)))(variance)
+    with pytest.raises(TypeError, match=r"^backward: expected autograd to differentiate"):
+        layer.backward(src)
+    with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):
+        batch_norm_training(src, gamma[:2], epsilon=1)
+    with pytest.raises(TypeError, match=r"momentum"):
+        batch_norm_training(src, epsilon=1, momentum=0.1)
+    with pytest.raises(TypeError, match=r"^relu: expected"):
+        batch_norm_training(src, epsilon=1, relu="yes")

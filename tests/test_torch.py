@@ -1,0 +1,401 @@
+"""bn_ext.torch: torch's own checks, layers that take the place of torch's, and other processes."""
+
+import copy
+import io
+import threading
+
+import pytest
+from needs import needs_cpus
+from processes import python
+from tree import TESTS
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from bn_ext import _core  # noqa: E402
+from bn_ext.torch import BatchNorm1d, BatchNorm2d, SyncBatchNorm, batch_norm, convert  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+OP = torch.ops.bn_ext
+modes = pytest.mark.parametrize("training", [True, False])
+relus = pytest.mark.parametrize("relu", [False, True])
+last = {4: torch.channels_last, 5: torch.channels_last_3d}
+OPTIONS = [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False},
+           {"eps": 1e-3, "momentum": 1.0}]  # fmt: skip
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def some(*shape, **options):
+    return torch.randn(shape, dtype=torch.float64, **options)
+
+
+def small_net():
+    """With parameters and statistics that are no longer the first ones."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5),
+        nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2),
+    )  # fmt: skip
+    steps(net, 1)
+    net.zero_grad()
+    return net
+
+
+def steps(net, count, x=None):
+    """Losses, and all that a step changes."""
+    x = torch.randn(6, 3, 8, 8) if x is None else x
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = (net(x) ** 3).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *net.state_dict().values()]
+
+
+def assert_same(found, right):
+    """To the bit."""
+    for a, b in zip(found, right, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+# ---- derivatives ----------------------------------------------------------------------------
+
+
+@modes
+@relus
+@pytest.mark.parametrize("dims", [(5, 3), (3, 2, 2), (2, 3, 2, 2), (2, 2, 1, 2, 2)])
+@pytest.mark.parametrize("format_", ["contiguous", "channels_last", "strided"])
+def test_derivatives(dims, format_, relu, training):
+    """The first and the second ones, with respect to whatever is given."""
+    channels = dims[1]
+    src, src_1 = some(2, *dims)
+    if format_ == "channels_last":
+        src = src.contiguous(memory_format=last.get(len(dims), torch.contiguous_format))
+    elif format_ == "strided":
+        src = some(*dims[:-1], 2 * dims[-1])[..., ::2]
+    running = (None, None) if training else (some(channels), some(channels) ** 2 + 0.5)
+    given = [src, some(channels), some(channels), src_1]
+    for kept in ((0, 1, 2, 3), (0,), (0, 2), (0, 1)):
+        taken = [a.detach().requires_grad_() for i, a in enumerate(given) if i in kept]
+
+        def function(*taken, kept=kept):
+            x, weight, bias, more = (
+                taken[kept.index(i)] if i in kept else None for i in range(len(given))
+            )
+            options = {"eps": 0.1, "src_1": more, "relu": relu}
+            return batch_norm(x, *running, weight, bias, training, **options)
+
+        assert torch.autograd.gradcheck(function, taken)
+        assert torch.autograd.gradgradcheck(function, taken)
+
+
+@modes
+@relus
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operators(dtype, relu, training):
+    """What torch asks of operators: schema, fakes, registrations; under tracing too."""
+    x, src_1, diff = torch.randn(3, 4, 3, 3, 3).to(dtype)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    weight, bias, mean, var = torch.rand(4, 3).add_(0.5)
+    weight.requires_grad_(), bias.requires_grad_()
+    forward = x, weight, bias, src_1, mean, var, training, 0.1, 0.1, relu, relu, None, False
+    close = {"rtol": 0.0, "atol": 0.0}
+    torch.library.opcheck(OP.batch_norm.default, forward, **close)
+    alone = x, None, None, None, mean, var, training, 0.1, 0.1, relu, relu, None, False
+    torch.library.opcheck(OP.batch_norm.default, alone, **close)
+    _, mean, var, bits, *_ = OP.batch_norm(*(a.detach() if a is x else a for a in forward))
+    saved = x, diff, mean.detach(), var.detach(), weight
+    for vectors in (True, False):
+        backward = *saved, bits, training, 0.1, relu, True, vectors, None, False
+        torch.library.opcheck(OP.batch_norm_backward.default, backward, **close)
+    diffs = diff, mean, var, diff
+    twice = *(a.detach() for a in saved), bits, *diffs, training, 0.1, relu
+    torch.library.opcheck(OP.batch_norm_double_backward.default, twice, **close)
+
+
+def test_what_has_no_derivative():
+    x = some(4, 2, requires_grad=True)
+    first = torch.autograd.grad((batch_norm(x, None, None, training=True) ** 3).sum(), x,
+                                create_graph=True)[0]  # fmt: skip
+    second = torch.autograd.grad((first**2).sum(), x, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="batch_norm_double_backward.* no autograd formula"):
+        second.sum().backward()
+    made = SyncBatchNorm(2, dtype=torch.float64)
+    (first,) = torch.autograd.grad((made(x) ** 3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"^SyncBatchNorm: the gradient of its gradient"):
+        first.sum().backward()
+
+
+# ---- layers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compile(backend):
+    """In one graph: the results, gradients and statistics of the same network uncompiled."""
+    net = nn.Sequential(*list(convert(small_net()))[:6])
+    net[1].relu = True
+    other = copy.deepcopy(net)
+    x = torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(other, fullgraph=True, backend=backend)
+    for mode in (True, False):
+        net.train(mode), other.train(mode)
+        for _ in range(2):
+            a, b = net(x), compiled(x)
+            (a**3).mean().backward(), (b**3).mean().backward()
+            torch.testing.assert_close(b, a)
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad)
+    assert_same(other.buffers(), net.buffers())
+
+
+def test_convert_and_back():
+    """In place: parameters, buffers and hooks are the same objects; the results nearly so."""
+    net = small_net()
+    twin, seen = copy.deepcopy(net), []
+    net[1].register_forward_hook(lambda *_: seen.append(1))
+    parts = [*net.parameters(), *net.buffers()]
+    assert convert(net) is net
+    assert {type(net[i]).__module__ for i in (1, 4, 7)} == {"bn_ext.torch"}
+    assert all(isinstance(net[i], nn.modules.batchnorm._BatchNorm) for i in (1, 4, 7))
+    assert isinstance(net[1], nn.BatchNorm2d)
+    assert all(a is b for a, b in zip(parts, [*net.parameters(), *net.buffers()], strict=True))
+    x = torch.randn(6, 3, 8, 8)
+    for a, b in zip(steps(net, 3, x), steps(twin, 3, x), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    twin.load_state_dict(net.state_dict())
+    convert(net, back=True)
+    assert [type(each) for each in net] == [type(each) for each in twin]
+    assert_same(net.eval()(x)[None], twin.eval()(x)[None])
+    assert len(seen) == 4
+    net = convert(nn.Sequential(nn.BatchNorm1d(2)))
+    net[0].relu = True
+    with pytest.raises(ValueError, match=r"^module: expected layers without ReLU, got one in '0'"):
+        convert(net, back=True)
+    assert type(net[0]) is BatchNorm1d
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_are_torchs(options, dtype):
+    """Results, gradients and statistics, in the dtype and the memory format that torch gives."""
+    ours, theirs = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
+    theirs.load_state_dict(ours.state_dict())
+    bound = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        for training in (True, True, False):
+            x = torch.randn(4, 3, 5, 2, dtype=dtype).to(memory_format=memory_format)
+            found = []
+            for layer in (ours.train(training), theirs.train(training)):
+                leaf = x.clone().requires_grad_()
+                result = layer(leaf)
+                result.backward(x)
+                found.append([result, leaf.grad, *layer.buffers()])
+                assert result.is_contiguous(memory_format=memory_format)
+            for a, b in zip(*found, strict=True):
+                assert a.stride() == b.stride()
+                torch.testing.assert_close(a, b, **bound)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=bound["rtol"] * 8, atol=bound["atol"] * 8)
+
+
+def test_statistics_that_are_no_longer_tracked():
+    """Neither taken nor changed in training."""
+    ours, theirs = BatchNorm2d(3), nn.BatchNorm2d(3)
+    x = torch.randn(4, 3, 2, 2)
+    for layer in (ours, theirs):
+        layer(x)
+        layer.track_running_stats = False
+    torch.testing.assert_close(ours(2 * x), theirs(2 * x))
+    torch.testing.assert_close([*ours.buffers()], [*theirs.buffers()])
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+def test_relu_and_addition():
+    """As three layers, in one."""
+    x, more = torch.randn(2, 4, 3, 5, 5)
+    ours, theirs = BatchNorm2d(3, relu=True), nn.BatchNorm2d(3)
+    assert "relu=True" in repr(ours)
+    leaves = [t.clone().requires_grad_() for t in (x, more, x, more)]
+    a, b = ours(*leaves[:2]), torch.relu(theirs(leaves[2]) + leaves[3])
+    (a**2).sum().backward(), (b**2).sum().backward()
+    torch.testing.assert_close(a, b)
+    for found, right in zip(leaves[:2], leaves[2:], strict=True):
+        torch.testing.assert_close(found.grad, right.grad, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():  # nothing is kept for a gradient
+        assert_same([ours.eval()(x, more)], [ours(leaves[0], more).detach()])
+
+
+def test_parameters_of_another_dtype():
+    """float32 ones with 16-bit data, as under autocast; bits do not depend on torch's threads."""
+    made = BatchNorm2d(3)
+    x = torch.randn(4, 3, 16, 16).bfloat16()
+    found = []
+    for threads in (1, torch.get_num_threads()):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        made.zero_grad()
+        result = made.train()(x)
+        (result * x).sum().backward()
+        torch.set_num_threads(before)
+        found.append([result.detach(), made.weight.grad])
+    assert found[0][0].dtype == torch.bfloat16
+    assert found[0][1].dtype == torch.float32
+    assert_same(*found)
+
+
+@needs_cpus
+def test_no_more_threads_than_torch_has():
+    made, x = BatchNorm2d(64), torch.randn(16, 64, 32, 32)
+    every = torch.get_num_threads()
+    for threads in (1, max(2, every)):
+        torch.set_num_threads(threads)
+        made(x)
+        assert (_core._last_call()[0] > 1) == (threads > 1)
+    torch.set_num_threads(every)
+
+
+def test_what_is_refused():
+    x = torch.randn(4, 3, 2, 2)
+    made = BatchNorm2d(3)
+    for call, error, message in (
+        (lambda: BatchNorm2d(2)(x), ValueError, r"^weight: expected shape \(3,\).* got \(2,\)"),
+        (lambda: made(x, x[:1]), ValueError, r"^src_1: expected shape \(4, 3, 2, 2\), like input"),
+        (lambda: made(x.int()), TypeError, r"^input: expected float"),
+        (lambda: made(x[0]), ValueError, "expected 4D input"),
+        (lambda: made(x[:1, :, :1, :1]), ValueError, r"^input: expected more than one value per"),
+        (lambda: BatchNorm2d(3, relu="yes"), TypeError, r"^relu: expected"),
+        (lambda: batch_norm(x[0, 0, 0], None, None, training=True), ValueError, r"^input: .* 2 d"),
+        (lambda: batch_norm(x, None, None), ValueError, r"^running_mean: expected a tensor, got N"),
+        (lambda: batch_norm(x, made.weight, made.bias), ValueError, r"^running_mean: .* no gradi"),
+        (lambda: batch_norm(x, *torch.ones(2, 3, dtype=torch.int64)), TypeError,
+         r"^running_mean: expected a floating-point dtype, got torch.int64"),
+        (lambda: batch_norm(x, made.running_mean, None, training=True), ValueError, r"^running_v"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            call()
+    assert_same(made.buffers(), BatchNorm2d(3).buffers())
+
+
+def test_saving_and_copying():
+    """Pickles and copies go on as the layer does; a state is torch's."""
+    net = convert(small_net())
+    net[1].relu = True
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    twins = [torch.load(file, weights_only=False), copy.deepcopy(net)]
+    x = torch.randn(6, 3, 8, 8)
+    right = steps(net, 2, x)
+    for twin in twins:
+        assert_same(steps(twin, 2, x), right)
+    plain = small_net()
+    plain.load_state_dict(net.state_dict())
+    assert_same(plain.state_dict().values(), net.state_dict().values())
+
+
+def test_threads():
+    """Several at once, each with a copy, find what each finds alone."""
+    net = convert(small_net())
+    x = torch.randn(6, 3, 8, 8)
+    right, found = steps(copy.deepcopy(net), 3, x), {}
+    copies = [copy.deepcopy(net) for _ in range(4)]
+
+    def run(i):
+        found[i] = steps(copies[i], 3, x)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for each in found.values():
+        assert_same(each, right)
+
+
+class Normalized(torch.utils.data.Dataset):
+    def __init__(self, layer, data):
+        self.layer, self.data = layer, data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        return self.layer(self.data[i]).detach()
+
+
+def test_forked_workers_of_a_data_loader():
+    made, data = BatchNorm2d(3, track_running_stats=False), torch.randn(6, 4, 3, 9, 9)
+    right = made(data[0]).detach()  # has started threads here
+    loader = torch.utils.data.DataLoader(
+        Normalized(made, data), num_workers=2, multiprocessing_context="fork"
+    )
+    found = torch.cat(list(loader))
+    assert len(found) == 6
+    assert_same([found[0]], [right])
+
+
+# ---- several processes ----------------------------------------------------------------------
+
+
+def on_gloo(tmp_path, size, case):
+    done = python(TESTS / "on_gloo.py", size, tmp_path, case)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return sorted(done.stdout.splitlines())
+
+
+def test_sync_without_processes():
+    """Exact sums: the bits do not depend on the memory format; nearly torch's batch norm."""
+    ours, theirs = SyncBatchNorm(3), nn.BatchNorm2d(3)
+    x = torch.randn(5, 3, 4, 4)
+    first = ours(x)
+    assert_same([ours(x.contiguous(memory_format=torch.channels_last))], [first])
+    for _ in range(2):
+        torch.testing.assert_close(first, theirs(x))
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+    net = SyncBatchNorm.convert_sync_batchnorm(small_net(), process_group="some")
+    assert [type(net[i]) for i in (1, 4, 7)] == [SyncBatchNorm] * 3
+    assert net[1].process_group == "some"
+    assert type(convert(net, back=True)[1]) is nn.SyncBatchNorm
+
+
+@pytest.mark.slow
+def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
+    """Of any deal of the samples, to processes without any too."""
+    found = [on_gloo(tmp_path, size, "digests") for size in (1, 2, 3, 5)]
+    assert len(found[0]) == 6
+    assert all(len(line.split()) == 3 for line in found[0])  # one digest for all deals
+    assert found == [found[0]] * 4
+
+
+def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
+    assert on_gloo(tmp_path, 2, "shares") == ["shares"] * 2
+
+
+def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
+    """And calls work afterwards."""
+    found = on_gloo(tmp_path, 3, "errors")
+    differ = "CollectiveError {}: not all ranks have the same channels, dtype, epsilon, "
+    for line in found:
+        rank, broken, error = line.split(maxsplit=2)
+        if broken in ("src_1", "float64") and rank == "1":
+            assert error.startswith("ValueError src_1: expected shape (2, 3, 4, 4), like input")
+        elif broken in ("src_1", "float64"):
+            assert error.startswith("CollectiveError batch_norm: rank 1 failed, and its error says")
+        else:
+            name = "batch_norm" if broken == "eps" else "batch_norm_backward"
+            assert error.startswith(differ.format(name))
+    assert len(found) == 12
+
+
+def test_a_process_that_ends_is_an_error_on_the_others(tmp_path):
+    found = on_gloo(tmp_path, 3, "gone")
+    assert [line.split()[0] for line in found] == ["0", "2"]
