@@ -18,8 +18,7 @@ try:
     from autograd.extend import Box, defjvp, defvjp, defvjp_argnums, primitive, vspace
 except ImportError as _error:
     raise ModuleNotFoundError(
-        f"bn_ext.autograd: expected autograd, got {_error!r:.200}; "
-        "python -m pip install autograd",
+        f"bn_ext.autograd: expected autograd, got {_error!r:.200}; python -m pip install autograd",
         name="autograd",
     ) from _error
 

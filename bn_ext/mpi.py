@@ -1,8 +1,8 @@
 """Batch normalization over the ranks of an MPI communicator, each with samples of its own.
 
 The extra ``mpi`` installs what it needs; nothing here is imported by ``import bn_ext``, and MPI
-is not initialized by importing this. Run programs by ``mpiexec -n 4 python -m mpi4py program.py``: an
-error on one rank then ends all.
+is not initialized by importing this. Run programs by ``mpiexec -n 4 python -m mpi4py program.py``:
+an error on one rank then ends all.
 """
 
 from collections.abc import Callable
