@@ -154,7 +154,9 @@ RESULTS = {
     ],
     "NDArray[int64]": ["batch_norm_canonical"],
     "BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]": ["batch_norm_double_backward"],
-    "int": ["batch_norm_count", "_as_index", "_default_threads", "_openmp_address", "_parked_limit"],
+    "int": [
+        "batch_norm_count", "_as_index", "_default_threads", "_openmp_address", "_parked_limit",
+    ],
     "float": ["_as_epsilon", "_as_real"],
     "bool": ["_as_flag", "_forked", "_has_openmp", "_share_memory"],
     "str": ["_get_isa", "_or", "_shown"],

@@ -36,8 +36,8 @@ class _Saved(NamedTuple):
 
 
 #: A forward pass that is prepared, while nothing has changed: the call that computes it, what
-#: backward needs of its result, and the batches tracked after it.
-_Step: TypeAlias = tuple[Callable[[], Any], Callable[[Any], _Saved], int]
+#: backward needs, and the batches tracked after it.
+_Step: TypeAlias = tuple[Callable[[], Any], _Saved, int]
 
 
 class BatchNorm:
@@ -233,8 +233,11 @@ class BatchNorm:
             call, saved, tracked = self._step(src, src_1)
             after = {"num_batches_tracked": tracked}
             found: Any = _core._committed(call, vars(self), after, undo)
-            self._saved = saved(found)
+            # From here on nothing is allocated, so nothing can fail.
             dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
+            if "dst" in saved.gate:
+                saved.gate["dst"] = dst
+            self._saved = saved
             return dst
         except BaseException as error:
             self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
@@ -253,27 +256,21 @@ class BatchNorm:
         if self.training and not self.frozen:
             return self._step_of_training(data, options)
         statistics = self.running_mean, self.running_variance
-        recomputed = self._recomputed() if added is None else {}
-
-        def saved(dst: NDArray[Any]) -> _Saved:
-            gate = recomputed or {"dst": dst}
-            return _Saved(data, *statistics, False, added is not None, gate)
-
+        gate: dict[str, Any] = {"dst": None} if added is not None else self._recomputed()
+        saved = _Saved(data, *statistics, False, added is not None, gate)
         given = data, *statistics, self.gamma, self.beta
         call = partial(_core.batch_norm_inference, *given, **options)
         return call, saved, self.num_batches_tracked
 
     def _step_of_training(self, data: NDArray[Any], options: dict[str, Any]) -> _Step:
         like = self.running_mean
+        mean, variance = np.empty_like(like), np.empty_like(like)
         added = options["src_1"] is not None
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added or like.dtype != np.float64)
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
-
-        def saved(found: Any) -> _Saved:
-            return _Saved(data, found.mean, found.variance, True, added, gate)
-
+        saved = _Saved(data, mean, variance, True, added, gate)
         tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
         call = partial(
             self._training,
@@ -285,7 +282,7 @@ class BatchNorm:
             exponential_avg_factor=self._factor(),
             correction=self.correction,
             workspace=workspace,
-            out=(None, np.empty_like(like), np.empty_like(like)),
+            out=(None, mean, variance),
             **options,
         )
         return call, saved, tracked

@@ -61,12 +61,12 @@ static int64_t column_of(const bn_exact *e, int64_t j) {
                                              : j;
 }
 
-/* The channel of each of an accumulator's `all` columns, which are `columns` of a row from `first`
- * on; behind those -1. */
-static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64_t all,
-                        int64_t *channel) {
+/* The channel of each column of a strip, of which the first `columns` are columns of a row from
+ * `first` on; behind those -1. */
+static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
+                        int64_t channel[BN_STRIP]) {
     const int64_t each = e->by_runs ? 1 : e->plan.run_length;
-    int64_t in_order[BN_PANEL], c = first / each % e->plan.channels, left = each - first % each;
+    int64_t in_order[BN_STRIP], c = first / each % e->plan.channels, left = each - first % each;
     for (int64_t j = 0; j < columns; j++) {
         in_order[j] = c;
         if (--left == 0) {
@@ -74,7 +74,7 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns, int64
             c = c + 1 < e->plan.channels ? c + 1 : 0;
         }
     }
-    for (int64_t j = 0; j < all; j++) {
+    for (int64_t j = 0; j < BN_STRIP; j++) {
         const int64_t own = column_of(e, j);
         channel[j] = own < columns ? in_order[own] : -1;
     }
@@ -84,21 +84,24 @@ void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
-    int64_t channel[BN_PANEL];
+    int64_t channel[BN_STRIP];
     e->kernels->exact->flush_all(a);
-    if (!at_once)
-        channels_of(e, first, columns, all, channel);
     __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);
-    for (; a->touched; a->touched &= a->touched - 1) {
-        const int k = __builtin_ctzll(a->touched);
-        for (int s = 0; s < BN_SUMS; s++) {
-            const int64_t *digit = a->digit + k * a->pitch + s * a->columns;
-            int64_t *to = e->state + (k * BN_SUMS + s) * channels;
-            if (at_once)
-                for (int64_t j = 0; j < columns; j++)
-                    to[first + j] += digit[j];
-            else
-                join_digits(e, k, digit, all, channel, to);
+    for (int64_t x = 0; x < all; x += BN_STRIP) {
+        if (!at_once)
+            channels_of(e, first + x, at_most(BN_STRIP, columns - x), channel);
+        for (uint64_t touched = a->touched; touched; touched &= touched - 1) {
+            const int k = __builtin_ctzll(touched);
+            for (int s = 0; s < BN_SUMS; s++) {
+                const int64_t *digit = a->digit + k * a->pitch + s * a->columns + x;
+                int64_t *to = e->state + (k * BN_SUMS + s) * channels;
+                if (at_once)
+                    for (int64_t j = 0; j < at_most(BN_STRIP, columns - x); j++)
+                        to[first + x + j] += digit[j];
+                else
+                    join_digits(e, k, digit, at_most(BN_STRIP, all - x), channel, to);
+            }
         }
     }
+    a->touched = 0;
 }

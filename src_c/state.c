@@ -263,26 +263,32 @@ static void find_range(columns *b) {
     b->to = to;
 }
 
-/* The magnitudes of n columns from `first` on, BLOCK at most. */
+/* Take n columns from `first` on, BLOCK at most, and hand over the magnitude of each: one at a
+ * time, since a block of them is more than a small stack has. */
+typedef void use_magnitude(void *to, int64_t j, const magnitude *m);
+
 static int64_t take_magnitudes(const int64_t *state, int digits, int64_t channels, int64_t first,
-                               int64_t n, magnitude m[BLOCK]) {
+                               int64_t n, use_magnitude *use, void *to) {
     columns b;
+    magnitude m;
     const int64_t wrong = take_columns(state, digits, channels, first, n, &b);
     find_range(&b);
-    for (int64_t j = 0; wrong < 0 && j < n; j++)
-        take_magnitude(&b, j, &m[j]);
+    for (int64_t j = 0; wrong < 0 && j < n; j++) {
+        take_magnitude(&b, j, &m);
+        use(to, j, &m);
+    }
     return wrong;
+}
+
+static void put_rounded(void *sums, int64_t j, const magnitude *m) {
+    ((double *)sums)[j] = rounded(m);
 }
 
 int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
     int64_t wrong = -1;
-    for (int64_t i = 0; wrong < 0 && i < BN_SUMS * channels; i += BLOCK) {
-        magnitude m[BLOCK];
-        const int64_t n = at_most(BLOCK, BN_SUMS * channels - i);
-        wrong = take_magnitudes(state, digits, channels, i, n, m);
-        for (int64_t j = 0; wrong < 0 && j < n; j++)
-            sums[i + j] = rounded(&m[j]);
-    }
+    for (int64_t i = 0; wrong < 0 && i < BN_SUMS * channels; i += BLOCK)
+        wrong = take_magnitudes(state, digits, channels, i, at_most(BLOCK, BN_SUMS * channels - i),
+                                put_rounded, sums + i);
     return wrong;
 }
 
@@ -333,23 +339,27 @@ static void set_stats(wide s, wide q, double count, const double *given, bool in
     *squares = isnan(left) ? fabs((double)NAN) : left > 0 ? scaled(left, q.exponent) : 0;
 }
 
+static void put_wide(void *to, int64_t j, const magnitude *m) {
+    ((wide *)to)[j] = wide_of(m);
+}
+
 int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
                        double *stats) {
     const int64_t *count = state + (digits + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t i = 0; i < channels; i += BLOCK) {
         const int64_t n = at_most(BLOCK, channels - i);
-        magnitude s[BLOCK], q[BLOCK];
-        int64_t wrong = take_magnitudes(state, digits, channels, i, n, s);
+        wide s[BLOCK], q[BLOCK];
+        int64_t wrong = take_magnitudes(state, digits, channels, i, n, put_wide, s);
         if (wrong < 0)
-            wrong = take_magnitudes(state, digits, channels, channels + i, n, q);
+            wrong = take_magnitudes(state, digits, channels, channels + i, n, put_wide, q);
         if (wrong >= 0)
             return wrong;
         for (int64_t j = 0; j < n; j++) {
             double *own = stats + i + j;
             own[0] = own[channels] = 0;
             if (count[i + j])
-                set_stats(wide_of(&s[j]), wide_of(&q[j]), (double)count[i + j],
-                          mean ? mean + i + j : NULL, digits == f64_DIGITS, own, own + channels);
+                set_stats(s[j], q[j], (double)count[i + j], mean ? mean + i + j : NULL,
+                          digits == f64_DIGITS, own, own + channels);
         }
     }
     return -1;

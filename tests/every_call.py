@@ -214,6 +214,7 @@ for _sheet in SHEETS.values():
 CALLS = {
     "bn_ext.available_isas": lambda v: bn_ext.available_isas(),
     "bn_ext.get_isa": lambda v: bn_ext.get_isa(),
+    "bn_ext.keep_memory": lambda v: bn_ext.keep_memory(),
     "bn_ext.show_config": lambda v: bn_ext.show_config("dicts"),
     **{f"bn_ext.{name}": guarded_calls(name) for name in bn_ext.__all__ if "batch_norm_" in name},
     "bn_ext.batch_norm_training": lambda v: [
