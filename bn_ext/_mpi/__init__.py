@@ -1,1 +1,1 @@
-"""What bn_ext.mpi is made of: a rank's part, what ranks must have alike, sums over ranks."""
+"""What bn_ext.mpi is made of: a rank's part, what ranks must have alike, a call's sums."""
