@@ -8,7 +8,7 @@ a Dask array, of which nothing is computed yet.
          |                                                      |
          '---------------apply, when it is asked for <----------'
 
-Two graphs, since in one each chunk that was summed would be kept until all are.
+These are two graphs: in a single one, each chunk would stay in memory until all are summed.
 """
 
 try:
@@ -19,8 +19,11 @@ except ImportError as _error:
         name="dask",
     ) from _error
 
-from bn_ext.dask._backward import batch_norm_backward
-from bn_ext.dask._forward import batch_norm_inference, batch_norm_training
+from bn_ext.dask._functions import (
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_training,
+)
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
 
