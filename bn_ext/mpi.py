@@ -26,9 +26,14 @@ from numpy.typing import NDArray
 from bn_ext import _core, _layer
 from bn_ext._core import BatchNormAddGradients, BatchNormGradients, BatchNormTraining
 from bn_ext._mpi.agreement import CollectiveError, CollectiveTimeoutError
-from bn_ext._mpi.exchange import Exchange, on_all_ranks, over_ranks
+from bn_ext._mpi.exchange import (
+    Exchange,
+    as_communicator,
+    as_flags,
+    on_all_ranks,
+    over_ranks,
+)
 from bn_ext._mpi.parts import GradientPart, TrainingPart
-from bn_ext._mpi.ranks import as_communicator, as_flags
 from bn_ext._typing import Array, DataFormat, Flag, Out
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from tree import ROOT
 
 import bn_ext
 from bn_ext import _mpi, mpi
+from bn_ext._mpi import exchange
 
 
 def started(*arguments, **options):
@@ -206,9 +207,7 @@ def signals(comm, exact, calls):
     """Timers interrupt one rank's calls, wherever they are: how the calls of this rank ended."""
     import signal
 
-    from bn_ext._mpi import ranks
-
-    record, found = ranks.record_of(comm), []
+    record, found = exchange._record_of(comm), []
 
     def handler(*_):
         if record.open is not None:
@@ -289,9 +288,7 @@ def ended_on_one_rank(comm, where):
     """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait"):
     how the calls of this rank ended.
     """
-    from bn_ext._mpi import ranks
-
-    call, post = backward_arguments() | {"comm": comm}, ranks.OverRanks.post
+    call, post = backward_arguments() | {"comm": comm}, exchange.OverRanks.post
 
     def fails(*_):
         raise MemoryError
@@ -302,7 +299,7 @@ def ended_on_one_rank(comm, where):
 
     def ends():
         if comm.rank and where == "start":
-            ranks.OverRanks.post = posts_and_fails
+            exchange.OverRanks.post = posts_and_fails
         pending = mpi.batch_norm_backward_start(**call)
         if comm.rank:
             pending._part.apply = fails
@@ -310,7 +307,7 @@ def ended_on_one_rank(comm, where):
 
     started(**call)
     found = [outcome(ends)]
-    ranks.OverRanks.post = post
+    exchange.OverRanks.post = post
     return [*found, *(ended("started", n, comm, {}) for n in (2, 3))]
 
 
@@ -375,9 +372,7 @@ def freed(comm):
 
 def kept(comm):
     """Buffers that are kept for later calls: how many, and whether a started one uses them."""
-    from bn_ext._mpi import ranks
-
-    record = ranks.record_of(comm)
+    record = exchange._record_of(comm)
     call = {**backward_arguments(), "comm": comm}
     several = [mpi.batch_norm_backward_start(**call) for _ in range(9)]
     for pending in several:
@@ -599,13 +594,11 @@ def late_after_all(comm):
 
 def let_go(comm):
     """What nobody waits for does not stay for ever."""
-    from bn_ext._mpi import ranks
-
     call = {**backward_arguments(), "comm": comm}
     for _ in range(100):
         mpi.batch_norm_backward_start(**call)
         comm.Barrier()
-    return len(ranks._on_their_way)
+    return len(exchange._on_their_way)
 
 
 def refused_at_once(comm):
@@ -643,14 +636,13 @@ def groups(comm):
     found = mpi.batch_norm_backward(**part, comm=own).diff_beta
     alone = bn_ext.batch_norm_backward(**part).diff_beta
     near = bool(np.allclose(found, alone * own.size, rtol=1e-5))
-    from bn_ext._mpi import ranks
 
     counts = []
     for each in (own, own.Dup()):
-        counts.append(len(ranks.record_of(each).agreed))
+        counts.append(len(exchange._record_of(each).agreed))
     own.Free()
     again = comm.Dup()
-    counts.append(len(ranks.record_of(again).agreed))
+    counts.append(len(exchange._record_of(again).agreed))
     none = comm.Split(MPI.UNDEFINED if comm.rank else 0)
     left = outcome(mpi.batch_norm_backward, **good, comm=none) if comm.rank else ""
     return [near, counts, left]
