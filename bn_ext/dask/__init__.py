@@ -19,8 +19,11 @@ except ImportError as _error:
         name="dask",
     ) from _error
 
-from bn_ext.dask._backward import batch_norm_backward
-from bn_ext.dask._forward import batch_norm_inference, batch_norm_training
+from bn_ext.dask._functions import (
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_training,
+)
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
 
