@@ -1,7 +1,7 @@
 """Batch normalization over the ranks of an MPI communicator, each with samples of its own.
 
-The extra ``mpi`` installs what it needs; nothing here is imported by ``import bn_ext``, and MPI
-is not initialized by importing this. Run programs by ``mpiexec -n 4 python -m mpi4py program.py``:
+The extra ``mpi`` installs what it needs. ``import bn_ext`` does not import this module, and
+importing it does not initialize MPI. Run programs by ``mpiexec -n 4 python -m mpi4py program.py``:
 an error on one rank then ends all.
 """
 
@@ -79,9 +79,9 @@ class _Options(TypedDict, total=False):
 class Pending(Generic[_T]):
     """A gradient whose sums are on their way: what `batch_norm_backward_start` returns.
 
-    It keeps all that it needs. If nobody waits for it, nothing is computed; when the process ends,
-    its sums get five seconds to arrive, and if another rank has not started its own by then, all
-    ranks are aborted with a message, since MPI cannot be finalized.
+    It keeps the arrays that it needs. Without a call of `wait`, no gradient is computed. When the
+    process ends, the sums get five seconds to arrive. If another rank has not started its own by
+    then, MPI cannot be finalized: all ranks are aborted with a message.
     """
 
     def __init__(self, exchange: Exchange, part: GradientPart) -> None:
@@ -91,17 +91,17 @@ class Pending(Generic[_T]):
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Would `wait` go on at once? To ask also moves the exchange on, in most MPIs."""
+        """Have the sums arrived? In most MPIs, a call of this also makes them progress."""
         with _core._DefaultMode():
             return self._part is None or self._exchange.last.arrived()
 
     def wait(self) -> _T:
-        """The gradients, once all ranks have started theirs; another time, the same again.
+        """The gradients, once all ranks have started theirs; a second call returns the same ones.
 
         Raises
         ------
         CollectiveError
-            On every rank but those that failed themselves, which raise their own error.
+            If another rank failed. A rank that failed itself raises its own error.
         CollectiveTimeoutError
             `timeout` seconds after this call, if there was a timeout.
         """
@@ -169,17 +169,17 @@ def batch_norm_backward(
     mean, variance, gamma, epsilon
         As for `bn_ext.batch_norm_backward`, the same on all ranks.
     comm : mpi4py.MPI.Intracomm
-        The ranks that share a batch; of a part of them, what ``comm.Split`` returns. All call this
-        with the same `exact`, `check` and, if any has one, a `timeout`.
+        The ranks that share a batch; to use some of them, pass what ``comm.Split`` returns. All
+        ranks pass the same `exact` and `check`, and a `timeout` if one of them does.
     exact : bool, optional
-        If True, the sums are exact and rounded once: the result has the same bits however the
-        samples are dealt to ranks, and however many there are. If False, sums of float64 are
-        added: less to send, and the same bits only for the same samples on the same ranks.
+        If True, the sums are exact and rounded once: the result has the same bits for any number of
+        ranks, and whichever rank has which samples. If False, sums of float64 are added: less to
+        send, and the same bits only for the same samples on the same ranks.
     check : bool, optional
-        If True, ranks compare what they are about to sum before they do, and the error names the
-        rank that differs and the argument; that costs a small collective. Else they do so once for
-        each number of channels and dtype. From then on the error only says that ranks differ, and
-        a rank with another number of channels or dtype is not noticed (see Notes).
+        If True, ranks compare their arguments before every sum, in a small collective of its own,
+        and the error names the rank that differs and the argument. If False, they compare once for
+        each number of channels and dtype. After that the error only says that ranks differ, and a
+        rank with another number of channels or dtype is not noticed (see Notes).
     timeout : float, optional
         Seconds to wait for a rank that does not call. The communicator cannot be used after that.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
@@ -193,23 +193,23 @@ def batch_norm_backward(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_backward`, on the rank whose argument it is; and if comm, exact,
-        check or timeout is none.
+        As for `bn_ext.batch_norm_backward`, on the rank whose argument is wrong; likewise for
+        comm, exact, check and timeout.
     CollectiveError
-        On all other ranks then; and on all ranks, if what must be the same is not. Where ranks
-        have compared first, it names the rank and the argument.
+        On all other ranks if one has raised such an error; on all ranks if arguments differ that
+        must be the same. If ranks have compared first, it names the rank and the argument.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
     Notes
     -----
-    There is one collective, an allreduce. Words that stand before the sums tell every rank whether
-    another has failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training.
-    They cannot be relied on where ranks send different numbers of bytes: with ``check=False``, if
-    calls with 64 and with 128 channels have been made and then one rank calls with 64 while the
-    others do with 128, it depends on the MPI what happens: an error, a crash or a wait without end.
+    There is one collective, an allreduce. Words before the sums tell every rank whether another has
+    failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. They tell
+    nothing if ranks send different numbers of bytes. That can happen with ``check=False``: calls
+    with 64 and with 128 channels have been made, then one rank calls with 64 and the others with
+    128. The MPI decides what follows: an error, a crash or a wait without end.
 
-    If MemoryError is raised when the sums have arrived, it is raised on that rank alone.
+    A MemoryError after the sums have arrived is raised on that rank alone.
 
     Examples
     --------
@@ -263,10 +263,10 @@ def batch_norm_backward_start(
     workspace: Array | None = None,
     diff_src_1: Flag = False,
 ) -> Pending[Any]:
-    """`batch_norm_backward` that does not wait: it sums this rank's samples and sends them off.
+    """`batch_norm_backward` without waiting: it sums this rank's samples and sends the sums off.
 
-    What is computed before ``wait()`` hides the exchange: the weight gradient of the convolution
-    that follows in the network, which nothing else waits for.
+    What is computed before ``wait()`` hides the time of the exchange: for instance the weight
+    gradient of the convolution that follows in the network.
 
     **The parameter gradients are those of all samples, on every rank alike: do not sum or average
     them over ranks again.**
@@ -274,9 +274,9 @@ def batch_norm_backward_start(
     Parameters
     ----------
     src, diff_dst, mean, variance, gamma, epsilon, comm, exact, check
-        As for `batch_norm_backward`. Neither data nor vectors may change before ``wait()``.
+        As for `batch_norm_backward`. Do not change data or vectors before ``wait()``.
     timeout : float, optional
-        Seconds that ``wait()`` waits at the most.
+        The most seconds that ``wait()`` waits.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
         As for `batch_norm_backward`; `out` is written by ``wait()``.
 
@@ -288,9 +288,9 @@ def batch_norm_backward_start(
     Raises
     ------
     TypeError, ValueError, MemoryError, CollectiveError, CollectiveTimeoutError
-        As for `batch_norm_backward`, where ranks compare first what they are about to sum (the
-        first time, or with ``check=True``). Later such errors are raised by ``wait()``, also on the
-        rank whose argument it is: so start and wait in the same order on all ranks.
+        As for `batch_norm_backward`, if ranks compare their arguments in this call: the first time,
+        or with ``check=True``. Otherwise ``wait()`` raises them, even on the rank whose argument is
+        wrong: so start and wait in the same order on all ranks.
 
     Examples
     --------
@@ -300,7 +300,7 @@ def batch_norm_backward_start(
     >>> src, diff_dst = np.random.default_rng(0).standard_normal((2, 6, 3))
     >>> pending = bn_ext.mpi.batch_norm_backward_start(
     ...     src, diff_dst, np.zeros(3), np.ones(3), epsilon=1e-5, comm=MPI.COMM_WORLD)
-    >>> product = src.T @ diff_dst                      # what need not wait
+    >>> product = src.T @ diff_dst                      # needs no sums
     >>> pending.wait().diff_src.shape
     (6, 3)
     """
@@ -374,8 +374,8 @@ def batch_norm_training(
     ``exact=True`` src is read once more than otherwise.
 
     With ``exact=False`` the statistics are equal on every rank because MPI demands that of an
-    allreduce, and the same every time for the same samples on the same ranks if the MPI then sums
-    in the same order, as it should.
+    allreduce. They are the same every time, for the same samples on the same ranks, if the MPI sums
+    in the same order every time, as the standard recommends.
 
     Examples
     --------
@@ -422,12 +422,11 @@ class BatchNorm(_layer.BatchNorm):
 
     Notes
     -----
-    Ranks that do the same steps keep the same parameters and statistics, to the bit. A batch counts
-    in num_batches_tracked on a rank without samples as well.
+    Ranks that do the same steps keep the same parameters and statistics, to the bit. A rank without
+    samples counts the batch in num_batches_tracked, too.
 
-    After ``eval()``, ``forward`` uses the running statistics, and no other rank is asked; nor does
-    ``backward`` ask one in a frozen layer. All other calls are made by all ranks, and what ends one
-    on one rank is an error on all.
+    ``forward`` after ``eval()`` exchanges nothing, nor does either pass of a frozen layer. All
+    ranks make all other calls, and what ends a call on one rank is an error on all.
 
     Examples
     --------
@@ -470,7 +469,9 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """What tells which sum the others are at, if this step `asks` them."""
+        """Arguments from which a failed rank finds the sum that the others wait in; if the step
+        `asks` no other rank, without a communicator.
+        """
         vectors = {"mean": self.running_mean, "gamma": self.running_mean}
         over = self._over() if asks else {}
         return {"src": data, "data_format": self.data_format, **vectors, **over}

@@ -51,8 +51,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """exact, check and timeout. If they may be `wrong` and one is, exact is None: nothing says then
-    which collective the other ranks are in.
+    """exact, check and timeout. If they may be `wrong` and one is, exact is None: then it is
+    unknown which collective the other ranks are in.
     """
     check = False
     try:
@@ -93,13 +93,13 @@ class Record:
     #: What its ranks have agreed on, with the number of elements that they then sum.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
-    #: How many calls have ended, and the one that has begun and not ended.
+    #: How many calls have ended; the call that has begun and not ended.
     calls: int = 0
     open: "Exchange | None" = None
-    #: Of a call that ended on this rank alone: the next one tells the others.
+    #: Why a call ended on this rank alone: the next call tells the others.
     untold: str = ""
-    #: Memory to send from and to receive in, by size and dtype: fresh pages take longer than the
-    #: sums themselves.
+    #: Memory to send from and to receive in, by size and dtype: to touch fresh pages takes longer
+    #: than the sums do.
     spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
 
     def take(self, size: int, dtype: str) -> Buffers:
@@ -110,7 +110,7 @@ class Record:
             return np.empty(size, dtype), np.empty(size, dtype)
 
     def give_back(self, buffers: Buffers) -> None:
-        """For another call; of a size some are kept."""
+        """For another call; at most four of a size are kept."""
         kept = self.spare.setdefault((buffers[0].size, buffers[0].dtype.name), [])
         if len(kept) < 4:
             kept.append(buffers)
@@ -128,7 +128,7 @@ def _keyval() -> int:
 
 
 def _record_of(comm: "MPI.Intracomm") -> Record:
-    """Lives as long as the communicator, and is not that of a later one with the same handle."""
+    """It lives as long as the communicator: a later one with the same handle has another."""
     found = comm.Get_attr(_keyval())
     if not isinstance(found, Record):
         found = Record()
@@ -143,14 +143,14 @@ def _record_of(comm: "MPI.Intracomm") -> Record:
 
 
 class OverRanks:
-    """A sum over all ranks: what it reads and writes lives until it has arrived."""
+    """A sum over all ranks, whose buffers live until it has arrived."""
 
     def __init__(
         self, record: Record, buffers: Buffers, prints: NDArray[np.int64] | None, round_: int
     ) -> None:
         self.record, self.buffers, self.prints, self.round = record, buffers, prints, round_
         self.late = self.forgotten = False
-        #: The request, or None for what has arrived; nothing until it is posted.
+        #: Empty until it is posted; then the request, or None once it has arrived.
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
@@ -160,8 +160,8 @@ class OverRanks:
                 earlier.arrived()
         _on_their_way.add(self)
         sent, received = self.buffers
-        # In one step of C, at whose end signals are handled: an exception of theirs finds it posted
-        # and kept, or not posted.
+        # One step of C, and signals are handled at its end: an exception from a handler finds the
+        # request posted and kept, or not posted.
         self.posted.extend(map(collective, [sent], [received]))
 
     def arrived(self) -> bool:
@@ -189,7 +189,7 @@ class OverRanks:
                     f"timeout: not all ranks made this call within {timeout:g} s; which have is "
                     "not known. This communicator cannot be used any more"
                 )
-            # At first as often as can be: most sums take microseconds.
+            # Without a pause at first: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
         return self.buffers[1]
 
@@ -197,14 +197,14 @@ class OverRanks:
 _on_their_way: set[OverRanks] = set()
 #: Seconds at exit for sums that nobody waited for; and if others have had theirs already.
 _AT_EXIT, _IF_LATE = 5.0, 1.0
-#: MPICH's mpiexec drops what it has not read when a rank aborts: without this, 1 of 13 messages.
+#: MPICH's mpiexec drops what it has not read when a rank aborts: 1 of 13 messages without this.
 _UNTIL_PRINTED = 0.3
 
 
 @atexit.register
 def _end() -> None:
-    """MPI must not be finalized before all sums have arrived, nor while others wait for this rank
-    in a call whose end was interrupted, too: see that they have, or end all ranks.
+    """MPI must not be finalized while a sum has not arrived, or while others wait for this rank in
+    a call whose end was interrupted. Wait for that, or end all ranks.
     """
     owing = any(record.open is not None for record in _records)
     if not _on_their_way and not owing:
@@ -245,9 +245,9 @@ class Exchange:
         self.record = _record_of(self.comm)
         self.function, self.waits = function, waits
         self.rank, self.size = self.comm.rank, self.comm.size
-        #: What has ended the call on this rank, if that is known before it begins.
+        #: What has ended the call on this rank; it may be known before the call begins.
         self._error = error
-        #: exact is None if one of these was refused.
+        #: exact is None if one of the three was refused.
         self.exact, self.check, self.timeout = as_flags(part.over, error is not None)
         self._part = part
         self._part.exact = bool(self.exact)
@@ -270,7 +270,7 @@ class Exchange:
     def begin(self) -> None:
         """From here on others may wait for this rank."""
         record = self.record
-        if record.open is not None:  # its end was interrupted, too
+        if record.open is not None:  # the end of that call was interrupted
             record.open.settle()
         self._call = record.calls + 1
         if record.untold:
@@ -292,16 +292,14 @@ class Exchange:
         self.record.open = None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """See that no rank waits for this one, and that all are told. Can be interrupted and called
-        again.
-        """
+        """Tell all ranks, so that none waits for this one. If interrupted, call it again."""
         self._error = self._error or error or CollectiveError("interrupted")
         if isinstance(self._error, _mpi().Exception):
             self.record.unusable = "a sum failed in MPI"
         untold, last, rounds = "", self._sum, self._part.rounds
         try:
             if self.record.unusable:
-                pass  # where the others are is not known
+                pass  # it is unknown where the others are
             elif last is None or not last.posted:
                 self._tell(self._first_round() if last is None else last.round)
             elif not self.waits and last.round == rounds:
@@ -337,7 +335,7 @@ class Exchange:
     # ---- rounds -----------------------------------------------------------------------
 
     def prepare(self, total: NDArray[Any] | None = None) -> None:
-        """Find what this rank sends: after the first sum of two, from the total of that."""
+        """Find what this rank sends: in the second round, from the total of the first."""
         part = self._part
         sums: NDArray[Any] | None = None
         if self._error is None:
@@ -387,7 +385,7 @@ class Exchange:
         if not channels:
             fit = known
         if len(fit) > 1:
-            # Any choice but theirs would mix up two collectives.
+            # A wrong choice would mix up two collectives.
             assert self._error is not None
             self._error.add_note(
                 "bn_ext.mpi: the other ranks could not be told, since nothing here says how many "
@@ -397,7 +395,7 @@ class Exchange:
         return fit[0] if len(fit) == 1 else None
 
     def _new(self, sums: NDArray[Any] | None, round_: int) -> None:
-        """What this rank sends in a round: zeros, if it has failed, and a word that says so."""
+        """What this rank sends in a round; if it has failed, zeros and a word that says so."""
         prints = self._prints if self._error is None else None
         if round_ == 0:
             sent = agreement.row(prints)
@@ -431,8 +429,8 @@ class Exchange:
         return self._sum
 
     def total(self) -> NDArray[Any]:
-        """Of all ranks, in memory that `give_back` gives to the next call; raises on every rank, or
-        on none.
+        """The sums of all ranks, in memory that `give_back` gives to the next call. It raises on
+        every rank, or on none.
         """
         total = self.last.result(self.timeout)
         wrong = self._wrong(total)
@@ -455,7 +453,7 @@ class Exchange:
         return wrong
 
     def give_back(self) -> None:
-        """Nobody needs the sums any more."""
+        """The next call may use the memory of the sums."""
         self.record.give_back(self.last.buffers)
 
 
@@ -481,7 +479,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """What ends a call of `function` before it has begun is told to the other ranks, too."""
+    """Decorates a function: the other ranks are told of errors before its call has begun, too."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]
@@ -491,7 +489,7 @@ def on_all_ranks(
 
         @wraps(call)
         def ends_on_all(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-            calls = -1  # that have ended; not known yet
+            calls = -1  # how many have ended: unknown yet
             try:
                 record = _told_by(part(given, options))
                 calls = 0 if record is None else record.calls
@@ -515,7 +513,7 @@ def _told_by(part: LocalPart) -> Record | None:
 def _tell(error: BaseException, calls: int, function: str, part: LocalPart, waits: bool) -> None:
     record = _told_by(part)
     if record is None or calls not in (-1, record.calls):
-        return  # it has begun and ended: they know
+        return  # the call has begun and ended: the others know
     if record.open is None:
         Exchange(function, part, error, waits=waits).begin()
     assert record.open is not None

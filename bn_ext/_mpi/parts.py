@@ -1,7 +1,7 @@
 """One rank's part of a call: its sums, and its results from those of all ranks.
 
-All that a rank can refuse it refuses before it sends its sums: what it does with the sums of all
-runs dry first.
+A rank refuses what it can before it sends its sums: a dry run checks what it will do with those of
+all ranks.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ __all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 
 
 class LocalPart:
-    """Arguments by name, arrays among them converted; `seen` of what could be."""
+    """The arguments of a call by name, and what a rank makes of them."""
 
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
-    #: Sums over all ranks that it takes.
+    #: How many sums over all ranks it takes.
     rounds = 1
     exact: bool
 
@@ -29,14 +29,14 @@ class LocalPart:
         self.over = {name: arguments[name] for name in over if name in arguments}
         self.given = {k: v for k, v in arguments.items() if k not in (*over, "refused")}
         self.given |= arguments.get("refused", {})
-        #: Does every rank raise the same after the last sum?
+        #: Will every rank raise the same error after the last sum?
         self.refused = False
         self.shape: tuple[int, ...] = ()  # of sums
-        #: Names of agreement.NAMES, and what must be the same on all ranks.
+        #: What must be the same on all ranks, by names of agreement.NAMES.
         self.alike: dict[str, Any] = {}
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
-        """What this rank sends in the first round, or in the next one, from the total of that."""
+        """What this rank sends: in the first round, or with its total in the second."""
         raise NotImplementedError
 
     def apply(self, total: NDArray[Any]) -> Any:
@@ -61,8 +61,8 @@ class LocalPart:
         }
 
     def seen(self) -> tuple[set[int], str]:
-        """What can be said where `find` fails: numbers of channels that the arguments suggest, of
-        which some may be wrong; the dtype.
+        """What the arguments suggest if `find` has failed: numbers of channels, some of which may
+        be wrong, and the dtype.
         """
         channels, dtype = set(), ""
         for name in ("src", *self.vectors):
@@ -150,12 +150,12 @@ class TrainingPart(LocalPart):
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
-            # The mean is rounded, at the least: what it lacks counts in the squares about it.
+            # The mean was rounded; the squares about it include what it is off.
             off, squares = total[1:].reshape(2, -1) / max(total[0], 1)
             mean = np.where(np.isfinite(off), self.mean + off, self.mean)
             squares = np.maximum(squares - off * off, 0) * total[0]
             ones = np.ones(self.shape[-1])
             stats = np.array([mean, squares, total[0] * ones, ones])
-        # One element has no unbiased variance, which every rank says.
+        # One element has no unbiased variance: every rank raises that.
         self.refused = stats[2].max(initial=0) == self.given["correction"] == 1
         return _core.batch_norm_training_apply(stats=stats, **self.given)

@@ -8,7 +8,7 @@ a Dask array, of which nothing is computed yet.
          |                                                      |
          '---------------apply, when it is asked for <----------'
 
-Two graphs, since in one each chunk that was summed would be kept until all are.
+These are two graphs: in a single one, each chunk would stay in memory until all are summed.
 """
 
 try:

@@ -1,7 +1,7 @@
-"""What comes in: Dask arrays over the same blocks, and vectors that fit in memory.
+"""The arguments: Dask arrays over the same blocks, and vectors that fit in memory.
 
-Dtypes, shapes and options are checked by a dry run of the general function. Here is what it cannot
-see: chunks.
+A dry run of the general function checks dtypes, shapes and options. Here the chunks are checked,
+which it cannot see.
 """
 
 import math
@@ -32,7 +32,7 @@ def as_operands(data_format: object, **given: object) -> dict[str, da.Array]:
 
 
 def channel_axis(src: da.Array, data_format: object) -> int:
-    """Where the channels are; for what is no format, anywhere: it is refused later."""
+    """Where the channels are; a wrong format is refused later."""
     return 1 if data_format == "NCX" else int(src.ndim) - 1
 
 
@@ -50,7 +50,7 @@ def as_vectors(**given: Any) -> dict[str, NDArray[Any]]:
 def as_options(
     epsilon: object, data_format: object, relu: object, num_threads: object
 ) -> dict[str, Any]:
-    """Those that all functions have: what tasks are given is no object of the caller's."""
+    """Those that all functions have, converted: a task gets no object of the caller's."""
     return {
         "epsilon": _core._as_epsilon(epsilon),
         "data_format": data_format,

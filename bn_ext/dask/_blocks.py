@@ -1,7 +1,7 @@
-"""A function on every block: what it returns of the parts merged by a tree, or lazily side by side.
+"""A function on every block; its results are merged by a tree, or lie lazily side by side.
 
-Tasks hold a block of each operand and nothing else that is as large, and reading is fused into
-them: so much of the data is in memory as tasks run at a time.
+A task holds one block of each operand and nothing else as large, and reading is fused into it: only
+the blocks of running tasks are in memory.
 """
 
 import math
@@ -23,8 +23,8 @@ __all__ = ["Blocks", "added"]
 
 @dataclass
 class Blocks:
-    """Arguments of a function on every block: it has its part of each operand, and of each vector
-    the channels of that.
+    """Arguments of a function on every block, which gets its part of each operand, and the channels
+    of that part from each vector.
     """
 
     operands: dict[str, da.Array]
@@ -133,10 +133,10 @@ class Blocks:
 
 
 def added(parts: NDArray[Any]) -> NDArray[Any]:
-    """Sums of parts, along the first axis, become one."""
+    """The sum of the parts along the first axis."""
     with _core._DefaultMode():
         total: NDArray[Any] = parts.sum(axis=0)
-    # Canonical digits have room for many more parts, so no number of them is too large.
+    # Canonical digits leave room for many more parts, so there may be any number of blocks.
     return total if total.dtype == np.float64 else bn_ext.batch_norm_canonical(total)
 
 
@@ -144,8 +144,8 @@ def added(parts: NDArray[Any]) -> NDArray[Any]:
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Sums with one element for each channel: if an axis were in blocks of them alone, Dask would
-    take this for a reduction, and fuse no reading into it.
+    """Sums as an array over the channels alone: with an axis that no operand has, Dask would take
+    the task for a reduction, and fuse no reading into it.
     """
     if rows.ndim == 1:
         return rows
@@ -183,7 +183,9 @@ def _result(*arrays: NDArray[Any], **call: Any) -> Any:
 
 
 def _summed(*arrays: NDArray[Any], **call: Any) -> NDArray[Any]:
-    """What a function sums up, as a block of one element along all axes of src but the channels."""
+    """The sums that a function returns, as a block with one element along each axis of src but the
+    channels.
+    """
     part: NDArray[Any] = _call(*arrays, **call)
     return part.reshape((1,) * (arrays[0].ndim - 1) + part.shape)
 

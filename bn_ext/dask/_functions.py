@@ -35,8 +35,8 @@ def batch_norm_training(
 ) -> bn_ext.BatchNormTraining[da.Array]:
     """Batch normalization with the statistics of the whole Dask array.
 
-    Statistics are computed in this call, and running ones changed; dst is a Dask array that
-    computes itself from src once more. Who wants the statistics alone leaves it.
+    This call computes the statistics and changes the running ones. dst is a Dask array, which reads
+    src again when it is computed. For the statistics alone, ignore it.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ def batch_norm_training(
     epsilon, data_format, relu
         As for `bn_ext.batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`: NumPy arrays, changed in place when all but dst is
+        As for `bn_ext.batch_norm_training`: NumPy arrays, changed in place once the statistics are
         computed.
     exact : bool, optional
-        If True, mean and variance are of exact sums, and the bits of all results depend on the
-        values alone; src is read twice for it. If False, src is read once, statistics of blocks
-        are merged, and the bits depend on the chunks.
+        If True, mean and variance come from exact sums: the bits of all results depend on the
+        values alone, and src is read twice. If False, the statistics of the blocks are merged: src
+        is read once, and the bits depend on the chunks.
     num_threads : int or None, optional
         As for `batch_norm_backward`.
     **refused
@@ -187,25 +187,24 @@ def batch_norm_backward(
 ) -> bn_ext.BatchNormGradients[da.Array, Any]:
     """Gradient of batch normalization, for Dask arrays.
 
-    The sums are computed in this call; diff_src is a Dask array that computes itself from src and
-    diff_dst once more.
+    This call computes the sums. diff_src is a Dask array, which reads src and diff_dst again when
+    it is computed.
 
     Parameters
     ----------
     src, diff_dst, dst : dask.array.Array
-        As for `bn_ext.batch_norm_backward`, chunked along any axes, the channels too; of src alone
-        the chunks count: the others are rechunked. Sizes of chunks may be unknown, but for the
-        channels'.
+        As for `bn_ext.batch_norm_backward`, chunked along any axes, the channels too. The others
+        are rechunked like src. Sizes of chunks may be unknown, except along the channels.
     mean, variance, gamma, beta : array or dask.array.Array
         As for `bn_ext.batch_norm_backward`; a Dask array is computed.
     epsilon, data_format, is_training, param_grads, relu
         As for `bn_ext.batch_norm_backward`.
     exact : bool, optional
         If True, the sums are exact, and the bits of the results depend on the values alone. If
-        False they are sums of blocks' sums, which takes less time, and the bits depend on the
+        False, the sums of the blocks are added: that takes less time, and the bits depend on the
         chunks.
     num_threads : int or None, optional
-        As for `bn_ext.batch_norm_backward`, of each task: Dask's workers have threads of their own.
+        As for `bn_ext.batch_norm_backward`, for each task: Dask's workers have their own threads.
 
     Returns
     -------
@@ -221,8 +220,8 @@ def batch_norm_backward(
 
     Notes
     -----
-    Nothing is computed before everything is checked. The sums go to the scheduler that Dask uses at
-    the time of this call. With ``is_training=False, param_grads=False`` there are none.
+    Everything is checked before anything is computed. The sums go to the scheduler that Dask uses
+    at the time of this call. With ``is_training=False, param_grads=False`` there are none.
 
     There is no ``workspace``, whose bits cross the borders of chunks. What flows to a ``src_1`` is
     ``dask.array.where(dst <= 0, 0, diff_dst)``.
