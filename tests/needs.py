@@ -3,6 +3,7 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from bn_ext import _core
@@ -12,6 +13,9 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
 needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc or affinity")
+needs_long_double = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
+)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 #: Newer CPythons warn that a process with threads forks: here that is the point.
 forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

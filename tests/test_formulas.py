@@ -11,6 +11,7 @@ import pytest
 import reference
 from bounds import distance, reference_of
 from cases import EPSILON, FORMATS, Family, Problem, packed, placed, shape
+from needs import needs_long_double
 from tree import ROOT, load
 
 pytestmark = pytest.mark.quick
@@ -20,12 +21,9 @@ plain_loop = load(ROOT / "examples" / "plain_loop.py")
 #: and than the 32 of a group. And other ranks.
 SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (35, 2, 3), (2, 3, 40)]
 RANKS = [(3, 4), (2, 3, 2, 4), (2, 2, 3, 2, 2)]
-wide_enough = pytest.mark.skipif(
-    np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
-)
 
 
-@wide_enough
+@needs_long_double
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("with_gamma", [True, False])
 @pytest.mark.parametrize("data_format", FORMATS)
@@ -71,7 +69,7 @@ def wide_problem(rng):
     return p
 
 
-@wide_enough
+@needs_long_double
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("is_training", [True, False])
 def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
@@ -103,7 +101,7 @@ def test_backward_is_the_derivative_of_forward(rng, is_training, relu):
         assert abs(slope(loss, at[name], direction) - (grad * direction).sum()) < 1e-12, name
 
 
-@wide_enough
+@needs_long_double
 @pytest.mark.parametrize("is_training", [True, False])
 def test_double_backward_is_the_derivative_of_backward(rng, is_training):
     p = wide_problem(rng)
@@ -137,7 +135,7 @@ def test_double_backward_is_the_derivative_of_backward(rng, is_training):
         assert (abs(exact) <= sizes * (1 + 1e-15)).all()
 
 
-@wide_enough
+@needs_long_double
 @pytest.mark.parametrize("ratio", [0, 1e3, 1e7])
 def test_moments_at_any_mean(rng, ratio):
     """Integers, so that the right answer is known."""

@@ -25,13 +25,12 @@ from cases import (
     vector_dtype,
 )
 from engines import needs_mpi, on_ranks
+from needs import needs_long_double
 
 import bn_ext
 from bn_ext import BatchNormGradients, BatchNormTraining
 
-pytestmark = pytest.mark.skipif(
-    np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
-)
+pytestmark = needs_long_double
 
 # ---- any input: a search -----------------------------------------------------------
 

@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 import reference
 from bounds import dst_error, running_errors, statistics_errors
-from cases import DTYPES, EPSILON, FORMATS, Family, bits, dtype
+from cases import DTYPES, EPSILON, FORMATS, Family, all_bits, bits, dtype
+from needs import needs_long_double
 
 from bn_ext.specs import onednn_graph
 
-pytestmark = [
-    pytest.mark.quick,
-    pytest.mark.skipif(
-        np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
-    ),
-]
+pytestmark = [pytest.mark.quick, needs_long_double]
 
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 #: The spec's table: float64 is missing, and 16-bit vectors but for bfloat16.
@@ -59,7 +55,7 @@ def test_onednn_without_scale_and_shift(rng):
     ones, zeros = np.ones_like(p.gamma), np.zeros_like(p.gamma)
     found = training(p.src, p.mean, p.variance, epsilon=EPSILON)
     same = training(p.src, p.mean, p.variance, ones, zeros, epsilon=EPSILON)
-    assert [bits(a) for a in found] == [bits(a) for a in same]
+    assert all_bits(found) == all_bits(same)
 
 
 def test_onednns_momentum_is_a_half_and_of_the_old(rng):
@@ -67,7 +63,7 @@ def test_onednns_momentum_is_a_half_and_of_the_old(rng):
     arguments = p.src, p.mean, p.variance
     by_default = training(*arguments, epsilon=EPSILON)
     half = training(*arguments, epsilon=EPSILON, momentum=0.5)
-    assert [bits(a) for a in by_default] == [bits(a) for a in half]
+    assert all_bits(by_default) == all_bits(half)
     kept = training(*arguments, epsilon=EPSILON, momentum=1)
     assert bits(kept.running_mean) == bits(p.mean)
     assert bits(kept.running_variance) == bits(p.variance)

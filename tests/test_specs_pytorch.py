@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import reference
 from bounds import distance, dst_error, errors, running_errors
-from cases import DTYPES, EPSILON, Family, bits, dtype, half_ulp
+from cases import DTYPES, EPSILON, Family, all_bits, bits, dtype, half_ulp
+from needs import needs_long_double
 
 import bn_ext
 from bn_ext.specs import pytorch
 
-pytestmark = [
-    pytest.mark.quick,
-    pytest.mark.skipif(
-        np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
-    ),
-]
+pytestmark = [pytest.mark.quick, needs_long_double]
 
 WIDE = {"epsilon": EPSILON, "axis": 1, "wide": np.longdouble}
 SHAPES = [(6, 5), (4, 3, 7), (3, 5, 4, 6), (2, 4, 3, 2, 5)]
@@ -105,7 +101,7 @@ def test_absent_scale_and_shift_are_ones_and_zeros(rng):
     ):
         found = pytorch.native_batch_norm(p.src, *given, *rest)
         want = pytorch.native_batch_norm(p.src, *same, *rest)
-        assert [bits(a) for a in found] == [bits(a) for a in want]
+        assert all_bits(found) == all_bits(want)
 
 
 def test_one_element_per_channel(rng):
@@ -284,7 +280,7 @@ def test_statistics_that_are_lacking_and_those_not_used(rng):
     found = pytorch.native_batch_norm_backward(
         *some, "abc", object(), *saved, True, EPSILON, [True] * 3
     )
-    assert [bits(a) for a in found] == [bits(a) for a in backward(p, saved)]
+    assert all_bits(found) == all_bits(backward(p, saved))
 
 
 def test_a_constant_channel_has_no_gradient(rng):

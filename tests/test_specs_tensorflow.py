@@ -7,15 +7,11 @@ import pytest
 import reference
 from bounds import distance, dst_error, running_errors, statistics_errors
 from cases import EPSILON, Family, all_bits, bits, dtype, half_ulp
+from needs import needs_long_double
 
 from bn_ext.specs import tensorflow
 
-pytestmark = [
-    pytest.mark.quick,
-    pytest.mark.skipif(
-        np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
-    ),
-]
+pytestmark = [pytest.mark.quick, needs_long_double]
 
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 DATA = ["float32", "float16", "bfloat16"]
@@ -82,7 +78,7 @@ def test_fresh_statistics_ignore_the_old_ones(rng, operator):
     assert (distance(found.batch_variance, unbiased) <= 4 * half_ulp(unbiased, "float32")).all()
     for of in (0, 1, 2, 7):
         p.mean, p.variance = (np.full(of, np.nan, np.float32) for _ in range(2))
-        assert [bits(a) for a in run(operator, p)] == [bits(a) for a in found]
+        assert all_bits(run(operator, p)) == all_bits(found)
     p.mean = np.ones((1, 5), np.float32)
     with pytest.raises(ValueError, match=r"^mean: expected one dimension, got shape \(1, 5\)$"):
         run(operator, p)
@@ -168,7 +164,7 @@ def test_the_rank_says_how_many_axes(rng, data_format):
             p = problem(rng, layout)
             a = run(tensorflow.fused_batch_norm_v3, p, data_format=layout)
             b = run(tensorflow.fused_batch_norm_v3, p, data_format=data_format)
-            assert [bits(v) for v in a] == [bits(v) for v in b], dims
+            assert all_bits(a) == all_bits(b), dims
 
 
 @pytest.mark.parametrize("layout", ["NDHWC", "NCDHW"])
@@ -199,7 +195,7 @@ def test_activation_and_side_input(rng, data, layout, with_side, mode, training)
     )  # fmt: skip
     assert dst_error(found.y, want, data, p.axis, from_batch=training, added=with_side).holds()
     plain = run(tensorflow.fused_batch_norm_v3, p, data_format=layout, is_training=training)
-    assert [bits(a) for a in found[1:]] == [bits(a) for a in plain[1:]]
+    assert all_bits(found[1:]) == all_bits(plain[1:])
     if mode == "Identity" and not with_side:
         assert bits(found.y) == bits(plain.y)
     elif not with_side:
