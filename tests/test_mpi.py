@@ -224,12 +224,6 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
 
 
 @needs_mpi
-def test_a_rank_that_starts_beside_one_that_waits(tmp_path):
-    for error in on_ranks(2, "functions_mixed", tmp_path).returned:
-        assert "function: rank" in error
-
-
-@needs_mpi
 @pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
 def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_path):
     """Where ranks send different numbers of bytes, this is the MPI's affair; but an error it is."""
@@ -282,22 +276,11 @@ def test_an_uncaught_timeout_ends_all_ranks(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("who", ["all", "late", "finalized"])
-def test_what_nobody_waits_for_ends_with_the_process(who, tmp_path):
-    assert on_ranks(2, "never_waited", tmp_path, who).returned == ["started"] * 2
-
-
-@needs_mpi
 @pytest.mark.engines
 def test_what_one_rank_alone_has_started_ends_all(tmp_path):
     ended = on_ranks(2, "never_waited", tmp_path, "one", status=None, timeout=60)
     assert ended.status != 0
     assert "bn_ext.mpi: rank 0 of MPI.COMM_WORLD ends, but" in ended.printed
-
-
-@needs_mpi
-def test_what_nobody_waits_for_is_let_go(tmp_path):
-    assert max(on_ranks(2, "let_go", tmp_path).returned) < 10
 
 
 @needs_mpi
@@ -399,14 +382,6 @@ def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("where", ["start", "wait"])
-def test_what_ends_on_one_rank_alone_is_told_in_the_next_call(where, tmp_path):
-    other, odd = on_ranks(2, "ended_on_one_rank", tmp_path, where).returned
-    assert other == ["", "CollectiveError", "right"]
-    assert odd == ["MemoryError: ", "CollectiveError", "right"]
-
-
-@needs_mpi
 def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
     for rank, found in enumerate(on_ranks(2, "apart", tmp_path, timeout=60).returned):
         assert found == [
@@ -427,28 +402,39 @@ def test_a_communicator_freed_before_wait(tmp_path):
     assert returned == [True, True]
 
 
-# ---- communicators --------------------------------------------------------------------------
+# ---- small programs -------------------------------------------------------------------------
 
-#: {program: what it returns on each of two ranks}; what for, its docstring says.
-ALIKE = {
-    "gated_by_dst": True,
-    "slow_call": ["", ""],
-    "intercommunicator": "TypeError: comm: expected an intracommunicator, got Intercomm",
-    "kept": [4, 3, True],
-    "zeros_alike": ["", "", ""],
-    "in_order": True,
-    "one_element": [
+#: {program, its argument: what it returns on both of two ranks}; its docstring says what for.
+RETURNED = {
+    ("gated_by_dst",): True,
+    ("functions_mixed",): True,
+    ("slow_call",): ["", ""],
+    ("intercommunicator",): "TypeError: comm: expected an intracommunicator, got Intercomm",
+    ("kept",): [4, 3, True],
+    ("let_go",): True,
+    ("zeros_alike",): ["", "", ""],
+    ("in_order",): True,
+    ("one_element",): [
         "ValueError: correction: expected 0, since each channel has one element alone, got 1",
         "right",
     ],
-    "no_samples": [True, [0.0] * 8, [0.0] * 8, [0, 4, 8]],
+    ("no_samples",): [True, [0.0] * 8, [0.0] * 8, [0, 4, 8]],
+    **{("never_waited", who): "started" for who in ("all", "late", "finalized")},
+    **{
+        ("ended_on_one_rank", where): [True, "CollectiveError", "right"]
+        for where in ("start", "wait")
+    },
 }
 
 
 @needs_mpi
-@pytest.mark.parametrize("program", ALIKE)
-def test_both_ranks_return_the_same(program, tmp_path):
-    assert on_ranks(2, program, tmp_path).returned == [ALIKE[program]] * 2
+@pytest.mark.parametrize("program", RETURNED, ids=" ".join)
+def test_what_a_program_returns_on_both_ranks(program, tmp_path):
+    function, *argument = program
+    assert on_ranks(2, function, tmp_path, *argument).returned == [RETURNED[program]] * 2
+
+
+# ---- communicators --------------------------------------------------------------------------
 
 
 @needs_mpi

@@ -267,7 +267,7 @@ class Exchange:
 
     # ---- begin and end ----------------------------------------------------------------
 
-    def begin(self) -> None:
+    def __enter__(self) -> "Exchange":
         """From here on others may wait for this rank."""
         record = self.record
         if record.open is not None:  # the end of that call was interrupted
@@ -276,9 +276,6 @@ class Exchange:
         if record.untold:
             self._error = CollectiveError(record.untold)
         record.open = self
-
-    def __enter__(self) -> "Exchange":
-        self.begin()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -514,7 +511,8 @@ def _tell(error: BaseException, calls: int, function: str, part: LocalPart, wait
     record = _told_by(part)
     if record is None or calls not in (-1, record.calls):
         return  # the call has begun and ended: the others know
-    if record.open is None:
-        Exchange(function, part, error, waits=waits).begin()
-    assert record.open is not None
-    record.open.settle(error)
+    if record.open is not None:
+        record.open.settle(error)
+        return
+    with Exchange(function, part, error, waits=waits):
+        raise error
