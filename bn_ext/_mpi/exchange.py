@@ -32,7 +32,7 @@ def _mpi() -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise ImportError(
-            f'bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich ({error})'
+            f"bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich ({error})"
         ) from error
     return MPI
 
