@@ -1,9 +1,9 @@
 /* blocks.h: large memory that outlives a call, for the next one.
  *
- * A fresh map of 160 MB costs 8 ms beyond what writing it costs, for the system clears each page. So
- * a block that is given back is parked: it stays mapped, and the next
- * block of about that size is this one. Pages of all but the youngest are the system's to take
- * whenever it needs memory (MADV_FREE), and cost no more than others while it does not. */
+ * A fresh map of 160 MB costs 8 ms beyond what writing it costs, for the system clears each page.
+ * So a block that is given back is parked: it stays mapped, and the next block of about that size
+ * is this one. Pages of all but the youngest are the system's to take whenever it needs memory
+ * (MADV_FREE), and cost no more than others while it does not. */
 #ifndef BN_BLOCKS_H
 #define BN_BLOCKS_H
 
