@@ -9,8 +9,25 @@ from typing import TYPE_CHECKING
 
 # _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, keep_memory, show_config  # isort: skip
-from bn_ext import _core
-from bn_ext._core import *  # noqa: F403
+from bn_ext._core import (
+    BatchNormAddGradients,
+    BatchNormDoubleBackward,
+    BatchNormGradients,
+    BatchNormTraining,
+    batch_norm_backward,
+    batch_norm_backward_apply,
+    batch_norm_backward_reduce,
+    batch_norm_canonical,
+    batch_norm_count,
+    batch_norm_double_backward,
+    batch_norm_inference,
+    batch_norm_sums,
+    batch_norm_training,
+    batch_norm_training_apply,
+    batch_norm_training_merge,
+    batch_norm_training_reduce,
+    batch_norm_training_stats,
+)
 from bn_ext._layer import BatchNorm
 from bn_ext._version import __version__
 
@@ -25,15 +42,31 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchNorm",
+    "BatchNormAddGradients",
+    "BatchNormDoubleBackward",
+    "BatchNormGradients",
+    "BatchNormTraining",
     "__version__",
     "available_isas",
+    "batch_norm_backward",
+    "batch_norm_backward_apply",
+    "batch_norm_backward_reduce",
+    "batch_norm_canonical",
+    "batch_norm_count",
+    "batch_norm_double_backward",
+    "batch_norm_inference",
+    "batch_norm_sums",
+    "batch_norm_training",
+    "batch_norm_training_apply",
+    "batch_norm_training_merge",
+    "batch_norm_training_reduce",
+    "batch_norm_training_stats",
     "get_isa",
     "keep_memory",
     "mpi",
     "show_config",
     "specs",
 ]
-__all__ += _core.__all__
 
 
 #: Modules that cannot be imported without another package, of that name.
