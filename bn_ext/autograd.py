@@ -317,8 +317,8 @@ class BatchNorm(_layer.BatchNorm):
     -----
     What autograd differentiates with respect to is an argument, so `forward` takes gamma and beta,
     at first those of ``parameters``. An optimizer that returns new arrays leaves those of the layer
-    as they were: copy the last ones to ``gamma`` and ``beta`` before ``state_dict``. Each evaluation in
-    training changes the running statistics.
+    as they were: copy the last ones to ``gamma`` and ``beta`` before ``state_dict``. Each
+    evaluation in training changes the running statistics.
 
     Examples
     --------
