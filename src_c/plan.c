@@ -18,11 +18,13 @@
  *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
  *              one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: the head of wide rows, up
- *              to a register boundary, and what is left at the end
+ *   unit       columns of one register of elements; an edge has fewer: the head of a wide row that
+ *              is summed, or of a span that is written, and what is left at its end
  *   ring       coefficients by columns, which go round from a row's last to its first
  *   part       a chunk of runs is one block and its repeats, or two: of four rows, and of less
- *   chunk      what is summed before it meets anything else: chunks are added in order
+ *   chunk      rows, or part of a run, that one thread sums alone. There are several, so that
+ *              threads share the work; their size comes from the shape alone and they are added in
+ *              order, so that bits do not depend on threads
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass; where rows (of runs, positions) are written of all

@@ -105,6 +105,12 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     },
 }
 
+if (*TERMS, *RESULTS) != _core._formulas():
+    raise RuntimeError(
+        f"verify: expected the formulas of formulas.h in their order, {_core._formulas()}, "
+        f"got {(*TERMS, *RESULTS)}"
+    )
+
 KERNELS: list[Kernel] = [("sum", name) for name in TERMS] + [("write", name) for name in RESULTS]
 
 

@@ -113,6 +113,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         [GATED] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
                               prepare_results),                                                    \
     }
+/* By whether statistics are of the batch (training), and by the gate. */
 const bn_operation BN_OF_LEVEL(bn_backward)[2][GATES] = {
     EACH_GATE(false, FROZEN),
     EACH_GATE(true, BACKWARD),
