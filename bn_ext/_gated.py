@@ -18,14 +18,16 @@ def gated(
     data_format: Any,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere."""
+    """Diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere.
+
+    It is the gradient of statistics that are constants, with a scale of 1.
+    """
     ones = np.ones_like(mean)
     found = _core.batch_norm_backward(
         src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
-        param_grads=False, relu=True, workspace=workspace, diff_src_1=True,
-        out=(None, None, None, out),
+        param_grads=False, relu=True, workspace=workspace, out=(out, None, None),
     )  # fmt: skip
-    passed: NDArray[Any] = found.diff_src_1
+    passed: NDArray[Any] = found.diff_src
     return passed
 
 
