@@ -246,13 +246,7 @@ class BatchNorm:
     def _step(self, src: Array, src_1: Array | None) -> _Step:
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
-        options: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "data_format": self.data_format,
-            "src_1": added,
-            "relu": self.relu,
-            "num_threads": self.num_threads,
-        }
+        options = self._options(added)
         if self.training and not self.frozen:
             return self._step_of_training(data, options)
         statistics = self.running_mean, self.running_variance
@@ -261,6 +255,25 @@ class BatchNorm:
         given = data, *statistics, self.gamma, self.beta
         call = partial(_core.batch_norm_inference, *given, **options)
         return call, saved, self.num_batches_tracked
+
+    def _options(self, src_1: Any) -> dict[str, Any]:
+        """Of every forward pass."""
+        return {
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+            "src_1": src_1,
+            "relu": self.relu,
+            "num_threads": self.num_threads,
+        }
+
+    def _tracking(self) -> dict[str, Any]:
+        """Of one that changes the running statistics."""
+        return {
+            "running_mean": self.running_mean,
+            "running_variance": self.running_variance,
+            "exponential_avg_factor": self._factor(),
+            "correction": self.correction,
+        }
 
     def _step_of_training(self, data: NDArray[Any], options: dict[str, Any]) -> _Step:
         like = self.running_mean
@@ -277,12 +290,9 @@ class BatchNorm:
             data,
             self.gamma,
             self.beta,
-            running_mean=self.running_mean,
-            running_variance=self.running_variance,
-            exponential_avg_factor=self._factor(),
-            correction=self.correction,
             workspace=workspace,
             out=(None, mean, variance),
+            **self._tracking(),
             **options,
         )
         return call, saved, tracked

@@ -350,26 +350,11 @@ class BatchNorm(_layer.BatchNorm):
             dst, a new array.
         """
         gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
-        options: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "data_format": self.data_format,
-            "src_1": src_1,
-            "relu": self.relu,
-            "num_threads": self.num_threads,
-        }
+        options = self._options(src_1)
         if self.frozen or not self.training:
             stats = self.running_mean, self.running_variance
             return batch_norm_inference(src, *stats, gamma, beta, **options)
-        dst = batch_norm_training(
-            src,
-            gamma,
-            beta,
-            running_mean=self.running_mean,
-            running_variance=self.running_variance,
-            exponential_avg_factor=self._factor(),
-            correction=self.correction,
-            **options,
-        )
+        dst = batch_norm_training(src, gamma, beta, **self._tracking(), **options)
         self.num_batches_tracked += self._is_batch(dst)
         return dst
 
