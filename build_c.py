@@ -14,6 +14,10 @@ Read from the environment by both:
     BN_EXT_BUILD_ISAS   levels to build, as "baseline,v3"; default: all of the machine
     BN_EXT_OPENMP       0: one thread; 1: OpenMP; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
+
+and by setup.py alone:
+
+    BN_EXT_ABI3         1: one extension for every CPython from 3.11 on; default: for this one
 """
 
 import argparse
@@ -26,7 +30,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ENVIRONMENT = ("BN_EXT_BUILD_ISAS", "BN_EXT_OPENMP", "BN_EXT_WERROR")
 SOURCE = Path(__file__).resolve().parent / "src_c"
 #: Folders of what is compiled once per level.
 KERNELS = "kernels"
@@ -84,6 +87,11 @@ def levels(machine=MACHINE):
 def openmp(system=sys.platform):
     """The flags for OpenMP; macOS's and Windows's compilers come without it."""
     return ["-fopenmp"] if _switch("BN_EXT_OPENMP", "01"[system == "linux"]) else []
+
+
+def abi3():
+    """Is the extension for every CPython from 3.11 on?"""
+    return _switch("BN_EXT_ABI3", "0")
 
 
 def warnings():
@@ -151,6 +159,7 @@ def door(path, include_dirs, hardened=False):
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *hard, *warnings(), *shadow]
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
+    flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
     return Unit("_core", Path(path), flags)
 
 

@@ -111,9 +111,11 @@ core = Extension(
         *(build_c.hardening()[1] if HARDENED else []),
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
     ],
+    py_limited_api=build_c.abi3(),
 )
 
 setup(
     ext_modules=cythonize([core]),
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": SDist},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
 )

@@ -124,7 +124,7 @@ cdef tuple shape_of(const bn_view *view):
 cdef inline void put(object new, Py_ssize_t i, object value):
     """Set an item of a tuple that nobody has seen yet."""
     Py_INCREF(value)
-    PyTuple_SET_ITEM(new, i, value)
+    PyTuple_SetItem(new, i, value)
 
 
 # ---- what a role asks for -------------------------------------------------------

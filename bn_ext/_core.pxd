@@ -1,6 +1,13 @@
 # The C interface, as the headers in src_c declare it.
+from cpython.object cimport PyTypeObject
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
+
+
+cdef extern from "Python.h":
+    enum:
+        Py_tp_descr_get
+    void *PyType_GetSlot(PyTypeObject *type, int slot)
 
 
 cdef extern from "bn.h" nogil:

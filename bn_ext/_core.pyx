@@ -41,7 +41,7 @@ from cpython.buffer cimport (
 )
 from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, floor, isfinite
 from libc.stddef cimport ptrdiff_t

@@ -48,7 +48,7 @@ del _dtype, _code
 # What `a.dtype` comes to for an array of the base class, without a search for it in its class: a
 # third of the time.
 cdef object DTYPE_OF_ARRAY = np.ndarray.__dict__["dtype"]
-cdef descrgetfunc get_dtype = Py_TYPE(DTYPE_OF_ARRAY).tp_descr_get
+cdef descrgetfunc get_dtype = <descrgetfunc>PyType_GetSlot(Py_TYPE(DTYPE_OF_ARRAY), Py_tp_descr_get)
 
 
 cdef inline object dtype_of_array(object a):

@@ -90,7 +90,13 @@ def _share_memory(a, b):
 
 # ---- new arrays -----------------------------------------------------------------
 
-cdef extern from "Python.h":
+cdef extern from *:
+    """
+    #ifdef Py_LIMITED_API  /* which lacks them */
+    #define PyTraceMalloc_Track(domain, address, size) 0
+    #define PyTraceMalloc_Untrack(domain, address) 0
+    #endif
+    """
     int PyTraceMalloc_Track(unsigned int domain, uintptr_t address, size_t size)
     int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
 

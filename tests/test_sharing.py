@@ -200,6 +200,8 @@ def test_running_statistics_that_are_too_hard(rng):
 
 def test_numpy_is_asked_with_a_limit_alone():
     """In one place: without a limit, strides decide how long it takes."""
+    if not (ROOT / "bn_ext").exists():
+        pytest.skip("looks at the sources")
     asked = [
         line.strip()
         for path in (ROOT / "bn_ext").rglob("*")
