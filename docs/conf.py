@@ -1,6 +1,7 @@
 """Sphinx configuration: .ci/docs builds the site."""
 
 import shutil
+import tomllib
 from pathlib import Path
 
 import bn_ext
@@ -78,6 +79,13 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+# Until the project has a home, nothing links there.
+urls = tomllib.loads(Path("../pyproject.toml").read_text())["project"]["urls"]
+if "example.invalid" not in urls["Repository"]:
+    html_baseurl = urls["Documentation"]
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code-branch"}
+    ]
 html_sidebars = {"index": [], "tutorial": [], "layer": [], "reference": [], "glossary": []}
 
 

@@ -70,9 +70,10 @@ def test_nothing_is_published_before_all_else():
     """Every job of a release, the other workflow's included, precedes publishing."""
     text = workflow("wheels.yml").partition("\njobs:\n")[2]
     blocks = dict(re.findall(r"^  (\w+):\n((?:    .*\n|\n)*)", text, re.MULTILINE))
-    (needs,) = re.findall(r"needs: \[(.*)\]", blocks["publish"])
-    after = {"publish", "attach"}
-    assert set(needs.split(", ")) == blocks.keys() - after
-    assert "needs: publish\n" in blocks["attach"]
+    (needs,) = re.findall(r"needs: \[(.*)\]", blocks["draft"])
+    assert set(needs.split(", ")) == {"checks", "contents", "sdist"}
+    assert "needs: wheels\n" in blocks["contents"]
+    assert "needs: draft\n" in blocks["publish"]
+    assert "needs: publish\n" in blocks["release"]
     assert "uses: $/.github/workflows/ci.yml" in blocks["checks"]
     assert "workflow_call:" in workflow("ci.yml")
