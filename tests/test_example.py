@@ -104,6 +104,16 @@ def test_interrupted(example, monkeypatch, tmp_path, capsys, steps, epochs):
     assert path.exists() == ("test accuracy" in out) == bool(epochs)
 
 
+@pytest.mark.parametrize("threads", [1, 16])
+@pytest.mark.parametrize("level", bn_ext.available_isas())
+def test_a_training_has_the_weights_that_the_readme_says(level, threads):
+    done = python(ROOT / "examples" / "same_bits.py", "--threads", threads, BN_EXT_ISA=level)
+    assert done.returncode == 0, done.stderr
+    table = (ROOT / "README.md").read_text().partition("digest of the weights")[2]
+    digests = re.findall(r"`([0-9a-f]{16})`", table)
+    assert {*digests, re.search("weights ([0-9a-f]{16}), ", done.stdout)[1]} == {digests[0]}
+
+
 @pytest.mark.slow
 def test_folding_keeps_the_scores():
     """Of a trained network; its predictions stay, but where two scores are as good as equal."""

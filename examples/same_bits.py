@@ -1,0 +1,154 @@
+"""Train a network on scanned digits, and print a digest of its weights: the same bits everywhere.
+
+    python examples/same_bits.py --threads 4
+    BN_EXT_ISA=baseline python examples/same_bits.py
+    mpiexec -n 3 python -m mpi4py examples/same_bits.py
+
+What that takes, besides bn_ext's exact sums: products of matrices are sums of columns times rows,
+one after the other, since BLAS rounds otherwise on other CPUs and for other numbers of rows; no
+exp, log or random normal numbers, which systems round differently; and the gradients of weights are
+rounded to multiples of 2**-40, which are summed as integers, in any order, over any ranks.
+"""
+
+import argparse
+import hashlib
+import platform
+import sys
+
+import numpy as np
+
+import bn_ext
+
+EPSILON, UNIT, BATCH, RATE = 1e-5, 2.0**-40, 256, 0.1
+
+
+class Ranks:
+    """All of the communicator if mpi4py runs this, else this process alone."""
+
+    def __init__(self, threads):
+        self.rank, self.size, self.options = 0, 1, {"num_threads": threads, "epsilon": EPSILON}
+        self.functions = bn_ext
+        if "mpi4py" in sys.modules:
+            from mpi4py import MPI
+
+            self.comm, self.functions = MPI.COMM_WORLD, bn_ext.mpi
+            self.rank, self.size = self.comm.rank, self.comm.size
+            self.options["comm"] = self.comm
+        else:
+            self.options["exact"] = True
+
+    def sum(self, terms):
+        """Over all rows of all ranks, without rounding but that of each term."""
+        total = np.rint(terms / UNIT).astype(np.int64).sum(axis=0)
+        if self.size > 1:
+            everywhere = np.empty_like(total)
+            self.comm.Allreduce(total, everywhere)
+            total = everywhere
+        return total * UNIT
+
+
+def product(a, b):
+    """a @ b, each element summed in one order."""
+    total = np.zeros((len(a), b.shape[1]))
+    for column, row in zip(a.T, b, strict=True):
+        total += column[:, None] * row
+    return total
+
+
+class Dense:
+    def __init__(self, rng, inputs, outputs):
+        self.weight = rng.uniform(-1, 1, (inputs, outputs)) * np.sqrt(3 / inputs)
+        self.parameters = [self.weight]
+
+    def forward(self, x, ranks):
+        self.x = x
+        return product(x, self.weight)
+
+    def backward(self, diff, ranks):
+        columns = [ranks.sum(column[:, None] * diff) for column in self.x.T]
+        back = product(diff, self.weight.T)
+        self.weight -= RATE * np.array(columns)
+        return back
+
+
+class Norm:
+    """Batch normalization over the rows of all ranks, then a ReLU."""
+
+    def __init__(self, channels):
+        self.gamma, self.beta = np.ones(channels), np.zeros(channels)
+        self.running = np.zeros(channels), np.ones(channels)
+        self.parameters = [self.gamma, self.beta, *self.running]
+
+    def forward(self, x, ranks):
+        self.src = x.astype(np.float32)
+        dst, self.mean, self.variance = ranks.functions.batch_norm_training(
+            self.src, self.gamma, self.beta, relu=True, **ranks.options,
+            running_mean=self.running[0], running_variance=self.running[1],
+            exponential_avg_factor=0.1, correction=0,
+        )  # fmt: skip
+        return dst.astype(np.float64)
+
+    def backward(self, diff, ranks):
+        diff_src, diff_gamma, diff_beta = ranks.functions.batch_norm_backward(
+            self.src, diff.astype(np.float32), self.mean, self.variance, self.gamma,
+            relu=True, beta=self.beta, **ranks.options,
+        )  # fmt: skip
+        self.gamma -= RATE * diff_gamma
+        self.beta -= RATE * diff_beta
+        return diff_src.astype(np.float64)
+
+    def infer(self, x):
+        affine = self.gamma, self.beta
+        return bn_ext.batch_norm_inference(x, *self.running, *affine, epsilon=EPSILON, relu=True)
+
+
+def load(path):
+    """Images of 64 numbers from 0 to 1, and labels; from scikit-learn, or from a file of both."""
+    if path:
+        with np.load(path) as file:
+            return file["images"], file["labels"]
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    return digits.data / 16, digits.target
+
+
+def train(images, labels, steps, ranks):
+    """Digest of all weights, and the share of the last quarter of the images that is right."""
+    rng = np.random.default_rng(0)
+    cut = 3 * len(images) // 4
+    layers = [Dense(rng, 64, 48), Norm(48), Dense(rng, 48, 32), Norm(32), Dense(rng, 32, 10)]
+    wanted = 2.0 * (labels[:, None] == np.arange(10)) - 1
+    for _ in range(steps):
+        batch = rng.integers(cut, size=BATCH)
+        mine = np.array_split(batch, ranks.size)[ranks.rank]
+        x = images[mine]
+        for layer in layers:
+            x = layer.forward(x, ranks)
+        diff = (x - wanted[mine]) * (2 / BATCH)
+        for layer in reversed(layers):
+            diff = layer.backward(diff, ranks)
+    x = images[cut:]
+    for layer in layers:
+        x = layer.infer(x) if isinstance(layer, Norm) else product(x, layer.weight)
+    weights = b"".join(p.tobytes() for layer in layers for p in layer.parameters)
+    return hashlib.sha256(weights).hexdigest()[:16], (x.argmax(axis=1) == labels[cut:]).mean()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--steps", type=int, default=200, metavar="N")
+    parser.add_argument("--data", metavar="FILE", help=".npz; default: scikit-learn's")
+    options = parser.parse_args()
+    ranks = Ranks(options.threads)
+    digest, right = train(*load(options.data), options.steps, ranks)
+    if ranks.rank == 0:
+        print(
+            f"{platform.machine()}, {bn_ext.get_isa()}, threads {options.threads}, "
+            f"ranks {ranks.size}: weights {digest}, {100 * right:.1f} % right"
+        )
+
+
+if __name__ == "__main__":
+    main()
