@@ -3,10 +3,10 @@
 import json
 import statistics
 
-from bn_ext._bench.pictures import picture
 from bn_ext._bench.timing import markdown
 
 from . import pages, rows
+from .pictures import picture
 
 DTYPES = ("float32", "bfloat16")
 

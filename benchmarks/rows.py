@@ -4,11 +4,11 @@ import math
 import statistics
 
 from bn_ext._bench.peers import PEERS, bn_ext_call
-from bn_ext._bench.pictures import picture
 from bn_ext._bench.problems import SETS
 from bn_ext._bench.timing import cases_of, markdown, row
 
 from . import bare_loops, onednn, pages, places
+from .pictures import picture
 
 #: Bare loops: what moves the bytes that the operation must and computes nothing; the same in two
 #: passes, as what sums before it writes must without a cache; and this to fresh arrays.
