@@ -9,24 +9,26 @@
     python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
     python -m benchmarks --report networks --threads 1 2   steps of torch's, into docs/howto
     python -m benchmarks --report ranks                    over MPI ranks, into docs/howto
-    python -m benchmarks --report readme                   the README's table, from docs/
-    python -m benchmarks --write docs                      JSON, tables and pictures there
+    python -m benchmarks --write                           rows into docs/figures.csv
+    python -m benchmarks --report figures                  from there into docs/figures.md, README
 
 Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads and
 writes what the operation must, nothing else, on the same arrays with the same threads. All calls
 of a row are interleaved, with a pause before each so that another pool's idle threads have gone to
-sleep; the minimum counts. Problems, peers and timing are those of `bn-ext bench`.
+sleep; the minimum counts. Problems, peers and timing are those of `bn-ext bench`. With
+BN_EXT_ISA=v3, torch, oneDNN and JAX are held to AVX2 too; NumPy and TensorFlow have no switch for
+it. oneDNN is PyPI's onednn-devel if that is installed in this environment, else the system's.
 """
 
 import argparse
-from pathlib import Path
+import os
 
 from rich.console import Console
 
 import bn_ext
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 
-from . import accuracy, exact, kernels, ladder, ranks, readme, rows
+from . import accuracy, exact, figures, kernels, ladder, ranks, rows
 
 
 def networks(options, console):
@@ -36,14 +38,23 @@ def networks(options, console):
     report(options, console)
 
 
+#: What holds peers to the level, before they are imported.
+LIKEWISE = {
+    "v3": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
+    }
+}
+
 REPORTS = {
     "accuracy": accuracy.report,
     "exact": exact.report,
+    "figures": figures.report,
     "kernels": kernels.report,
     "ladder": ladder.report,
     "networks": networks,
     "ranks": ranks.report,
-    "readme": readme.report,
     "rows": rows.report,
 }
 
@@ -64,9 +75,9 @@ def main(arguments=None):
     parser.add_argument("--op", nargs="+", choices=OPS, default=["backward"])
     parser.add_argument("--peers", nargs="*", choices=rows.ALL_PEERS, default=list(rows.ALL_PEERS))
     parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
-    parser.add_argument("--write", type=Path, metavar="FOLDER", help="JSON, tables and pictures")
-    parser.add_argument("--name", default="benchmarks", help="of the files of report rows")
+    parser.add_argument("--write", action="store_true", help="rows into docs/figures.csv")
     options = parser.parse_args(arguments)
+    os.environ.update(LIKEWISE.get(bn_ext.get_isa(), {}))
     REPORTS[options.report](options, Console())
 
 

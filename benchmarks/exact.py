@@ -142,7 +142,7 @@ def tables(found):
 
 def report(options, console):
     """Put the tables between their marks in docs/exact.md."""
-    _, title = pages.machine()
+    title = pages.machine()
     with pages.counted(console, "rows", len(measured())) as advance:
         found = measure(options.seconds, advance)
     pages.put("exact", "docs/exact.md", f"{title}.\n\n{tables(found)}", console)

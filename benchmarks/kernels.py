@@ -98,8 +98,8 @@ def table(found):
 
 
 def report(options, console):
-    _, title = pages.machine()
+    title = pages.machine()
     with pages.counted(console, "kernels", len(TIMED) * len(options.dtypes)) as advance:
         found = measure(options.dtypes, options.seconds / 10, advance)
     text = f"{title}; GB/s, one thread, in the first-level cache\n\n{table(found)}\n"
-    pages.show(options, console, "kernels", text)
+    console.print(text, markup=False, soft_wrap=True)

@@ -92,11 +92,11 @@ def table(found):
 
 
 def report(options, console):
-    _, title = pages.machine()
+    title = pages.machine()
     threads, library = max(options.threads), bare_loops.load()
     if library is None:
         raise SystemExit("ladder: needs a C compiler")
     with pages.counted(console, "problems", len(SHAPES) * len(LAYOUTS)) as advance:
         found = measure(library, threads, options.seconds, advance)
     text = f"{title}; milliseconds, float32\n\n{table(found)}\n"
-    pages.show(options, console, "ladder", text)
+    console.print(text, markup=False, soft_wrap=True)

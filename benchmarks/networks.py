@@ -131,7 +131,7 @@ def seconds_of(name, dtype, layout, threads, seconds):
 
 def report(options, console):
     """Every network, in each dtype and memory format, on these numbers of threads."""
-    _, title = pages.machine()
+    title = pages.machine()
     cases = [
         (name, dtype, layout, threads)
         for name in NETWORKS

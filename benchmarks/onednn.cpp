@@ -1,6 +1,6 @@
-// onednn.cpp: oneDNN's batch normalization as a peer, behind four C functions.
+// onednn.cpp: oneDNN's batch normalization as a peer, behind five C functions.
 //
-// Compiled by benchmarks/onednn.py against the system's libdnnl (2.x or 3.x). `layout`
+// Compiled by benchmarks/onednn.py against libdnnl 2.x or 3.x. `layout`
 // is 0 for channels last, 1 for channels first, 2 for oneDNN's own blocks of 16
 // channels; blocked tensors are oneDNN's, filled once from channels-first ones.
 #include <omp.h>
@@ -125,4 +125,9 @@ extern "C" void bn_version(int *version) {
     version[0] = dnnl_version()->major;
     version[1] = dnnl_version()->minor;
     version[2] = dnnl_version()->patch;
+}
+
+// Does omp_set_num_threads set the number of its threads?
+extern "C" bool bn_has_openmp() {
+    return DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP;
 }

@@ -1,10 +1,14 @@
 """oneDNN as a peer: onednn.cpp, compiled when first asked for against libdnnl."""
 
 import ctypes
+import os
 import subprocess
+import sys
 import weakref
 from functools import cache
 from pathlib import Path
+
+from bn_ext._bench.peers import usable_cpus
 
 from .compiled import compiled, compiler, pointers
 
@@ -15,19 +19,34 @@ LAYOUTS = {"NXC": 0, "NCX": 1, "blocked": 2}
 
 @cache
 def load():
-    """The driver; ImportError where there is no compiler or no libdnnl (Debian: libdnnl-dev)."""
+    """The driver; ImportError where there is no compiler or no libdnnl (onednn-devel from PyPI, or
+    Debian's libdnnl-dev).
+    """
     command = compiler("CXX", "g++", "c++")
     if command is None:
         raise ImportError("no C++ compiler")
+    where = []
+    here = Path(sys.prefix)
+    if (here / "include" / "dnnl.hpp").exists():
+        where = [f"-I{here}/include", f"-L{here}/lib", f"-Wl,-rpath,{here}/lib"]
+        # It runs on SYCL, which looks for the CPU as an OpenCL device.
+        os.environ.setdefault("OCL_ICD_FILENAMES", f"{here}/lib/libintelocl.so")
     try:
         library = compiled(
-            [command, "-std=c++17", "-O2"], SOURCE, "-ldnnl", stderr=subprocess.DEVNULL
+            [command, "-std=c++17", "-O2"], SOURCE, *where, "-ldnnl", stderr=subprocess.DEVNULL
         )
     except subprocess.CalledProcessError:
         raise ImportError("no libdnnl to compile against") from None
     library.bn_new.restype = ctypes.c_void_p
     library.bn_run.argtypes = library.bn_free.argtypes = [ctypes.c_void_p]
     return library
+
+
+def version():
+    """As major.minor.patch, and the runtime of its threads."""
+    numbers = (ctypes.c_int * 3)()
+    load().bn_version(numbers)
+    return ".".join(map(str, numbers)) + ("" if load().bn_has_openmp() else " on SYCL")
 
 
 #: What the driver knows, by its number.
@@ -41,6 +60,8 @@ def call(problem, threads, layout=None):
     layout = layout or problem.layout
     if dtype is None or op is None or (layout == "blocked" and problem.layout != "NCX"):
         return None
+    if not driver.bn_has_openmp() and threads != usable_cpus():
+        return None  # SYCL takes all CPUs
     dims, written = problem.dims, [v for v in problem.out if v.ndim == 1]
     # Of the forward pass of training the first two are results.
     mean, variance = written if problem.op == "training" else problem.vectors[:2]

@@ -1,6 +1,8 @@
 """What the reports share: which machine this is, bars on the console, tables in pages."""
 
-import json
+import platform
+import subprocess
+import sys
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -9,24 +11,41 @@ from rich.progress import Progress
 
 import bn_ext
 
+from . import onednn
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def machine():
-    """Facts for the JSON, and the same as a line."""
+    """The machine, in a line."""
     config = bn_ext.show_config(mode="dicts")
-    facts = {
-        "date": str(date.today()),
-        "processor": config["processor"],
-        "caches": config["cache_sizes"],
-        "config": {key: config[key] for key in ("version", "isa", "python", "numpy")},
-    }
-    l2, last_level = facts["caches"]
-    title = (
-        f"{facts['processor']}, {config['isa']}, L2 {l2 >> 10} KiB, "
-        f"last level {last_level >> 20} MiB; {facts['date']}"
+    l2, last_level = config["cache_sizes"]
+    return (
+        f"{config['processor']}, {config['isa']}, L2 {l2 >> 10} KiB, "
+        f"last level {last_level >> 20} MiB; {date.today()}"
     )
-    return facts, title
+
+
+def versions(names):
+    """Those of what was compared, by what names it here."""
+    import numpy
+
+    found = {"bn_ext": bn_ext.__version__, "NumPy": numpy.__version__}
+    for name in names:
+        module = sys.modules.get(name)
+        if module is not None and name != "numpy":
+            found[name] = module.__version__
+    if any(name.startswith("oneDNN") for name in names):
+        found["oneDNN"] = onednn.version()
+    return found
+
+
+def run(names):
+    """Where, when and with what rows were measured, in a line."""
+    said = ", ".join(f"{name} {version}" for name, version in versions(names).items())
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout
+    compiler = compiler.partition("\n")[0]
+    return f"{machine()}; {platform.system()} {platform.release()}; {compiler}; {said}"
 
 
 @contextmanager
@@ -35,15 +54,6 @@ def counted(console, what, total):
     with Progress(console=console) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
-
-
-def show(options, console, name, text, facts=None):
-    """A page by itself: on the console, and with its JSON where to write."""
-    console.print(text, markup=False, soft_wrap=True)
-    if options.write:
-        (options.write / f"{name}.md").write_text(text)
-    if options.write and facts:
-        (options.write / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def put(name, page, text, console):

@@ -144,7 +144,7 @@ def measure(seconds, advance):
 
 def report(options, console):
     """Put the table between its marks in the page about several machines."""
-    _, title = pages.machine()
+    title = pages.machine()
     with pages.counted(console, "numbers of ranks", len(RANKS)) as advance:
         found = measure(options.seconds, advance)
     columns = [f"{n} rank{'s' if n > 1 else ''}" for n in found]

@@ -3,8 +3,8 @@
 import math
 import statistics
 
+import bn_ext
 from bn_ext._bench.peers import PEERS, bn_ext_call
-from bn_ext._bench.pictures import picture
 from bn_ext._bench.problems import SETS
 from bn_ext._bench.timing import cases_of, markdown, row
 
@@ -29,27 +29,6 @@ def onednn_blocked_call(problem, threads):
 
 ALL_PEERS = {**PEERS, "oneDNN": onednn.call, OTHER_LAYOUT: onednn_blocked_call}
 
-HEADING = f"""# Benchmarks
-
-Times are multiples of the memory floor: a loop that reads and writes the tensors that the
-operation must (the gradient: src, diff_dst, diff_src; backward-frozen-src: without src), on the
-same arrays, with the same threads or with one, whichever is faster. The loop "{TWO_PASSES}" reads
-all once before, as two passes must when nothing stays in cache; "{TWO_PASSES_FRESH}" writes to
-fresh arrays, whose pages the system clears as they are touched. Arrays lie where NumPy puts large
-ones, 16 bytes past a page. The calls of a row are interleaved; the shortest time of each is
-shown, of bn_ext the median too. `bn_ext` writes to given arrays
-(`out=`), as oneDNN does; with fresh ones, as the other peers return them, it is "{FRESH}". Each
-peer is compared with the call that does the same. JAX and TensorFlow read copies that lie where
-they put them, and are timed with all CPUs alone, since they take all. "over places" is the worst
-time over the best with arrays at seven places of their pages, outputs given, by shortest times or
-by medians, whichever is nearer to 1: noise raises both. "oneDNN blocked" needs arrays in a layout
-of its own, and is not compared. Written by `python -m benchmarks`.
-
-"""
-
-#: Alternative text of the picture.
-PICTURE = "bar chart of times as multiples of the memory floor"
-
 
 def measure(case, names, library, seconds, say):
     """One row: bn_ext, the bare loops, and peers."""
@@ -68,7 +47,14 @@ def measure(case, names, library, seconds, say):
         times |= {name: min(times.pop(f"{name} {n}") for n in counts) for name in LOOPS}
     names[:] = chosen
     at = places.measure(case, seconds)
-    return {**found, "places": {str(place): list(times) for place, times in at.items()}}
+    # Of shortest times or of medians, of which noise raises either.
+    over = min(max(times) / min(times) for times in zip(*at.values(), strict=True))
+    return {
+        **found,
+        "shape": "x".join(map(str, case.shape)),
+        "level": bn_ext.get_isa(),
+        "over places": over,
+    }
 
 
 def floor(r):
@@ -88,93 +74,54 @@ def over_best_peer(r):
     return min(((ratio, name) for name, ratio in over_peers(r).items()), default=(math.nan, ""))
 
 
-def over_places(r):
-    """Worst time over best: of shortest times or of medians, of which noise raises either."""
-    return min(max(times) / min(times) for times in zip(*r["places"].values(), strict=True))
-
-
 def groups(rows):
-    """Rows of one set, operation, layout, dtype and number of threads, together."""
-    keys = ("op", "set", "layout", "dtype", "threads")
+    """Rows of one operation, layout and dtype, together."""
     found = {}
     for r in rows:
-        found.setdefault(tuple(r[k] for k in keys), []).append(r)
+        found.setdefault((r["op"], r["layout"], r["dtype"]), []).append(r)
     return found
 
 
 def summary(rows):
-    """Markdown: a line for each group."""
+    """Markdown: a line for each group; geometric means."""
     heading = [
-        "op", "set", "layout", "dtype", "threads", "x floor (geometric mean)", "worst row",
-        "best peer / bn_ext (geometric mean)", "worst row", "torch / bn_ext", "over places, worst",
+        "op", "layout", "dtype", "x floor", "worst row", "fresh, x floor", "best peer / bn_ext",
+        "worst row", "torch / bn_ext", "over places, worst",
     ]  # fmt: skip
     lines = []
     for key, mine in groups(rows).items():
-        ours = [r["seconds"]["bn_ext"] for r in mine]
-        floors = [t / floor(r) for t, r in zip(ours, mine, strict=True)]
+        floors = [r["seconds"]["bn_ext"] / floor(r) for r in mine]
+        fresh = [r["seconds"][FRESH] / floor(r) for r in mine]
         peer = [over_best_peer(r)[0] for r in mine if over_peers(r)]
         torch = [over_peers(r)["torch"] for r in mine if "torch" in over_peers(r)]
-        cells = [statistics.geometric_mean(floors), max(floors)]
-        cells += [statistics.geometric_mean(peer), min(peer)] if peer else [None] * 2
-        cells += [statistics.geometric_mean(torch) if torch else None, max(map(over_places, mine))]
+        mean = statistics.geometric_mean
+        cells = [mean(floors), max(floors), mean(fresh)]
+        cells += [mean(peer), min(peer)] if peer else [None] * 2
+        cells += [mean(torch) if torch else None, max(r["over places"] for r in mine)]
         lines.append([*key, *("" if c is None else f"{c:.2f}" for c in cells)])
     return markdown(heading, lines)
 
 
 def table(rows):
     """Markdown: multiples of the floor, row by row."""
-    names = list(dict.fromkeys(name for r in rows for name in r["seconds"]))
-    names = [n for n in names if n != FLOOR]
+    names = [n for n in dict.fromkeys(n for r in rows for n in r["seconds"]) if n != FLOOR]
+    heading = ["op", "shape", "layout", "dtype", "threads", "floor, ms", "median", *names]
     lines = []
     for r in rows:
         times = r["seconds"]
-        cells = [f"{times[n] / floor(r):.2f}" if n in times else "" for n in names]
-        cells[1:1] = [f"{r['medians']['bn_ext'] / floor(r):.2f}", f"{over_places(r):.2f}"]
-        facts = [r["layout"], r["dtype"], r["threads"], f"{1e3 * floor(r):.3f}"]
-        lines.append([" x ".join(map(str, r["shape"])), *facts, *cells])
-    heading = ["shape (N, C, ...)", "layout", "dtype", "threads", "floor, ms", *names]
-    heading[6:6] = ["median", "over places"]
+        cells = [f"{r['medians']['bn_ext'] / floor(r):.2f}"]
+        cells += [f"{times[n] / floor(r):.2f}" if n in times else "" for n in names]
+        lines.append([*(r[name] for name in heading[:5]), f"{1e3 * floor(r):.3f}", *cells])
     return markdown(heading, lines)
-
-
-def sections(rows):
-    """The summary, then a table for each operation and set."""
-    text = [f"## Summary\n\n{summary(rows)}"]
-    for op, name in dict.fromkeys((r["op"], r["set"]) for r in rows):
-        mine = [r for r in rows if (r["op"], r["set"]) == (op, name)]
-        text.append(f"## {name}, {op}\n\n{table(mine)}")
-    return "\n\n".join(text)
-
-
-def plot(rows, title, path):
-    """Bars of all multiples of the floor, a group for each row, a panel for each kind."""
-    kinds = groups(rows)
-    names = list(dict.fromkeys(n for r in rows for n in r["seconds"] if n != FLOOR))
-    size = 11, 2.6 * len(kinds) + 0.6
-    with picture(path, rows=len(kinds), size=size, dpi=110) as (figure, panels):
-        for panel, (kind, mine) in zip(panels[:, 0], kinds.items(), strict=True):
-            for k, name in enumerate(names):
-                heights = [r["seconds"].get(name, math.nan) / floor(r) for r in mine]
-                places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
-                panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-            panel.axhline(1, color="black", linewidth=0.8)
-            panel.set_yscale("log")
-            panel.set_xticks(
-                range(len(mine)), ["x".join(map(str, r["shape"])) for r in mine], fontsize=8
-            )
-            panel.set_ylabel("times the floor")
-            panel.set_title("{0}, {2}, {3}, {4} threads".format(*kind), fontsize=10)
-        bars = panels[0, 0].get_legend_handles_labels()
-        figure.legend(*bars, loc="outside lower center", ncols=len(names), fontsize=8)
-        figure.suptitle(title, fontsize=10)
 
 
 def report(options, console):
     """Every row that is asked for."""
+    from . import figures
+
     library = bare_loops.load()
     if library is None:
         console.print("no C compiler: no floor, seconds alone")
-    facts, title = pages.machine()
     named = [(name, shape) for name in options.sets for shape in SETS[name]]
     cases = cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
     names, found = list(options.peers), []
@@ -182,14 +129,7 @@ def report(options, console):
         for case in cases:
             found.append(measure(case, names, library, options.seconds, console.print))
             advance()
-    picture = f"![{PICTURE}]({options.name}.png)\n\n" if library else ""
-    text = f"{HEADING}{title}\n\n{picture}{sections(found)}\n"
-    pages.show(options, console, options.name, text, {**facts, "rows": found})
-    if options.write and library:
-        plot(first_group(found), title, options.write / f"{options.name}.png")
-
-
-def first_group(found):
-    """Rows of the first set and operation, with the most threads."""
-    first = {**found[0], "threads": max(r["threads"] for r in found)}
-    return [r for r in found if all(r[k] == first[k] for k in ("set", "op", "threads"))]
+    run = pages.run(names)
+    console.print(f"{run}\n\n{summary(found)}\n\n{table(found)}", markup=False, soft_wrap=True)
+    if options.write:
+        figures.add(run, found)

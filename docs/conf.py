@@ -23,8 +23,7 @@ extensions = [
 ]
 # autosummary writes its pages in the first of these.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
-# The tables that figures.md replaces.
-exclude_patterns = ["_build", "benchmarks.md", "family.md", "float64.md", "frozen.md"]
+exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore = [("py:obj", "bn_ext"), ("py:obj", "bn_ext.specs")]
 

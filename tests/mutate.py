@@ -28,7 +28,7 @@ TABLE = ROOT / "tests" / "mutants.txt"
 
 FAST = ["-m", "quick and not full"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
-#: Seconds after which the tests hang, or `bn-ext verify`, which takes fifty.
+#: Seconds after which the tests hang, or `bn-ext verify --all`, which takes fifty.
 HANGS = 1800
 VERIFY_HANGS = 180
 #: What source text is made of. Space between these does not matter.
@@ -117,9 +117,9 @@ def kill(folder, finders):
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
     if "verify" in finders:
-        why = run([sys.executable, "-m", "bn_ext", "verify"], folder, VERIFY_HANGS)
+        why = run([sys.executable, "-m", "bn_ext", "verify", "--all"], folder, VERIFY_HANGS)
         if why:
-            return f"bn-ext verify: {why}"
+            return f"bn-ext verify --all: {why}"
     for part in [["--slow", *files], FAST, REST][not files :]:
         why = run(pytest + part, folder)
         if why:

@@ -184,7 +184,6 @@ def test_a_wrong_bit_of_expand_is_found(kernel, at, monkeypatch):
 
 
 def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
-    monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)
     monkeypatch.setattr(exact, "check_level", lambda isa, seed: 0)
     monkeypatch.setitem(digests.DIGESTS, "float32 training", "0")
     said = []
@@ -208,7 +207,6 @@ def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
 
 def test_without_ml_dtypes_bfloat16_has_no_digest(monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    monkeypatch.setattr(kernels, "check_level", lambda isa, seed: 0)
     monkeypatch.setattr(exact, "check_level", lambda isa, seed: 0)
     said = []
     assert command.verify(say=said.append) == 0

@@ -1,12 +1,10 @@
 """Times of whole calls, interleaved; the shortest counts, the median shows how certain it is."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from bn_ext import _core
@@ -15,7 +13,6 @@ from bn_ext._bench.problems import NUMPYS, OPS, Layout, Op, Problem, Shape, dims
 
 __all__ = [
     "Case",
-    "Load",
     "Row",
     "Skipped",
     "call_seconds",
@@ -23,7 +20,6 @@ __all__ = [
     "least_seconds",
     "markdown",
     "row",
-    "spread",
 ]
 
 # Longer than another OpenMP pool spins before it sleeps.
@@ -99,37 +95,6 @@ def least_seconds(calls: Mapping[str, Call], seconds: float) -> dict[str, float]
     return {name: min(times) for name, times in call_seconds(calls, seconds).items()}
 
 
-class Load:
-    """How much of this process's CPUs other programs use, from now on."""
-
-    def __init__(self) -> None:
-        self.start = self._seconds()
-
-    @staticmethod
-    def _seconds() -> tuple[float, float, float] | None:
-        """Seconds: now; of work on those CPUs; of this process. None if the system does not say."""
-        try:
-            text = Path("/proc/stat").read_text()
-        except OSError:
-            return None
-        mine = {f"cpu{i}" for i in os.sched_getaffinity(0)}
-        ticks = 0
-        for name, *counts in (line.split() for line in text.splitlines()):
-            if name in mine:
-                user, nice, system, _, _, *interrupts_and_steal = map(int, counts[:8])
-                ticks += user + nice + system + sum(interrupts_and_steal)
-        used = os.times()
-        return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), used.user + used.system
-
-    def of_others(self) -> float | None:
-        """Number of CPUs that they used, on average; None if the system does not say."""
-        end = self._seconds()
-        if self.start is None or end is None:
-            return None
-        passed, worked, ours = (b - a for a, b in zip(self.start, end, strict=True))
-        return max(0.0, (worked - ours) / passed)
-
-
 def row(
     case: Case,
     seconds: float,
@@ -175,11 +140,6 @@ def row(
         "seconds": {name: min(found) for name, found in times.items()},
         "medians": {name: statistics.median(found) for name, found in times.items()},
     }
-
-
-def spread(rows: Iterable[Row]) -> float:
-    """Median over shortest time of bn_ext's calls: the geometric mean over rows."""
-    return statistics.geometric_mean(r["medians"]["bn_ext"] / r["seconds"]["bn_ext"] for r in rows)
 
 
 def markdown(heading: list[str], lines: list[list[Any]]) -> str:

@@ -4,7 +4,6 @@ commands.py   what there is to ask, and how each command ends
 info.py       what is in use here
 bench.py      rows measured, shown and written
 table.py      rows as text
-plot.py       rows as a picture
 usage.py      what a user may write, and messages where it cannot be
 """
 

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import bn_ext
@@ -28,7 +27,7 @@ def verify(options: argparse.Namespace) -> int:
     if options.digests:
         _verify.print_digests()
         return 0
-    return _verify.verify(options.seed)
+    return _verify.verify(options.seed, options.all)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--seed", type=partial(as_whole, least=0), default=0,
         help="seed of the random values (default: %(default)s)")  # fmt: skip
+    add("--all", action="store_true", help="check every kernel too: about a minute")
     add("--digests", action="store_true", help="print the digests, check nothing")
 
     add = add_command(bench, "time bn_ext on this CPU, next to NumPy and other peers", BENCH)
@@ -79,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE",
         help="write the measurements as JSON; - for standard output "
         "(table: standard error)")  # fmt: skip
-    add("--plot", type=Path, metavar="FILE", help="draw a chart: .png, .svg, .pdf, ...")
     return top
 
 

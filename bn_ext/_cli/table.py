@@ -1,8 +1,7 @@
 """Rows as text: a table for each kind of call, below a line that says what its rows share."""
 
-import io
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bn_ext._bench.timing import Row
@@ -33,25 +32,21 @@ def mean(rows: list[Row], name: str) -> str:
     return f"{statistics.geometric_mean(ratios):.1f}x" if ratios else ""
 
 
-def table(rows: list[Row], peers: Collection[str]) -> list[str]:
+def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
     """Lines of text, which fit a terminal of 80 columns with every peer."""
-    from rich.console import Console
-    from rich.table import Table
-
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for r in rows:
         kinds.setdefault(tuple(r[name] for name in FACTS), []).append(r)
-    text = io.StringIO()
-    console = Console(file=text, width=1000, highlight=False)
     for kind, mine in kinds.items():
-        facts = ", ".join(f"{name}: {value}" for name, value in zip(FACTS, kind, strict=True))
-        lines = [{k: v for k, v in cells(r, peers).items() if k not in FACTS} for r in mine]
-        shape, *numbers = lines[0]
-        found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_footer=bool(peers))
-        found.add_column(shape, "geometric mean")
-        for name in numbers:
-            found.add_column(name, mean(mine, name) if name in peers else "", justify="right")
-        for line in lines:
-            found.add_row(*line.values())
-        console.print(*[""] * (kind is not next(iter(kinds))), facts, found, sep="\n")
-    return [line.rstrip() for line in text.getvalue().splitlines()]
+        if kind is not next(iter(kinds)):
+            yield ""
+        yield ", ".join(f"{name}: {value}" for name, value in zip(FACTS, kind, strict=True))
+        found = [{k: v for k, v in cells(r, peers).items() if k not in FACTS} for r in mine]
+        lines = [list(found[0]), *(list(line.values()) for line in found)]
+        if peers:
+            means = [mean(mine, name) if name in peers else "" for name in lines[0][1:]]
+            lines.append(["geometric mean", *means])
+        first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+        for shape, *numbers in lines:
+            cut = (f"{text:>{width}}" for text, width in zip(numbers, widths, strict=True))
+            yield f"{shape:<{first}}  {'  '.join(cut)}".rstrip()

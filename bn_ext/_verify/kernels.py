@@ -9,12 +9,12 @@ import numpy as np
 
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
-from bn_ext._verify.dtypes import DTYPES, Array, Dtype
+from bn_ext._verify.dtypes import Array, Dtype
 from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs, where_positive
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
 from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
 
-__all__ = ["WrongBitsError", "check_level", "demand"]
+__all__ = ["WrongBitsError", "check_kernels", "demand"]
 
 
 class WrongBitsError(AssertionError):
@@ -247,8 +247,8 @@ def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) 
     return len(sizes)
 
 
-def check_level(isa: str, seed: int) -> int:
-    """Check every kernel of one level; return the number of runs."""
+def check_kernels(isa: str, dtype: Dtype, seed: int) -> int:
+    """Check every kernel of one level and dtype; return the number of runs."""
     of_pass: dict[str, tuple[Any, ...]] = {
         "sum": (check_sum_kernel, check_fold_kernel, check_runs_kernel),
         "write": (check_write_kernel,),
@@ -258,8 +258,7 @@ def check_level(isa: str, seed: int) -> int:
     checks += [(name, check_expand) for name in ("expand", "ring")]
     checks += [("passed", check_passed)]
     runs = 0
-    for dtype in DTYPES.values():
-        for name, check in checks:
-            rng = np.random.default_rng([seed, *f"{check.__name__} {name} {dtype.name}".encode()])
-            runs += check(isa, name, dtype, rng)
+    for name, check in checks:
+        rng = np.random.default_rng([seed, *f"{check.__name__} {name} {dtype.name}".encode()])
+        runs += check(isa, name, dtype, rng)
     return runs
