@@ -12,7 +12,7 @@ and more flags, which win over those here; prints the objects' paths, one a line
 Read from the environment by both:
 
     BN_EXT_BUILD_ISAS   levels to build, as "baseline,v3"; default: all of the machine
-    BN_EXT_OPENMP       0: one thread; 1: OpenMP; default: 1 on Linux, 0 elsewhere
+    BN_EXT_OPENMP       0: threads of our own; 1: OpenMP; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
 """
 

@@ -125,6 +125,10 @@ cdef extern from "machine.h" nogil:
     void bn_set_cache_sizes(int64_t l2, int64_t last_level)
 
 
+cdef extern from "pool.h" nogil:
+    void bn_set_stack_bytes(int64_t bytes)
+
+
 cdef extern from "blocks.h" nogil:
     enum:
         BN_BLOCK_BYTES

@@ -18,6 +18,11 @@ def _set_cpu_quota(int threads):
     bn_set_cpu_quota(threads)
 
 
+def _set_stack_bytes(int64_t size):
+    """Of OpenMP's threads, as its runtime reads the environment."""
+    bn_set_stack_bytes(size)
+
+
 def _set_threads_limit(int threads):
     """Where there is no OpenMP, which has a limit of its own."""
     bn_set_threads_limit(threads)

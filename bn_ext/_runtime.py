@@ -342,6 +342,22 @@ def _threads_set_by(threads: int) -> str:
     return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
+def _stack_bytes() -> int:
+    """The largest stack that the environment asks for OpenMP's threads; 0: the system's choice."""
+    most = 0
+    for name, unit in ("OMP_STACKSIZE", "k"), ("GOMP_STACKSIZE", "k"), ("KMP_STACKSIZE", "b"):
+        text = os.environ.get(name, "").lower()
+        found = re.match(r"\s*([-+]?)([0-9]+)\s*([bkmgtp]?)(.*)", text, re.DOTALL)
+        if found is None or (found[4] and not found[3]):
+            continue  # the runtimes ignore it
+        # Of "64kb" too libgomp takes the system's choice, which is usually 8 MiB. It takes a
+        # negative number for one that is too large.
+        size = sys.maxsize if found[1] == "-" else int(found[2][:20])
+        size <<= 10 * "bkmgtp".index(found[3] or unit)
+        most = max(most, size, 8 << 20 if found[4] and size else 0)
+    return min(most, sys.maxsize)
+
+
 def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
     """Let what limits OpenMP's threads elsewhere limit those of a build without it."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -431,5 +447,6 @@ _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)
+_core._set_stack_bytes(_stack_bytes())
 if not TYPE_CHECKING and not _core._has_openmp():
     _limit_own_threads()
