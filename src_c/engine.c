@@ -181,15 +181,17 @@ static bn_task_walk *const walks[] = {
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-/* Walk a chunk, or a task of joint writes, of these channels. */
-static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool writes,
-                          const formula formulas[PASSES], channel_range c, int64_t index) {
+/* What is done to these channels of a chunk, or of a task of joint writes. */
+static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool writes, formula sum,
+                       channel_range c, int64_t index) {
     const bn_plan *plan = &e->plan;
+    const formula write = e->operation->formulas[WRITE];
     bn_walk walk = {
         .plan = plan,
         .scratch = scratch,
         .kernels = e->kernels,
-        .formulas = {formulas[SUM], formulas[WRITE]},
+        .sum = sum,
+        .write = e->kernels->write[write],
         .from = c.from,
         .channels = c.n,
         .sums = sums,
@@ -202,11 +204,11 @@ static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool 
     if (sums) {
         const bn_sums chunk = partial_of(e, index);
         walk.kept = sums_from(&chunk, c.from);
-        walk.coefs[SUM] = coefs_of(e, scratch, SUM, formulas[SUM], c.from, c.n);
+        walk.coefs[SUM] = coefs_of(e, scratch, SUM, sum, c.from, c.n);
     }
     if (writes)
-        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], c.from, c.n);
-    walks[plan->form](&walk, index);
+        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, write, c.from, c.n);
+    return walk;
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
@@ -214,16 +216,18 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     const bn_plan *plan = &e->plan;
     const bool joint = pass == WRITE && plan->joint;
     const channel_range c = joint ? (channel_range){0, plan->channels} : tile_of(plan, tile);
-    walk_channels(e, scratch, pass == SUM, pass == WRITE || plan->fused, e->operation->formulas, c,
-                  index);
+    const bn_walk walk = walk_of(e, scratch, pass == SUM, pass == WRITE || plan->fused,
+                                 e->operation->formulas[SUM], c, index);
+    walks[plan->form](&walk, index);
 }
 
 /* Data that is summed again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
-    const formula formulas[PASSES] = {e->operation->again, NOTHING};
     scratch->from[SUM] = -1; /* what is kept there is of other channels, or of before */
-    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++)
-        walk_channels(e, scratch, true, false, formulas, c, chunk);
+    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++) {
+        const bn_walk walk = walk_of(e, scratch, true, false, e->operation->again, c, chunk);
+        walks[e->plan.form](&walk, chunk);
+    }
     scratch->from[SUM] = -1;
 }
 
@@ -296,6 +300,7 @@ static bn_status execute_empty(engine *e, const bn_call *call) {
     const unsigned wanted = vectors_wanted(call);
     if (!call->writes || !wanted)
         return BN_OK;
+    e->plan.sums = false;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
     if (!memory)
         return BN_NO_MEMORY;
@@ -358,35 +363,6 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-/* All memory is one allocation: of two large ones the C library may give the pages back at every
- * call, and the second could fail when the first call has written. */
-static bn_status execute_on(const bn_call *calls, int n, int threads) {
-    engine e[BN_MOST_CALLS];
-    bn_schedule s[BN_MOST_CALLS];
-    size_t most = 0;
-    for (int i = 0; i < n; i++) {
-        e[i] = engine_of(&calls[i]);
-        s[i] = schedule_of(&e[i], threads);
-        size_t bytes = lay_out_channels(&e[i], NULL);
-        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
-        most = bytes > most ? bytes : most;
-    }
-    char *given, *memory = line_aligned(most, &given);
-    if (!memory)
-        return BN_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        const size_t own = lay_out_channels(&e[i], memory);
-        prepare(&e[i]);
-        if (calls[i].sums_in)
-            finish_with(&e[i], calls[i].sums_in);
-        bn_schedule_execute(&s[i], e[i].threads, memory + own);
-        if (calls[i].sums_out)
-            copy_out(&e[i], calls[i].sums_out);
-    }
-    free(given);
-    return BN_OK;
-}
-
 /* In elements. A channel with runs of its own costs as much as OF_CHANNEL further elements
  * (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
@@ -395,22 +371,43 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     return elements + (plan->run_length > 1 ? OF_CHANNEL * at_most(plan->channels, most) : 0);
 }
 
+/* All memory is one allocation: of two large ones the C library may give the pages back at every
+ * call, and the second could fail when the first call has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
-    engine e = engine_of(&calls[n - 1]);
-    const bn_plan *plan = &e.plan;
+    engine e[BN_MOST_CALLS];
+    bn_schedule s[BN_MOST_CALLS];
+    for (int i = 0; i < n; i++)
+        e[i] = engine_of(&calls[i]);
+    const bn_plan *plan = &e[n - 1].plan;
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
-    bn_status status;
     if (elements == 0) {
-        e.plan.sums = false;
-        status = execute_empty(&e, &calls[n - 1]);
-    } else {
-        const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
-        status = execute_on(calls, n, threads);
-        bn_leave(threads);
+        const bn_status status = execute_empty(&e[n - 1], &calls[n - 1]);
+        fp_mode_leave(mode);
+        return status;
     }
+    const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
+    size_t most = 0;
+    for (int i = 0; i < n; i++) {
+        s[i] = schedule_of(&e[i], threads);
+        size_t bytes = lay_out_channels(&e[i], NULL);
+        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
+        most = bytes > most ? bytes : most;
+    }
+    char *given, *memory = line_aligned(most, &given);
+    for (int i = 0; i < n && memory; i++) {
+        const size_t own = lay_out_channels(&e[i], memory);
+        prepare(&e[i]);
+        if (calls[i].sums_in)
+            finish_with(&e[i], calls[i].sums_in);
+        bn_schedule_execute(&s[i], threads, memory + own);
+        if (calls[i].sums_out)
+            copy_out(&e[i], calls[i].sums_out);
+    }
+    free(given);
+    bn_leave(threads);
     fp_mode_leave(mode);
-    return status;
+    return memory ? BN_OK : BN_NO_MEMORY;
 }
 
 bn_schedule bn_schedule_of(const bn_call *call, int threads) {
