@@ -14,7 +14,7 @@
  */
 #include "exact.h"
 
-#include "exact_walk.h"
+#include "axes.h"
 #include "fp_mode.h"
 #include "memory.h"
 #include "pool.h"
@@ -145,7 +145,7 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
     s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, room, memory, &used);
     s->run = lay_out_accumulator(e, BN_STRIP, true, room, memory, &used);
-    s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->plan.number_bytes);
+    s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->plan.number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
@@ -161,15 +161,6 @@ static void start_thread(void *exact_, void *scratch) {
     lay_out_exact_scratch(exact_, s, scratch);
     clear_numbers(&s->accumulator);
     clear_numbers(&s->run);
-}
-
-static void task(void *exact_, void *scratch, int pass, int64_t tile, int64_t index) {
-    bn_exact *e = exact_;
-    (void)pass, (void)tile;
-    if (e->by_runs)
-        bn_exact_task_by_runs(e, scratch, index);
-    else
-        bn_exact_task_by_rows(e, scratch, index);
 }
 
 /* Coefficients as kernels take them: by runs a channel's own, else by columns of a row. */
@@ -190,7 +181,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
         .tiles = 1,
         .tasks = e->tasks,
         .first = true,
-        .task = task,
+        .task = bn_exact_task,
         .start = start_thread,
         .work = e,
         .scratch_bytes = lay_out_exact_scratch(e, &counted, NULL),
