@@ -30,6 +30,7 @@ typedef struct {
     bn_channels channels;
     double *partial; /* (chunks, planes, channels); of one chunk, the sums themselves */
     int threads;
+    bool given; /* are the sums, of all parts? */
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
@@ -274,46 +275,49 @@ static size_t bytes_of_sums(const engine *e) {
 }
 
 /* The sums themselves are a result, so in them too every NaN is the canonical one. */
-static void copy_out(const engine *e, double *sums_out) {
-    const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
+static void copy_out(const engine *e) {
+    double *sums = e->channels.problem->sums;
+    const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-static void finish_with(const engine *e, const double *sums_in) {
-    memcpy(e->channels.sums.plane, sums_in, bytes_of_sums(e));
+/* With the sums of all parts. */
+static void finish_given(const engine *e) {
+    memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
     finish(e, (channel_range){0, e->plan.channels});
 }
 
 /* The vectors that the operation writes and the caller wants, as bits. */
-static unsigned vectors_wanted(const bn_call *call) {
+static unsigned vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     unsigned wanted = 0;
     for (int v = 0; v < BN_VECTORS; v++)
-        if (call->problem->vector[v].data)
+        if (p->vector[v].data)
             wanted |= 1u << v;
-    return wanted & call->operation->vectors;
+    return wanted & operation->vectors;
 }
 
 /* A problem without elements. As a part of a larger one, it has the vectors of the whole. */
-static bn_status execute_empty(engine *e, const bn_call *call) {
-    if (call->sums_out)
-        memset(call->sums_out, 0, bytes_of_sums(e));
-    const unsigned wanted = vectors_wanted(call);
-    if (!call->writes || !wanted)
+static bn_status execute_empty(engine *e) {
+    const bn_problem *p = e->channels.problem;
+    const unsigned wanted = vectors_wanted(p, e->operation);
+    if (!e->plan.writes)
+        memset(p->sums, 0, bytes_of_sums(e));
+    if (!e->plan.writes || !wanted)
         return BN_OK;
     e->plan.sums = false;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_channels(e, memory);
-    if (call->sums_in && call->count > 0) {
+    if (e->given && e->channels.count > 0) {
         prepare(e);
-        finish_with(e, call->sums_in);
+        finish_given(e);
     } else {
         for (int64_t c = 0; c < e->plan.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;
         for (int v = 0; v < BN_VECTORS; v++)
             if (wanted >> v & 1)
-                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.value[0]);
+                vector_write(&p->vector[v], 0, e->plan.channels, e->channels.value[0]);
     }
     free(given);
     return BN_OK;
@@ -327,15 +331,16 @@ static engine engine_of(const bn_call *call) {
     bn_plan *plan = &e.plan;
     bn_plan_shape(plan, p, operation->formulas);
     plan->coef_planes = (int)at_least(plan->coef_planes, bn_coef_planes(operation->again));
-    const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
-    plan->sums = !call->sums_in && (call->sums_out || needed);
+    e.given = call->writes && p->sums;
+    plan->sums =
+        !e.given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
     plan->writes = call->writes;
     plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
     const double own = (double)plan->positions * (double)plan->run_length;
     e.channels = (bn_channels){
         .problem = p,
         .channels = plan->channels,
-        .count = call->sums_in ? call->count : own,
+        .count = e.given ? p->count : own,
         .summed = plan->sums,
     };
     return e;
@@ -382,7 +387,7 @@ bn_status bn_execute(const bn_call *calls, int n) {
     const bn_plan *plan = &e[n - 1].plan;
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
     if (elements == 0) {
-        const bn_status status = execute_empty(&e[n - 1], &calls[n - 1]);
+        const bn_status status = execute_empty(&e[n - 1]);
         fp_mode_leave(mode);
         return status;
     }
@@ -398,11 +403,11 @@ bn_status bn_execute(const bn_call *calls, int n) {
     for (int i = 0; i < n && memory; i++) {
         const size_t own = lay_out_channels(&e[i], memory);
         prepare(&e[i]);
-        if (calls[i].sums_in)
-            finish_with(&e[i], calls[i].sums_in);
+        if (e[i].given)
+            finish_given(&e[i]);
         bn_schedule_execute(&s[i], threads, memory + own);
-        if (calls[i].sums_out)
-            copy_out(&e[i], calls[i].sums_out);
+        if (!calls[i].writes)
+            copy_out(&e[i]);
     }
     free(given);
     bn_leave(threads);
