@@ -34,7 +34,7 @@ def _cache_sizes():
 
 
 def _set_cache_sizes(l2, last_level):
-    """Pretend that caches have these sizes, for tests; zeros ask the system again."""
+    """Take caches to have these sizes."""
     bn_set_cache_sizes(l2, last_level)
 
 

@@ -9,6 +9,7 @@
 #include "pool.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include "machine.h"
 #include "sizes.h"
