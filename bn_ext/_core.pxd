@@ -108,7 +108,7 @@ cdef extern from "state.h" nogil:
 
 cdef extern from "gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
-    void bn_write_bits(const bn_problem *p, char *bits)
+    void bn_make_bits(const bn_problem *p, const char *given, char *to)
     bn_status bn_open_gate(bn_problem *p, const char *bits)
     void bn_close_gate(bn_problem *p)
 

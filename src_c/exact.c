@@ -44,17 +44,11 @@ _Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (
 /* Has every operand that is read no gaps, within a position or among positions too? */
 static bool is_dense(const bn_exact *e, bool among_positions) {
     const bn_problem *p = e->plan.problem;
-    const int64_t run = e->plan.run_length * e->plan.element_bytes;
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        if (!(e->plan.needs[SUM]->reads >> o & 1))
-            continue;
-        if (p->n_inner > 1 || (p->n_inner && p->inner[0].stride[o] != e->plan.element_bytes) ||
-            (p->channel.size > 1 && p->channel.stride[o] != run))
-            return false;
-        if (among_positions && p->n_outer && p->outer[0].stride[o] != p->channel.size * run)
-            return false;
-    }
-    return true;
+    const int64_t run = e->plan.run_length, n = p->channel.size;
+    const unsigned reads = e->plan.needs[SUM]->reads;
+    return p->n_inner <= 1 && (n == 1 || bn_steps_over(&e->plan, &p->channel, run, reads)) &&
+           (!among_positions || !p->n_outer ||
+            bn_steps_over(&e->plan, &p->outer[0], n * run, reads));
 }
 
 static int64_t tasks_for(int threads) {
