@@ -104,17 +104,9 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
     plan->run_is_segment = p->n_inner == 1;
 }
 
-static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
-    return __builtin_popcount(ELEMENTS(operands)) * plan->element_bytes;
-}
-
 int64_t bn_bytes_read(const bn_plan *plan) {
-    return bytes_of(plan, plan->needs[SUM]->reads | plan->needs[WRITE]->reads);
-}
-
-int64_t bn_bytes_touched(const bn_plan *plan) {
-    const formula_needs *write = plan->needs[WRITE];
-    return bytes_of(plan, plan->needs[SUM]->reads | write->reads | write->writes);
+    const unsigned read = plan->needs[SUM]->reads | plan->needs[WRITE]->reads;
+    return __builtin_popcount(ELEMENTS(read)) * plan->element_bytes;
 }
 
 bool bn_steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements, unsigned operands) {
@@ -278,8 +270,11 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
     return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
+/* That are read or written. */
 static int64_t all_bytes(const bn_plan *plan) {
-    return plan->channels * plan->positions * plan->run_length * bn_bytes_touched(plan);
+    const formula_needs *sum = plan->needs[SUM], *write = plan->needs[WRITE];
+    const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
+    return plan->channels * plan->positions * plan->run_length * tensors * plan->element_bytes;
 }
 
 /* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not

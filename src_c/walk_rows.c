@@ -133,12 +133,6 @@ static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand
     return b;
 }
 
-static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int64_t first, int rows,
-                     int64_t blocks) {
-    const bn_block b = even_block(walk->plan, s, strand, first, rows, blocks);
-    sum_block(walk, s, &b);
-}
-
 /* Where results are written too, blocks are summed a piece at a time, so that what was summed is
  * still in cache. */
 static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
@@ -149,10 +143,12 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
                      : blocks;
     for (int64_t done = 0, here; done < blocks; done += here) {
         here = at_most(piece, blocks - done);
-        if (plan->evenly)
-            sum_even(walk, s, strand, first + done, rows, here);
-        else
+        if (plan->evenly) {
+            const bn_block b = even_block(plan, s, strand, first + done, rows, here);
+            sum_block(walk, s, &b);
+        } else {
             sum_uneven(walk, s, strand, first + done, rows, here);
+        }
         for (int k = 0; walk->writes && k < rows; k++)
             write_rows(walk, s, first + k * strand + done, here);
     }
