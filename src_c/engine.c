@@ -287,22 +287,20 @@ static void finish_given(const engine *e) {
     finish(e, (channel_range){0, e->plan.channels});
 }
 
-/* The vectors that the operation writes and the caller wants, as bits. */
-static unsigned vectors_wanted(const bn_problem *p, const bn_operation *operation) {
-    unsigned wanted = 0;
+/* Does the caller want vectors that the operation writes? */
+static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
+    bool wanted = false;
     for (int v = 0; v < BN_VECTORS; v++)
-        if (p->vector[v].data)
-            wanted |= 1u << v;
-    return wanted & operation->vectors;
+        wanted = wanted || (operation->vectors >> v & 1 && p->vector[v].data);
+    return wanted;
 }
 
 /* A problem without elements. As a part of a larger one, it has the vectors of the whole. */
 static bn_status execute_empty(engine *e) {
     const bn_problem *p = e->channels.problem;
-    const unsigned wanted = vectors_wanted(p, e->operation);
     if (!e->plan.writes)
         memset(p->sums, 0, bytes_of_sums(e));
-    if (!e->plan.writes || !wanted)
+    if (!e->plan.writes || !vectors_wanted(p, e->operation))
         return BN_OK;
     e->plan.sums = false;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
@@ -316,7 +314,7 @@ static bn_status execute_empty(engine *e) {
         for (int64_t c = 0; c < e->plan.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;
         for (int v = 0; v < BN_VECTORS; v++)
-            if (wanted >> v & 1)
+            if (e->operation->vectors >> v & 1)
                 vector_write(&p->vector[v], 0, e->plan.channels, e->channels.value[0]);
     }
     free(given);
