@@ -185,9 +185,6 @@ cdef extern from "axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-
-
-cdef extern from "copies.h" nogil:
     void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_order *order,
                           int num_threads)
 

@@ -1,14 +1,12 @@
-/* copies.c: see copies.h. */
-#include "copies.h"
-
+/* copies.c: elements from one array to another, wherever both lie. By hand, since nothing may fail
+ * here: NumPy's own copy needs memory, and crashes (2.4) where it gets none.
+ */
 #include <stddef.h>
 #include <string.h>
 
+#include "axes.h"
 #include "pool.h"
 #include "sizes.h"
-
-/* By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes (2.4)
- * where it gets none. */
 
 enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */
 

@@ -204,7 +204,10 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
         bn_exact e = exact_of(p, operation, state, threads);
         status = sum_on(&e, threads);
         bn_leave(threads);
-        bn_carry(state, e.digits, e.touched, p->channel.size);
+        const int64_t n = BN_SUMS * p->channel.size;
+        const int first = e.touched ? __builtin_ctzll(e.touched) : e.digits;
+        if (first < e.digits) /* those before are zeros */
+            e.kernels->exact->carry(state + first * n, n, e.digits - first, n);
     }
     if (status == BN_OK)
         bn_stamp_state(state, p, kind, count);

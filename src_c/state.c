@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "channel.h"
-#include "kernels/kernels.h"
 #include "sizes.h"
 
 /* ---- canonical ----------------------------------------------------------- */
@@ -14,13 +13,6 @@ static int64_t one_of_each(int64_t flags) {
     const int64_t field = BN_INF_FLAG - 1;
     return (flags & field ? BN_NAN_FLAG : 0) | (flags >> 20 & field ? BN_INF_FLAG : 0) |
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
-}
-
-void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels) {
-    const int64_t n = BN_SUMS * channels;
-    const int first = touched ? __builtin_ctzll(touched) : digits;
-    if (first < digits)
-        bn_kernels_current()->dtype[BN_F64]->exact->carry(state + first * n, n, digits - first, n);
 }
 
 /* Some columns of a state: their digits, canonical, and flags. */
