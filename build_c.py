@@ -12,7 +12,7 @@ and more flags, which win over those here; prints the objects' paths, one a line
 Read from the environment by both:
 
     BN_EXT_BUILD_ISAS   levels to build, as "baseline,v3"; default: all of the machine
-    BN_EXT_OPENMP       0: one thread; 1: OpenMP; default: 1 on Linux, 0 elsewhere
+    BN_EXT_OPENMP       0: threads of our own; 1: OpenMP; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
 
 and by setup.py alone:
@@ -100,24 +100,24 @@ def warnings():
     return strict if _switch("BN_EXT_WERROR", "0") else []
 
 
-def hardening(machine=MACHINE, system=sys.platform):
+def hardening():
     """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
-    Of setup.py's builds alone: sanitizers see more without them.
+    Of setup.py's builds alone, which go into wheels: sanitizers see more without them.
     """
-    if system == "win32":
+    if sys.platform == "win32":
         return [], []
+    # What is in wheels loads with older C libraries as well.
     compiler = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
-    linker = []
-    if system == "linux":
-        linker += ["-Wl,-z,relro,-z,now"]
-        if machine in X86:
-            # The linker marks what all objects are fit for, and Debian's crti.o does not say
-            # that it is. Shadow stacks ask nothing of it; of branch targets they would.
-            compiler += ["-fcf-protection"]
-            linker += ["-Wl,-z,shstk"]
-        elif machine == "aarch64":
-            compiler += ["-mbranch-protection=standard"]
+    compiler += ["-DBN_OLD_SYMBOLS"]
+    linker = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
+    if linker and MACHINE in X86:
+        # The linker marks what all objects are fit for, and Debian's crti.o does not say
+        # that it is. Shadow stacks ask nothing of it; of branch targets they would.
+        compiler += ["-fcf-protection"]
+        linker += ["-Wl,-z,shstk"]
+    elif linker and MACHINE == "aarch64":
+        compiler += ["-mbranch-protection=standard"]
     return compiler, linker
 
 
@@ -130,19 +130,12 @@ class Unit:
     flags: list[str]
 
 
-def sources(source=SOURCE):
-    """Every C file."""
-    return sorted(Path(source).rglob("*.c"))
-
-
-def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
+def units(source=SOURCE, machine=MACHINE, system=sys.platform):
     """All objects of the C part: kernels and operations once per level, the others once."""
     built = levels(machine)
     common = [*FLAGS, *warnings(), f"-I{source}"]
-    # What is hardened goes into wheels, which load with older C libraries as well.
-    common += [*hardening(machine, system)[0], "-DBN_OLD_SYMBOLS"] if hardened else []
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
-    for path in sources(source):
+    for path in sorted(Path(source).rglob("*.c")):
         if path.parent.name in (KERNELS, OPERATIONS):
             own = KERNEL if path.parent.name == KERNELS else SERIAL
             for level, flags in built.items():
@@ -152,12 +145,11 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform, hardened=False):
             yield Unit(path.stem, path, [*common, *SERIAL, *openmp(system), table])
 
 
-def door(path, include_dirs, hardened=False):
+def door(path, include_dirs):
     """What Cython made of _core.pyx, with the folders of Python's headers."""
-    hard = hardening()[0] if hardened else []
     # Cython declares a thread state within a block that has one.
     shadow = ["-Wno-shadow"] if warnings() else []
-    flags = [*FLAGS, "-O2", *SERIAL, *hard, *warnings(), *shadow]
+    flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
     return Unit("_core", Path(path), flags)

@@ -29,7 +29,8 @@ CFLAGS = shlex.split(os.environ.get("CFLAGS", ""))
 # Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
 STRIP = "-g" not in CFLAGS
 # Sanitizers see more without.
-HARDENED = not any(flag.startswith("-fsanitize") for flag in CFLAGS)
+SANITIZED = any(flag.startswith("-fsanitize") for flag in CFLAGS)
+HARDENED, HARDENED_LINK = ([], []) if SANITIZED else build_c.hardening()
 
 
 class BuildExt(build_ext):
@@ -48,11 +49,11 @@ class BuildExt(build_ext):
             build_stubs.write("bn_ext")
 
     def build_extension(self, ext):
-        units = [*build_c.units(SOURCE, hardened=HARDENED)]
+        units = [*build_c.units(SOURCE)]
         # Python's headers alone lie elsewhere in every virtual environment.
-        units.append(build_c.door(ext.sources[0], self.compiler.include_dirs, HARDENED))
-        flags = ["-g0"] if STRIP else []
-        objects = build_c.compile_units(units, Path(self.build_temp), self.command(), flags)
+        units.append(build_c.door(ext.sources[0], self.compiler.include_dirs))
+        flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
+        objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
@@ -108,7 +109,7 @@ core = Extension(
     ["bn_ext/_core.pyx"],
     extra_link_args=[
         *build_c.openmp(),
-        *(build_c.hardening()[1] if HARDENED else []),
+        *HARDENED_LINK,
         *(["-Wl,-s"] if STRIP and sys.platform == "linux" else []),
     ],
     py_limited_api=build_c.abi3(),

@@ -56,29 +56,29 @@ def package_call(problem, isa, caches, threads):
 def steps(library, problem, threads):
     """{what it is: call}, each with one thing more than the one before."""
     isas = bn_ext.available_isas()
-    l2, _ = _core._cache_sizes()
+    own = l2, _ = _core._cache_sizes()
     found = {"NumPy formula": numpy_call(problem, 1)}
     found["plain C loops, -O3 -march=native"] = plain_call(library, problem)
     for isa in isas:
         label = f"vectors in rows and columns, {isa}"
         found[label] = package_call(problem, isa, (ENDLESS, ENDLESS), 1)
     found["tiles that stay in cache"] = package_call(problem, isas[-1], (l2, ENDLESS), 1)
-    found["stores that bypass the cache"] = package_call(problem, isas[-1], (0, 0), 1)
+    found["stores that bypass the cache"] = package_call(problem, isas[-1], own, 1)
     if threads > 1:
-        found[f"{threads} threads"] = package_call(problem, isas[-1], (0, 0), threads)
+        found[f"{threads} threads"] = package_call(problem, isas[-1], own, threads)
     return found
 
 
 def measure(library, threads, seconds, advance):
     """{(shape, layout): {step: seconds}}"""
-    found = {}
+    found, own = {}, _core._cache_sizes()
     for shape in SHAPES:
         for layout in LAYOUTS:
             problem = Problem(shape, layout, "float32")
             found[shape, layout] = least_seconds(steps(library, problem, threads), seconds)
             advance()
     _core._use_isa(bn_ext.available_isas()[-1])
-    _core._set_cache_sizes(0, 0)
+    _core._set_cache_sizes(*own)
     return found
 
 

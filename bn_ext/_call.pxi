@@ -348,7 +348,7 @@ cdef bn_status compute(Call *c) noexcept nogil:
     if status != BN_OK:
         return status
     if c.facts.is_forward and has(c, WORKSPACE):
-        bn_write_bits(p, c.view[WORKSPACE].data)
+        bn_make_bits(p, NULL, c.view[WORKSPACE].data)
     for role in range(BN_OPERANDS):
         if has(c, COPIES + role) and is_output(c, role):
             bn_copy_elements(&c.view[COPIES + role], &c.view[role], &c.order, p.num_threads)

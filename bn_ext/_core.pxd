@@ -115,7 +115,7 @@ cdef extern from "state.h" nogil:
 
 cdef extern from "gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
-    void bn_write_bits(const bn_problem *p, char *bits)
+    void bn_make_bits(const bn_problem *p, const char *given, char *to)
     bn_status bn_open_gate(bn_problem *p, const char *bits)
     void bn_close_gate(bn_problem *p)
 
@@ -130,6 +130,10 @@ cdef extern from "machine.h" nogil:
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     void bn_set_cache_sizes(int64_t l2, int64_t last_level)
+
+
+cdef extern from "pool.h" nogil:
+    void bn_set_stack_bytes(int64_t bytes)
 
 
 cdef extern from "blocks.h" nogil:
@@ -188,9 +192,6 @@ cdef extern from "axes.h" nogil:
     c_bool bn_same_place(const bn_view *a, const bn_view *b)
     c_bool bn_overlaps_itself(const bn_view *view)
     c_bool bn_extents_meet(const bn_view *a, const bn_view *b)
-
-
-cdef extern from "copies.h" nogil:
     void bn_copy_elements(const bn_view *source, const bn_view *to, const bn_order *order,
                           int num_threads)
 

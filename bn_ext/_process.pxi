@@ -18,6 +18,11 @@ def _set_cpu_quota(int threads):
     bn_set_cpu_quota(threads)
 
 
+def _set_stack_bytes(int64_t size):
+    """Of OpenMP's threads, as its runtime reads the environment."""
+    bn_set_stack_bytes(size)
+
+
 def _set_threads_limit(int threads):
     """Where there is no OpenMP, which has a limit of its own."""
     bn_set_threads_limit(threads)
@@ -29,7 +34,7 @@ def _cache_sizes():
 
 
 def _set_cache_sizes(l2, last_level):
-    """Pretend that caches have these sizes, for tests; zeros ask the system again."""
+    """Take caches to have these sizes."""
     bn_set_cache_sizes(l2, last_level)
 
 

@@ -296,6 +296,23 @@ def _cpu_quota(
     return max(1, int(min(limits) + 0.5)) if limits else None
 
 
+def _cache_sizes() -> tuple[int, int]:
+    """Bytes of a core's second-level cache, and of the last-level cache."""
+    sizes = []
+    for level in (2, 3):
+        # First what Linux itself says: sysconf gave ten times a virtual machine's L3.
+        text = _read(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size")
+        found = re.match(r"([0-9]+)([KM]?)", text)
+        name = f"SC_LEVEL{level}_CACHE_SIZE"
+        if found:
+            sizes.append(int(found[1]) << {"": 0, "K": 10, "M": 20}[found[2]])
+        else:
+            sizes.append(os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0)
+    # Where the system does not say: as on common servers.
+    l2 = sizes[0] if sizes[0] > 0 else 1 << 20
+    return l2, sizes[1] if sizes[1] > 0 else max(l2, 16 << 20)
+
+
 def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:
     """Bytes of memory that this process may use at most; 0 if the system does not tell."""
     try:
@@ -340,6 +357,22 @@ def _threads_set_by(threads: int) -> str:
     if not _core._has_openmp():
         return "threadpoolctl"
     return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
+
+
+def _stack_bytes() -> int:
+    """The largest stack that the environment asks for OpenMP's threads; 0: the system's choice."""
+    most = 0
+    for name, unit in ("OMP_STACKSIZE", "k"), ("GOMP_STACKSIZE", "k"), ("KMP_STACKSIZE", "b"):
+        text = os.environ.get(name, "").lower()
+        found = re.match(r"\s*([-+]?)([0-9]+)\s*([bkmgtp]?)(.*)", text, re.DOTALL)
+        if found is None or (found[4] and not found[3]):
+            continue  # the runtimes ignore it
+        # Of "64kb" too libgomp takes the system's choice, which is usually 8 MiB. It takes a
+        # negative number for one that is too large.
+        size = sys.maxsize if found[1] == "-" else int(found[2][:20])
+        size <<= 10 * "bkmgtp".index(found[3] or unit)
+        most = max(most, size, 8 << 20 if found[4] and size else 0)
+    return min(most, sys.maxsize)
 
 
 def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
@@ -431,5 +464,7 @@ _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
 _core._set_cpu_quota(_QUOTA or 0)
+_core._set_stack_bytes(_stack_bytes())
+_core._set_cache_sizes(*_cache_sizes())
 if not TYPE_CHECKING and not _core._has_openmp():
     _limit_own_threads()

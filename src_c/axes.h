@@ -79,6 +79,11 @@ bool bn_same_place(const bn_view *a, const bn_view *b);
 /* Might two of its elements share memory? False is certain; what is uncertain counts as true. */
 bool bn_overlaps_itself(const bn_view *view);
 
+/* Copy between arrays of the same shape and itemsize, not empty, taking axes in this order, on as
+ * many threads as the elements are worth (copies.c). */
+void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
+                      int num_threads);
+
 /* Do the two overlap, if each is taken with its gaps, from its first byte to its last? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 

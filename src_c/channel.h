@@ -115,9 +115,11 @@ static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, in
 #undef ELEMENT
 }
 
-/* The n elements from index `first` on become these doubles. */
+/* The n elements from index `first` on become these doubles; where it is absent nothing does. */
 static __attribute__((noinline, unused)) void vector_write(const bn_vector *v, int64_t first,
                                                            int64_t n, const double *from) {
+    if (!v->data)
+        return;
     char *at = v->data + first * v->stride;
 #define ELEMENT(dtype, element) element_write(dtype, element, from[i])
     switch (v->dtype) {

@@ -1,14 +1,12 @@
-/* copies.c: see copies.h. */
-#include "copies.h"
-
+/* copies.c: elements from one array to another, wherever both lie. By hand, since nothing may fail
+ * here: NumPy's own copy needs memory, and crashes (2.4) where it gets none.
+ */
 #include <stddef.h>
 #include <string.h>
 
+#include "axes.h"
 #include "pool.h"
 #include "sizes.h"
-
-/* By hand, since nothing may fail here: NumPy's own copy needs memory, and crashes (2.4)
- * where it gets none. */
 
 enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */
 
@@ -83,27 +81,11 @@ static void copy_piece(const void *copying_, int64_t index) {
     const axis_pair other = piece_of(c->other, index % c->across, c->others, &from, &to);
     index /= c->across;
     const int64_t first = index * c->places_of_piece;
-    int64_t left = at_most(c->places_of_piece, c->places - first), at[BN_MAX_AXES];
-    for (int64_t k = c->n - 1, place = first; k >= 0; k--) {
-        at[k] = place % c->axis[k].size;
-        place /= c->axis[k].size;
-        from += at[k] * c->axis[k].stride[BN_SRC];
-        to += at[k] * c->axis[k].stride[BN_DST];
-    }
-    for (;;) {
-        copy_two_axes(from, to, other, last, c->itemsize);
-        if (--left == 0)
-            return;
-        for (int k = c->n - 1;; k--) { /* there is a next place */
-            const bn_axis *axis = &c->axis[k];
-            from += axis->stride[BN_SRC];
-            to += axis->stride[BN_DST];
-            if (++at[k] < axis->size)
-                break;
-            from -= at[k] * axis->stride[BN_SRC];
-            to -= at[k] * axis->stride[BN_DST];
-            at[k] = 0;
-        }
+    const int64_t end = at_most(first + c->places_of_piece, c->places);
+    for (int64_t place = first; place < end; place++) {
+        int64_t offset[BN_OPERANDS] = {0};
+        add_offset(c->axis, c->n, place, offset);
+        copy_two_axes(from + offset[BN_SRC], to + offset[BN_DST], other, last, c->itemsize);
     }
 }
 

@@ -41,48 +41,21 @@ static const struct {
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-static uint64_t xgetbv0(void) {
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
 /* The psABI's level that this CPU has under this operating system, which must save the registers
  * that the level uses: 1, 3 or 4. */
 static int cpu_level(void) {
-    enum {
-        FMA = 1 << 12,
-        MOVBE = 1 << 22,
-        OSXSAVE = 1 << 27,
-        AVX = 1 << 28,
-        F16C = 1 << 29,
-        V3_ECX1 = FMA | MOVBE | OSXSAVE | AVX | F16C,
-        BMI1 = 1 << 3,
-        AVX2 = 1 << 5,
-        BMI2 = 1 << 8,
-        V3_EBX7 = BMI1 | AVX2 | BMI2,
-        LZCNT = 1 << 5,
-        AVX512F = 1 << 16,
-        AVX512DQ = 1 << 17,
-        AVX512CD = 1 << 28,
-        AVX512BW = 1 << 30,
-        V4_EBX7 = AVX512F | AVX512DQ | AVX512CD | AVX512BW,
-        YMM_STATE = 0x06,
-        ZMM_STATE = 0xe6,
-    };
-    const uint32_t AVX512VL = 1u << 31;
-    uint32_t a, b, c, d, b7;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & V3_ECX1) != V3_ECX1)
+    const uint32_t v3_in_1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
+    const uint32_t v3_in_7 = bit_BMI | bit_AVX2 | bit_BMI2, ymm_state = 0x06, zmm_state = 0xe6;
+    const uint32_t v4_in_7 =
+        bit_AVX512F | bit_AVX512DQ | bit_AVX512CD | bit_AVX512BW | bit_AVX512VL;
+    uint32_t a, b, c, d, in_7, saved;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & v3_in_1) != v3_in_1)
         return NEEDS_baseline;
-    const uint64_t saved = xgetbv0();
-    if ((saved & YMM_STATE) != YMM_STATE)
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    if ((saved & ymm_state) != ymm_state || !__get_cpuid_count(7, 0, &a, &in_7, &c, &d) ||
+        (in_7 & v3_in_7) != v3_in_7 || !__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & bit_LZCNT))
         return NEEDS_baseline;
-    if (!__get_cpuid_count(7, 0, &a, &b7, &c, &d) || (b7 & V3_EBX7) != V3_EBX7)
-        return NEEDS_baseline;
-    if (!__get_cpuid(0x80000001, &a, &b, &c, &d) || !(c & LZCNT))
-        return NEEDS_baseline;
-    const bool v4 =
-        (b7 & V4_EBX7) == V4_EBX7 && (b7 & AVX512VL) && (saved & ZMM_STATE) == ZMM_STATE;
+    const bool v4 = (in_7 & v4_in_7) == v4_in_7 && (saved & zmm_state) == zmm_state;
     return v4 ? NEEDS_v4 : NEEDS_v3;
 }
 #else

@@ -30,6 +30,7 @@ typedef struct {
     bn_channels channels;
     double *partial; /* (chunks, planes, channels); of one chunk, the sums themselves */
     int threads;
+    bool given; /* are the sums, of all parts? */
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
@@ -181,15 +182,17 @@ static bn_task_walk *const walks[] = {
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-/* Walk a chunk, or a task of joint writes, of these channels. */
-static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool writes,
-                          const formula formulas[PASSES], channel_range c, int64_t index) {
+/* What is done to these channels of a chunk, or of a task of joint writes. */
+static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool writes, formula sum,
+                       channel_range c, int64_t index) {
     const bn_plan *plan = &e->plan;
+    const formula write = e->operation->formulas[WRITE];
     bn_walk walk = {
         .plan = plan,
         .scratch = scratch,
         .kernels = e->kernels,
-        .formulas = {formulas[SUM], formulas[WRITE]},
+        .sum = sum,
+        .write = e->kernels->write[write],
         .from = c.from,
         .channels = c.n,
         .sums = sums,
@@ -202,11 +205,11 @@ static void walk_channels(const engine *e, bn_scratch *scratch, bool sums, bool 
     if (sums) {
         const bn_sums chunk = partial_of(e, index);
         walk.kept = sums_from(&chunk, c.from);
-        walk.coefs[SUM] = coefs_of(e, scratch, SUM, formulas[SUM], c.from, c.n);
+        walk.coefs[SUM] = coefs_of(e, scratch, SUM, sum, c.from, c.n);
     }
     if (writes)
-        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, formulas[WRITE], c.from, c.n);
-    walks[plan->form](&walk, index);
+        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, write, c.from, c.n);
+    return walk;
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
@@ -214,16 +217,18 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     const bn_plan *plan = &e->plan;
     const bool joint = pass == WRITE && plan->joint;
     const channel_range c = joint ? (channel_range){0, plan->channels} : tile_of(plan, tile);
-    walk_channels(e, scratch, pass == SUM, pass == WRITE || plan->fused, e->operation->formulas, c,
-                  index);
+    const bn_walk walk = walk_of(e, scratch, pass == SUM, pass == WRITE || plan->fused,
+                                 e->operation->formulas[SUM], c, index);
+    walks[plan->form](&walk, index);
 }
 
 /* Data that is summed again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
-    const formula formulas[PASSES] = {e->operation->again, NOTHING};
     scratch->from[SUM] = -1; /* what is kept there is of other channels, or of before */
-    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++)
-        walk_channels(e, scratch, true, false, formulas, c, chunk);
+    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++) {
+        const bn_walk walk = walk_of(e, scratch, true, false, e->operation->again, c, chunk);
+        walks[e->plan.form](&walk, chunk);
+    }
     scratch->from[SUM] = -1;
 }
 
@@ -270,45 +275,47 @@ static size_t bytes_of_sums(const engine *e) {
 }
 
 /* The sums themselves are a result, so in them too every NaN is the canonical one. */
-static void copy_out(const engine *e, double *sums_out) {
-    const bn_vector to = {(char *)sums_out, sizeof *sums_out, BN_F64};
+static void copy_out(const engine *e) {
+    double *sums = e->channels.problem->sums;
+    const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-static void finish_with(const engine *e, const double *sums_in) {
-    memcpy(e->channels.sums.plane, sums_in, bytes_of_sums(e));
+/* With the sums of all parts. */
+static void finish_given(const engine *e) {
+    memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
     finish(e, (channel_range){0, e->plan.channels});
 }
 
-/* The vectors that the operation writes and the caller wants, as bits. */
-static unsigned vectors_wanted(const bn_call *call) {
-    unsigned wanted = 0;
+/* Does the caller want vectors that the operation writes? */
+static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
+    bool wanted = false;
     for (int v = 0; v < BN_VECTORS; v++)
-        if (call->problem->vector[v].data)
-            wanted |= 1u << v;
-    return wanted & call->operation->vectors;
+        wanted = wanted || (operation->vectors >> v & 1 && p->vector[v].data);
+    return wanted;
 }
 
 /* A problem without elements. As a part of a larger one, it has the vectors of the whole. */
-static bn_status execute_empty(engine *e, const bn_call *call) {
-    if (call->sums_out)
-        memset(call->sums_out, 0, bytes_of_sums(e));
-    const unsigned wanted = vectors_wanted(call);
-    if (!call->writes || !wanted)
+static bn_status execute_empty(engine *e) {
+    const bn_problem *p = e->channels.problem;
+    if (!e->plan.writes)
+        memset(p->sums, 0, bytes_of_sums(e));
+    if (!e->plan.writes || !vectors_wanted(p, e->operation))
         return BN_OK;
+    e->plan.sums = false;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_channels(e, memory);
-    if (call->sums_in && call->count > 0) {
+    if (e->given && e->channels.count > 0) {
         prepare(e);
-        finish_with(e, call->sums_in);
+        finish_given(e);
     } else {
         for (int64_t c = 0; c < e->plan.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;
         for (int v = 0; v < BN_VECTORS; v++)
-            if (wanted >> v & 1)
-                vector_write(&call->problem->vector[v], 0, e->plan.channels, e->channels.value[0]);
+            if (e->operation->vectors >> v & 1)
+                vector_write(&p->vector[v], 0, e->plan.channels, e->channels.value[0]);
     }
     free(given);
     return BN_OK;
@@ -322,15 +329,16 @@ static engine engine_of(const bn_call *call) {
     bn_plan *plan = &e.plan;
     bn_plan_shape(plan, p, operation->formulas);
     plan->coef_planes = (int)at_least(plan->coef_planes, bn_coef_planes(operation->again));
-    const bool needed = call->writes && (operation->writes_need_sums || vectors_wanted(call));
-    plan->sums = !call->sums_in && (call->sums_out || needed);
+    e.given = call->writes && p->sums;
+    plan->sums =
+        !e.given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
     plan->writes = call->writes;
     plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
     const double own = (double)plan->positions * (double)plan->run_length;
     e.channels = (bn_channels){
         .problem = p,
         .channels = plan->channels,
-        .count = call->sums_in ? call->count : own,
+        .count = e.given ? p->count : own,
         .summed = plan->sums,
     };
     return e;
@@ -358,35 +366,6 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-/* All memory is one allocation: of two large ones the C library may give the pages back at every
- * call, and the second could fail when the first call has written. */
-static bn_status execute_on(const bn_call *calls, int n, int threads) {
-    engine e[BN_MOST_CALLS];
-    bn_schedule s[BN_MOST_CALLS];
-    size_t most = 0;
-    for (int i = 0; i < n; i++) {
-        e[i] = engine_of(&calls[i]);
-        s[i] = schedule_of(&e[i], threads);
-        size_t bytes = lay_out_channels(&e[i], NULL);
-        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
-        most = bytes > most ? bytes : most;
-    }
-    char *given, *memory = line_aligned(most, &given);
-    if (!memory)
-        return BN_NO_MEMORY;
-    for (int i = 0; i < n; i++) {
-        const size_t own = lay_out_channels(&e[i], memory);
-        prepare(&e[i]);
-        if (calls[i].sums_in)
-            finish_with(&e[i], calls[i].sums_in);
-        bn_schedule_execute(&s[i], e[i].threads, memory + own);
-        if (calls[i].sums_out)
-            copy_out(&e[i], calls[i].sums_out);
-    }
-    free(given);
-    return BN_OK;
-}
-
 /* In elements. A channel with runs of its own costs as much as OF_CHANNEL further elements
  * (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
@@ -395,22 +374,43 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     return elements + (plan->run_length > 1 ? OF_CHANNEL * at_most(plan->channels, most) : 0);
 }
 
+/* All memory is one allocation: of two large ones the C library may give the pages back at every
+ * call, and the second could fail when the first call has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
-    engine e = engine_of(&calls[n - 1]);
-    const bn_plan *plan = &e.plan;
+    engine e[BN_MOST_CALLS];
+    bn_schedule s[BN_MOST_CALLS];
+    for (int i = 0; i < n; i++)
+        e[i] = engine_of(&calls[i]);
+    const bn_plan *plan = &e[n - 1].plan;
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
-    bn_status status;
     if (elements == 0) {
-        e.plan.sums = false;
-        status = execute_empty(&e, &calls[n - 1]);
-    } else {
-        const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
-        status = execute_on(calls, n, threads);
-        bn_leave(threads);
+        const bn_status status = execute_empty(&e[n - 1]);
+        fp_mode_leave(mode);
+        return status;
     }
+    const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
+    size_t most = 0;
+    for (int i = 0; i < n; i++) {
+        s[i] = schedule_of(&e[i], threads);
+        size_t bytes = lay_out_channels(&e[i], NULL);
+        lay_out(NULL, &bytes, 1, bn_schedule_bytes(&s[i], threads));
+        most = bytes > most ? bytes : most;
+    }
+    char *given, *memory = line_aligned(most, &given);
+    for (int i = 0; i < n && memory; i++) {
+        const size_t own = lay_out_channels(&e[i], memory);
+        prepare(&e[i]);
+        if (e[i].given)
+            finish_given(&e[i]);
+        bn_schedule_execute(&s[i], threads, memory + own);
+        if (!calls[i].writes)
+            copy_out(&e[i]);
+    }
+    free(given);
+    bn_leave(threads);
     fp_mode_leave(mode);
-    return status;
+    return memory ? BN_OK : BN_NO_MEMORY;
 }
 
 bn_schedule bn_schedule_of(const bn_call *call, int threads) {

@@ -9,10 +9,7 @@
 typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;
-    bool writes;           /* are results wanted, or sums alone? */
-    const double *sums_in; /* (sums, channels), of all parts; NULL: they are to be summed */
-    double *sums_out;      /* NULL: not wanted */
-    double count;          /* elements per channel over all parts, with sums_in */
+    bool writes; /* are results wanted, or the problem's sums alone? */
 } bn_call;
 
 /* One call after another, BN_MOST_CALLS at most, over problems of the same shape. Nothing is

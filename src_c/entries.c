@@ -67,6 +67,7 @@ static void state_diff_src_1(bn_problem *q) {
     static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
     q->training = false;
     q->epsilon = 0;
+    q->sums = NULL;
     for (size_t i = 0; i < sizeof not_wanted / sizeof *not_wanted; i++)
         q->vector[not_wanted[i]].data = NULL;
     take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
@@ -74,10 +75,8 @@ static void state_diff_src_1(bn_problem *q) {
 
 /* Where diff_src_1 is wanted, it is written first, and read in diff_dst's place. */
 bn_status bn_backward(const bn_problem *p) {
-    const bn_call whole = {p, backward_of(p, p->training), .writes = true, .sums_in = p->sums,
-                           .count = p->count};
     if (!p->data[BN_DIFF_SRC_1])
-        return bn_execute(&whole, 1);
+        return bn_execute(&(bn_call){p, backward_of(p, p->training), true}, 1);
     bn_problem *both = malloc(2 * sizeof *both);
     if (!both)
         return BN_NO_MEMORY;
@@ -85,16 +84,15 @@ bn_status bn_backward(const bn_problem *p) {
     state_diff_src_1(&both[0]);
     take_place_of(&both[1], BN_DIFF_DST, BN_DIFF_SRC_1);
     both[1].relu = false;
-    bn_call calls[2] = {{&both[0], backward_of(&both[0], false), .writes = true}, whole};
-    calls[1].problem = &both[1];
-    calls[1].operation = backward_of(&both[1], p->training);
+    const bn_call calls[2] = {{&both[0], backward_of(&both[0], false), true},
+                              {&both[1], backward_of(&both[1], p->training), true}};
     const bn_status status = bn_execute(calls, 2);
     free(both);
     return status;
 }
 
 bn_status bn_backward_reduce(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(p, true), .sums_out = p->sums}, 1);
+    return bn_execute(&(bn_call){p, backward_of(p, true), false}, 1);
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {
@@ -130,25 +128,24 @@ bn_status bn_backward_exactly(const bn_problem *p) {
 }
 
 bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads) {
-    return bn_schedule_of(&(bn_call){p, backward_of(p, p->training), .writes = true}, threads);
+    return bn_schedule_of(&(bn_call){p, backward_of(p, p->training), true}, threads);
 }
 
 bn_status bn_double_backward(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->double_backward[p->training];
-    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
+    return bn_execute(&(bn_call){p, operation, true}, 1);
 }
 
 /* ---- forward ---------------------------------------------------------------- */
 
 bn_status bn_training(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[p->data[BN_SRC_1] != NULL];
-    return bn_execute(
-        &(bn_call){p, operation, .writes = true, .sums_in = p->sums, .count = p->count}, 1);
+    return bn_execute(&(bn_call){p, operation, true}, 1);
 }
 
 bn_status bn_training_reduce(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->training[false];
-    return bn_execute(&(bn_call){p, operation, .sums_out = p->sums}, 1);
+    return bn_execute(&(bn_call){p, operation, false}, 1);
 }
 
 bn_status bn_training_reduce_exactly(const bn_problem *p) {
@@ -186,5 +183,5 @@ bn_status bn_training_exactly(const bn_problem *p) {
 
 bn_status bn_inference(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->inference[p->data[BN_SRC_1] != NULL];
-    return bn_execute(&(bn_call){p, operation, .writes = true}, 1);
+    return bn_execute(&(bn_call){p, operation, true}, 1);
 }

@@ -14,7 +14,7 @@
  */
 #include "exact.h"
 
-#include "exact_walk.h"
+#include "axes.h"
 #include "fp_mode.h"
 #include "memory.h"
 #include "pool.h"
@@ -44,17 +44,11 @@ _Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (
 /* Has every operand that is read no gaps, within a position or among positions too? */
 static bool is_dense(const bn_exact *e, bool among_positions) {
     const bn_problem *p = e->plan.problem;
-    const int64_t run = e->plan.run_length * e->plan.element_bytes;
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        if (!(e->plan.needs[SUM]->reads >> o & 1))
-            continue;
-        if (p->n_inner > 1 || (p->n_inner && p->inner[0].stride[o] != e->plan.element_bytes) ||
-            (p->channel.size > 1 && p->channel.stride[o] != run))
-            return false;
-        if (among_positions && p->n_outer && p->outer[0].stride[o] != p->channel.size * run)
-            return false;
-    }
-    return true;
+    const int64_t run = e->plan.run_length, n = p->channel.size;
+    const unsigned reads = e->plan.needs[SUM]->reads;
+    return p->n_inner <= 1 && (n == 1 || bn_steps_over(&e->plan, &p->channel, run, reads)) &&
+           (!among_positions || !p->n_outer ||
+            bn_steps_over(&e->plan, &p->outer[0], n * run, reads));
 }
 
 static int64_t tasks_for(int threads) {
@@ -145,7 +139,7 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
     s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, room, memory, &used);
     s->run = lay_out_accumulator(e, BN_STRIP, true, room, memory, &used);
-    s->terms = lay_out(memory, &used, BN_SUMS * (numbers_of(e) + BN_STRIP), e->plan.number_bytes);
+    s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->plan.number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
@@ -161,15 +155,6 @@ static void start_thread(void *exact_, void *scratch) {
     lay_out_exact_scratch(exact_, s, scratch);
     clear_numbers(&s->accumulator);
     clear_numbers(&s->run);
-}
-
-static void task(void *exact_, void *scratch, int pass, int64_t tile, int64_t index) {
-    bn_exact *e = exact_;
-    (void)pass, (void)tile;
-    if (e->by_runs)
-        bn_exact_task_by_runs(e, scratch, index);
-    else
-        bn_exact_task_by_rows(e, scratch, index);
 }
 
 /* Coefficients as kernels take them: by runs a channel's own, else by columns of a row. */
@@ -190,7 +175,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
         .tiles = 1,
         .tasks = e->tasks,
         .first = true,
-        .task = task,
+        .task = bn_exact_task,
         .start = start_thread,
         .work = e,
         .scratch_bytes = lay_out_exact_scratch(e, &counted, NULL),
@@ -219,7 +204,10 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
         bn_exact e = exact_of(p, operation, state, threads);
         status = sum_on(&e, threads);
         bn_leave(threads);
-        bn_carry(state, e.digits, e.touched, p->channel.size);
+        const int64_t n = BN_SUMS * p->channel.size;
+        const int first = e.touched ? __builtin_ctzll(e.touched) : e.digits;
+        if (first < e.digits) /* those before are zeros */
+            e.kernels->exact->carry(state + first * n, n, e.digits - first, n);
     }
     if (status == BN_OK)
         bn_stamp_state(state, p, kind, count);

@@ -1,41 +1,134 @@
-/* exact_walk.c: from terms to an accumulator, and from there to the state. See exact_walk.h. */
-#include "exact_walk.h"
+/* exact_walk.c: the tasks of exact sums: from terms to an accumulator, and from there to the state.
+ *
+ * By rows (channels last, or short runs) a row is one or more positions without a gap, and a column
+ * has one channel. By runs a channel's elements, run after run, come in any number of columns.
+ */
+#include "axes.h"
+#include "exact.h"
+#include "sizes.h"
+#include "walk.h"
+
+enum { BLOCK_ROWS = 32 }; /* of all strips, before the next ones (measured) */
+_Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
+
+/* ---- blocks ------------------------------------------------------------------------ */
+
+/* What is added up at a time: of rows a strip, or elements of a channel. */
+typedef struct {
+    int64_t column, columns; /* of the rows; by runs a channel, and a strip's */
+    int64_t from;            /* position, or element */
+    int64_t terms;           /* of rows, those of whole strips */
+    int64_t first, to;       /* by runs: the task's elements of the channel */
+} part;
+
+/* `cols` elements from `at` bytes behind an offset on, in each of `rows` rows, which are
+ * `positions` positions apart. */
+static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
+                         int64_t cols, int64_t rows, int64_t positions) {
+    const bn_problem *p = e->plan.problem;
+    bn_block b = {.rows = (int)rows, .repeats = 1, .cols = cols};
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        b.data[o] = address(p->data[o], offset[o] + at);
+        b.pitch[o] = p->n_outer ? positions * p->outer[0].stride[o] : 0;
+        b.step[o] = rows * b.pitch[o];
+    }
+    return b;
+}
+
+/* The rows behind `done` terms: all, or where they lie at any distance the next one. What is
+ * fetched meanwhile lies a block behind. */
+static bn_block rows_at(const bn_exact *e, const part *p, int64_t done) {
+    int64_t offset[BN_OPERANDS];
+    position_offset(&e->plan, p->from + done / BN_STRIP * e->positions_per_row, offset);
+    bn_block b = block_at(e, offset, p->column * e->plan.element_bytes, p->columns, BLOCK_ROWS,
+                          e->positions_per_row);
+    b.rows = e->plan.evenly ? (int)(p->terms / BN_STRIP) : 1;
+    return b;
+}
+
+/* Where an element of a channel lies. */
+static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
+                           int64_t offset[BN_OPERANDS]) {
+    const bn_problem *p = e->plan.problem;
+    run_offset(&e->plan, channel, element / e->plan.run_length, offset);
+    add_offset(p->inner, p->n_inner, element % e->plan.run_length, offset);
+}
+
+/* The channel's next segment behind `done` terms, or several of one length a fixed distance apart.
+ * Fetched meanwhile: what lies behind them, or, if these are the task's last, a later channel's
+ * first elements. */
+static bn_block segments_at(const bn_exact *e, const part *p, int64_t done) {
+    const bn_problem *problem = e->plan.problem;
+    const int64_t length = problem->n_inner ? problem->inner[problem->n_inner - 1].size : 1;
+    const int64_t element = p->from + done, x = element % e->plan.run_length;
+    const int64_t most = p->terms - done, cols = at_most(length - x % length, most);
+    int64_t rows = 1, offset[BN_OPERANDS], next[BN_OPERANDS];
+    if (length == e->plan.run_length && x == 0 && e->plan.evenly && length <= most)
+        rows = most / length;
+    element_offset(e, p->column, element, offset);
+    bn_block b = block_at(e, offset, 0, cols, rows, 1);
+    const int64_t behind = element + rows * cols, last = e->plan.channels - 1;
+    if (behind < p->to)
+        element_offset(e, p->column, behind, next);
+    else
+        element_offset(e, at_most(p->column + e->channels_ahead, last), p->first, next);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.step[o] = next[o] - offset[o];
+    return b;
+}
 
 /* ---- from terms to an accumulator --------------------------------------------------- */
 
-void bn_exact_begin_strip(bn_exact_scratch *s) {
-    memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
-    s->strip.added = BN_NOTHING_ADDED;
+/* Add up a part as the strip's numbers, or store its terms. */
+static void walk(const bn_exact *e, bn_exact_scratch *s, const part *p, bool sums) {
+    const formula f = e->operation->formulas[SUM];
+    const bn_coefs coefs = coefs_from(&e->plan, &e->coefs, p->column);
+    for (int64_t done = 0, here; done < p->terms; done += here) {
+        const bn_block b = e->by_runs ? segments_at(e, p, done) : rows_at(e, p, done);
+        const bn_terms to = {s->terms + done * e->plan.number_bytes, terms_of_sum(e) + BN_STRIP,
+                             e->by_runs ? b.cols : BN_STRIP};
+        here = b.rows * to.pitch;
+        if (sums)
+            e->kernels->add_up[f](&b, &coefs, &s->strip);
+        else
+            e->kernels->terms[f](&b, &coefs, &to);
+    }
 }
 
-bool bn_exact_join_strip(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
-                         int64_t column) {
+/* Add a part's terms to an accumulator's columns from `column` on, as digits. Those of elements are
+ * padded by zeros to whole strips. */
+static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
+                    const part *p) {
+    const bn_terms terms = {s->terms, terms_of_sum(e) + BN_STRIP, BN_STRIP};
+    const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
+    const int64_t rows = ceil_div(p->terms, BN_STRIP), bytes = e->plan.number_bytes;
+    walk(e, s, p, false);
+    for (int k = 0; k < BN_SUMS; k++)
+        memset(s->terms + (k * terms.plane + p->terms) * bytes, 0,
+               (size_t)((rows * BN_STRIP - p->terms) * bytes));
+    e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows,
+                                     s->strip.added.range);
+}
+
+/* Add a part to an accumulator's columns: as numbers, if that takes no rounding. */
+static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
+                     const part *p) {
     const bn_exact_kernels *exact = e->kernels->exact;
     bn_added *added = &a->added[column / BN_STRIP];
+    memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
+    s->strip.added = BN_NOTHING_ADDED;
+    walk(e, s, p, true);
+    if (!bn_fits(exact, a->squares, s->strip.added, 1)) {
+        deposit(e, s, a, column, p);
+        return;
+    }
     bn_added both = bn_both(*added, s->strip.added);
-    if (!bn_fits(exact, a->squares, s->strip.added, 1))
-        return false;
     if (!bn_fits(exact, a->squares, both, 1)) {
         exact->flush(a, column);
         both = s->strip.added;
     }
     exact->add_strip(a, column, &s->strip);
     *added = both;
-    return true;
-}
-
-void bn_exact_compute_terms(const bn_exact *e, const bn_exact_scratch *s, const bn_block *b,
-                            const bn_coefs *coefs, int64_t at, int64_t pitch) {
-    const bn_terms to = {s->terms + at * e->plan.number_bytes, numbers_of(e) + BN_STRIP, pitch};
-    e->kernels->terms[e->operation->formulas[SUM]](b, coefs, &to);
-}
-
-void bn_exact_deposit_terms(const bn_exact *e, const bn_exact_scratch *s, bn_accumulator *a,
-                            int64_t column, int64_t columns, int64_t rows) {
-    const bn_terms terms = {s->terms, numbers_of(e) + BN_STRIP, BN_STRIP};
-    const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
-    e->kernels->exact->deposit_terms(a, column, round_up(columns, unit), &terms, rows,
-                                     s->strip.added.range);
 }
 
 /* ---- from an accumulator to the state ---------------------------------------------- */
@@ -80,7 +173,8 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
     }
 }
 
-void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
+/* Add an accumulator's columns to the state: `first` is a column of a row, or by runs a channel. */
+static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
@@ -104,4 +198,71 @@ void bn_exact_add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_
         }
     }
     a->touched = 0;
+}
+
+/* ---- tasks ------------------------------------------------------------------------- */
+
+/* Some rows of a panel of columns. */
+static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t columns,
+                      int64_t position, int64_t rows) {
+    for (int64_t row = 0, here; row < rows; row += here) {
+        here = at_most(BLOCK_ROWS, rows - row);
+        for (int64_t x = 0; x < columns; x += BN_STRIP) {
+            const part p = {.column = first + x,
+                            .columns = at_most(BN_STRIP, columns - x),
+                            .from = position + row * e->positions_per_row,
+                            .terms = here * BN_STRIP};
+            add_part(e, s, &s->accumulator, x, &p);
+        }
+    }
+}
+
+static void sum_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
+    const int64_t m = e->positions_per_row, whole = e->plan.positions / m;
+    const int64_t first = index % e->panels * BN_PANEL, from = index / e->panels * e->rows_per_task;
+    const int64_t columns = at_most(BN_PANEL, e->columns - first);
+    const int64_t rows = at_most(e->rows_per_task, whole - from);
+    sum_panel(e, s, first, columns, from * m, rows);
+    if (from + rows == whole) { /* positions that make no row, of which there is one panel */
+        const int64_t left = e->plan.positions % m * (e->columns / m);
+        sum_panel(e, s, first, left, whole * m, 1);
+    }
+    add_to_state(e, &s->accumulator, first, columns);
+}
+
+/* The share when n items are split evenly into the fewest shares of at most `most`. */
+static int64_t even_share(int64_t n, int64_t most) {
+    return ceil_div(n, ceil_div(n, most));
+}
+
+/* Whole runs, or an even share of one. */
+static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
+    const int64_t left = to - element, most = terms_of_sum(e), run = e->plan.run_length;
+    const int64_t done = element % run;
+    if (run > most || left < run || done)
+        return at_most(round_up(even_share(run, most), BN_STRIP), at_most(run - done, left));
+    return even_share(left / run, most / run) * run;
+}
+
+static void sum_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
+    const int64_t all = e->plan.positions * e->plan.run_length;
+    const int64_t channel = index / e->tasks_per_channel * e->channels_per_task;
+    const int64_t n = at_most(e->channels_per_task, e->plan.channels - channel);
+    part p = {.columns = BN_STRIP, .first = index % e->tasks_per_channel * e->elements_per_task};
+    p.to = at_most(p.first + e->elements_per_task, all);
+    for (int64_t c = 0; c < n; c++) {
+        p.column = channel + c;
+        for (p.from = p.first; p.from < p.to; p.from += p.terms) {
+            p.terms = elements_at_once(e, p.from, p.to);
+            add_part(e, s, &s->run, 0, &p);
+        }
+        e->kernels->exact->close_channel(&s->run, &s->accumulator, c);
+    }
+    add_to_state(e, &s->accumulator, channel, n);
+}
+
+void bn_exact_task(void *exact_, void *scratch, int pass, int64_t tile, int64_t index) {
+    bn_exact *e = exact_;
+    (void)pass, (void)tile;
+    (e->by_runs ? sum_runs : sum_rows)(e, scratch, index);
 }

@@ -108,7 +108,7 @@ static int64_t size_of(const bn_problem *p) {
     return count_of(p->outer, p->n_outer) * p->channel.size * count_of(p->inner, p->n_inner);
 }
 
-static void make(const bn_problem *p, const char *given, char *to) {
+void bn_make_bits(const bn_problem *p, const char *given, char *to) {
     making m = {
         .dst.data = p->data[BN_DST],
         .passed = bn_kernels_current()->dtype[p->dtype]->relu_mask,
@@ -118,10 +118,6 @@ static void make(const bn_problem *p, const char *given, char *to) {
     };
     add_axes(&m.dst, p);
     bn_run_pieces(p->num_threads, m.n, ceil_div(m.n, BLOCKS_AT_ONCE * BLOCK), make_some, &m);
-}
-
-void bn_write_bits(const bn_problem *p, char *bits) {
-    make(p, NULL, bits);
 }
 
 /* ---- a problem's gate ---------------------------------------------------------- */
@@ -138,7 +134,7 @@ bn_status bn_open_gate(bn_problem *p, const char *bits) {
     char *memory = malloc((size_t)bn_bytes_of_bits(size_of(p)) + MAY_BE_READ);
     if (!memory)
         return BN_NO_MEMORY;
-    make(p, bits, memory);
+    bn_make_bits(p, bits, memory);
     p->data[BN_GATE] = (char *)((uintptr_t)memory * 8 * (uintptr_t)size);
     int64_t bytes = size;
     for (int a = p->n_inner - 1; a >= 0; a--)

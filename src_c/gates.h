@@ -13,10 +13,10 @@ static inline int64_t bn_bytes_of_bits(int64_t elements) {
     return elements / 8 + (elements % 8 != 0);
 }
 
-/* Write the bits of a forward pass, made from its dst. */
-void bn_write_bits(const bn_problem *p, char *bits);
+/* Write the bits of a problem: a copy of those given, or where they are NULL made from its dst. */
+void bn_make_bits(const bn_problem *p, const char *given, char *to);
 
-/* Give a problem a gate, from these bits or, where they are NULL, from its dst; or free it. */
+/* Give a problem a gate of such bits; or free it. */
 bn_status bn_open_gate(bn_problem *p, const char *bits);
 void bn_close_gate(bn_problem *p);
 

@@ -3,15 +3,11 @@
 #include "machine.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "sizes.h"
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-#ifdef __linux__
-#include <stdio.h>
 #endif
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
@@ -22,9 +18,6 @@
 #include <sched.h>
 #include <unistd.h>
 #define BN_EXPORTED __attribute__((visibility("default")))
-#endif
-#ifdef __APPLE__
-#include <sys/sysctl.h>
 #endif
 
 /* ---- forks --------------------------------------------------------------- */
@@ -55,14 +48,6 @@ void bn_set_cpu_quota(int threads) {
     atomic_store(&cpu_quota, threads);
 }
 
-bool bn_has_openmp(void) {
-#ifdef _OPENMP
-    return true;
-#else
-    return false;
-#endif
-}
-
 uintptr_t bn_openmp_address(void) {
 #ifdef _OPENMP
     return (uintptr_t)&omp_get_max_threads;
@@ -70,6 +55,9 @@ uintptr_t bn_openmp_address(void) {
     return 0;
 #endif
 }
+
+/* 0: none. */
+static atomic_int threads_limit;
 
 #ifndef _OPENMP
 /* CPUs that this process may run on. */
@@ -89,14 +77,8 @@ static int processors(void) {
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
 }
-#endif
 
-/* 0: none. */
-static atomic_int threads_limit;
-
-/* Exported, for threadpoolctl, from builds without OpenMP: what omp_set_num_threads is to others.
- */
-#ifndef _OPENMP
+/* Exported, for threadpoolctl: what omp_set_num_threads is to others. */
 BN_EXPORTED void bn_ext_set_num_threads(int threads) {
     bn_set_threads_limit(threads);
 }
@@ -119,60 +101,24 @@ int bn_default_threads(void) {
     const int own = processors(), limit = atomic_load(&threads_limit);
 #endif
     const int quota = atomic_load(&cpu_quota);
-    int threads = own;
-    if (limit > 0 && limit < threads)
-        threads = limit;
-    if (quota > 0 && quota < threads)
-        threads = quota;
-    return threads < 1 ? 1 : threads;
+    int64_t threads = own;
+    if (limit > 0)
+        threads = at_most(threads, limit);
+    if (quota > 0)
+        threads = at_most(threads, quota);
+    return (int)at_least(threads, 1);
 }
 
 /* ---- caches -------------------------------------------------------------- */
 
-/* Where the system does not say: as on common servers. */
-enum { USUAL_L2 = 1 << 20, USUAL_L3 = 16 << 20 };
-
-static int64_t ask_cache(int level) {
-    int64_t bytes = 0;
-    (void)level;
-#ifdef __linux__
-    /* First what Linux itself says: sysconf gave ten times a virtual machine's L3. */
-    char path[64], unit = 0;
-    long long size = 0;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%lld%c", &size, &unit) >= 1)
-        bytes = size * (unit == 'M' ? 1 << 20 : unit == 'K' ? 1 << 10 : 1);
-    if (file)
-        fclose(file);
-#ifdef _SC_LEVEL2_CACHE_SIZE /* not in musl */
-    if (bytes <= 0)
-        bytes = sysconf(level == 2 ? _SC_LEVEL2_CACHE_SIZE : _SC_LEVEL3_CACHE_SIZE);
-#endif
-#elif defined(__APPLE__)
-    size_t length = sizeof bytes;
-    if (sysctlbyname(level == 2 ? "hw.l2cachesize" : "hw.l3cachesize", &bytes, &length, NULL, 0))
-        bytes = 0;
-#endif
-    return bytes;
-}
-
-/* 0: not asked yet. */
-static atomic_llong l2_size, last_level_size;
+/* As on common servers. */
+static atomic_llong l2_size = 1 << 20, last_level_size = 16 << 20;
 
 int64_t bn_l2_bytes(void) {
-    if (!atomic_load(&l2_size)) {
-        const int64_t asked = ask_cache(2);
-        atomic_store(&l2_size, asked > 0 ? asked : USUAL_L2);
-    }
     return atomic_load(&l2_size);
 }
 
 int64_t bn_last_level_bytes(void) {
-    if (!atomic_load(&last_level_size)) {
-        const int64_t asked = ask_cache(3);
-        atomic_store(&last_level_size, asked > 0 ? asked : at_least(USUAL_L3, bn_l2_bytes()));
-    }
     return atomic_load(&last_level_size);
 }
 

@@ -104,23 +104,14 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
     plan->run_is_segment = p->n_inner == 1;
 }
 
-static int64_t bytes_of(const bn_plan *plan, unsigned operands) {
-    return __builtin_popcount(ELEMENTS(operands)) * plan->element_bytes;
-}
-
 int64_t bn_bytes_read(const bn_plan *plan) {
-    return bytes_of(plan, plan->needs[SUM]->reads | plan->needs[WRITE]->reads);
+    const unsigned read = plan->needs[SUM]->reads | plan->needs[WRITE]->reads;
+    return __builtin_popcount(ELEMENTS(read)) * plan->element_bytes;
 }
 
-int64_t bn_bytes_touched(const bn_plan *plan) {
-    const formula_needs *write = plan->needs[WRITE];
-    return bytes_of(plan, plan->needs[SUM]->reads | write->reads | write->writes);
-}
-
-/* Does the axis step over exactly `elements` elements in every operand? */
-static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements) {
+bool bn_steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements, unsigned operands) {
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (axis->stride[o] != elements * plan->element_bytes)
+        if (operands >> o & 1 && axis->stride[o] != elements * plan->element_bytes)
             return false;
     return true;
 }
@@ -145,8 +136,9 @@ static void plan_channels_last(bn_plan *plan) {
         plan->row.positions = at_most(unit * units, plan->positions);
     }
     plan->rows = ceil_div(plan->positions, plan->row.positions);
-    plan->row.is_segment = plan->row.positions == 1 || plan->positions == 1 ||
-                           (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels));
+    plan->row.is_segment =
+        plan->row.positions == 1 || plan->positions == 1 ||
+        (p->n_outer == 1 && bn_steps_over(plan, &p->outer[0], plan->channels, ~0u));
     plan->rows_per_chunk = BN_ROWS * strand_rows(plan);
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
@@ -157,7 +149,8 @@ static void plan_short_runs(bn_plan *plan) {
     plan->row.positions = 1;
     plan->rows = plan->positions;
     plan->row.is_segment =
-        p->n_inner == 1 && (plan->channels == 1 || steps_over(plan, &p->channel, plan->run_length));
+        p->n_inner == 1 &&
+        (plan->channels == 1 || bn_steps_over(plan, &p->channel, plan->run_length, ~0u));
     plan->rows_per_chunk = BN_ROWS * SHORTEST_STRAND;
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
@@ -181,7 +174,8 @@ static bool is_dense(const bn_plan *plan) {
     const bn_problem *p = plan->problem;
     return plan->form < LONG_RUNS && plan->row.is_segment &&
            (plan->positions == 1 ||
-            (p->n_outer == 1 && steps_over(plan, &p->outer[0], plan->channels * plan->run_length)));
+            (p->n_outer == 1 &&
+             bn_steps_over(plan, &p->outer[0], plan->channels * plan->run_length, ~0u)));
 }
 
 /* ---- tiles ------------------------------------------------------------- */
@@ -276,8 +270,11 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
     return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
+/* That are read or written. */
 static int64_t all_bytes(const bn_plan *plan) {
-    return plan->channels * plan->positions * plan->run_length * bn_bytes_touched(plan);
+    const formula_needs *sum = plan->needs[SUM], *write = plan->needs[WRITE];
+    const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
+    return plan->channels * plan->positions * plan->run_length * tensors * plan->element_bytes;
 }
 
 /* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not

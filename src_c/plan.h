@@ -69,9 +69,11 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
  * in the kernels. */
 void bn_make_plan(bn_plan *plan, int threads, bool paired);
 
-/* Bytes per element of what the formula reads in either pass, and of what it writes too. */
+/* Does the axis step over exactly `elements` elements in each of these operands? */
+bool bn_steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements, unsigned operands);
+
+/* Bytes per element of what the formula reads in either pass. */
 int64_t bn_bytes_read(const bn_plan *plan);
-int64_t bn_bytes_touched(const bn_plan *plan);
 
 /* Columns of a row of n channels; long runs have those of a stretch, channel by channel. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {

@@ -8,24 +8,22 @@
 #define _GNU_SOURCE /* CPU_SET, syscall */
 #include "pool.h"
 
-#include <limits.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include "machine.h"
 #include "sizes.h"
 
 #ifdef _OPENMP
-#include <omp.h>
+#ifndef __linux__
+#error "bn_ext takes OpenMP's threads on Linux alone: elsewhere build with BN_EXT_OPENMP=0"
 #endif
-#ifndef _WIN32
+#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
-#endif
-#ifdef __linux__
+#include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #endif
 
@@ -107,7 +105,13 @@ void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_w
 
 /* ---- threads that can be started ------------------------------------------ */
 
-#if defined(_OPENMP) && !defined(_WIN32)
+static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
+
+void bn_set_stack_bytes(int64_t bytes) {
+    stack_bytes = (size_t)bytes;
+}
+
+#ifdef _OPENMP
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
 /* glibc 2.34 moved these into libc, under new versions that older ones lack. */
@@ -133,60 +137,45 @@ __asm__(".symver pthread_getattr_np, pthread_getattr_np@" FIRST_GLIBC);
  * so its size is what we remember; we do not notice a region that somebody else enters on
  * this thread, in the same libgomp, with fewer threads. */
 static _Thread_local int pool_size = 1;
-static size_t stack_bytes;      /* that the environment asks for; 0: the system's choice */
-enum { USUAL_STACK = 8 << 20 }; /* of Linux (ulimit -s) */
-
-#define SPACE " \t\n\v\f\r"
-
-/* What strtoull would give. Its newest version is missing from older C libraries. */
-static unsigned long long number_of(const char **text) {
-    const char *at = *text + strspn(*text, SPACE);
-    const bool negative = *at == '-';
-    unsigned long long number = 0;
-    bool fits = true;
-    for (at += *at == '-' || *at == '+'; *at >= '0' && *at <= '9'; at++)
-        fits = fits && !__builtin_mul_overflow(number, 10, &number) &&
-               !__builtin_add_overflow(number, (unsigned)(*at - '0'), &number);
-    *text = at;
-    return !fits ? ULLONG_MAX : negative ? -number : number;
-}
-
-/* Of "64", "64 k", "2M", or libomp's "4TB"; 0 for anything else, which the runtimes ignore. */
-static size_t bytes_of(const char *text, size_t unit) {
-    const char *end = text;
-    const unsigned long long number = text ? number_of(&end) : 0;
-    if (number == 0)
-        return 0;
-    end += strspn(end, SPACE);
-    const char *const units = "bkmgtp", *const found = *end ? strchr(units, *end | 32) : NULL;
-    if (*end && !found)
-        return 0;
-    if (found)
-        unit = (size_t)1 << (10 * (found - units));
-    const size_t bytes = number > PTRDIFF_MAX / unit ? PTRDIFF_MAX : (size_t)number * unit;
-    /* libgomp ignores "64kB" and takes the system's choice. */
-    const bool more = found && end[1];
-    return more && bytes < USUAL_STACK ? USUAL_STACK : bytes;
-}
-
-__attribute__((constructor)) static void read_stack_size(void) {
-    const size_t sizes[] = {bytes_of(getenv("OMP_STACKSIZE"), 1024),
-                            bytes_of(getenv("GOMP_STACKSIZE"), 1024),
-                            bytes_of(getenv("KMP_STACKSIZE"), 1)};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i] > stack_bytes)
-            stack_bytes = sizes[i];
-}
 
 typedef struct {
     pthread_t thread;
     pthread_mutex_t *gate;
-    long id; /* the system's */
+    long id;         /* the system's */
+    bool binds;      /* itself to each place */
+    char room[4096]; /* more than any runtime allocates for a thread of a team */
 } trial;
 
-#ifdef __linux__
-static long own_id(void) {
-    return syscall(SYS_gettid);
+/* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
+ * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
+static bool can_bind(void) {
+    for (int place = 0; place < omp_get_num_places(); place++) {
+        int ids[CPU_SETSIZE];
+        const int n = omp_get_place_num_procs(place);
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (n <= 0 || n > CPU_SETSIZE)
+            return false;
+        omp_get_place_proc_ids(place, ids);
+        for (int i = 0; i < n; i++)
+            if (ids[i] >= 0 && ids[i] < CPU_SETSIZE)
+                CPU_SET(ids[i], &set);
+        if (sched_setaffinity(0, sizeof set, &set))
+            return false;
+    }
+    return true;
+}
+
+/* Do as the runtime's threads do when they start: allocate, for which the C library may reserve
+ * much address space per thread. Then wait until all are there. */
+static void *imitate_start(void *trial_) {
+    trial *t = trial_;
+    void *volatile allocated = malloc(1);
+    t->id = t->binds && !can_bind() ? 0 : syscall(SYS_gettid);
+    pthread_mutex_lock(t->gate);
+    pthread_mutex_unlock(t->gate);
+    free(allocated);
+    return NULL;
 }
 
 /* A thread that has been joined counts against the system's limits for a little longer: wait
@@ -202,33 +191,40 @@ static bool counts_no_more(long id) {
     return false;
 }
 
-/* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
- * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
-static void *bind_to_places(void *possible_) {
-    bool *possible = possible_;
-    for (int place = 0; place < omp_get_num_places(); place++) {
-        int ids[CPU_SETSIZE];
-        const int n = omp_get_place_num_procs(place);
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        if (n <= 0 || n > CPU_SETSIZE) {
-            *possible = false;
-            continue;
-        }
-        omp_get_place_proc_ids(place, ids);
-        for (int i = 0; i < n; i++)
-            if (ids[i] >= 0 && ids[i] < CPU_SETSIZE)
-                CPU_SET(ids[i], &set);
-        if (sched_setaffinity(0, sizeof set, &set))
-            *possible = false;
+/* How many of `wanted` further threads can be started, and exist at once. */
+static int startable(int wanted) {
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_attr_t attributes;
+    /* Room for those that the pool has as well: the runtime allocates a team anew. */
+    trial *trials = malloc((size_t)(pool_size + wanted) * sizeof *trials);
+    if (!trials)
+        return 0;
+    pthread_attr_init(&attributes);
+    if (stack_bytes)
+        (void)pthread_attr_setstacksize(&attributes, stack_bytes);
+    int n = 0, gone = 0;
+    pthread_mutex_lock(&gate);
+    for (; n < wanted; n++) {
+        trials[n].gate = &gate;
+        trials[n].binds = n == 0;
+        if (pthread_create(&trials[n].thread, &attributes, imitate_start, &trials[n]))
+            break;
     }
-    return NULL;
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < n; i++)
+        pthread_join(trials[i].thread, NULL);
+    for (int i = 0; i < n && trials[0].id; i++)
+        gone += counts_no_more(trials[i].id);
+    pthread_attr_destroy(&attributes);
+    free(trials);
+    return gone;
 }
 
-/* Bytes of this thread's stack below here. A stack that is not the thread's own, as a coroutine's,
- * is taken to be large enough. */
-static int64_t stack_left(void) {
-    const uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+/* Threads that the calling one's stack has room to start: libgomp has a record of each there, half
+ * as large as this. A stack that is not the thread's own, as a coroutine's, is taken to be large
+ * enough. */
+static int64_t startable_from_stack(void) {
+    enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
     pthread_attr_t attributes;
     void *lowest = NULL;
     size_t size = 0;
@@ -236,86 +232,8 @@ static int64_t stack_left(void) {
         (void)pthread_attr_getstack(&attributes, &lowest, &size);
         pthread_attr_destroy(&attributes);
     }
-    const uintptr_t left = here - (uintptr_t)lowest;
-    return left < size ? (int64_t)left : INT64_MAX;
-}
-
-static bool places_exist(void) {
-    bool possible = true;
-    pthread_t thread;
-    if (omp_get_num_places() == 0)
-        return true;
-    if (pthread_create(&thread, NULL, bind_to_places, &possible))
-        return false;
-    pthread_join(thread, NULL);
-    return possible;
-}
-#else
-static long own_id(void) {
-    return 0;
-}
-
-static bool counts_no_more(long id) {
-    return id == 0;
-}
-
-static int64_t stack_left(void) {
-    return INT64_MAX;
-}
-
-static bool places_exist(void) {
-    return true;
-}
-#endif
-
-/* Threads that the calling one's stack has room to start: libgomp has a record of each there, half
- * as large as this. */
-static int64_t startable_from_stack(void) {
-    enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
-    return at_least(stack_left() - OF_A_CALL, 0) / OF_A_THREAD;
-}
-
-/* Do as the runtime's threads do when they start: allocate, for which the C library may reserve
- * much address space per thread. Then wait until all are there. */
-static void *imitate_start(void *trial_) {
-    trial *t = trial_;
-    void *volatile allocated = malloc(1);
-    t->id = own_id();
-    pthread_mutex_lock(t->gate);
-    pthread_mutex_unlock(t->gate);
-    free(allocated);
-    return NULL;
-}
-
-/* How many of `wanted` further threads can be started, and exist at once. */
-static int start_and_join(int wanted, trial *trials) {
-    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes))
-        return 0;
-    if (stack_bytes)
-        (void)pthread_attr_setstacksize(&attributes, stack_bytes);
-    int n = 0, gone = 0;
-    pthread_mutex_lock(&gate);
-    for (; n < wanted; n++) {
-        trials[n].gate = &gate;
-        if (pthread_create(&trials[n].thread, &attributes, imitate_start, &trials[n]))
-            break;
-    }
-    pthread_mutex_unlock(&gate);
-    for (int i = 0; i < n; i++)
-        pthread_join(trials[i].thread, NULL);
-    for (int i = 0; i < n; i++)
-        gone += counts_no_more(trials[i].id);
-    pthread_attr_destroy(&attributes);
-    return gone;
-}
-
-static int startable(int wanted) {
-    trial *trials = malloc((size_t)wanted * sizeof *trials);
-    const int n = trials ? start_and_join(wanted, trials) : 0;
-    free(trials);
-    return n;
+    const uintptr_t left = (uintptr_t)__builtin_frame_address(0) - (uintptr_t)lowest;
+    return left < size ? at_least((int64_t)left - OF_A_CALL, 0) / OF_A_THREAD : MOST_THREADS;
 }
 
 /* Pools grow one at a time, so that no other call starts threads between the check and the
@@ -325,23 +243,12 @@ static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 /* The threads, up to `threads`, that a region can be entered with. If it sets *grows, the caller
  * holds `growing`. */
 static int startable_team(int threads, bool *grows) {
-    enum { TEAM_BYTES_PER_THREAD = 4096 }; /* more than any runtime allocates */
-    if (threads == 1)
-        return 1;
     const int have = omp_get_level() ? 1 : pool_size;
-    if (threads > have)
-        threads = have + (int)at_most(threads - have, startable_from_stack());
     if (threads <= have)
         return threads;
-    void *volatile room = malloc((size_t)threads * TEAM_BYTES_PER_THREAD);
-    const bool has_room = room != NULL;
-    free(room);
-    if (!has_room)
-        return 1;
+    const int more = (int)at_most(threads - have, startable_from_stack());
     pthread_mutex_lock(&growing);
-    const int wanted = threads - have + 1, more = places_exist() ? startable(wanted) : 0;
-    if (more < wanted)
-        threads = have + (int)at_least(0, more - 1);
+    threads = have + (int)at_least(startable(more + 1) - 1, 0);
     *grows = threads > 1;
     if (!*grows)
         pthread_mutex_unlock(&growing);
@@ -358,30 +265,6 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-static void team_is_there(void) {
-    pthread_mutex_unlock(&growing);
-}
-
-/* A team of one leaves the pool as it was, and so does one within somebody else's region. */
-static void remember_team(int threads) {
-    if (threads > 1 && !omp_get_level())
-        pool_size = threads;
-}
-#elif defined(_OPENMP)
-static int startable_team(int threads, bool *grows) {
-    (void)grows;
-    return threads;
-}
-
-static void team_is_there(void) {
-}
-
-static void remember_team(int threads) {
-    (void)threads;
-}
-#endif
-
-#ifdef _OPENMP
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
     bool grows = false;
     threads = startable_team(threads, &grows);
@@ -394,10 +277,12 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
-            team_is_there();
+            pthread_mutex_unlock(&growing);
         atomic_fetch_add(&entered, 1);
         work(argument, me);
     }
-    remember_team(atomic_load(&entered));
+    /* A team of one leaves the pool as it was, and so does one within somebody else's region. */
+    if (atomic_load(&entered) > 1 && !omp_get_level())
+        pool_size = atomic_load(&entered);
 }
 #endif

@@ -12,6 +12,9 @@ void bn_leave(int threads);
 /* In a forked child, without OpenMP: the calls of other threads stayed behind. */
 void bn_forget_calls(void);
 
+/* Stacks that the environment asks for, of threads that OpenMP starts; 0: the system's choice. */
+void bn_set_stack_bytes(int64_t bytes);
+
 /* Run work(argument, me) once for each me from 0 up to less than `threads`, at the same time, and
  * wait until all have ended. The calling thread's is 0; others are left out if their threads
  * cannot be had, or come when the caller is done. */

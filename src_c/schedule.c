@@ -84,13 +84,6 @@ static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
     }
 }
 
-static void first_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
-    const bn_schedule *s = team->s;
-    s->task(s->work, scratch, FIRST_PASS, tile, task);
-    if (atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
-        finish_parts(team, scratch, tile);
-}
-
 static void wait_for_tile(bn_team *team, void *scratch, int64_t tile) {
     progress *p = &team->tile[tile];
     int tries = 0;
@@ -106,40 +99,33 @@ static void wait_for_all_tiles(bn_team *team, void *scratch) {
         wait_for_tile(team, scratch, tile);
 }
 
-static void second_task(bn_team *team, void *scratch, int64_t tile, int64_t task) {
+static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    if (s->first && s->joint)
+    if (pass == SECOND_PASS && s->first && s->joint)
         wait_for_all_tiles(team, scratch);
-    else if (s->first)
+    else if (pass == SECOND_PASS && s->first)
         wait_for_tile(team, scratch, tile);
-    s->task(s->work, scratch, SECOND_PASS, tile, task);
+    s->task(s->work, scratch, pass, tile, task);
+    if (pass == FIRST_PASS &&
+        atomic_fetch_sub_explicit(&team->tile[tile].left, 1, memory_order_acq_rel) == 1)
+        finish_parts(team, scratch, tile);
 }
 
-/* Item i of the list. Round t of tiles + ahead rounds holds the sum of tile t and
- * the write of tile t - ahead, where there are such tiles. */
-static void listed_item(bn_team *team, void *scratch, int64_t i) {
-    const bn_schedule *s = team->s;
-    const int64_t n = s->tasks;
-    const int64_t lead = team->ahead * n, both = 2 * n * (s->tiles - team->ahead);
-    if (i < lead) {
-        first_task(team, scratch, i / n, i % n);
-    } else if (i < lead + both) {
-        const int64_t tile = (i - lead) / (2 * n), task = (i - lead) % (2 * n);
-        if (task < n)
-            first_task(team, scratch, tile + team->ahead, task);
-        else
-            second_task(team, scratch, tile, 2 * n - 1 - task);
-    } else {
-        const int64_t rest = i - lead - both;
-        second_task(team, scratch, s->tiles - team->ahead + rest / n, n - 1 - rest % n);
-    }
+/* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; in the first
+ * and the last rounds there is one of the two. */
+static void run_listed(bn_team *team, void *scratch, int64_t i) {
+    const int64_t n = team->s->tasks, round = i / (2 * n), task = i % (2 * n);
+    if (task < n && round < team->s->tiles)
+        run_task(team, scratch, FIRST_PASS, round, task);
+    else if (task >= n && round >= team->ahead)
+        run_task(team, scratch, SECOND_PASS, round - team->ahead, 2 * n - 1 - task);
 }
 
-static void whole_tile(bn_team *team, void *scratch, int64_t tile) {
+static void run_tile(bn_team *team, void *scratch, int64_t tile) {
     for (int64_t task = 0; task < team->s->tasks; task++)
-        first_task(team, scratch, tile, task);
+        run_task(team, scratch, FIRST_PASS, tile, task);
     for (int64_t task = team->s->tasks; task-- > 0;)
-        second_task(team, scratch, tile, task);
+        run_task(team, scratch, SECOND_PASS, tile, task);
 }
 
 static int64_t tasks_of(const bn_schedule *s, int pass) {
@@ -151,24 +137,22 @@ static int64_t items_of(const bn_team *team, int pass) {
     if (team->order == SOLO)
         return pass == FIRST_PASS ? s->tiles : 0;
     if (team->order == LIST)
-        return pass == FIRST_PASS ? 2 * s->tiles * s->tasks : 0;
+        return pass == FIRST_PASS ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
     return (pass == FIRST_PASS ? s->first : s->second) ? tasks_of(s, pass) : 0;
 }
 
 static void run_item(bn_team *team, void *scratch, int pass, int64_t item) {
-    const int64_t n = team->s->tasks;
+    const int64_t n = team->s->tasks, tiles = team->s->tiles;
     if (team->order == SOLO)
-        whole_tile(team, scratch, item);
+        run_tile(team, scratch, item);
     else if (team->order == LIST)
-        listed_item(team, scratch, item);
-    else if (team->s->joint && pass == FIRST_PASS)
-        first_task(team, scratch, item % team->s->tiles, item / team->s->tiles);
-    else if (team->s->joint)
-        second_task(team, scratch, 0, item);
+        run_listed(team, scratch, item);
+    else if (!team->s->joint)
+        run_task(team, scratch, pass, item / n, item % n);
     else if (pass == FIRST_PASS)
-        first_task(team, scratch, item / n, item % n);
+        run_task(team, scratch, pass, item % tiles, item / tiles);
     else
-        second_task(team, scratch, item / n, item % n);
+        run_task(team, scratch, pass, 0, item);
 }
 
 /* One pass: a thread's own share (the list is everyone's), then what is left of the

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "channel.h"
-#include "kernels/kernels.h"
 #include "sizes.h"
 
 /* ---- canonical ----------------------------------------------------------- */
@@ -14,13 +13,6 @@ static int64_t one_of_each(int64_t flags) {
     const int64_t field = BN_INF_FLAG - 1;
     return (flags & field ? BN_NAN_FLAG : 0) | (flags >> 20 & field ? BN_INF_FLAG : 0) |
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
-}
-
-void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels) {
-    const int64_t n = BN_SUMS * channels;
-    const int first = touched ? __builtin_ctzll(touched) : digits;
-    if (first < digits)
-        bn_kernels_current()->dtype[BN_F64]->exact->carry(state + first * n, n, digits - first, n);
 }
 
 /* Some columns of a state: their digits, canonical, and flags. */
@@ -188,36 +180,30 @@ typedef struct {
     double special; /* NaN, Inf, -Inf; or 0 */
 } magnitude;
 
-/* To nearest even, from integers: rounding digits one by one would depend on the parts. The leading
- * 64 bits, of which the last says whether anything is behind them, have 11 more than a double's: a
- * second rounding gives what rounding the whole would. A subnormal result has fewer bits than 53,
- * and is exact: no term is finer. */
+/* To nearest even, from integers: rounding digits one by one would depend on the parts. The last of
+ * the leading 64 bits says as well whether anything is behind them; they have 11 more than a
+ * double's, so rounding them gives what rounding the whole would. A subnormal result has fewer bits
+ * than 53, and is exact: no term is finer. */
 static double rounded(const magnitude *m) {
     const int64_t *digit = m->digit;
     int top = m->digits - 1;
     while (top > 0 && digit[top] == 0)
         top--;
-    uint64_t leading = (uint64_t)digit[top];
+    uint64_t leading = (uint64_t)digit[top], more = 0;
     if (m->special != 0 || leading == 0)
         return m->special;
     int have = 64 - __builtin_clzll(leading), k = top - 1,
         exponent = m->lowest + BN_DIGIT_BITS * top;
-    bool more = false;
     for (; k >= 0 && have < 64; k--) {
-        const int taken = (int)(64 - have < BN_DIGIT_BITS ? 64 - have : BN_DIGIT_BITS);
-        const int left = BN_DIGIT_BITS - taken;
+        const int taken = (int)at_most(64 - have, BN_DIGIT_BITS), left = BN_DIGIT_BITS - taken;
         leading = leading << taken | (uint64_t)digit[k] >> left;
-        more |= digit[k] & (((int64_t)1 << left) - 1);
+        more |= (uint64_t)digit[k] & (((uint64_t)1 << left) - 1);
         have += taken;
         exponent -= taken;
     }
     for (; k >= 0; k--)
-        more |= digit[k] != 0;
-    const int drop = have > 53 ? have - 53 : 0;
-    const uint64_t kept = leading >> drop, rest = leading & (((uint64_t)1 << drop) - 1);
-    const uint64_t half = drop ? (uint64_t)1 << (drop - 1) : 0;
-    const bool up = drop && (rest > half || (rest == half && (more || (kept & 1))));
-    const double sum = scaled((double)(kept + up), exponent + drop);
+        more |= (uint64_t)digit[k];
+    const double sum = scaled((double)(leading | (more != 0)), exponent);
     return m->negative ? -sum : sum;
 }
 

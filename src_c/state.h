@@ -64,9 +64,6 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 
-/* Carry from the lowest digit on that is touched, as bits; the others are zeros. */
-void bn_carry(int64_t *state, int digits, uint64_t touched, int64_t channels);
-
 /* What follows carries first. A state that somebody made up may have digits that no sum of its
  * parts and terms has: these functions return the first channel in which they find such digits, or
  * -1. */

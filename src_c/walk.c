@@ -58,7 +58,7 @@ static bool strands_meet(const bn_walk *walk, const int64_t apart[BN_OPERANDS], 
 
 void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs) {
     span->strands = true;
-    bn_write(walk, span, coefs);
+    walk->write(span, coefs);
     span->strands = false;
     for (int o = 0; o < BN_OPERANDS; o++)
         span->data[o] = address(span->data[o], BN_STRANDS * span->pitch[o]);
@@ -78,7 +78,7 @@ void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
     }
     span->repeats = n;
     if (n > 0)
-        bn_write(walk, span, coefs);
+        walk->write(span, coefs);
 }
 
 void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t position,
@@ -108,7 +108,7 @@ void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t p
                 if (together > 1)
                     bn_write_repeats(walk, &span, &coefs, apart, positions, strands);
                 else
-                    bn_write(walk, &span, &coefs);
+                    walk->write(&span, &coefs);
             }
         }
     }

@@ -26,7 +26,8 @@ typedef struct {
     const bn_plan *plan;
     bn_scratch *scratch;
     const bn_dtype_kernels *kernels;
-    formula formulas[PASSES];
+    formula sum;
+    bn_write_kernel *write;
     int64_t from, channels;
     bool sums, writes;
     int64_t channels_ahead; /* where the next tile is that may be fetched meanwhile; 0: none */
@@ -95,10 +96,6 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
     for (int o = 0; o < BN_OPERANDS; o++)
         span.data[o] = address(plan->problem->data[o], offset[o]);
     return span;
-}
-
-static inline void bn_write(const bn_walk *walk, const bn_span *span, const bn_coefs *coefs) {
-    walk->kernels->write[walk->formulas[WRITE]](span, coefs);
 }
 
 /* Write a span as strands, its pitches apart; it ends up behind them. */

@@ -45,7 +45,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     if (!far || strand == 0 ||
         (meet && plan->coef_planes * plan->row.ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
-        bn_write(walk, span, &walk->coefs[WRITE]);
+        walk->write(span, &walk->coefs[WRITE]);
         return;
     }
     span->cols = strand * columns;
@@ -54,7 +54,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     bn_write_strands(walk, span, &walk->coefs[WRITE]);
     span->cols = (n - BN_STRANDS * strand) * columns;
     if (span->cols)
-        bn_write(walk, span, &walk->coefs[WRITE]);
+        walk->write(span, &walk->coefs[WRITE]);
 }
 
 /* Rows row ... row + n - 1. */
@@ -87,7 +87,7 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
 static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
     const bn_coefs coefs = coefs_from(walk->plan, &walk->coefs[SUM], s->column);
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
-    walk->kernels->sum[walk->formulas[SUM]](b, &coefs, &sums);
+    walk->kernels->sum[walk->sum](b, &coefs, &sums);
 }
 
 /* Sum blocks that follow one another: block i has row first + i of strand 0, and the row at the
@@ -133,12 +133,6 @@ static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand
     return b;
 }
 
-static void sum_even(const bn_walk *walk, const segment *s, int64_t strand, int64_t first, int rows,
-                     int64_t blocks) {
-    const bn_block b = even_block(walk->plan, s, strand, first, rows, blocks);
-    sum_block(walk, s, &b);
-}
-
 /* Where results are written too, blocks are summed a piece at a time, so that what was summed is
  * still in cache. */
 static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
@@ -149,18 +143,20 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
                      : blocks;
     for (int64_t done = 0, here; done < blocks; done += here) {
         here = at_most(piece, blocks - done);
-        if (plan->evenly)
-            sum_even(walk, s, strand, first + done, rows, here);
-        else
+        if (plan->evenly) {
+            const bn_block b = even_block(plan, s, strand, first + done, rows, here);
+            sum_block(walk, s, &b);
+        } else {
             sum_uneven(walk, s, strand, first + done, rows, here);
+        }
         for (int k = 0; walk->writes && k < rows; k++)
             write_rows(walk, s, first + k * strand + done, here);
     }
 }
 
-/* Walk a segment of n rows: blocks with a row of each strand, then, where the last strand is
+/* Walk a segment of n rows. Sums: blocks with a row of each strand, then, where the last strand is
  * shorter, with a row less. */
-static void walk_strands(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
+static void walk_segment(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     if (!walk->sums) {
         write_rows(walk, s, row, n);
         return;
@@ -182,7 +178,7 @@ static void walk_positions(const bn_walk *walk, segment *s, int64_t row, int64_t
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
         s->column = within * channels;
-        walk_strands(walk, s, row, n);
+        walk_segment(walk, s, row, n);
     }
 }
 
@@ -248,7 +244,7 @@ static void sum_short_runs(const bn_walk *walk, int64_t row, int64_t rows) {
         runs.part[1] = even_block(plan, &s, length, row + last, (int)strands.n - 1, length - last);
     for (int o = 0; o < BN_OPERANDS; o++)
         runs.apart[o] = plan->problem->channel.stride[o];
-    walk->kernels->sum_runs[walk->formulas[SUM]](&runs, &walk->coefs[SUM], &walk->kept);
+    walk->kernels->sum_runs[walk->sum](&runs, &walk->coefs[SUM], &walk->kept);
 }
 
 void bn_walk_short_runs(const bn_walk *walk, int64_t task) {
@@ -271,7 +267,7 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t task) {
             segment s = {.column = c * plan->run_length + i * length, .cols = length};
             add_offset(&p->channel, 1, walk->from + c, s.offset);
             add_offset(p->inner, p->n_inner - 1, i, s.offset);
-            walk_strands(walk, &s, row, rows);
+            walk_segment(walk, &s, row, rows);
         }
     if (walk->sums)
         keep_columns(walk);

@@ -101,7 +101,7 @@ static void sum_all(const bn_walk *walk, int64_t own, int64_t n, const run_chunk
         runs.apart[o] = plan->problem->channel.stride[o];
     const bn_coefs coefs = coefs_from(plan, &walk->coefs[SUM], own);
     const bn_sums kept = sums_from(&walk->kept, own);
-    walk->kernels->sum_runs[walk->formulas[SUM]](&runs, &coefs, &kept);
+    walk->kernels->sum_runs[walk->sum](&runs, &coefs, &kept);
 }
 
 /* ---- runs with gaps ----------------------------------------------------- */
@@ -171,7 +171,7 @@ static void sum_pieces(const bn_walk *walk, int64_t own, const part *p) {
             n = at_most(piece, p->cols - x);
             const bn_block b = plan->gathers ? gathered(walk, channel, p, r, repeats, x, n)
                                              : block_of(plan, channel, p, r, repeats, x, n);
-            walk->kernels->fold[walk->formulas[SUM]](&b, &coefs, &walk->scratch->sums);
+            walk->kernels->fold[walk->sum](&b, &coefs, &walk->scratch->sums);
             if (walk->writes)
                 write_piece(walk, own, p, r, repeats, x, n);
         }

@@ -7,7 +7,6 @@
  * Calls at the same time share the workers. Workers that cannot be started are done without; a
  * forked child has none, and starts its own.
  */
-#define _GNU_SOURCE /* CPU_EQUAL */
 #ifndef _OPENMP
 #include "pool.h"
 
@@ -57,7 +56,6 @@ static bool start_worker(void) {
 }
 #else
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -100,30 +98,6 @@ static bool start_worker(void) {
 }
 #endif
 
-/* A thread starts on the CPUs of the one that started it, which other callers may not share: a
- * worker goes to those of each caller. Elsewhere affinity is the process's, or there is none. */
-#ifdef CPU_EQUAL
-typedef cpu_set_t cpus;
-static void get_cpus(cpus *own) {
-    CPU_ZERO(own);
-    (void)sched_getaffinity(0, sizeof *own, own);
-}
-static void go_to(const cpus *wanted, cpus *own) {
-    if (CPU_EQUAL(wanted, own))
-        return;
-    (void)sched_setaffinity(0, sizeof *wanted, wanted); /* none at all are refused */
-    *own = *wanted;
-}
-#else
-typedef char cpus;
-static void get_cpus(cpus *own) {
-    *own = 0;
-}
-static void go_to(const cpus *wanted, cpus *own) {
-    *own = *wanted;
-}
-#endif
-
 /* ---- jobs ---------------------------------------------------------------------- */
 
 /* On the stack of the call that it is of. */
@@ -133,7 +107,6 @@ typedef struct job {
     int next, threads;  /* the place that is taken next, of `threads` */
     int64_t number;     /* later jobs have higher ones */
     atomic_int at_work; /* workers */
-    cpus cpus;          /* of its caller */
     struct job *later;
 } job;
 
@@ -171,7 +144,6 @@ static job *later_than(int64_t number) {
 
 static void work_forever(void) {
     int64_t last = 0;
-    cpus own = {0};
     for (;;) {
         for (int tries = 0; atomic_load(&latest) <= last && tries < LOOKS;)
             relax(&tries);
@@ -185,7 +157,6 @@ static void work_forever(void) {
         if (j->next == j->threads)
             take_back(j);
         unlock();
-        go_to(&j->cpus, &own);
         j->work(j->argument, me);
         lock();
         /* The last thing that is done to it: its call may return now. */
@@ -201,7 +172,6 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         return;
     }
     job own = {.work = work, .argument = argument, .next = 1, .threads = threads};
-    get_cpus(&own.cpus);
     lock();
     while (workers < threads - 1 && start_worker())
         workers++;

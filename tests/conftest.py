@@ -39,10 +39,10 @@ def p(rng):
 
 @pytest.fixture(autouse=True)
 def _same_machine_afterwards():
-    isa = bn_ext.get_isa()
+    isa, caches = bn_ext.get_isa(), _core._cache_sizes()
     yield
     _core._use_isa(isa)
-    _core._set_cache_sizes(0, 0)
+    _core._set_cache_sizes(*caches)
 
 
 #: A level that is forced is tested alone: the suite at the highest one has them all.

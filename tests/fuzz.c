@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "copies.h"
+#include "axes.h"
 #include "count_again.h"
 #include "fuzz.h"
 #include "kernels/kernels.h"

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "axes.h"
-#include "copies.h"
 #include "count_again.h"
 #include "machine.h"
 

@@ -64,9 +64,11 @@ def test_what_sets_the_number_of_threads(monkeypatch):
     assert _runtime._threads_set_by(0) == "threadpoolctl"
 
 
-def test_processor_without_the_systems_list(monkeypatch):
+def test_a_machine_without_the_systems_lists(monkeypatch):
     monkeypatch.setattr(_runtime, "_read", lambda path: "")
     assert _runtime._processor()
+    l2, last_level = _runtime._cache_sizes()
+    assert 2**15 <= l2 <= last_level
 
 
 WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"

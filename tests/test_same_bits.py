@@ -43,7 +43,7 @@ CIRCUMSTANCES = {
     "halves": [False, True],
     "fp": list(FP_MODES),
     # Sizes that make every tile one channel, or all of them, and every store nontemporal.
-    "caches": [(0, 0), (1, 1), (1 << 40, 1), (1, 1 << 40)],
+    "caches": [_core._cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
 }
 
 SHAPES = [

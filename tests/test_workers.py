@@ -130,31 +130,6 @@ print(len(before), sum(sleeps()) - sum(before))
     assert slept < 50 * workers / 2
 
 
-@needs_cpus
-@needs_linux
-def test_workers_go_where_their_caller_may_run():
-    """Workers that a caller on one CPU has started are another caller's later."""
-    code = """
-import threading
-def go_to(cpus):  # do the workers, after some call at the latest?
-    os.sched_setaffinity(0, cpus)
-    callers = os.getpid(), threading.get_native_id()
-    for _ in range(500):
-        call(40_000, num_threads=2)
-        workers = {int(task) for task in os.listdir("/proc/self/task")}.difference(callers)
-        if all(os.sched_getaffinity(worker) == cpus for worker in workers):
-            return True
-    return False
-every = os.sched_getaffinity(0)
-caller = threading.Thread(target=lambda: print(go_to({min(every)})))
-caller.start()
-caller.join()
-print(go_to(every), go_to({max(every)}))
-"""
-    found = in_new_process(CALL + code, OPENBLAS_NUM_THREADS="1")
-    assert found == ["True", "True", "True"]
-
-
 @needs_linux
 def test_threads_that_cannot_be_started():
     """Those that can be are used, and the caller does the rest."""

@@ -29,13 +29,9 @@ static void prepare_sums(const bn_channels *c) {
 }
 
 static void prepare_results(const bn_channels *c) {
-    const bn_problem *p = c->problem;
     const int64_t n = c->channels;
-    double *scale = c->value[TO_CONVERT];
-    vector_read(&p->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
-    vector_read(&p->vector[BN_GAMMA], 0, n, scale);
-    bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], scale);
-    bn_set_coefs(c, COEF_SCALE, 0, n, scale);
+    vector_read(&c->problem->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
+    bn_set_scale(c, 0, n, c->value[RSTD], c->value[RSTD_LOW], c->value[TO_CONVERT]);
 }
 
 /* All of it before sums, since ReLU's gate takes it. */
@@ -79,10 +75,8 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
             slope[i] = rstd[i] * diff_gamma[i] / c->count;
         }
     bn_set_coefs(c, COEF_SLOPE, from, n, slope);
-    if (p->vector[BN_DIFF_BETA].data)
-        vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
-    if (p->vector[BN_DIFF_GAMMA].data)
-        vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
+    vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
+    vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
     const double *low = c->value[MEAN_LOW] + from;
     double *shift = value;
     for (int64_t i = 0; i < n; i++)

@@ -55,11 +55,13 @@ static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) 
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
-/* 1/sqrt(variance + epsilon), in the place of the variance, and gamma times that, in the place of
- * gamma; in pairs, of whose rstd `low` becomes the low part, if the data is computed in doubles. */
-static inline void bn_rstd_and_scale(const bn_channels *c, int64_t n, double *rstd, double *low,
-                                     double *scale) {
+/* Of the n channels from `from` on: 1/sqrt(variance + epsilon), in the place of the variance, and
+ * the scale, gamma times that; in pairs, of whose rstd `low` becomes the low part, if the data is
+ * computed in doubles. */
+static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
+                                double *low, double *scale) {
     const double epsilon = c->problem->epsilon;
+    vector_read(&c->problem->vector[BN_GAMMA], from, n, scale);
     if (in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
             const pair r = pair_rsqrt(pair_sum(rstd[i], epsilon));
@@ -72,6 +74,7 @@ static inline void bn_rstd_and_scale(const bn_channels *c, int64_t n, double *rs
             rstd[i] = 1 / sqrt(rstd[i] + epsilon);
             scale[i] = scale[i] * rstd[i];
         }
+    bn_set_coefs(c, COEF_SCALE, from, n, scale);
 }
 
 /* The shift of the forward pass: beta, less what the mean loses when it is rounded, times scale. */

@@ -38,12 +38,9 @@ static void prepare_sums(const bn_channels *c) {
 }
 
 static void prepare_results(const bn_channels *c) {
-    const bn_problem *p = c->problem;
     const int64_t n = c->channels;
-    vector_read(&p->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
-    vector_read(&p->vector[BN_GAMMA], 0, n, c->value[SCALE]);
-    bn_rstd_and_scale(c, n, c->value[RSTD], c->value[RSTD_LOW], c->value[SCALE]);
-    bn_set_coefs(c, COEF_SCALE, 0, n, c->value[SCALE]);
+    vector_read(&c->problem->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
+    bn_set_scale(c, 0, n, c->value[RSTD], c->value[RSTD_LOW], c->value[SCALE]);
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
 }
 

@@ -161,14 +161,11 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
 
 /* From the mean, and the variance, which is in the place of RSTD. */
 static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean) {
-    const bn_problem *p = c->problem;
-    double *value = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
+    double *scale = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
-    vector_read(&p->vector[BN_GAMMA], from, n, value);
-    bn_rstd_and_scale(c, n, rstd, c->value[RSTD_LOW] + from, value);
-    bn_set_coefs(c, COEF_SCALE, from, n, value);
+    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
     double *beta = rstd; /* which has done its work */
-    bn_set_shift(c, COEF_SHIFT, from, n, mean, value, beta);
+    bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
 }
 
 /* A factor of 1 does not read what was before. */
@@ -192,10 +189,8 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         variance[i] = squares[i] / c->count;
         unbiased[i] = squares[i] / (c->count - p->correction);
     }
-    if (p->vector[BN_MEAN].data)
-        vector_write(&p->vector[BN_MEAN], from, n, mean);
-    if (p->vector[BN_VARIANCE].data)
-        vector_write(&p->vector[BN_VARIANCE], from, n, variance);
+    vector_write(&p->vector[BN_MEAN], from, n, mean);
+    vector_write(&p->vector[BN_VARIANCE], from, n, variance);
     update(c, BN_RUNNING_MEAN, from, n, mean);
     update(c, BN_RUNNING_VARIANCE, from, n, unbiased);
     set_results(c, from, n, mean);
