@@ -76,9 +76,10 @@ def quoted(docstring):
 
 # ---- the compiled module -------------------------------------------------------------------
 
-#: def name(arguments): """...""" of the first column, and name.__doc__ = """..."""
+#: def name(arguments): """...""" of the first column, a function of C, and name.__doc__ = """..."""
 FUNCTION = re.compile(
-    r'^(?:cp)?def (?:\w+ )?(\w+)\(([^)]*)\)[^:\n]*:\n(?: +(""".*?"""))?', re.MULTILINE | re.DOTALL
+    r'^(?: *cp)?def (?:\w+ )?(\w+)(?: "\w+")?\(([^)]*)\)[^:\n]*:?\n(?: +(""".*?"""))?',
+    re.MULTILINE | re.DOTALL,
 )
 CLASS = re.compile(r'^(\w+)\.__doc__ = (""".*?""")', re.MULTILINE | re.DOTALL)
 
@@ -169,7 +170,7 @@ RESULTS = {
 
 def core():
     """The stub of bn_ext._core."""
-    paths = sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.pxi")])
+    paths = sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.px[di]")])
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     plain = {name: {result: {}} for result, names in RESULTS.items() for name in names}
     found = {}

@@ -1,4 +1,4 @@
-# The C interface, as the headers in src_c declare it.
+# The C interface, as the headers in src_c declare it. What is cpdef, Python can call.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
 
@@ -114,15 +114,15 @@ cdef extern from "gates.h" nogil:
 
 
 cdef extern from "machine.h" nogil:
-    void bn_set_cpu_quota(int threads)
-    void bn_set_threads_limit(int threads)
-    int bn_default_threads()
-    c_bool bn_has_openmp()
-    uintptr_t bn_openmp_address()
-    c_bool bn_forked()
+    cpdef void _set_cpu_quota "bn_set_cpu_quota"(int threads)
+    cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
+    cpdef int _default_threads "bn_default_threads"()
+    cpdef c_bool _has_openmp "bn_has_openmp"()
+    cpdef uintptr_t _openmp_address "bn_openmp_address"()
+    cpdef c_bool _forked "bn_forked"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
-    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
+    cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
 cdef extern from "blocks.h" nogil:
@@ -130,8 +130,8 @@ cdef extern from "blocks.h" nogil:
         BN_BLOCK_BYTES
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
-    void bn_set_parked_limit(int64_t bytes)
-    int64_t bn_parked_limit()
+    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
+    cpdef int64_t _parked_limit "bn_parked_limit"()
     int64_t bn_parked_bytes(int *blocks)
 
 

@@ -1,4 +1,5 @@
-"""What _runtime, the wrappers in specs and the tests ask for. Included by _core.pyx."""
+"""What _runtime, the wrappers in specs and the tests ask for, beside functions of C that
+_core.pxd hands on. Included by _core.pyx."""
 
 
 def _available_isas():
@@ -14,44 +15,9 @@ def _use_isa(name):
     bn_isa_use(_available_isas().index(name))
 
 
-def _set_cpu_quota(int threads):
-    bn_set_cpu_quota(threads)
-
-
-def _set_threads_limit(int threads):
-    """Where there is no OpenMP, which has a limit of its own."""
-    bn_set_threads_limit(threads)
-
-
 def _cache_sizes():
     """(bytes of a core's second-level cache, of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()
-
-
-def _set_cache_sizes(l2, last_level):
-    """Pretend that caches have these sizes, for tests; zeros ask the system again."""
-    bn_set_cache_sizes(l2, last_level)
-
-
-def _default_threads():
-    return bn_default_threads()
-
-
-def _has_openmp():
-    return bool(bn_has_openmp())
-
-
-def _openmp_address():
-    """Where the OpenMP runtime that serves us lies in memory; 0 without one."""
-    return bn_openmp_address()
-
-
-def _parked_limit():
-    return bn_parked_limit()
-
-
-def _set_parked_limit(bytes):
-    bn_set_parked_limit(bytes)
 
 
 def _parked():
@@ -59,10 +25,6 @@ def _parked():
     cdef int blocks
     cdef int64_t bytes = bn_parked_bytes(&blocks)
     return bytes, blocks
-
-
-def _forked():
-    return bool(bn_forked())
 
 
 def _last_call():
