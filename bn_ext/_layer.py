@@ -20,10 +20,6 @@ from bn_ext._typing import Array, DataFormat, Flag
 __all__ = ["BatchNorm"]
 
 
-#: Errors that refuse a step before anything has changed.
-_REFUSALS = TypeError, ValueError, MemoryError
-
-
 class _Saved(NamedTuple):
     """What backward needs of the last forward pass."""
 
@@ -219,28 +215,25 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
-            of the layer has changed then.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; statistics
+            have not changed then.
 
         Notes
         -----
-        Whatever else ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
+        Whatever ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
         which says so. The running statistics and num_batches_tracked have both taken the step
         then, or neither has.
         """
-        undo, self._saved = [self._saved], None
         try:
             call, saved, tracked = self._step(src, src_1)
-            after = {"num_batches_tracked": tracked}
-            found: Any = _core._committed(call, vars(self), after, undo)
-            # From here on nothing is allocated, so nothing can fail.
+            found: Any = _core._committed(call, vars(self), {"num_batches_tracked": tracked})
             dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
             if "dst" in saved.gate:
                 saved.gate["dst"] = dst
             self._saved = saved
             return dst
-        except BaseException as error:
-            self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
+        except BaseException:
+            self._saved = None
             raise
 
     def _step(self, src: Array, src_1: Array | None) -> _Step:
@@ -341,7 +334,7 @@ class BatchNorm:
         Raises
         ------
         RuntimeError
-            If there was no `forward`, or the last one was interrupted.
+            If there was no `forward`, or the last one was refused or interrupted.
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_backward`; nothing has been written then.
 
@@ -351,7 +344,7 @@ class BatchNorm:
         """
         saved = self._saved
         if saved is None:
-            raise RuntimeError("backward: expected a forward before it that was not interrupted")
+            raise RuntimeError("backward: expected a forward before it that succeeded")
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu

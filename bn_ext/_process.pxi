@@ -58,10 +58,9 @@ def _schedule(dtype, dims, int channel_axis, int threads):
     return bn_schedule_of_backward(&p, threads)
 
 
-def _committed(call, dict state, dict after, list undo):
-    """Call a compiled function; then update state and clear undo, before any Python code, such as
-    a signal handler, can run."""
+def _committed(call, dict state, dict after):
+    """Call a compiled function; then update state before any Python code, such as a signal
+    handler, can run."""
     result = call()
     state.update(after)
-    undo.clear()
     return result
