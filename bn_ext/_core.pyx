@@ -161,7 +161,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         If True, sums are exact until they are rounded once: the bits of the result then depend on
         the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
         It takes 1.1 to 2.5 times as long; 8 times with few elements in thousands of channels, and
-        longer where exponents differ widely, see `batch_norm_backward_reduce`.
+        longer where exponents differ widely.
 
     Returns
     -------
@@ -288,24 +288,14 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         the data is float64: apply takes that into account, `batch_norm_sums` does not. k is 11,
         and 57 for float64 data.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`.
-
-    See Also
-    --------
-    batch_norm_backward_apply : The second half.
-    batch_norm_sums : The sums of a state.
-
     Notes
     -----
     Over the same arrays, reduce and apply give the same bits as the single call. Sums
     added over several parts are the same every time for the same parts, but not bit for
     bit those of the whole. For float64 data the bound on their error grows by
     ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes that
-    is negligible next to the bound itself. Arrays are copied in the same cases as by
-    `batch_norm_backward`.
+    is negligible next to the bound itself. Errors are those of `batch_norm_backward`, and
+    arrays are copied in the same cases.
 
     States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
     is the state of all the data, whatever the parts, their order and that of their axes: what
@@ -365,19 +355,10 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
         diff_src of this part, and diff_src_1 if it is asked for; diff_gamma and diff_beta
         of the whole, the same for every part, even one without elements.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`.
-
-    See Also
-    --------
-    batch_norm_backward_reduce : The first half.
-
     Notes
     -----
-    Arrays are copied in the same cases as by `batch_norm_backward`; sums that are not
-    C-contiguous are copied too.
+    Errors are those of `batch_norm_backward`, and arrays are copied in the same cases; sums that
+    are not C-contiguous are copied too.
 
     Examples
     --------

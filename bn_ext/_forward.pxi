@@ -58,8 +58,6 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         with few elements in thousands of channels, and longer where exponents differ widely.
         Where the square of a deviation from the mean overflows in float32 (float64, for float64
         data: beyond 2**64, or 2**512), the variance is Inf.
-    **refused
-        Nothing: any other name is an error; the one for ``momentum`` says what to pass instead.
 
     Returns
     -------
@@ -170,20 +168,10 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
         elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
         11, and 57 for float64 data.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_training_merge : What follows; with ``exact=True`` it is ``+``.
-    batch_norm_training_apply : The second half.
-    batch_norm_training_stats : Statistics from a state.
-
     Notes
     -----
-    Over the same array, reduce and apply give the same bits as the single call.
+    Over the same array, reduce and apply give the same bits as the single call. Errors are those
+    of `batch_norm_training`.
 
     States are added, as those of `batch_norm_backward_reduce` are. Statistics that depend on the
     values alone take two passes, since the squares are about the mean: the first for the mean, with
@@ -221,7 +209,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
 
 
 def batch_norm_training_merge(stats):
-    """Statistics of all parts, from those of each.
+    """Statistics of all parts, for `batch_norm_training_apply`, from those of each.
 
     Parameters
     ----------
@@ -241,11 +229,6 @@ def batch_norm_training_merge(stats):
         If stats is neither an array of float64, nor a list or tuple of arrays of float64.
     ValueError
         If shapes do not fit, or some are no statistics: because they were added, say.
-
-    See Also
-    --------
-    batch_norm_training_reduce : The statistics of a part.
-    batch_norm_training_apply : What takes those of the whole.
 
     Notes
     -----
@@ -350,29 +333,19 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
     src, src_1
         As for `batch_norm_training`; one part.
     stats : array of float64, shape (4, C)
-        What `batch_norm_training_reduce` returned, merged over all parts, this one too.
+        What `batch_norm_training_reduce` returned, merged over all parts, this one too, by
+        `batch_norm_training_merge`.
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
         step.
-    **refused
-        Nothing, as for `batch_norm_training`.
 
     Returns
     -------
     BatchNormTraining
-        dst of this part; mean and variance of the whole, the same for every part.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_training_reduce : The first half.
-    batch_norm_training_merge : What comes in between.
+        dst of this part; mean and variance of the whole, the same for every part. Errors are those
+        of `batch_norm_training`.
 
     Examples
     --------
@@ -429,11 +402,6 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     ndarray
         dst, in src's shape, dtype and memory order.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
     See Also
     --------
     batch_norm_training : With the statistics of the batch.
@@ -441,7 +409,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
 
     Notes
     -----
-    src is read once. All else is as for `batch_norm_training`.
+    src is read once. All else, errors too, is as for `batch_norm_training`.
 
     Examples
     --------

@@ -81,10 +81,6 @@ class BatchNorm:
     TypeError, ValueError
         If an option is none of these.
 
-    See Also
-    --------
-    batch_norm_training, batch_norm_inference, batch_norm_backward : What its steps call.
-
     Notes
     -----
     src, the result, the parameters and, where they are what normalizes, the running statistics

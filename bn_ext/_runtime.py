@@ -112,10 +112,6 @@ def available_isas() -> tuple[str, ...]:
     -------
     tuple of str
 
-    See Also
-    --------
-    get_isa : The one in use.
-
     Examples
     --------
     >>> import bn_ext
@@ -128,17 +124,12 @@ def available_isas() -> tuple[str, ...]:
 def get_isa() -> str:
     """Name of the instruction-set level in use.
 
-    The highest that the CPU can run, unless the environment variable ``BN_EXT_ISA``
+    The highest of `available_isas`, unless the environment variable ``BN_EXT_ISA``
     named another one when `bn_ext` was imported.
 
     Returns
     -------
     str
-
-    See Also
-    --------
-    available_isas : All levels that this CPU has.
-    show_config : Threads and the build, too.
 
     Examples
     --------
@@ -170,7 +161,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        What was set before. Always 0 where the system cannot take such pages (Windows).
+        What was set before; `show_config` shows what is kept now. Always 0 where the system cannot take such pages (Windows).
 
     Raises
     ------
@@ -178,10 +169,6 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
         If nbytes is not an integer.
     ValueError
         If nbytes is negative, or more than an address can be.
-
-    See Also
-    --------
-    show_config : What is set and what is kept now.
 
     Examples
     --------
@@ -373,10 +360,6 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     ------
     ValueError
         If mode is neither of these.
-
-    See Also
-    --------
-    get_isa : The level alone.
 
     Examples
     --------
