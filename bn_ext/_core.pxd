@@ -16,15 +16,14 @@ cdef extern from "bn.h" nogil:
 
     enum:
         BN_DTYPES
-        BN_SRC
-        BN_DIFF_DST
-        BN_SRC_1
-        BN_DIFF_DIFF_SRC
-        BN_GATE
-        BN_DST
-        BN_DIFF_SRC
-        BN_DIFF_DIFF_DST
-        BN_DIFF_SRC_1
+        SRC "BN_SRC"
+        DIFF_DST "BN_DIFF_DST"
+        SRC_1 "BN_SRC_1"
+        DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC"
+        DST "BN_DST"
+        DIFF_SRC "BN_DIFF_SRC"
+        DIFF_DIFF_DST "BN_DIFF_DIFF_DST"
+        DIFF_SRC_1 "BN_DIFF_SRC_1"
         BN_OPERANDS
         BN_MEAN
         BN_VARIANCE
@@ -52,11 +51,7 @@ cdef extern from "bn.h" nogil:
     ctypedef struct bn_problem:
         bn_dtype dtype
         char *data[BN_OPERANDS]
-        int n_outer
-        int n_inner
-        bn_axis outer[BN_MAX_AXES]
         bn_axis channel
-        bn_axis inner[BN_MAX_AXES]
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training
@@ -171,7 +166,6 @@ cdef extern from "axes.h" nogil:
     ctypedef struct bn_order:
         int n
         int axis[BN_MAX_AXES]
-        int channel_place
 
     void bn_order_of(const bn_view *src, int channel_axis, bn_order *order)
     c_bool bn_follows(const bn_view *view, const bn_order *order)

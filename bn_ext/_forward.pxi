@@ -226,7 +226,7 @@ def batch_norm_training_merge(stats):
     Raises
     ------
     TypeError
-        If stats is neither an array of float64, nor a list or tuple of arrays of float64.
+        If stats is neither an array of float64, nor a list or tuple of such with one shape.
     ValueError
         If shapes do not fit, or some are no statistics: because they were added, say.
 
@@ -252,74 +252,36 @@ def batch_norm_training_merge(stats):
            [ 3.],
            [ 1.]])
     """
-    given = stats_of_parts(stats)
+    given = _as_array(stats, "stats")
+    if given.dtype != np.float64:
+        raise wrong_dtype("stats", given, "float64")
+    if given.ndim != 3 or given.shape[1] != MARK + 1:
+        raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {given.shape}")
+    given = as_dense(given)
     cdef const double[:, :, ::1] parts = given
     cdef Py_ssize_t i, channels = parts.shape[2]
-    cdef uint64_t mode
-    merged = np.zeros((MARK + 1, channels))
-    merged[MARK] = 1
-    cdef double[:, ::1] whole = merged
-    if not channels:
-        return merged
-    mode = fp_mode_enter()
-    try:
-        for i in range(parts.shape[0]):
-            merge_part(&whole[0, 0], &parts[i, 0, 0], channels)
-    finally:
-        fp_mode_leave(mode)
-    return merged
-
-
-cdef object stats_of_parts(object stats):
-    """Dense, shape (k, 4, C)."""
-    if isinstance(stats, SEQUENCES):
-        parts = []  # no comprehension, whose error path, in Cython 3.3, drops an item twice
-        for part in tuple(stats):
-            a = _as_array(part, "stats")
-            if parts and a.shape != parts[0].shape:
-                raise ValueError(
-                    f"stats: expected parts of one shape, ({MARK + 1}, C), got {parts[0].shape} "
-                    f"and {a.shape}"
-                )
-            parts.append(a)
-        stats = np.array(parts)
-    elif hasattr(stats, "__next__"):
-        raise TypeError(
-            f"stats: expected an array, or a list or tuple of arrays, got {type_name(stats)}"
-        )
-    a = _as_array(stats, "stats")
-    if a.dtype != np.float64:
-        raise wrong_dtype("stats", a, "float64")
-    if a.ndim != 3 or a.shape[1] != MARK + 1:
-        raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {a.shape}")
-    return np.require(a, np.float64, ("C", "A"))
-
-
-cdef int merge_part(double *whole, const double *part, Py_ssize_t channels) except -1:
-    """Into the whole. The first part is copied: Inf - 0 would make a NaN of its squares."""
-    cdef double before = whole[COUNT * channels], total, weight, off
-    cdef double own = count_of_sums(part, channels, True, "stats")
-    cdef double *mean = whole
-    cdef double *squares = whole + channels
-    cdef Py_ssize_t i
-    if own == 0:
-        return 0
-    if before == 0:
-        memcpy(whole, part, (MARK + 1) * channels * sizeof(double))
-        return 0
-    total = before + own
-    if total >= <double>(<int64_t>1 << LOG2_COUNTED):
-        raise ValueError(
-            f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
-        )
-    weight = own / total
-    for i in range(channels):
-        off = part[i] - mean[i]
-        mean[i] += off * weight
-        # So grouped it overflows only where the sum does.
-        squares[i] += part[channels + i] + off * (off * (before * weight))
-        whole[COUNT * channels + i] = total
-    return 0
+    cdef double before = 0, own, total
+    whole = np.zeros((MARK + 1, channels))
+    whole[MARK] = 1
+    for i in range(parts.shape[0] if channels else 0):
+        own = count_of_sums(&parts[i, 0, 0], channels, True, "stats")
+        if own == 0:
+            continue
+        total = before + own
+        if total >= <double>(<int64_t>1 << LOG2_COUNTED):
+            raise ValueError(
+                f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
+            )
+        with _DefaultMode():
+            if before == 0:  # Inf - 0 would make a NaN of its squares
+                whole[:] = given[i]
+            else:
+                off = given[i, 0] - whole[0]
+                whole[0] += off * (own / total)
+                # So grouped it overflows only where the sum does.
+                whole[1] += given[i, 1] + off * (off * (before * (own / total)))
+        before = whole[COUNT] = total
+    return whole
 
 
 def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,

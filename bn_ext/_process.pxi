@@ -53,7 +53,7 @@ def _schedule(dtype, dims, int channel_axis, int threads):
         views[role].itemsize = bn_dtype_table[code].element_bytes
         views[role].ndim, views[role].shape, views[role].strides = len(dims), shape, strides
     p.dtype, p.training = <bn_dtype>code, True
-    bn_order_of(&views[BN_SRC], channel_axis, &order)
+    bn_order_of(&views[SRC], channel_axis, &order)
     bn_set_axes(&p, views, &order, channel_axis)
     return bn_schedule_of_backward(&p, threads)
 

@@ -161,7 +161,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        What was set before; `show_config` shows what is kept now. Always 0 where the system cannot take such pages (Windows).
+        What was set before; `show_config` shows what is kept now. Always 0 where the system cannot
+        take such pages (Windows).
 
     Raises
     ------
