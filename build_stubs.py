@@ -156,7 +156,7 @@ RESULTS = {
     "NDArray[int64]": ["batch_norm_canonical"],
     "BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]": ["batch_norm_double_backward"],
     "int": [
-        "batch_norm_count", "_as_index", "_default_threads", "_openmp_address", "_parked_limit",
+        "batch_norm_count", "_as_index", "_default_threads", "_parked_limit",
     ],
     "float": ["_as_epsilon", "_as_real"],
     "bool": ["_as_flag", "_forked", "_has_openmp", "_share_memory"],

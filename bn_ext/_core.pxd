@@ -113,7 +113,6 @@ cdef extern from "machine.h" nogil:
     cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int _default_threads "bn_default_threads"()
     cpdef c_bool _has_openmp "bn_has_openmp"()
-    cpdef uintptr_t _openmp_address "bn_openmp_address"()
     cpdef c_bool _forked "bn_forked"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()

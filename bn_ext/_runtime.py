@@ -42,28 +42,6 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _library_at(address: int, maps: str = "/proc/self/maps") -> str:
-    """Name of the file that is mapped at an address, "" if the system does not tell."""
-    for line in _read(maps).splitlines():
-        start, _, end = line.partition(" ")[0].partition("-")
-        if int(start, 16) <= address < int(end, 16):
-            return line.partition("/")[2].rpartition("/")[2]
-    return ""
-
-
-def _wait_set_by() -> str:
-    """What decides how idle threads wait.
-
-    Of two runtimes in a process, bn_ext may get the one that was loaded first: libomp, preloaded
-    for speed, has every function of libgomp but does not read its variables.
-    """
-    library = _library_at(_core._openmp_address())
-    if not library or library.startswith("libgomp"):
-        return _WAIT_SET_BY
-    named = [n for n in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME") if n in os.environ]
-    return named[0] if named else f"the default of {library}; KMP_BLOCKTIME changes it"
-
-
 def _import_core() -> Any:
     """`_core`; in a source tree, tell the user if it is not compiled, or older than its sources."""
     # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
@@ -97,8 +75,9 @@ def _load_core() -> tuple[Any, str]:
         core = _import_core()
     finally:
         del os.environ["GOMP_SPINCOUNT"]
-    shared = before and _openmp_libraries() == before
-    return core, "another package that uses libgomp, loaded earlier" if shared else "bn_ext"
+    if before and _openmp_libraries() == before:
+        return core, "another package that uses libgomp, loaded earlier"
+    return core, "bn_ext's GOMP_SPINCOUNT"
 
 
 def available_isas() -> tuple[str, ...]:
@@ -215,16 +194,6 @@ def _is_command() -> bool:
     return name.removesuffix(".exe") == "bn-ext"
 
 
-def _end_command(message: str, status: int) -> None:
-    """End this process if it is the command line, which cannot catch what is raised here.
-
-    (The package is imported before the first line of the command line runs.)
-    """
-    if _is_command():
-        print(message, file=sys.stderr)
-        sys.exit(status)
-
-
 def _choose_isa(name: str) -> None:
     choices = _core._available_isas()
     if name not in choices:
@@ -244,7 +213,9 @@ def _read_environment() -> tuple[str | None, int]:
             _choose_isa(name)
         return name, _default_kept()
     except ImportError as error:
-        _end_command(f"bn-ext: {error}", 2)
+        if _is_command():  # which cannot catch it: the package is imported before its first line
+            print(f"bn-ext: {error}", file=sys.stderr)
+            sys.exit(2)
         raise
 
 
@@ -381,7 +352,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core._has_openmp(),
-        "idle_threads_set_by": _wait_set_by() if _core._has_openmp() else None,
+        "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
         "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
@@ -406,11 +377,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 
 if not TYPE_CHECKING:
-    try:
-        _core, _WAIT_SET_BY = _load_core()
-    except KeyboardInterrupt:
-        _end_command("interrupted", 130)
-        raise
+    _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()

@@ -63,14 +63,6 @@ bool bn_has_openmp(void) {
 #endif
 }
 
-uintptr_t bn_openmp_address(void) {
-#ifdef _OPENMP
-    return (uintptr_t)&omp_get_max_threads;
-#else
-    return 0;
-#endif
-}
-
 #ifndef _OPENMP
 /* CPUs that this process may run on. */
 static int processors(void) {
