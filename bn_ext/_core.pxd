@@ -130,19 +130,8 @@ cdef extern from "blocks.h" nogil:
 
 
 cdef extern from "schedule.h" nogil:
-    ctypedef struct bn_schedule:
-        int64_t tiles
-        int64_t tasks
-        int64_t joint
-        int64_t parts
-        c_bool first
-        c_bool second
-
     void bn_last_call(int *threads, int64_t *tasks)
-
-
-cdef extern from "engine.h" nogil:
-    bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads)
+    cpdef c_bool _last_was_joint "bn_last_was_joint"()
 
 
 cdef extern from "dtypes.h" nogil:

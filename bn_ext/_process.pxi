@@ -35,29 +35,6 @@ def _last_call():
     return threads, tasks
 
 
-def _schedule(dtype, dims, int channel_axis, int threads):
-    """How a backward call would share its work among threads. There need be no arrays."""
-    cdef ptrdiff_t shape[BN_MAX_AXES]
-    cdef ptrdiff_t strides[BN_MAX_AXES]
-    cdef bn_view views[BN_OPERANDS]
-    cdef bn_order order
-    cdef bn_problem p
-    cdef int axis, role, code = DTYPE_NAMES.index(dtype)
-    cdef ptrdiff_t step = bn_dtype_table[code].element_bytes
-    memset(&p, 0, sizeof(bn_problem))
-    for axis in reversed(range(len(dims))):
-        shape[axis], strides[axis] = dims[axis], step
-        step *= dims[axis]
-    for role in range(BN_OPERANDS):
-        views[role].data = NULL
-        views[role].itemsize = bn_dtype_table[code].element_bytes
-        views[role].ndim, views[role].shape, views[role].strides = len(dims), shape, strides
-    p.dtype, p.training = <bn_dtype>code, True
-    bn_order_of(&views[SRC], channel_axis, &order)
-    bn_set_axes(&p, views, &order, channel_axis)
-    return bn_schedule_of_backward(&p, threads)
-
-
 def _committed(call, dict state, dict after):
     """Call a compiled function; then update state before any Python code, such as a signal
     handler, can run."""
