@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._layer_arguments import MOST_BATCHES, as_channels, as_number, as_state
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -121,8 +120,8 @@ class BatchNorm:
         **refused: Never,
     ) -> None:
         _core._refuse_unknown("BatchNorm", {**refused})
-        number = as_number(dtype)
-        self.channels = as_channels(channels)
+        number = _as_number(dtype)
+        self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format: DataFormat = data_format
@@ -273,7 +272,7 @@ class BatchNorm:
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
+        tracked = self.num_batches_tracked + self._is_batch(data)
         call = partial(
             self._training,
             data,
@@ -415,7 +414,7 @@ class BatchNorm:
             If a name, a shape or a dtype does not fit. Nothing has been written then.
         """
         own = self._state()
-        new = as_state(state, own)
+        new = _as_state(state, own)
         self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))
         for name, array in new.items():
             own[name][...] = array
@@ -424,3 +423,56 @@ class BatchNorm:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.running_mean.dtype}')"
+
+
+# ---- arguments: each becomes what it is, or an error that names it ------------------------
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of parameters and statistics."""
+    try:
+        number = np.dtype(dtype)
+    except TypeError:
+        number = None
+    if number not in (np.float32, np.float64):
+        raise TypeError(f"dtype: expected float64 or float32, got {number or repr(dtype)}")
+    return number
+
+
+def _as_channels(channels: SupportsIndex) -> int:
+    """How many there are."""
+    number: int = _core._as_index(channels, "channels", "an integer")
+    most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
+    if not 1 <= number <= most:
+        raise ValueError(f"channels: expected 1 to {most}, got {number}")
+    return number
+
+
+def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """{name: array to be copied into the layer's own}."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
+    missing = own.keys() - state.keys() - {"num_batches_tracked"}
+    unexpected = state.keys() - own.keys()
+    if missing or unexpected:
+        raise ValueError(
+            f"state: expected {', '.join(own)}; missing: {', '.join(sorted(missing)) or '-'}; "
+            f"unexpected: {', '.join(sorted(map(str, unexpected))) or '-'}"
+        )
+    new = {}
+    for name, value in state.items():
+        tracked = name == "num_batches_tracked"
+        array = np.asarray(value) if tracked else _core._as_array(value, name)
+        if array.shape != own[name].shape:
+            raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
+        if tracked and array.dtype.kind not in "iu":
+            raise TypeError(f"{name}: expected an integer, got {array.dtype}")
+        if not tracked and array.dtype.name not in _FLOATS:
+            raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
+        if tracked and not 0 <= int(array) < 2**63:
+            raise ValueError(f"{name}: expected 0 to {2**63 - 1}, got {int(array)}")
+        with _core._DefaultMode():
+            new[name] = array.astype(own[name].dtype)
+    return new
