@@ -44,30 +44,8 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, floor, isfinite
-from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
-
-__all__ = [
-    "BatchNormAddGradients",
-    "BatchNormDoubleBackward",
-    "BatchNormGradients",
-    "BatchNormTraining",
-    "batch_norm_backward",
-    "batch_norm_backward_apply",
-    "batch_norm_backward_reduce",
-    "batch_norm_canonical",
-    "batch_norm_count",
-    "batch_norm_double_backward",
-    "batch_norm_inference",
-    "batch_norm_sums",
-    "batch_norm_training",
-    "batch_norm_training_apply",
-    "batch_norm_training_merge",
-    "batch_norm_training_reduce",
-    "batch_norm_training_stats",
-]
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
@@ -389,3 +367,6 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
         return call(c, out)
     finally:
         end(c)
+
+
+__all__ = sorted([name for name in globals() if name.lower().startswith("batch")])
