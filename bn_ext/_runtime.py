@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from importlib import import_module
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from bn_ext._version import __version__
@@ -160,12 +159,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     if nbytes is None:
         limit = _KEPT_BY_DEFAULT
     else:
-        try:
-            limit = index(nbytes)
-        except TypeError:
-            raise TypeError(
-                f"nbytes: expected an integer or None, got {type(nbytes).__name__}"
-            ) from None
+        limit = _core._as_index(nbytes, "nbytes", "an integer or None")
         if not 0 <= limit <= sys.maxsize:
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {limit}")
     before = _core._parked_limit()
