@@ -174,40 +174,26 @@ cdef inline int expected_dtype(const Call *c, int role) noexcept:
     return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
 
 
-cdef int expected_dims(const Call *c, int role, ptrdiff_t *dims) noexcept:
-    """Fill in the shape to expect; returns how many axes it has."""
-    cdef const bn_view *src = &c.view[SRC]
-    if is_vector(role):
-        dims[0] = c.channels
-        return 1
-    if role == SUMS:
-        dims[0], dims[1] = c.facts.rows, c.channels
-        return 2
-    if role == STATE:
-        dims[0] = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
-        dims[1], dims[2] = BN_SUMS, c.channels
-        return 3
-    memcpy(dims, src.shape, src.ndim * sizeof(ptrdiff_t))
-    return src.ndim
-
-
 cdef tuple expected_shape(const Call *c, int role):
-    cdef ptrdiff_t dims[BN_MAX_AXES]
-    cdef bn_view expected
-    expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
-    return shape_of(&expected)
+    if is_vector(role):
+        return (c.channels,)
+    if role == SUMS:
+        return (c.facts.rows, c.channels)
+    if role == STATE:
+        return (bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS, BN_SUMS, c.channels)
+    return shape_of(&c.view[SRC])
 
 
-cdef bint fits(const Call *c, int role) noexcept:
+cdef bint fits(const Call *c, int role) except -1:
     """Does the pinned array of this role have the expected shape?"""
-    cdef ptrdiff_t dims[BN_MAX_AXES]
-    cdef bn_view expected
-    if is_vector(role):  # sooner, as what follows
-        return c.view[role].ndim == 1 and c.view[role].shape[0] == c.channels
-    if role != SUMS and role != STATE:
-        return bn_same_shape(&c.view[role], &c.view[SRC])
-    expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
-    return bn_same_shape(&c.view[role], &expected)
+    cdef const bn_view *view = &c.view[role]
+    if is_vector(role):
+        return view.ndim == 1 and view.shape[0] == c.channels
+    if role == SUMS:
+        return view.ndim == 2 and view.shape[0] == c.facts.rows and view.shape[1] == c.channels
+    if role == STATE:
+        return shape_of(view) == expected_shape(c, role)
+    return bn_same_shape(view, &c.view[SRC])
 
 
 cdef bint is_dense(const bn_view *sums) noexcept:

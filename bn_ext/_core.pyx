@@ -45,7 +45,7 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, floor, isfinite
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
@@ -197,12 +197,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
     zeros for diff_gamma and diff_beta.
 
-    The definition is that of oneDNN's batch normalization primitive [1]_, shared by
-    the operators in `bn_ext.specs`.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, "Batch Normalization".
+    The definition is that of oneDNN's batch normalization primitive (developer guide, "Batch
+    Normalization"), shared by the operators in `bn_ext.specs`.
 
     Examples
     --------

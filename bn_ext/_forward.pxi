@@ -232,14 +232,10 @@ def batch_norm_training_merge(stats):
 
     Notes
     -----
-    Parts are merged in order [1]_, so the same parts give the same bits every time, but not bit for
-    bit those of the whole. Parts without elements change nothing, and one part alone comes back bit
-    for bit.
-
-    References
-    ----------
-    .. [1] Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-       sample variances", 1979.
+    Parts are merged in order, by the formulae of Chan, Golub and LeVeque ("Updating formulae and a
+    pairwise algorithm for computing sample variances", 1979), so the same parts give the same bits
+    every time, but not bit for bit those of the whole. Parts without elements change nothing, and
+    one part alone comes back bit for bit.
 
     Examples
     --------
@@ -351,9 +347,8 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     ----------
     src, src_1, epsilon, data_format, relu, workspace, num_threads
         As for `batch_norm_training`.
-    mean, variance : array, shape (C,)
-        The statistics: float64 with any data, float32 with any but float64 data, or the data's
-        own dtype.
+    mean, variance
+        As for `batch_norm_backward`.
     gamma, beta : array, shape (C,), optional
         The scale and the shift, in mean's dtype. None means ones, and zeros.
     out : ndarray, optional
