@@ -290,8 +290,6 @@ def _threads_set_by(threads: int) -> str:
         return "the number of CPUs that this process may use"
     if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
         return "OMP_NUM_THREADS"
-    if not _core._has_openmp():
-        return "threadpoolctl"
     return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
@@ -300,13 +298,6 @@ def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     # A number that might not fit C's int limits nothing.
     _core._set_threads_limit(int(first) if first.isdecimal() and len(first) < 10 else 0)
-    try:
-        from threadpoolctl import register  # since 3.2
-    except ImportError:
-        return
-    from bn_ext._threadpoolctl import Controller
-
-    register(Controller)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:

@@ -16,12 +16,10 @@
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
-#define BN_EXPORTED __declspec(dllexport)
 #else
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
-#define BN_EXPORTED __attribute__((visibility("default")))
 #endif
 #ifdef __APPLE__
 #include <sys/sysctl.h>
@@ -85,18 +83,6 @@ static int processors(void) {
 
 /* 0: none. */
 static atomic_int threads_limit;
-
-/* Exported, for threadpoolctl, from builds without OpenMP: what omp_set_num_threads is to others.
- */
-#ifndef _OPENMP
-BN_EXPORTED void bn_ext_set_num_threads(int threads) {
-    bn_set_threads_limit(threads);
-}
-
-BN_EXPORTED int bn_ext_get_num_threads(void) {
-    return bn_default_threads();
-}
-#endif
 
 void bn_set_threads_limit(int threads) {
     atomic_store(&threads_limit, threads > 0 ? threads : 0);

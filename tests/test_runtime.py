@@ -9,7 +9,7 @@ from needs import needs_openmp
 from processes import strict
 
 import bn_ext
-from bn_ext import _core, _runtime
+from bn_ext import _runtime
 
 ISAS = bn_ext.available_isas()
 
@@ -57,9 +57,6 @@ def test_what_sets_the_number_of_threads(monkeypatch):
             "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
         )
         assert strict(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
-    monkeypatch.setattr(_core, "_has_openmp", lambda: False)
-    monkeypatch.setattr(_core, "_forked", lambda: True)
-    assert _runtime._threads_set_by(0) == "threadpoolctl"
 
 
 def test_processor_without_the_systems_list(monkeypatch):
