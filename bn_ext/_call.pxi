@@ -93,10 +93,12 @@ cdef void let_go(Call *c, int role) noexcept:
 
 
 cdef int pin(Call *c, int role) except -1:
-    """Take its buffer. From now on its view has its shape, strides and address."""
+    """Take its buffer. From now on its view has its shape, strides and address. Sums and states,
+    which C reads as arrays, still are C-contiguous, or this fails."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
-    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_STRIDES)
+    cdef bint dense = role == SUMS or role == STATE
+    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_C_CONTIGUOUS if dense else PyBUF_STRIDES)
     c.pinned[role] = True
     view.data = <char *>buffer.buf
     view.itemsize = buffer.itemsize
@@ -133,10 +135,6 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
-cdef inline bint is_running(int role) noexcept:
-    return role == RUNNING_MEAN or role == RUNNING_VARIANCE
-
-
 cdef inline bint has_stats(const Call *c) noexcept:
     """Are its sums statistics, which are merged?"""
     return c.facts.rows == STATS_ROWS
@@ -169,7 +167,7 @@ cdef str input_name(const Call *c, int role):
 
 
 cdef inline int expected_dtype(const Call *c, int role) noexcept:
-    if is_running(role):
+    if role == RUNNING_MEAN or role == RUNNING_VARIANCE:
         return c.running_dtype[role - RUNNING_MEAN]
     return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
 
@@ -194,19 +192,6 @@ cdef bint fits(const Call *c, int role) except -1:
     if role == STATE:
         return shape_of(view) == expected_shape(c, role)
     return bn_same_shape(view, &c.view[SRC])
-
-
-cdef bint is_dense(const bn_view *sums) noexcept:
-    """Can C read it as an array of doubles, or of int64?"""
-    cdef Py_ssize_t step = sizeof(double)
-    cdef int axis
-    cdef bint dense = <uintptr_t>sums.data % step == 0
-    for axis in range(sums.ndim - 1, -1, -1):
-        if sums.shape[axis] == 0:
-            return True
-        dense = dense and (sums.shape[axis] == 1 or sums.strides[axis] == step)
-        step *= sums.shape[axis]
-    return dense and sums.itemsize == sizeof(double)
 
 
 cdef int pin_new(Call *c, int role, object a) except -1:

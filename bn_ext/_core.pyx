@@ -33,6 +33,7 @@ import numpy as np
 
 cimport cython
 from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
     PyBUF_STRIDES,
     PyBuffer_FillInfo,
     PyBuffer_Release,

@@ -25,12 +25,11 @@ cdef int round_state(Call *c) except -1:
     cdef int64_t stranger, wrong
     cdef uint64_t mode
     pin(c, STATE)
-    if not fits(c, STATE):
+    if not fits(c, STATE) or view.itemsize != sizeof(int64_t):
         raise ValueError(
             f"sums: expected shape {expected_shape(c, STATE)}, a state of "
             f"{DTYPE_NAMES[c.dtype]} data, got {shape_of(view)}"
         )
-    check_dense(c, STATE)
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
     p.dtype = <bn_dtype>c.dtype
