@@ -76,9 +76,10 @@ def quoted(docstring):
 
 # ---- the compiled module -------------------------------------------------------------------
 
-#: def name(arguments): """...""" of the first column, and name.__doc__ = """..."""
+#: def name(arguments): """...""" of the first column, a function of C, and name.__doc__ = """..."""
 FUNCTION = re.compile(
-    r'^(?:cp)?def (?:\w+ )?(\w+)\(([^)]*)\)[^:\n]*:\n(?: +(""".*?"""))?', re.MULTILINE | re.DOTALL
+    r'^(?: *cp)?def (?:\w+ )?(\w+)(?: "\w+")?\(([^)]*)\)[^:\n]*:?\n(?: +(""".*?"""))?',
+    re.MULTILINE | re.DOTALL,
 )
 CLASS = re.compile(r'^(\w+)\.__doc__ = (""".*?""")', re.MULTILINE | re.DOTALL)
 
@@ -155,21 +156,21 @@ RESULTS = {
     "NDArray[int64]": ["batch_norm_canonical"],
     "BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]": ["batch_norm_double_backward"],
     "int": [
-        "batch_norm_count", "_as_index", "_default_threads", "_openmp_address", "_parked_limit",
+        "batch_norm_count", "_as_index", "_default_threads", "_parked_limit",
     ],
     "float": ["_as_epsilon", "_as_real"],
-    "bool": ["_as_flag", "_forked", "_has_openmp", "_share_memory"],
+    "bool": ["_as_flag", "_forked", "_has_openmp", "_last_was_joint", "_share_memory"],
     "str": ["_get_isa", "_or", "_shown"],
     "tuple[str, ...]": ["_available_isas", "_formulas"],
     "tuple[int, int]": ["_cache_sizes", "_last_call", "_parked"],
-    "dict[str, Any]": ["_kernel_interface", "_schedule"],
+    "dict[str, Any]": ["_kernel_interface"],
     "Any": ["_committed"],
 }  # fmt: skip
 
 
 def core():
     """The stub of bn_ext._core."""
-    paths = sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.pxi")])
+    paths = sorted([*PACKAGE.glob("*.pyx"), *PACKAGE.glob("*.px[di]")])
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     plain = {name: {result: {}} for result, names in RESULTS.items() for name in names}
     found = {}

@@ -60,26 +60,27 @@ cdef enum:
     DEEPEST = 64
 
 
-cdef object snapshot(object a, tuple within):
+cdef object snapshot(object a, str name, int depth=0):
     """Lists as tuples, which no method of an element can change while NumPy reads them.
 
     Elements that are arrays of a kind become arrays here. Other sequences are refused, since
     NumPy would read what they hold by itself, and so is a list that holds itself.
     """
     if isinstance(a, SEQUENCES):
-        if len(within) == DEEPEST or id(a) in within:
-            raise ValueError("lists within lists are too deep")
-        within += (id(a),)
+        if depth == DEEPEST:
+            raise TypeError(f"{name}: expected an array of numbers: lists within lists are too deep")
         items = []
         for item in tuple(a):
-            items.append(snapshot(item, within))
+            items.append(snapshot(item, name, depth + 1))
         return tuple(items)
     if isinstance(a, SCALARS):
         return a
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
-        return np.asarray(a)
+        return _as_array(a, name)
     if hasattr(a, "__len__"):
-        raise ValueError(f"it holds a sequence of type {type_name(a)}")
+        raise TypeError(
+            f"{name}: expected an array of numbers: it holds a sequence of type {type_name(a)}"
+        )
     return a
 
 
@@ -91,8 +92,8 @@ cpdef object _as_array(object a, str name):
     if isinstance(a, ndarray):
         return base_array(a, name)
     if isinstance(a, SEQUENCES):
+        items = snapshot(a, name)
         try:
-            items = snapshot(a, ())
             with _DefaultMode():  # items of several dtypes are converted
                 return np.asarray(items)
         except (RuntimeError, TypeError, ValueError) as error:

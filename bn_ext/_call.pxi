@@ -93,10 +93,12 @@ cdef void let_go(Call *c, int role) noexcept:
 
 
 cdef int pin(Call *c, int role) except -1:
-    """Take its buffer. From now on its view has its shape, strides and address."""
+    """Take its buffer. From now on its view has its shape, strides and address. Sums and states,
+    which C reads as arrays, still are C-contiguous, or this fails."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
-    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_STRIDES)
+    cdef bint dense = role == SUMS or role == STATE
+    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_C_CONTIGUOUS if dense else PyBUF_STRIDES)
     c.pinned[role] = True
     view.data = <char *>buffer.buf
     view.itemsize = buffer.itemsize
@@ -133,10 +135,6 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
-cdef inline bint is_running(int role) noexcept:
-    return role == RUNNING_MEAN or role == RUNNING_VARIANCE
-
-
 cdef inline bint has_stats(const Call *c) noexcept:
     """Are its sums statistics, which are merged?"""
     return c.facts.rows == STATS_ROWS
@@ -169,73 +167,37 @@ cdef str input_name(const Call *c, int role):
 
 
 cdef inline int expected_dtype(const Call *c, int role) noexcept:
-    if is_running(role):
+    if role == RUNNING_MEAN or role == RUNNING_VARIANCE:
         return c.running_dtype[role - RUNNING_MEAN]
     return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
 
 
-cdef int expected_dims(const Call *c, int role, ptrdiff_t *dims) noexcept:
-    """Fill in the shape to expect; returns how many axes it has."""
-    cdef const bn_view *src = &c.view[SRC]
-    if is_vector(role):
-        dims[0] = c.channels
-        return 1
-    if role == SUMS:
-        dims[0], dims[1] = c.facts.rows, c.channels
-        return 2
-    if role == STATE:
-        dims[0] = bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS
-        dims[1], dims[2] = BN_SUMS, c.channels
-        return 3
-    memcpy(dims, src.shape, src.ndim * sizeof(ptrdiff_t))
-    return src.ndim
-
-
 cdef tuple expected_shape(const Call *c, int role):
-    cdef ptrdiff_t dims[BN_MAX_AXES]
-    cdef bn_view expected
-    expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
-    return shape_of(&expected)
+    if is_vector(role):
+        return (c.channels,)
+    if role == SUMS:
+        return (c.facts.rows, c.channels)
+    if role == STATE:
+        return (bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS, BN_SUMS, c.channels)
+    return shape_of(&c.view[SRC])
 
 
-cdef bint fits(const Call *c, int role) noexcept:
+cdef bint fits(const Call *c, int role) except -1:
     """Does the pinned array of this role have the expected shape?"""
-    cdef ptrdiff_t dims[BN_MAX_AXES]
-    cdef bn_view expected
-    if is_vector(role):  # sooner, as what follows
-        return c.view[role].ndim == 1 and c.view[role].shape[0] == c.channels
-    if role != SUMS and role != STATE:
-        return bn_same_shape(&c.view[role], &c.view[SRC])
-    expected.shape, expected.ndim = dims, expected_dims(c, role, dims)
-    return bn_same_shape(&c.view[role], &expected)
-
-
-cdef bint is_dense(const bn_view *sums) noexcept:
-    """Can C read it as an array of doubles, or of int64?"""
-    cdef Py_ssize_t step = sizeof(double)
-    cdef int axis
-    cdef bint dense = <uintptr_t>sums.data % step == 0
-    for axis in range(sums.ndim - 1, -1, -1):
-        if sums.shape[axis] == 0:
-            return True
-        dense = dense and (sums.shape[axis] == 1 or sums.strides[axis] == step)
-        step *= sums.shape[axis]
-    return dense and sums.itemsize == sizeof(double)
+    cdef const bn_view *view = &c.view[role]
+    if is_vector(role):
+        return view.ndim == 1 and view.shape[0] == c.channels
+    if role == SUMS:
+        return view.ndim == 2 and view.shape[0] == c.facts.rows and view.shape[1] == c.channels
+    if role == STATE:
+        return shape_of(view) == expected_shape(c, role)
+    return bn_same_shape(view, &c.view[SRC])
 
 
 cdef int pin_new(Call *c, int role, object a) except -1:
-    """Keep and pin an array that was just made, if it still is what was asked for."""
+    """Keep and pin an array that was just made, which nobody else has seen."""
     keep(c, role, a)
-    pin(c, role)
-    cdef bint sums = role == SUMS or role == STATE
-    if (
-        not fits(c, role)
-        or (sums and not is_dense(&c.view[role]))
-        or (not sums and c.view[role].itemsize != size_of(expected_dtype(c, role)))
-        or (role >= COPIES and not bn_follows(&c.view[role], &c.order))
-    ):
-        raise MemoryError("bn_ext: a new array was changed before it was filled")
-    return 0
+    return pin(c, role)
 
 
 # ---- the call -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-# The C interface, as the headers in src_c declare it.
+# The C interface, as the headers in src_c declare it. What is cpdef, Python can call.
 from cpython.object cimport PyTypeObject
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint64_t, uintptr_t
@@ -23,15 +23,14 @@ cdef extern from "bn.h" nogil:
 
     enum:
         BN_DTYPES
-        BN_SRC
-        BN_DIFF_DST
-        BN_SRC_1
-        BN_DIFF_DIFF_SRC
-        BN_GATE
-        BN_DST
-        BN_DIFF_SRC
-        BN_DIFF_DIFF_DST
-        BN_DIFF_SRC_1
+        SRC "BN_SRC"
+        DIFF_DST "BN_DIFF_DST"
+        SRC_1 "BN_SRC_1"
+        DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC"
+        DST "BN_DST"
+        DIFF_SRC "BN_DIFF_SRC"
+        DIFF_DIFF_DST "BN_DIFF_DIFF_DST"
+        DIFF_SRC_1 "BN_DIFF_SRC_1"
         BN_OPERANDS
         BN_MEAN
         BN_VARIANCE
@@ -59,11 +58,7 @@ cdef extern from "bn.h" nogil:
     ctypedef struct bn_problem:
         bn_dtype dtype
         char *data[BN_OPERANDS]
-        int n_outer
-        int n_inner
-        bn_axis outer[BN_MAX_AXES]
         bn_axis channel
-        bn_axis inner[BN_MAX_AXES]
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training
@@ -121,19 +116,18 @@ cdef extern from "gates.h" nogil:
 
 
 cdef extern from "machine.h" nogil:
-    void bn_set_cpu_quota(int threads)
-    void bn_set_threads_limit(int threads)
-    int bn_default_threads()
-    c_bool bn_has_openmp()
-    uintptr_t bn_openmp_address()
-    c_bool bn_forked()
+    cpdef void _set_cpu_quota "bn_set_cpu_quota"(int threads)
+    cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
+    cpdef int _default_threads "bn_default_threads"()
+    cpdef c_bool _has_openmp "bn_has_openmp"()
+    cpdef c_bool _forked "bn_forked"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
-    void bn_set_cache_sizes(int64_t l2, int64_t last_level)
+    cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
 cdef extern from "pool.h" nogil:
-    void bn_set_stack_bytes(int64_t bytes)
+    cpdef void _set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
 
 
 cdef extern from "blocks.h" nogil:
@@ -141,25 +135,14 @@ cdef extern from "blocks.h" nogil:
         BN_BLOCK_BYTES
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
-    void bn_set_parked_limit(int64_t bytes)
-    int64_t bn_parked_limit()
+    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
+    cpdef int64_t _parked_limit "bn_parked_limit"()
     int64_t bn_parked_bytes(int *blocks)
 
 
 cdef extern from "schedule.h" nogil:
-    ctypedef struct bn_schedule:
-        int64_t tiles
-        int64_t tasks
-        int64_t joint
-        int64_t parts
-        c_bool first
-        c_bool second
-
     void bn_last_call(int *threads, int64_t *tasks)
-
-
-cdef extern from "engine.h" nogil:
-    bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads)
+    cpdef c_bool _last_was_joint "bn_last_was_joint"()
 
 
 cdef extern from "dtypes.h" nogil:
@@ -182,7 +165,6 @@ cdef extern from "axes.h" nogil:
     ctypedef struct bn_order:
         int n
         int axis[BN_MAX_AXES]
-        int channel_place
 
     void bn_order_of(const bn_view *src, int channel_axis, bn_order *order)
     c_bool bn_follows(const bn_view *view, const bn_order *order)

@@ -33,6 +33,7 @@ import numpy as np
 
 cimport cython
 from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
     PyBUF_STRIDES,
     PyBuffer_FillInfo,
     PyBuffer_Release,
@@ -44,30 +45,8 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, floor, isfinite
-from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
-
-__all__ = [
-    "BatchNormAddGradients",
-    "BatchNormDoubleBackward",
-    "BatchNormGradients",
-    "BatchNormTraining",
-    "batch_norm_backward",
-    "batch_norm_backward_apply",
-    "batch_norm_backward_reduce",
-    "batch_norm_canonical",
-    "batch_norm_count",
-    "batch_norm_double_backward",
-    "batch_norm_inference",
-    "batch_norm_sums",
-    "batch_norm_training",
-    "batch_norm_training_apply",
-    "batch_norm_training_merge",
-    "batch_norm_training_reduce",
-    "batch_norm_training_stats",
-]
+from libc.string cimport memset
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty
@@ -161,7 +140,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         If True, sums are exact until they are rounded once: the bits of the result then depend on
         the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
         It takes 1.1 to 2.5 times as long; 8 times with few elements in thousands of channels, and
-        longer where exponents differ widely, see `batch_norm_backward_reduce`.
+        longer where exponents differ widely.
 
     Returns
     -------
@@ -219,12 +198,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
     zeros for diff_gamma and diff_beta.
 
-    The definition is that of oneDNN's batch normalization primitive [1]_, shared by
-    the operators in `bn_ext.specs`.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, "Batch Normalization".
+    The definition is that of oneDNN's batch normalization primitive (developer guide, "Batch
+    Normalization"), shared by the operators in `bn_ext.specs`.
 
     Examples
     --------
@@ -288,24 +263,14 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         the data is float64: apply takes that into account, `batch_norm_sums` does not. k is 11,
         and 57 for float64 data.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`.
-
-    See Also
-    --------
-    batch_norm_backward_apply : The second half.
-    batch_norm_sums : The sums of a state.
-
     Notes
     -----
     Over the same arrays, reduce and apply give the same bits as the single call. Sums
     added over several parts are the same every time for the same parts, but not bit for
     bit those of the whole. For float64 data the bound on their error grows by
     ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes that
-    is negligible next to the bound itself. Arrays are copied in the same cases as by
-    `batch_norm_backward`.
+    is negligible next to the bound itself. Errors are those of `batch_norm_backward`, and
+    arrays are copied in the same cases.
 
     States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
     is the state of all the data, whatever the parts, their order and that of their axes: what
@@ -365,19 +330,10 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
         diff_src of this part, and diff_src_1 if it is asked for; diff_gamma and diff_beta
         of the whole, the same for every part, even one without elements.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`.
-
-    See Also
-    --------
-    batch_norm_backward_reduce : The first half.
-
     Notes
     -----
-    Arrays are copied in the same cases as by `batch_norm_backward`; sums that are not
-    C-contiguous are copied too.
+    Errors are those of `batch_norm_backward`, and arrays are copied in the same cases; sums that
+    are not C-contiguous are copied too.
 
     Examples
     --------
@@ -408,3 +364,6 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
         return call(c, out)
     finally:
         end(c)
+
+
+__all__ = sorted([name for name in globals() if name.lower().startswith("batch")])

@@ -51,22 +51,11 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
         Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
         diff_gamma (shape (C,), mean's dtype). Arrays passed in `out` are themselves returned.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`.
-
-    See Also
-    --------
-    batch_norm_backward : The gradient itself.
-
     Notes
     -----
-    If an error is raised, nothing has been written.
-
     src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
-    which are written together; with frozen statistics they are read once in all. Arrays are copied
-    in the same cases as by `batch_norm_backward`, and bits depend on no more.
+    which are written together; with frozen statistics they are read once in all. Errors are those
+    of `batch_norm_backward`; arrays are copied in the same cases, and bits depend on no more.
 
     Factors of each channel are rounded to the type that the data is computed in. In float32,
     ``rstd**3`` times means of products has to lie between 2**-126 and 2**127: deviations from

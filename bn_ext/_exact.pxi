@@ -25,12 +25,11 @@ cdef int round_state(Call *c) except -1:
     cdef int64_t stranger, wrong
     cdef uint64_t mode
     pin(c, STATE)
-    if not fits(c, STATE):
+    if not fits(c, STATE) or view.itemsize != sizeof(int64_t):
         raise ValueError(
             f"sums: expected shape {expected_shape(c, STATE)}, a state of "
             f"{DTYPE_NAMES[c.dtype]} data, got {shape_of(view)}"
         )
-    check_dense(c, STATE)
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
     p.dtype = <bn_dtype>c.dtype
@@ -87,8 +86,8 @@ cdef object as_dense(object a):
     return np.require(a, None, ("C", "A"))
 
 
-cdef object as_state(object state):
-    """A dense array that has a state's shape."""
+cdef object as_state(object state, int64_t *count):
+    """A dense array that has a state's shape; and the elements of each channel."""
     a = _as_array(state, "state")
     if a.dtype != INT64:
         raise wrong_dtype("state", a, "int64")
@@ -97,7 +96,13 @@ cdef object as_state(object state):
         raise ValueError(
             f"state: expected shape (k, 2, C), where k is {few} or {many}, got {a.shape}"
         )
-    return as_dense(a)
+    a = as_dense(a)
+    cdef const int64_t[:, :, ::1] digits = a
+    count[0] = 0
+    if digits.shape[2]:
+        count[0] = count_of_state(
+            &digits[0, 0, 0], <int>digits.shape[0], digits.shape[2], "state")
+    return a
 
 
 def batch_norm_sums(state):
@@ -128,17 +133,15 @@ def batch_norm_sums(state):
     >>> bn_ext.batch_norm_sums(bn_ext.batch_norm_training_reduce(src, exact=True))[0] == 2.0**-60
     array([ True])
     """
-    cdef const int64_t[:, :, ::1] digits = as_state(state)
-    cdef double[:, ::1] sums
-    cdef uint64_t mode
-    cdef int64_t wrong
-    cdef int rows = <int>digits.shape[0]
+    cdef int64_t count, wrong
+    cdef const int64_t[:, :, ::1] digits = as_state(state, &count)
     result = np.zeros((BN_SUMS, digits.shape[2]))
+    cdef double[:, ::1] sums = result
+    cdef uint64_t mode
     if digits.shape[2]:
-        count_of_state(&digits[0, 0, 0], rows, digits.shape[2], "state")
-        sums = result
         mode = fp_mode_enter()
-        wrong = bn_round_state(&digits[0, 0, 0], rows - BN_MORE_ROWS, digits.shape[2], &sums[0, 0])
+        wrong = bn_round_state(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS,
+                               digits.shape[2], &sums[0, 0])
         fp_mode_leave(mode)
         check_digits(wrong, "state")
     return result
@@ -155,12 +158,8 @@ def batch_norm_count(state):
     Returns
     -------
     int
-        The number of elements of each channel, over all parts; 0 if there are no channels.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As for `batch_norm_sums`, but that digits are not looked at.
+        The number of elements of each channel, over all parts; 0 if there are no channels. Errors
+        are those of `batch_norm_sums`, but that digits are not looked at.
 
     Examples
     --------
@@ -169,10 +168,9 @@ def batch_norm_count(state):
     >>> bn_ext.batch_norm_count(states[0] + states[1])
     7
     """
-    cdef const int64_t[:, :, ::1] digits = as_state(state)
-    if digits.shape[2] == 0:
-        return 0
-    return count_of_state(&digits[0, 0, 0], <int>digits.shape[0], digits.shape[2], "state")
+    cdef int64_t count
+    as_state(state, &count)
+    return count
 
 
 def batch_norm_canonical(state):
@@ -187,12 +185,7 @@ def batch_norm_canonical(state):
     -------
     ndarray of int64, shape (k, 2, C)
         A new array. States of the same elements, which may differ before, are equal then. It counts
-        as one where states are added.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As for `batch_norm_sums`.
+        as one where states are added. Errors are those of `batch_norm_sums`.
 
     Examples
     --------
@@ -204,16 +197,12 @@ def batch_norm_canonical(state):
     >>> np.array_equal(several, state(src))
     True
     """
-    given = as_state(state)
-    cdef int64_t[:, :, ::1] digits = given.copy()
+    cdef int64_t count, wrong
+    cdef int64_t[:, :, ::1] digits = as_state(state, &count).copy()
     if digits.shape[2]:
-        count_of_state(&digits[0, 0, 0], <int>digits.shape[0], digits.shape[2], "state")
-        check_digits(
-            bn_make_canonical(
-                &digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, digits.shape[2]
-            ),
-            "state",
-        )
+        wrong = bn_make_canonical(
+            &digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, digits.shape[2])
+        check_digits(wrong, "state")
     return np.asarray(digits)
 
 
@@ -262,17 +251,15 @@ def batch_norm_training_stats(state, mean=None):
            [ 3.],
            [ 1.]])
     """
-    a = as_state(state)
-    cdef const int64_t[:, :, ::1] digits = a
+    cdef int64_t count, wrong = -1
+    cdef const int64_t[:, :, ::1] digits = as_state(state, &count)
     cdef Py_ssize_t channels = digits.shape[2]
     cdef double[::1] pivot = np.zeros(channels) if mean is None else as_mean(mean, channels)
-    cdef double[:, ::1] found
-    cdef int64_t wrong = -1
     stats = np.ones((STATS_ROWS, channels))
-    stats[COUNT] = batch_norm_count(a)
+    cdef double[:, ::1] found = stats
+    stats[COUNT] = count
     if not channels:
         return stats
-    found = stats
     with _DefaultMode():
         check_pivot(digits, &pivot[0])
         wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, channels,

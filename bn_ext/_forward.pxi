@@ -58,8 +58,6 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
         with few elements in thousands of channels, and longer where exponents differ widely.
         Where the square of a deviation from the mean overflows in float32 (float64, for float64
         data: beyond 2**64, or 2**512), the variance is Inf.
-    **refused
-        Nothing: any other name is an error; the one for ``momentum`` says what to pass instead.
 
     Returns
     -------
@@ -170,20 +168,10 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
         elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
         11, and 57 for float64 data.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_training_merge : What follows; with ``exact=True`` it is ``+``.
-    batch_norm_training_apply : The second half.
-    batch_norm_training_stats : Statistics from a state.
-
     Notes
     -----
-    Over the same array, reduce and apply give the same bits as the single call.
+    Over the same array, reduce and apply give the same bits as the single call. Errors are those
+    of `batch_norm_training`.
 
     States are added, as those of `batch_norm_backward_reduce` are. Statistics that depend on the
     values alone take two passes, since the squares are about the mean: the first for the mean, with
@@ -221,7 +209,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
 
 
 def batch_norm_training_merge(stats):
-    """Statistics of all parts, from those of each.
+    """Statistics of all parts, for `batch_norm_training_apply`, from those of each.
 
     Parameters
     ----------
@@ -238,25 +226,16 @@ def batch_norm_training_merge(stats):
     Raises
     ------
     TypeError
-        If stats is neither an array of float64, nor a list or tuple of arrays of float64.
+        If stats is neither an array of float64, nor a list or tuple of such with one shape.
     ValueError
         If shapes do not fit, or some are no statistics: because they were added, say.
 
-    See Also
-    --------
-    batch_norm_training_reduce : The statistics of a part.
-    batch_norm_training_apply : What takes those of the whole.
-
     Notes
     -----
-    Parts are merged in order [1]_, so the same parts give the same bits every time, but not bit for
-    bit those of the whole. Parts without elements change nothing, and one part alone comes back bit
-    for bit.
-
-    References
-    ----------
-    .. [1] Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-       sample variances", 1979.
+    Parts are merged in order, by the formulae of Chan, Golub and LeVeque ("Updating formulae and a
+    pairwise algorithm for computing sample variances", 1979), so the same parts give the same bits
+    every time, but not bit for bit those of the whole. Parts without elements change nothing, and
+    one part alone comes back bit for bit.
 
     Examples
     --------
@@ -269,74 +248,36 @@ def batch_norm_training_merge(stats):
            [ 3.],
            [ 1.]])
     """
-    given = stats_of_parts(stats)
+    given = _as_array(stats, "stats")
+    if given.dtype != np.float64:
+        raise wrong_dtype("stats", given, "float64")
+    if given.ndim != 3 or given.shape[1] != MARK + 1:
+        raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {given.shape}")
+    given = as_dense(given)
     cdef const double[:, :, ::1] parts = given
     cdef Py_ssize_t i, channels = parts.shape[2]
-    cdef uint64_t mode
-    merged = np.zeros((MARK + 1, channels))
-    merged[MARK] = 1
-    cdef double[:, ::1] whole = merged
-    if not channels:
-        return merged
-    mode = fp_mode_enter()
-    try:
-        for i in range(parts.shape[0]):
-            merge_part(&whole[0, 0], &parts[i, 0, 0], channels)
-    finally:
-        fp_mode_leave(mode)
-    return merged
-
-
-cdef object stats_of_parts(object stats):
-    """Dense, shape (k, 4, C)."""
-    if isinstance(stats, SEQUENCES):
-        parts = []  # no comprehension, whose error path, in Cython 3.3, drops an item twice
-        for part in tuple(stats):
-            a = _as_array(part, "stats")
-            if parts and a.shape != parts[0].shape:
-                raise ValueError(
-                    f"stats: expected parts of one shape, ({MARK + 1}, C), got {parts[0].shape} "
-                    f"and {a.shape}"
-                )
-            parts.append(a)
-        stats = np.array(parts)
-    elif hasattr(stats, "__next__"):
-        raise TypeError(
-            f"stats: expected an array, or a list or tuple of arrays, got {type_name(stats)}"
-        )
-    a = _as_array(stats, "stats")
-    if a.dtype != np.float64:
-        raise wrong_dtype("stats", a, "float64")
-    if a.ndim != 3 or a.shape[1] != MARK + 1:
-        raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {a.shape}")
-    return np.require(a, np.float64, ("C", "A"))
-
-
-cdef int merge_part(double *whole, const double *part, Py_ssize_t channels) except -1:
-    """Into the whole. The first part is copied: Inf - 0 would make a NaN of its squares."""
-    cdef double before = whole[COUNT * channels], total, weight, off
-    cdef double own = count_of_sums(part, channels, True, "stats")
-    cdef double *mean = whole
-    cdef double *squares = whole + channels
-    cdef Py_ssize_t i
-    if own == 0:
-        return 0
-    if before == 0:
-        memcpy(whole, part, (MARK + 1) * channels * sizeof(double))
-        return 0
-    total = before + own
-    if total >= <double>(<int64_t>1 << LOG2_COUNTED):
-        raise ValueError(
-            f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
-        )
-    weight = own / total
-    for i in range(channels):
-        off = part[i] - mean[i]
-        mean[i] += off * weight
-        # So grouped it overflows only where the sum does.
-        squares[i] += part[channels + i] + off * (off * (before * weight))
-        whole[COUNT * channels + i] = total
-    return 0
+    cdef double before = 0, own, total
+    whole = np.zeros((MARK + 1, channels))
+    whole[MARK] = 1
+    for i in range(parts.shape[0] if channels else 0):
+        own = count_of_sums(&parts[i, 0, 0], channels, True, "stats")
+        if own == 0:
+            continue
+        total = before + own
+        if total >= <double>(<int64_t>1 << LOG2_COUNTED):
+            raise ValueError(
+                f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
+            )
+        with _DefaultMode():
+            if before == 0:  # Inf - 0 would make a NaN of its squares
+                whole[:] = given[i]
+            else:
+                off = given[i, 0] - whole[0]
+                whole[0] += off * (own / total)
+                # So grouped it overflows only where the sum does.
+                whole[1] += given[i, 1] + off * (off * (before * (own / total)))
+        before = whole[COUNT] = total
+    return whole
 
 
 def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
@@ -350,29 +291,19 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
     src, src_1
         As for `batch_norm_training`; one part.
     stats : array of float64, shape (4, C)
-        What `batch_norm_training_reduce` returned, merged over all parts, this one too.
+        What `batch_norm_training_reduce` returned, merged over all parts, this one too, by
+        `batch_norm_training_merge`.
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
         As for `batch_norm_training`; given for one of the parts alone, since each call takes a
         step.
-    **refused
-        Nothing, as for `batch_norm_training`.
 
     Returns
     -------
     BatchNormTraining
-        dst of this part; mean and variance of the whole, the same for every part.
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
-    See Also
-    --------
-    batch_norm_training_reduce : The first half.
-    batch_norm_training_merge : What comes in between.
+        dst of this part; mean and variance of the whole, the same for every part. Errors are those
+        of `batch_norm_training`.
 
     Examples
     --------
@@ -416,9 +347,8 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     ----------
     src, src_1, epsilon, data_format, relu, workspace, num_threads
         As for `batch_norm_training`.
-    mean, variance : array, shape (C,)
-        The statistics: float64 with any data, float32 with any but float64 data, or the data's
-        own dtype.
+    mean, variance
+        As for `batch_norm_backward`.
     gamma, beta : array, shape (C,), optional
         The scale and the shift, in mean's dtype. None means ones, and zeros.
     out : ndarray, optional
@@ -429,11 +359,6 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     ndarray
         dst, in src's shape, dtype and memory order.
 
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
-        As for `batch_norm_training`.
-
     See Also
     --------
     batch_norm_training : With the statistics of the batch.
@@ -441,7 +366,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
 
     Notes
     -----
-    src is read once. All else is as for `batch_norm_training`.
+    src is read once. All else, errors too, is as for `batch_norm_training`.
 
     Examples
     --------

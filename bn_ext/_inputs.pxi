@@ -200,16 +200,8 @@ cdef int check_plain_sums(Call *c) except -1:
             f"{'training' if has_stats(c) else 'backward'}_reduce returns it, got "
             f"{shape_of(&c.view[SUMS])}"
         )
-    check_dense(c, SUMS)
     c.problem.count = count_of_sums(
         <const double *>c.view[SUMS].data, c.channels, has_stats(c), name)
-    return 0
-
-
-cdef int check_dense(Call *c, int role) except -1:
-    """It was when it was converted."""
-    if not is_dense(&c.view[role]):
-        raise ValueError(f"{name_of(c, role)}: expected an array that stays C-contiguous")
     return 0
 
 

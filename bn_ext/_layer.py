@@ -14,14 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._layer_arguments import MOST_BATCHES, as_channels, as_number, as_state
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
-
-
-#: Errors that refuse a step before anything has changed.
-_REFUSALS = TypeError, ValueError, MemoryError
 
 
 class _Saved(NamedTuple):
@@ -85,10 +80,6 @@ class BatchNorm:
     TypeError, ValueError
         If an option is none of these.
 
-    See Also
-    --------
-    batch_norm_training, batch_norm_inference, batch_norm_backward : What its steps call.
-
     Notes
     -----
     src, the result, the parameters and, where they are what normalizes, the running statistics
@@ -129,8 +120,8 @@ class BatchNorm:
         **refused: Never,
     ) -> None:
         _core._refuse_unknown("BatchNorm", {**refused})
-        number = as_number(dtype)
-        self.channels = as_channels(channels)
+        number = _as_number(dtype)
+        self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format: DataFormat = data_format
@@ -219,28 +210,25 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
-            of the layer has changed then.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; statistics
+            have not changed then.
 
         Notes
         -----
-        Whatever else ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
+        Whatever ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
         which says so. The running statistics and num_batches_tracked have both taken the step
         then, or neither has.
         """
-        undo, self._saved = [self._saved], None
         try:
             call, saved, tracked = self._step(src, src_1)
-            after = {"num_batches_tracked": tracked}
-            found: Any = _core._committed(call, vars(self), after, undo)
-            # From here on nothing is allocated, so nothing can fail.
+            found: Any = _core._committed(call, vars(self), {"num_batches_tracked": tracked})
             dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
             if "dst" in saved.gate:
                 saved.gate["dst"] = dst
             self._saved = saved
             return dst
-        except BaseException as error:
-            self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
+        except BaseException:
+            self._saved = None
             raise
 
     def _step(self, src: Array, src_1: Array | None) -> _Step:
@@ -284,7 +272,7 @@ class BatchNorm:
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         gate = self._recomputed() if workspace is None else {"workspace": workspace}
         saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = min(self.num_batches_tracked + self._is_batch(data), MOST_BATCHES)
+        tracked = self.num_batches_tracked + self._is_batch(data)
         call = partial(
             self._training,
             data,
@@ -341,7 +329,7 @@ class BatchNorm:
         Raises
         ------
         RuntimeError
-            If there was no `forward`, or the last one was interrupted.
+            If there was no `forward`, or the last one was refused or interrupted.
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_backward`; nothing has been written then.
 
@@ -351,7 +339,7 @@ class BatchNorm:
         """
         saved = self._saved
         if saved is None:
-            raise RuntimeError("backward: expected a forward before it that was not interrupted")
+            raise RuntimeError("backward: expected a forward before it that succeeded")
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
@@ -426,7 +414,7 @@ class BatchNorm:
             If a name, a shape or a dtype does not fit. Nothing has been written then.
         """
         own = self._state()
-        new = as_state(state, own)
+        new = _as_state(state, own)
         self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))
         for name, array in new.items():
             own[name][...] = array
@@ -435,3 +423,56 @@ class BatchNorm:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.running_mean.dtype}')"
+
+
+# ---- arguments: each becomes what it is, or an error that names it ------------------------
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of parameters and statistics."""
+    try:
+        number = np.dtype(dtype)
+    except TypeError:
+        number = None
+    if number not in (np.float32, np.float64):
+        raise TypeError(f"dtype: expected float64 or float32, got {number or repr(dtype)}")
+    return number
+
+
+def _as_channels(channels: SupportsIndex) -> int:
+    """How many there are."""
+    number: int = _core._as_index(channels, "channels", "an integer")
+    most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
+    if not 1 <= number <= most:
+        raise ValueError(f"channels: expected 1 to {most}, got {number}")
+    return number
+
+
+def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """{name: array to be copied into the layer's own}."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
+    missing = own.keys() - state.keys() - {"num_batches_tracked"}
+    unexpected = state.keys() - own.keys()
+    if missing or unexpected:
+        raise ValueError(
+            f"state: expected {', '.join(own)}; missing: {', '.join(sorted(missing)) or '-'}; "
+            f"unexpected: {', '.join(sorted(map(str, unexpected))) or '-'}"
+        )
+    new = {}
+    for name, value in state.items():
+        tracked = name == "num_batches_tracked"
+        array = np.asarray(value) if tracked else _core._as_array(value, name)
+        if array.shape != own[name].shape:
+            raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
+        if tracked and array.dtype.kind not in "iu":
+            raise TypeError(f"{name}: expected an integer, got {array.dtype}")
+        if not tracked and array.dtype.name not in _FLOATS:
+            raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
+        if tracked and not 0 <= int(array) < 2**63:
+            raise ValueError(f"{name}: expected 0 to {2**63 - 1}, got {int(array)}")
+        with _core._DefaultMode():
+            new[name] = array.astype(own[name].dtype)
+    return new

@@ -125,7 +125,7 @@ cdef object new_array(object shape, object dtype, const Call *c):
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
-    if bytes < BN_BLOCK_BYTES or bn_parked_limit() == 0:
+    if bytes < BN_BLOCK_BYTES or _parked_limit() == 0:
         return empty(shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes

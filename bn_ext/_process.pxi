@@ -1,4 +1,5 @@
-"""What _runtime, the wrappers in specs and the tests ask for. Included by _core.pyx."""
+"""What _runtime, the wrappers in specs and the tests ask for, beside functions of C that
+_core.pxd hands on. Included by _core.pyx."""
 
 
 def _available_isas():
@@ -14,49 +15,9 @@ def _use_isa(name):
     bn_isa_use(_available_isas().index(name))
 
 
-def _set_cpu_quota(int threads):
-    bn_set_cpu_quota(threads)
-
-
-def _set_stack_bytes(int64_t size):
-    """Of OpenMP's threads, as its runtime reads the environment."""
-    bn_set_stack_bytes(size)
-
-
-def _set_threads_limit(int threads):
-    """Where there is no OpenMP, which has a limit of its own."""
-    bn_set_threads_limit(threads)
-
-
 def _cache_sizes():
     """(bytes of a core's second-level cache, of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()
-
-
-def _set_cache_sizes(l2, last_level):
-    """Take caches to have these sizes."""
-    bn_set_cache_sizes(l2, last_level)
-
-
-def _default_threads():
-    return bn_default_threads()
-
-
-def _has_openmp():
-    return bool(bn_has_openmp())
-
-
-def _openmp_address():
-    """Where the OpenMP runtime that serves us lies in memory; 0 without one."""
-    return bn_openmp_address()
-
-
-def _parked_limit():
-    return bn_parked_limit()
-
-
-def _set_parked_limit(bytes):
-    bn_set_parked_limit(bytes)
 
 
 def _parked():
@@ -64,10 +25,6 @@ def _parked():
     cdef int blocks
     cdef int64_t bytes = bn_parked_bytes(&blocks)
     return bytes, blocks
-
-
-def _forked():
-    return bool(bn_forked())
 
 
 def _last_call():
@@ -78,33 +35,9 @@ def _last_call():
     return threads, tasks
 
 
-def _schedule(dtype, dims, int channel_axis, int threads):
-    """How a backward call would share its work among threads. There need be no arrays."""
-    cdef ptrdiff_t shape[BN_MAX_AXES]
-    cdef ptrdiff_t strides[BN_MAX_AXES]
-    cdef bn_view views[BN_OPERANDS]
-    cdef bn_order order
-    cdef bn_problem p
-    cdef int axis, role, code = DTYPE_NAMES.index(dtype)
-    cdef ptrdiff_t step = bn_dtype_table[code].element_bytes
-    memset(&p, 0, sizeof(bn_problem))
-    for axis in reversed(range(len(dims))):
-        shape[axis], strides[axis] = dims[axis], step
-        step *= dims[axis]
-    for role in range(BN_OPERANDS):
-        views[role].data = NULL
-        views[role].itemsize = bn_dtype_table[code].element_bytes
-        views[role].ndim, views[role].shape, views[role].strides = len(dims), shape, strides
-    p.dtype, p.training = <bn_dtype>code, True
-    bn_order_of(&views[BN_SRC], channel_axis, &order)
-    bn_set_axes(&p, views, &order, channel_axis)
-    return bn_schedule_of_backward(&p, threads)
-
-
-def _committed(call, dict state, dict after, list undo):
-    """Call a compiled function; then update state and clear undo, before any Python code, such as
-    a signal handler, can run."""
+def _committed(call, dict state, dict after):
+    """Call a compiled function; then update state before any Python code, such as a signal
+    handler, can run."""
     result = call()
     state.update(after)
-    undo.clear()
     return result

@@ -79,20 +79,15 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
     as kernels.h has them; group: an array of the same size, for the kernel to work in.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef int f = _formulas().index(formula)
+    cdef int _i, f = _formulas().index(formula)
     cdef bn_sum_kernel *kernel = kernels.fold[f] if folds else kernels.sum[f]
     cdef bn_sums sums = sums_of(planes, group)
-    cdef bn_coefs c
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS)
     cdef bn_block b = block_of(block)
-    cdef uint64_t mode
-    cdef int _i
-    c.column = &coefs[0, 0]
-    c.stride = stride
-    with nogil:
-        mode = fp_mode_enter()
-        for _i in range(calls):
-            kernel(&b, &c, &sums)
-        fp_mode_leave(mode)
+    cdef uint64_t mode = fp_mode_enter()
+    for _i in range(calls):
+        kernel(&b, &c, &sums)
+    fp_mode_leave(mode)
 
 
 def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
@@ -104,24 +99,17 @@ def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
     """
     cdef bn_sum_runs_kernel *kernel = kernels_of(isa, dtype).sum_runs[<int>_formulas().index(formula)]
     cdef bn_sums sums = sums_of(planes, None)
-    cdef bn_coefs c
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], planes.shape[1], 0, ONE_FOR_ALL)
     cdef bn_runs runs
-    cdef uint64_t mode
     cdef int i
-    c.column = &coefs[0, 0]
-    c.stride = planes.shape[1]
-    c.layout = ONE_FOR_ALL
-    runs.channels = planes.shape[1]
-    runs.parts = len(parts)
-    runs.folded = folded
+    runs.channels, runs.parts, runs.folded = planes.shape[1], len(parts), folded
     for i in range(runs.parts):
         runs.part[i] = block_of(parts[i])
     for i in range(BN_OPERANDS):
         runs.apart[i] = apart[i]
-    with nogil:
-        mode = fp_mode_enter()
-        kernel(&runs, &c, &sums)
-        fp_mode_leave(mode)
+    cdef uint64_t mode = fp_mode_enter()
+    kernel(&runs, &c, &sums)
+    fp_mode_leave(mode)
 
 
 def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
@@ -133,28 +121,20 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     them.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
-    cdef bn_coefs c
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)
     cdef bn_span s
-    cdef uint64_t mode
     cdef int i, _i
-    c.column = &coefs[0, 0]
-    c.stride = stride
-    c.period = period
-    c.layout = <bn_layout>layout
     addresses, steps, aparts, pitches, *others = span
     s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal, s.relu = others
     for i in range(BN_OPERANDS):
         s.data[i] = <char *><uintptr_t>addresses[i]
-        s.step[i] = steps[i]
-        s.apart[i] = aparts[i]
-        s.pitch[i] = pitches[i]
-        s.ahead[i] = steps[i]
+        s.step[i] = s.ahead[i] = steps[i]
+        s.apart[i], s.pitch[i] = aparts[i], pitches[i]
     s.fetches = s.nontemporal
-    with nogil:
-        mode = fp_mode_enter()
-        for _i in range(calls):
-            kernel(&s, &c)
-        fp_mode_leave(mode)
+    cdef uint64_t mode = fp_mode_enter()
+    for _i in range(calls):
+        kernel(&s, &c)
+    fp_mode_leave(mode)
 
 
 def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, int64_t n, double[:, ::1] other):

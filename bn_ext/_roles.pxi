@@ -1,16 +1,8 @@
 """What arrays are in a call, and what can be called: a table of facts. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, a vector, sums (or statistics) of parts, bits; then the copies of
-    # operands that cannot be walked. (The gate is an operand, but no array has this role.)
-    SRC = BN_SRC
-    DIFF_DST = BN_DIFF_DST
-    SRC_1 = BN_SRC_1
-    DIFF_DIFF_SRC = BN_DIFF_DIFF_SRC
-    DST = BN_DST
-    DIFF_SRC = BN_DIFF_SRC
-    DIFF_DIFF_DST = BN_DIFF_DIFF_DST
-    DIFF_SRC_1 = BN_DIFF_SRC_1
+    # An array's role: an operand, as in _core.pxd, a vector, sums (or statistics) of parts, bits;
+    # then the copies of operands that cannot be walked. (No array has the role of the gate.)
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
@@ -28,32 +20,14 @@ cdef enum:
     COPIES = STATE + 1
     ROLES = COPIES + BN_OPERANDS
 
-_NAMES = {
-    SRC: "src",
-    DIFF_DST: "diff_dst",
-    SRC_1: "src_1",
-    DIFF_DIFF_SRC: "diff_diff_src",
-    BN_GATE: "gate",
-    DST: "dst",
-    DIFF_SRC: "diff_src",
-    DIFF_DIFF_DST: "diff_diff_dst",
-    DIFF_SRC_1: "diff_src_1",
-    MEAN: "mean",
-    VARIANCE: "variance",
-    GAMMA: "gamma",
-    BETA: "beta",
-    DIFF_DIFF_GAMMA: "diff_diff_gamma",
-    DIFF_DIFF_BETA: "diff_diff_beta",
-    DIFF_GAMMA: "diff_gamma",
-    DIFF_BETA: "diff_beta",
-    RUNNING_MEAN: "running_mean",
-    RUNNING_VARIANCE: "running_variance",
-    SUMS: "sums",
-    WORKSPACE: "workspace",
-    STATE: "sums",
-}
-cdef tuple NAMES = tuple([_NAMES.get(role) for role in range(ROLES)])
-del _NAMES
+# In the order of roles.
+cdef tuple NAMES = (
+    "src", "diff_dst", "src_1", "diff_diff_src", "gate",
+    "dst", "diff_src", "diff_diff_dst", "diff_src_1",
+    "mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta",
+    "diff_gamma", "diff_beta", "running_mean", "running_variance",
+    "sums", "workspace", "sums",
+)
 # As messages call them where they are written.
 cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from importlib import import_module
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from bn_ext._version import __version__
@@ -42,28 +41,6 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _library_at(address: int, maps: str = "/proc/self/maps") -> str:
-    """Name of the file that is mapped at an address, "" if the system does not tell."""
-    for line in _read(maps).splitlines():
-        start, _, end = line.partition(" ")[0].partition("-")
-        if int(start, 16) <= address < int(end, 16):
-            return line.partition("/")[2].rpartition("/")[2]
-    return ""
-
-
-def _wait_set_by() -> str:
-    """What decides how idle threads wait.
-
-    Of two runtimes in a process, bn_ext may get the one that was loaded first: libomp, preloaded
-    for speed, has every function of libgomp but does not read its variables.
-    """
-    library = _library_at(_core._openmp_address())
-    if not library or library.startswith("libgomp"):
-        return _WAIT_SET_BY
-    named = [n for n in ("OMP_WAIT_POLICY", "KMP_BLOCKTIME") if n in os.environ]
-    return named[0] if named else f"the default of {library}; KMP_BLOCKTIME changes it"
-
-
 def _import_core() -> Any:
     """`_core`; in a source tree, tell the user if it is not compiled, or older than its sources."""
     # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
@@ -97,8 +74,9 @@ def _load_core() -> tuple[Any, str]:
         core = _import_core()
     finally:
         del os.environ["GOMP_SPINCOUNT"]
-    shared = before and _openmp_libraries() == before
-    return core, "another package that uses libgomp, loaded earlier" if shared else "bn_ext"
+    if before and _openmp_libraries() == before:
+        return core, "another package that uses libgomp, loaded earlier"
+    return core, "bn_ext's GOMP_SPINCOUNT"
 
 
 def available_isas() -> tuple[str, ...]:
@@ -112,10 +90,6 @@ def available_isas() -> tuple[str, ...]:
     -------
     tuple of str
 
-    See Also
-    --------
-    get_isa : The one in use.
-
     Examples
     --------
     >>> import bn_ext
@@ -128,17 +102,12 @@ def available_isas() -> tuple[str, ...]:
 def get_isa() -> str:
     """Name of the instruction-set level in use.
 
-    The highest that the CPU can run, unless the environment variable ``BN_EXT_ISA``
+    The highest of `available_isas`, unless the environment variable ``BN_EXT_ISA``
     named another one when `bn_ext` was imported.
 
     Returns
     -------
     str
-
-    See Also
-    --------
-    available_isas : All levels that this CPU has.
-    show_config : Threads and the build, too.
 
     Examples
     --------
@@ -170,7 +139,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        What was set before. Always 0 where the system cannot take such pages (Windows).
+        What was set before; `show_config` shows what is kept now. Always 0 where the system cannot
+        take such pages (Windows).
 
     Raises
     ------
@@ -178,10 +148,6 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
         If nbytes is not an integer.
     ValueError
         If nbytes is negative, or more than an address can be.
-
-    See Also
-    --------
-    show_config : What is set and what is kept now.
 
     Examples
     --------
@@ -193,12 +159,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     if nbytes is None:
         limit = _KEPT_BY_DEFAULT
     else:
-        try:
-            limit = index(nbytes)
-        except TypeError:
-            raise TypeError(
-                f"nbytes: expected an integer or None, got {type(nbytes).__name__}"
-            ) from None
+        limit = _core._as_index(nbytes, "nbytes", "an integer or None")
         if not 0 <= limit <= sys.maxsize:
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {limit}")
     before = _core._parked_limit()
@@ -227,16 +188,6 @@ def _is_command() -> bool:
     return name.removesuffix(".exe") == "bn-ext"
 
 
-def _end_command(message: str, status: int) -> None:
-    """End this process if it is the command line, which cannot catch what is raised here.
-
-    (The package is imported before the first line of the command line runs.)
-    """
-    if _is_command():
-        print(message, file=sys.stderr)
-        sys.exit(status)
-
-
 def _choose_isa(name: str) -> None:
     choices = _core._available_isas()
     if name not in choices:
@@ -256,7 +207,9 @@ def _read_environment() -> tuple[str | None, int]:
             _choose_isa(name)
         return name, _default_kept()
     except ImportError as error:
-        _end_command(f"bn-ext: {error}", 2)
+        if _is_command():  # which cannot catch it: the package is imported before its first line
+            print(f"bn-ext: {error}", file=sys.stderr)
+            sys.exit(2)
         raise
 
 
@@ -354,8 +307,6 @@ def _threads_set_by(threads: int) -> str:
         return "the number of CPUs that this process may use"
     if os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip() == str(threads):
         return "OMP_NUM_THREADS"
-    if not _core._has_openmp():
-        return "threadpoolctl"
     return "OpenMP's current limit (omp_set_num_threads, threadpoolctl)"
 
 
@@ -380,13 +331,6 @@ def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     # A number that might not fit C's int limits nothing.
     _core._set_threads_limit(int(first) if first.isdecimal() and len(first) < 10 else 0)
-    try:
-        from threadpoolctl import register  # since 3.2
-    except ImportError:
-        return
-    from bn_ext._threadpoolctl import Controller
-
-    register(Controller)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -407,10 +351,6 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     ValueError
         If mode is neither of these.
 
-    See Also
-    --------
-    get_isa : The level alone.
-
     Examples
     --------
     >>> import bn_ext
@@ -430,7 +370,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "available_isas": available_isas(),
         "isa_forced": _FORCED_ISA is not None,
         "openmp": _core._has_openmp(),
-        "idle_threads_set_by": _wait_set_by() if _core._has_openmp() else None,
+        "idle_threads_set_by": _WAIT_SET_BY if _core._has_openmp() else None,
         "openmp_libraries": tuple(_openmp_libraries()),
         "default_threads": threads,
         "threads_set_by": _threads_set_by(threads),
@@ -455,11 +395,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
 
 
 if not TYPE_CHECKING:
-    try:
-        _core, _WAIT_SET_BY = _load_core()
-    except KeyboardInterrupt:
-        _end_command("interrupted", 130)
-        raise
+    _core, _WAIT_SET_BY = _load_core()
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()

@@ -153,8 +153,7 @@ def _zeros(grads: Any, *kept: Any) -> tuple[Any, ...]:
 
 def _jvp_by_src(v: Any, grads: Any, src: Any, diff_dst: Any, gamma: Any, _: Any, step: Any) -> Any:
     """Second derivatives are symmetric: how gradients change with src is how src's would."""
-    zeros = [vspace(grad).zeros() for grad in list(grads)[1:]]
-    diff_src, _, diff_gamma = _second(src, diff_dst, gamma, (v, *zeros), step)
+    diff_src, _, diff_gamma = _second(src, diff_dst, gamma, _zeros(grads, v), step)
     return _zeros(grads, diff_src, diff_gamma)
 
 

@@ -412,8 +412,3 @@ bn_status bn_execute(const bn_call *calls, int n) {
     fp_mode_leave(mode);
     return memory ? BN_OK : BN_NO_MEMORY;
 }
-
-bn_schedule bn_schedule_of(const bn_call *call, int threads) {
-    engine e = engine_of(call);
-    return schedule_of(&e, threads);
-}

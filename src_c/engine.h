@@ -18,8 +18,4 @@ typedef struct {
 enum { BN_MOST_CALLS = 2 };
 bn_status bn_execute(const bn_call *calls, int n);
 
-/* How a call would share its work among threads; nothing is touched. */
-bn_schedule bn_schedule_of(const bn_call *call, int threads);
-bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads);
-
 #endif

@@ -127,10 +127,6 @@ bn_status bn_backward_exactly(const bn_problem *p) {
     return status;
 }
 
-bn_schedule bn_schedule_of_backward(const bn_problem *p, int threads) {
-    return bn_schedule_of(&(bn_call){p, backward_of(p, p->training), true}, threads);
-}
-
 bn_status bn_double_backward(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->double_backward[p->training];
     return bn_execute(&(bn_call){p, operation, true}, 1);

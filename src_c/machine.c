@@ -12,12 +12,10 @@
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
-#define BN_EXPORTED __declspec(dllexport)
 #else
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
-#define BN_EXPORTED __attribute__((visibility("default")))
 #endif
 
 /* ---- forks --------------------------------------------------------------- */
@@ -48,16 +46,13 @@ void bn_set_cpu_quota(int threads) {
     atomic_store(&cpu_quota, threads);
 }
 
-uintptr_t bn_openmp_address(void) {
+bool bn_has_openmp(void) {
 #ifdef _OPENMP
-    return (uintptr_t)&omp_get_max_threads;
+    return true;
 #else
-    return 0;
+    return false;
 #endif
 }
-
-/* 0: none. */
-static atomic_int threads_limit;
 
 #ifndef _OPENMP
 /* CPUs that this process may run on. */
@@ -77,16 +72,10 @@ static int processors(void) {
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 #endif
 }
-
-/* Exported, for threadpoolctl: what omp_set_num_threads is to others. */
-BN_EXPORTED void bn_ext_set_num_threads(int threads) {
-    bn_set_threads_limit(threads);
-}
-
-BN_EXPORTED int bn_ext_get_num_threads(void) {
-    return bn_default_threads();
-}
 #endif
+
+/* 0: none. */
+static atomic_int threads_limit;
 
 void bn_set_threads_limit(int threads) {
     atomic_store(&threads_limit, threads > 0 ? threads : 0);

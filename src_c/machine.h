@@ -10,11 +10,8 @@
 void bn_set_cpu_quota(int threads);     /* a container's limit; 0: none */
 int bn_default_threads(void);           /* what num_threads = 0 may use at most, now */
 void bn_set_threads_limit(int threads); /* without OpenMP, which has its own; 0: none */
-uintptr_t bn_openmp_address(void);      /* of a function of the runtime that serves us; 0: none */
+bool bn_has_openmp(void);
 bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
-static inline bool bn_has_openmp(void) {
-    return bn_openmp_address() != 0;
-}
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 

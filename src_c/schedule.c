@@ -36,10 +36,15 @@
 
 static _Thread_local int last_threads;
 static _Thread_local int64_t last_tasks;
+static _Thread_local bool last_was_joint;
 
 void bn_last_call(int *threads, int64_t *tasks) {
     *threads = last_threads;
     *tasks = last_tasks;
+}
+
+bool bn_last_was_joint(void) {
+    return last_was_joint;
 }
 
 /* ---- the work of one call ---------------------------------------------- */
@@ -236,4 +241,5 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
 
     last_threads = atomic_load(&team.entered);
     last_tasks = most_tasks(s);
+    last_was_joint = s->joint;
 }

@@ -32,5 +32,6 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 /* Of this thread's last call: how many threads took tasks, and how many tasks the pass
  * with more of them had. */
 void bn_last_call(int *threads, int64_t *tasks);
+bool bn_last_was_joint(void);
 
 #endif

@@ -136,10 +136,9 @@ def test_interrupted(capsys, monkeypatch):
     assert run(capsys, "verify") == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["numpy", "statistics"])
-def test_interrupted_while_python_imports(tmp_path, module):
-    """Without a traceback: while the package is imported, and while its command line is."""
-    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+def test_interrupted_while_python_imports(tmp_path):
+    """Without a traceback, while the command line is."""
+    (tmp_path / "statistics.py").write_text("raise KeyboardInterrupt")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -102,7 +102,7 @@ LAYERS = [
 
 
 @pytest.mark.parametrize("options", LAYERS, ids=str)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Interrupted, TroubleError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted, TroubleError, TypeError])
 def test_forward_interrupted_at_any_line(rng, options, error):
     """It is counted, and the running statistics have taken it, or neither; nothing is saved."""
     steps = Steps(rng, **options)
@@ -119,31 +119,11 @@ def test_forward_interrupted_at_any_line(rng, options, error):
         if number == 1:  # it has not begun
             assert steps.gradients(layer) == before
             continue
-        with pytest.raises(RuntimeError, match="^backward: expected a forward .* not interrupted$"):
+        with pytest.raises(RuntimeError, match="^backward: expected a forward .* succeeded$"):
             layer.backward(steps.diff_dst)
         forward(layer)  # and it can go on
         layer.backward(steps.diff_dst)
     assert found == ({0, 1} if options["mode"] == "train" else {0})
-
-
-@pytest.mark.parametrize("error", [TypeError, ValueError, MemoryError])
-def test_an_interruption_that_looks_like_a_refusal(rng, error):
-    """Before the step has begun it is one: all is as it was. Afterwards nothing is saved."""
-    steps = Steps(rng, "train", added=True, relu=True)
-    whole = [steps.after(0), steps.after(1)]
-    before = steps.gradients(steps.layer())
-    found = set()
-    for _, layer in interrupted_layers(
-        steps, error, lambda layer: layer.forward(steps.other, steps.src_1)
-    ):
-        taken = whole.index(counted(layer))
-        found.add(taken)
-        if taken == 1 or layer._saved is None:
-            with pytest.raises(RuntimeError, match="not interrupted"):
-                layer.backward(steps.diff_dst)
-        else:
-            assert steps.gradients(layer) == before
-    assert found == {0, 1}
 
 
 @pytest.mark.parametrize("options", LAYERS, ids=str)
@@ -195,7 +175,7 @@ def test_forward_interrupted_by_a_signal(rng):
                 assert bits(layer.backward(diff_dst)) == first
                 outcome = "not begun"
             else:
-                with pytest.raises(RuntimeError, match="not interrupted"):
+                with pytest.raises(RuntimeError, match="succeeded"):
                     layer.backward(diff_dst)
                 outcome = ["not taken", "taken"][taken]
             outcomes[outcome] += 1

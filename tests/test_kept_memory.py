@@ -109,7 +109,7 @@ def test_what_nobody_takes_goes():
     [
         (-1, ValueError, "nbytes: expected a number from 0 to 9223372036854775807, got -1"),
         (1 << 63, ValueError, "nbytes: expected a number from 0 to"),
-        (1.5, TypeError, "nbytes: expected an integer or None, got float"),
+        (1.5, TypeError, "nbytes: expected an integer or None, got 1.5"),
     ],
 )
 def test_what_is_refused(nbytes, error, text):

@@ -2,11 +2,13 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from cases import LARGE, Problem, threads_used
 from needs import needs_cpus, needs_linux, needs_openmp
 from processes import CALL, in_new_process, with_libgomp
 
+import bn_ext
 from bn_ext import _core
 
 #: Problems whose work is shared out in each of the three orders; more shares than threads come.
@@ -120,4 +122,7 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
     """Else by tiles of channels, which are near since they were summed."""
     _core._set_cache_sizes(*caches)
-    assert bool(_core._schedule("float32", dims, 1, threads)["joint"]) == jointly
+    src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
+    options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}
+    bn_ext.batch_norm_backward(src, src, v, v, **options)
+    assert _core._last_was_joint() == jointly

@@ -10,7 +10,7 @@ import time
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
 from needs import CPUS, needs_cpus, needs_fork, needs_linux
-from processes import CALL, in_new_process, printed_by
+from processes import CALL, in_new_process
 from test_pool import threads_used as threads_of_calls
 
 import bn_ext
@@ -175,20 +175,3 @@ class TestLimits:
         assert in_new_process(code, OMP_NUM_THREADS="1000")[0] == str(CPUS)
         assert in_new_process(code, OMP_NUM_THREADS="many")[0] == str(CPUS)
         assert in_new_process(code, OMP_NUM_THREADS="9" * 20)[0] == str(CPUS)
-
-    def test_of_threadpoolctl(self, rng):
-        threadpoolctl = pytest.importorskip("threadpoolctl")
-        p = Problem(rng, LARGE, "NXC")
-        (ours,) = (d for d in threadpoolctl.threadpool_info() if d["user_api"] == "bn_ext")
-        assert (ours["num_threads"], ours["version"]) == (CPUS, bn_ext.__version__)
-        for limits in (1, {"bn_ext": 1}):
-            with threadpoolctl.threadpool_limits(limits):
-                assert _core._default_threads() == 1
-                assert threads_used(p) == 1
-        assert _core._default_threads() == CPUS
-
-    def test_of_a_threadpoolctl_that_registers_nobody(self):
-        code = "import sys, types; sys.modules['threadpoolctl'] = types.ModuleType('threadpoolctl')"
-        assert printed_by(f"{code}; import bn_ext; print(bn_ext.__version__)").strip() == (
-            bn_ext.__version__
-        )
