@@ -31,10 +31,10 @@ def rng(request):
 
 @pytest.fixture
 def p(rng):
-    """A small problem."""
-    from cases import Problem  # needs ml_dtypes, without which other tests run
+    """A small problem with what any function takes: 24 elements in each of 5 channels."""
+    from relu_gates import problem  # needs ml_dtypes, without which other tests run
 
-    return Problem(rng, (6, 4, 5), "NXC")
+    return problem(rng, (6, 5, 4), "NXC")
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,23 @@
 
 import array
 
+import ml_dtypes
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, VECTORS, Problem, all_bits
+from cases import (
+    DATA_DTYPES,
+    DTYPES,
+    EPSILON,
+    INPUTS,
+    VECTORS,
+    Problem,
+    all_bits,
+    arithmetic,
+    dtype,
+    half_ulp,
+    unit,
+    with_count,
+)
 from refusals import refused
 
 import bn_ext
@@ -63,6 +77,14 @@ def frozen_copy(array):
     array = array.copy()
     array.flags.writeable = False
     return array
+
+
+def test_unaligned_out_vectors(p):
+    want = p.run(bn_ext.batch_norm_backward)
+    unaligned = np.zeros(21, np.uint8)[1:].view(np.float32)
+    grads = p.run(bn_ext.batch_norm_backward, out=(None, unaligned, None))
+    assert grads.diff_gamma is unaligned
+    assert unaligned.tobytes() == want.diff_gamma.tobytes()
 
 
 def test_matrices(rng):
@@ -188,3 +210,53 @@ def test_devices(rng, device, kind):
         else:
             with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
                 bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
+
+
+# ---- dtypes ----------------------------------------------------------------------
+
+
+def test_units():
+    """The bounds stand on these."""
+    assert unit("float32") == 2.0**-24
+    assert unit("float64") == 2.0**-53
+    assert unit("float16") == 2.0**-11
+    assert unit("bfloat16") == 2.0**-8
+    assert ml_dtypes.finfo(dtype("bfloat16")).eps == 2.0**-7
+    assert half_ulp(np.float64(1.5), "float16") >= 2.0**-11
+    assert [arithmetic(data) for data in DATA_DTYPES].count("float64") == 1
+
+
+def test_doubles_to_float32():
+    rng = np.random.default_rng(5)
+    numbers = rng.standard_normal(10000) * 10.0 ** rng.integers(-50, 45, 10000)
+    n = len(numbers)
+    data, vector = np.ones((1, n), np.float32), np.ones(n, np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        want = numbers.astype(np.float32)
+    grads = bn_ext.batch_norm_backward_apply(
+        data, data, vector, vector, None, with_count([numbers, numbers], 1), epsilon=0.0
+    )
+    assert (grads.diff_beta == want).all()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_the_table_and_nothing_else(rng, data):
+    """Another dtype beside data of each: as vectors computed if the table has them, or refused."""
+    for other in DATA_DTYPES:
+        p = Problem(rng, (6, 5), "NXC", data, other)
+        if (data, other) in DTYPES or other == "float64":
+            grads = p.run(bn_ext.batch_norm_backward)
+            assert [a.dtype for a in grads] == [dtype(data), dtype(other), dtype(other)]
+        else:
+            refused(TypeError, f"^mean: expected .* with {data} data, got {other}", p)
+        if other == data:
+            continue
+        p = Problem(rng, (6, 5), "NXC", data, data)
+        changed = p.diff_dst.astype(dtype(other))
+        message = f"^diff_dst: expected {data}, like src, got {other}"
+        refused(TypeError, message, p, diff_dst=changed)
+        for name in ("variance", "gamma"):
+            changed = getattr(p, name).astype(dtype(other))
+            like = "like mean" if (data, other) in DTYPES or other == "float64" else "with .* data"
+            message = f"^{name}: expected .*{data}.*{like}.*, got {other}"
+            refused(TypeError, message, p, **{name: changed})

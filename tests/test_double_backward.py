@@ -164,39 +164,3 @@ def test_frozen_without_a_variance_is_infinite(rng, data):
     found = run(p, is_training=False, epsilon=0)
     np.testing.assert_array_equal(found.diff_src, np.inf * np.sign(p.diff_dst))
     np.testing.assert_array_equal(found.diff_diff_dst, np.inf * np.sign(p.src - 0.5))
-
-
-# ---- what is refused ------------------------------------------------------------------
-
-
-def refused(message, p, **changed):
-    """It raises this, and writes nothing."""
-    written = [*(getattr(p, name) for name in NAMES), *changed["out"]]
-    before = [None if a is None else bits(a) for a in written]
-    with pytest.raises(ValueError, match=message):
-        run(p, **changed)
-    assert [None if a is None else bits(a) for a in written] == before
-
-
-def test_shared_memory(rng):
-    """Two results in one array; one over part of an operand, or of a vector."""
-    p = Family(rng, (6, 4, 5), "NXC")
-    memory = np.zeros(p.src.size + 1, np.float32)
-    first, second = (memory[k : k + p.src.size].reshape(p.src.shape) for k in (0, 1))
-    together = "^out: diff_src: shares memory with out: diff_diff_dst"
-    refused(together, p, out=(first, second, None))
-    for name in READ:
-        array = getattr(p, name)
-        refused(together, p, out=(array, array, None))
-        first[...] = array
-        for which in (0, 1):
-            message = (
-                f"^out: {RESULTS[which]}: shares memory with {name} "
-                r"\(it may be exactly src, exactly diff_dst or exactly diff_diff_src\)"
-            )
-            out = (None,) * which + (second,) + (None,) * (2 - which)
-            refused(message, p, **{name: first, "out": out})
-    for name in NAMES:
-        if name not in READ:
-            message = f"^out: diff_gamma: shares memory with {name}"
-            refused(message, p, out=(None, None, getattr(p, name)))
