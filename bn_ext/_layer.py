@@ -239,8 +239,9 @@ class BatchNorm:
                 saved.gate["dst"] = dst
             self._saved = saved
             return dst
-        except BaseException as error:
-            self._saved = undo[0] if undo and isinstance(error, _REFUSALS) else None
+        except _REFUSALS:
+            if undo:
+                (self._saved,) = undo
             raise
 
     def _step(self, src: Array, src_1: Array | None) -> _Step:
