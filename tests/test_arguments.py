@@ -153,16 +153,10 @@ def test_a_list_can_be_converted_as_its_message_says(p):
 
 def test_messages_are_short(p):
     """Whatever was given, no more than a line of it is shown."""
-
-    class Mute:
-        def __repr__(self):
-            raise RuntimeError
-
     long = "x" * 10_000
     for changed in (
         {"epsilon": 10**400}, {"epsilon": 10**5000}, {"epsilon": long}, {"num_threads": -(10**400)},
-        {"num_threads": -(10**5000)}, {"data_format": long}, {"data_format": Mute()},
-        {"is_training": long}, {"epsilon": Mute()}, {"num_threads": Mute()},
+        {"num_threads": -(10**5000)}, {"data_format": long}, {"is_training": long},
     ):  # fmt: skip
         (name,) = changed
         with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
