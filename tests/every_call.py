@@ -155,12 +155,12 @@ def of_lists(v):
             for exact in (False, True)]  # fmt: skip
 
 
-def layer(make, v, *, step=True, **options):
+def layer(make, v, **options):
     """A layer with v's parameters, and what steps make of it in every mode."""
     made = make(v.channels, dtype=v.number, epsilon=v.epsilon, **options)
     made.load_state_dict({**v.wide, "num_batches_tracked": 2})
     found = [bits(made.state_dict())]
-    for mode in (made.train, made.eval, made.freeze) if step else ():
+    for mode in (made.train, made.eval, made.freeze):
         mode()
         for _ in range(2):
             found.append(bits(made.forward(v.src, v.src_1)))
@@ -181,10 +181,7 @@ def layers(name, make):
     """Every method of a class of layers."""
     methods = ("forward", "backward", "parameters", "gradients", "state_dict", "load_state_dict",
                "train", "eval", "freeze")  # fmt: skip
-    computing = dict.fromkeys(methods, steps(make))
-    return {name: lambda v: layer(make, v, step=False)} | {
-        f"{name}.{method}": call for method, call in computing.items()
-    }
+    return dict.fromkeys((name, *(f"{name}.{method}" for method in methods)), steps(make))
 
 
 def by_sheets(sheets):
