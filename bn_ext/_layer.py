@@ -210,12 +210,12 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; statistics
-            have not changed then.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
+            of the layer has changed then.
 
         Notes
         -----
-        Whatever ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
+        Whatever else ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
         which says so. The running statistics and num_batches_tracked have both taken the step
         then, or neither has.
         """
@@ -227,6 +227,8 @@ class BatchNorm:
                 saved.gate["dst"] = dst
             self._saved = saved
             return dst
+        except (TypeError, ValueError, MemoryError):
+            raise  # a refusal, which has changed nothing
         except BaseException:
             self._saved = None
             raise

@@ -155,12 +155,12 @@ def of_lists(v):
             for exact in (False, True)]  # fmt: skip
 
 
-def layer(make, v, *, step=True, **options):
+def layer(make, v, **options):
     """A layer with v's parameters, and what steps make of it in every mode."""
     made = make(v.channels, dtype=v.number, epsilon=v.epsilon, **options)
     made.load_state_dict({**v.wide, "num_batches_tracked": 2})
     found = [bits(made.state_dict())]
-    for mode in (made.train, made.eval, made.freeze) if step else ():
+    for mode in (made.train, made.eval, made.freeze):
         mode()
         for _ in range(2):
             found.append(bits(made.forward(v.src, v.src_1)))
@@ -181,10 +181,7 @@ def layers(name, make):
     """Every method of a class of layers."""
     methods = ("forward", "backward", "parameters", "gradients", "state_dict", "load_state_dict",
                "train", "eval", "freeze")  # fmt: skip
-    computing = dict.fromkeys(methods, steps(make))
-    return {name: lambda v: layer(make, v, step=False)} | {
-        f"{name}.{method}": call for method, call in computing.items()
-    }
+    return dict.fromkeys((name, *(f"{name}.{method}" for method in methods)), steps(make))
 
 
 def by_sheets(sheets):
@@ -348,27 +345,17 @@ if "bn_ext.mpi" in MODULES:
 # ---- modes ----------------------------------------------------------------------------------
 
 
-def called(kind, flag):
-    raise AssertionError(f"NumPy called np.seterrcall's function: {kind}")
-
-
-class Log:
-    def write(self, message):
-        raise AssertionError(message)
-
-
 @contextlib.contextmanager
 def errors(how):
     """np.seterr(all=how), and every warning an error."""
-    with warnings.catch_warnings(), np.errstate(all=how, call=Log() if how == "log" else called):
+    with warnings.catch_warnings(), np.errstate(all=how):
         warnings.simplefilter("error")
         yield
 
 
-ERRORS = ["raise", "warn", "call", "log", "print"]
 #: How a mode is entered, and how one asks for it afterwards.
 MODES = {f"fp mode: {name}": (fp_mode, name, fp_mode_in_effect) for name in FP_MODES}
-MODES |= {f"np.seterr: {how}": (errors, how, lambda: np.geterr()["under"]) for how in ERRORS}
+MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 
 
 def problems(name):

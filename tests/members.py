@@ -97,8 +97,8 @@ def inference(fused):
     def call(p, t, is_training, halves, out, **options):
         extra, bits = fused_of(p, t) if fused else ({}, None)
         given = t["src"], p.mean, p.variance, p.gamma, p.beta
-        out = None if out is None else out[0]
-        dst = bn_ext.batch_norm_inference(*given, epsilon=EPSILON, out=out, **extra, **options)
+        more = {"epsilon": EPSILON, "out": None if out is None else out[0], **extra, **options}
+        dst = bn_ext.batch_norm_inference(*given, **more)
         return (dst,), [bits]
 
     return Member(["src", *(["src_1"] if fused else [])], ["tensor"], call)
@@ -109,11 +109,9 @@ def double_backward():
 
     def call(p, t, is_training, halves, out, **options):
         given = t["src"], t["diff_dst"], *p.vectors(), t["diff_diff_src"]
-        found = bn_ext.batch_norm_double_backward(
-            *given, p.diff_diff_gamma, p.diff_diff_beta,
-            epsilon=EPSILON, is_training=is_training, out=out, **options,
-        )  # fmt: skip
-        return found, []
+        more = {"epsilon": EPSILON, "is_training": is_training, "out": out, **options}
+        vectors = p.diff_diff_gamma, p.diff_diff_beta
+        return bn_ext.batch_norm_double_backward(*given, *vectors, **more), []
 
     return Member(["src", "diff_dst", "diff_diff_src"], ["tensor", "tensor", "vector"], call)
 

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests" / "mutants.txt"
 
-FAST = ["-m", "quick and not full"]
+FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
 #: Seconds after which the tests hang, or `bn-ext verify --all`, which takes fifty.
 HANGS = 1800

@@ -1,37 +1,101 @@
-"""How a call is refused: the same by the whole and its halves, and nothing is written.
+"""What the functions take and return, and how they refuse a call: nothing is written.
 
 And errors that are the caller's own, which pass.
 """
 
+import functools
+
 import numpy as np
 import pytest
-from cases import EPSILON, with_count
+from cases import EPSILON, INPUTS, TENSORS, all_bits, as_stats, with_count
 
 import bn_ext
 from bn_ext import _core
 
-#: What the sums need to be known: the arguments of the first half.
-OF_REDUCE = ["src", "diff_dst", "mean", "data_format", "num_threads"]
+SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+AFFINE = ["gamma", "beta"]
+#: What each function is given here ...
+OPERANDS = {
+    "backward": INPUTS,
+    "backward_reduce": INPUTS[:3],
+    "backward_apply": [*INPUTS, "sums"],
+    "training": ["src", *AFFINE],
+    "training_reduce": ["src"],
+    "training_apply": ["src", "stats", *AFFINE],
+    "inference": ["src", "mean", "variance", *AFFINE],
+    "double_backward": [*INPUTS, *SECOND],
+}
+FOUND = {"dst": "src", "mean": "mean", "variance": "mean"}
+GRADIENTS = {"diff_src": "src", "diff_gamma": "mean", "diff_beta": "mean"}
+#: ... and its results, each of which is like an argument.
+RESULTS = {
+    "backward": GRADIENTS,
+    "backward_apply": GRADIENTS,
+    "training": FOUND,
+    "training_apply": FOUND,
+    "inference": {"dst": "src"},
+    "double_backward": {"diff_src": "src", "diff_diff_dst": "src", "diff_gamma": "mean"},
+}
+#: What may be absent.
+OPTIONAL = [*AFFINE, *SECOND[1:]]
 
 
-def refused(kind, message, p, **changed):
-    """The general function, its dry run and both halves raise this, and write nothing."""
-    arguments = {**p.arguments(), "epsilon": EPSILON, "out": tuple(p.outs()), **changed}
-    written = [a for a in (*arguments["out"], *p.arguments().values()) if a is not None]
-    before = [np.array(a).tobytes() for a in written]
-    with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_backward(**arguments)
-    with pytest.raises(kind, match=message):
-        _core._dry_run(bn_ext.batch_norm_backward, **arguments)
-    sums = with_count(np.zeros((2, len(p.mean))), 24)
-    with pytest.raises(kind, match=message):
-        bn_ext.batch_norm_backward_apply(**arguments, sums=sums)
-    if changed.keys() & set(OF_REDUCE):
-        with pytest.raises(kind, match=message):
-            bn_ext.batch_norm_backward_reduce(
-                **{name: arguments[name] for name in OF_REDUCE if name in arguments}
-            )
-    assert [np.array(a).tobytes() for a in written] == before
+def function_of(name):
+    return getattr(bn_ext, f"batch_norm_{name}")
+
+
+def arguments(p, name):
+    """Those that a function needs; sums and statistics are of more elements than p has."""
+    given = {each: getattr(p, each, None) for each in OPERANDS[name]}
+    moments = np.ones((2, len(p.mean)))
+    whole = {"sums": with_count(moments, 2**40), "stats": as_stats(moments, 2**40)}
+    given |= {each: whole[each] for each in given.keys() & whole.keys()}
+    given["data_format"] = p.data_format
+    return given | ({"epsilon": EPSILON} if name in RESULTS else {})
+
+
+def outs(p, name):
+    """Sevens for each result."""
+    return [np.full_like(getattr(p, like), 7) for like in RESULTS[name].values()]
+
+
+def as_out(name, out):
+    """As the function takes it."""
+    return out[0] if name == "inference" else tuple(out)
+
+
+def four(p, **changed):
+    """Running statistics and how they are updated."""
+    return {
+        "running_mean": p.mean.copy(), "running_variance": p.variance.copy(),
+        "exponential_avg_factor": 0.1, "correction": 1, **changed,
+    }  # fmt: skip
+
+
+def refused(kind, message, p, *names, **changed):
+    """Each of these functions and its dry run raise this, and write nothing.
+
+    Without names: the gradient and its halves, of which the first does not take all that may be
+    changed.
+    """
+    if not names:
+        of_reduce = [*TENSORS, "mean", "data_format", "num_threads"]
+        refused(kind, message, p, "backward", "backward_apply", **changed)
+        changed = {name: value for name, value in changed.items() if name in of_reduce}
+        names = ["backward_reduce"] if changed else []
+    for name in names:
+        given = arguments(p, name)
+        if name in RESULTS:
+            given["out"] = as_out(name, outs(p, name))
+        given |= changed
+        out = given.get("out")
+        arrays = [*vars(p).values(), *changed.values(), *(out if isinstance(out, tuple) else [out])]
+        arrays = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype != object]
+        before = all_bits(arrays)
+        for call in (function_of(name), functools.partial(_core._dry_run, function_of(name))):
+            with pytest.raises(kind, match=message):
+                call(**given)
+        assert all_bits(arrays) == before
 
 
 # ---- errors of the caller's own ---------------------------------------------------------

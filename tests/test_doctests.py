@@ -4,7 +4,6 @@ import csv
 import doctest
 import importlib.util
 import re
-import runpy
 import statistics
 
 import pytest
@@ -100,7 +99,3 @@ def test_the_one_number():
     )
     ends = [len(times), round(min(times), 1), round(max(times), 1)]
     assert [float(x) for x in said.groups()] == [round(statistics.median(times), 1), *ends]
-
-
-def test_typical_uses():
-    runpy.run_path(str(ROOT / "tests" / "typical_uses.py"))

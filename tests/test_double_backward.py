@@ -13,7 +13,6 @@ from cases import (
     INPUTS,
     Family,
     all_bits,
-    bits,
     shape,
     unit,
 )
@@ -111,92 +110,3 @@ def test_a_mean_of_more_digits_than_the_data(rng, is_training):
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)
     assert_within_bounds(found, want, "float32", "float64")
-
-
-# ---- edges --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", READ)
-def test_a_nan_is_in_all_of_its_channel(rng, name):
-    p = Family(rng, (9, 5, 4), "NXC")
-    getattr(p, name)[2, 3, 1] = np.nan
-    for result, got in zip(RESULTS, run(p), strict=True):
-        # diff_dst is not in what is the derivative with respect to it.
-        assert np.isnan(got[..., 1]).all() == ((name, result) != ("diff_dst", "diff_diff_dst"))
-        assert set(got[np.isnan(got)].view(np.uint32)) <= {0x7FC00000}
-
-
-@pytest.mark.parametrize(("name", "result"), [("diff_dst", 0), ("src", 1), ("diff_diff_src", 1)])
-def test_frozen_keeps_a_nan_in_its_element(rng, name, result):
-    """And in diff_gamma, unless it is src's."""
-    p = Family(rng, (9, 5, 4), "NXC")
-    want = run(p, is_training=False)
-    getattr(p, name)[2, 3, 1] = np.nan
-    found = run(p, is_training=False)
-    for k, (got, before) in enumerate(zip(found, want, strict=True)):
-        wrong = np.isnan(got)
-        assert bits(got[~wrong]) == bits(before[~wrong])
-        if k == result:
-            assert wrong.sum() == 1
-            assert wrong[2, 3, 1]
-        else:
-            assert wrong.sum() == (k == 2 and name != "src")
-
-
-def test_variances_without_a_root(rng):
-    """IEEE arithmetic, no error: as the backward pass."""
-    p = Family(rng, (6, 4), "NXC")
-    p.variance[:] = [-1, np.inf, np.nan, 1]
-    found = run(p)
-    for got in found:
-        assert np.isnan(got[..., [0, 2]]).all()
-        assert np.isfinite(got[..., 3]).all()
-    assert not found.diff_src[:, 1].any()
-    assert not found.diff_gamma[1]
-
-
-@pytest.mark.parametrize("data", ["float32", "float64"])
-def test_frozen_without_a_variance_is_infinite(rng, data):
-    """As the formula is: a mean without a low part adds nothing, and no NaN."""
-    p = Family(rng, (6, 4), "NXC", data, "float64")
-    p.mean[:], p.variance[:], p.gamma[:], p.diff_diff_gamma[:] = 0.5, 0, 1, 1
-    p.diff_diff_src[...] = np.sign(p.src - 0.5)  # so that no infinities cancel
-    found = run(p, is_training=False, epsilon=0)
-    np.testing.assert_array_equal(found.diff_src, np.inf * np.sign(p.diff_dst))
-    np.testing.assert_array_equal(found.diff_diff_dst, np.inf * np.sign(p.src - 0.5))
-
-
-# ---- what is refused ------------------------------------------------------------------
-
-
-def refused(message, p, **changed):
-    """It raises this, and writes nothing."""
-    written = [*(getattr(p, name) for name in NAMES), *changed["out"]]
-    before = [None if a is None else bits(a) for a in written]
-    with pytest.raises(ValueError, match=message):
-        run(p, **changed)
-    assert [None if a is None else bits(a) for a in written] == before
-
-
-def test_shared_memory(rng):
-    """Two results in one array; one over part of an operand, or of a vector."""
-    p = Family(rng, (6, 4, 5), "NXC")
-    memory = np.zeros(p.src.size + 1, np.float32)
-    first, second = (memory[k : k + p.src.size].reshape(p.src.shape) for k in (0, 1))
-    together = "^out: diff_src: shares memory with out: diff_diff_dst"
-    refused(together, p, out=(first, second, None))
-    for name in READ:
-        array = getattr(p, name)
-        refused(together, p, out=(array, array, None))
-        first[...] = array
-        for which in (0, 1):
-            message = (
-                f"^out: {RESULTS[which]}: shares memory with {name} "
-                r"\(it may be exactly src, exactly diff_dst or exactly diff_diff_src\)"
-            )
-            out = (None,) * which + (second,) + (None,) * (2 - which)
-            refused(message, p, **{name: first, "out": out})
-    for name in NAMES:
-        if name not in READ:
-            message = f"^out: diff_gamma: shares memory with {name}"
-            refused(message, p, out=(None, None, getattr(p, name)))

@@ -5,11 +5,24 @@ import itertools
 import members
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+import reference
+from cases import (
+    DTYPES,
+    EPSILON,
+    FORMATS,
+    INPUTS,
+    Family,
+    Problem,
+    all_bits,
+    dtype,
+    shape,
+)
 from members import MEMBERS
+from refusals import SECOND
+from sheets import SHEETS
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, tensorflow
+from bn_ext.specs import onednn_graph, tensorflow
 
 pytestmark = pytest.mark.quick
 
@@ -66,79 +79,6 @@ def test_one_element_per_channel_follows_the_formula(rng, is_training):
 # ---- statistics as given ----------------------------------------------------------
 
 
-def test_negative_variance_gives_nan_and_no_warning(rng):
-    p = Problem(rng, (50, 3), "NXC")
-    p.variance[1] = -1
-    for is_training in (True, False):
-        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
-        assert np.isnan(grads.diff_src[:, 1]).all()
-        assert np.isnan(grads.diff_gamma[1])
-        assert np.isfinite(grads.diff_beta).all()
-        assert np.isfinite(grads.diff_src[:, [0, 2]]).all()
-        assert np.isfinite(grads.diff_gamma[[0, 2]]).all()
-
-
-def test_zero_variance_and_zero_epsilon():
-    src, diff_dst = f32(2, 2, 2)[:, None], f32(1, -1, 0)[:, None]
-    arguments = src, diff_dst, f32(2), f32(0)
-    training = bn_ext.batch_norm_backward(*arguments, epsilon=0)
-    assert np.isnan(training.diff_src).all()
-    off = bn_ext.batch_norm_backward(src + 1, abs(diff_dst), f32(2), f32(0), epsilon=0)
-    assert off.diff_gamma[0] == np.inf
-    assert (off.diff_src == -np.inf).all()
-    frozen = bn_ext.batch_norm_backward(*arguments, epsilon=0, is_training=False)
-    assert frozen.diff_src[0, 0] == np.inf
-    assert frozen.diff_src[1, 0] == -np.inf
-    assert np.isnan(frozen.diff_src[2, 0])
-    ngraph_grads = ngraph.batch_norm_training_backprop(
-        src, f32(1), f32(0), f32(2), f32(0), diff_dst, epsilon=0.0
-    )
-    assert np.isnan(ngraph_grads.input_delta).all()
-    for operator in (
-        onednn_graph.batch_norm_training_backprop,
-        onednn_graph.batch_norm_training_backward,
-    ):
-        with pytest.raises(ValueError, match="epsilon"):
-            operator(*arguments, epsilon=0)
-
-
-def test_infinite_variance_gives_zeros(rng):
-    p = Problem(rng, (50, 3), "NXC")
-    p.variance[1] = np.inf
-    for is_training in (True, False):
-        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
-        assert (grads.diff_src[:, 1] == 0).all()
-        assert grads.diff_gamma[1] == 0
-        assert np.isfinite(grads.diff_beta[1])
-
-
-@pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("mean", [np.inf, -np.inf])
-def test_frozen_about_an_infinite_mean(rng, mean, data):
-    """It has no part beyond the data's type: diff_gamma is infinite, not NaN."""
-    p = Problem(rng, (6, 4), "NXC", data, "float64")
-    p.mean[:] = mean
-    p.diff_dst[...] = abs(p.diff_dst)
-    found = p.run(bn_ext.batch_norm_backward, is_training=False)
-    assert (found.diff_gamma == -mean).all()
-    assert np.isfinite(found.diff_src).all()
-
-
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
-@pytest.mark.parametrize("sign", [1, -1])
-def test_infinite_gamma_gives_infinities_by_sign(rng, data, vector, sign):
-    for is_training in (True, False):
-        p = Problem(rng, (50, 3), "NXC", data, vector)
-        ones = p.run(bn_ext.batch_norm_backward, is_training=is_training)
-        p.gamma = p.gamma.copy()
-        direction = sign * np.sign(p.gamma[1].astype(float))
-        p.gamma[1] = sign * np.inf
-        grads = p.run(bn_ext.batch_norm_backward, is_training=is_training)
-        finite = ones.diff_src[:, 1].astype(float) * direction
-        assert (grads.diff_src[:, 1].astype(float) == np.where(finite > 0, np.inf, -np.inf)).all()
-        assert np.isfinite(grads.diff_gamma.astype(float)).all()
-
-
 # ---- NaN and Inf in the data -------------------------------------------------------
 
 
@@ -160,43 +100,79 @@ def test_what_is_not_finite_stays_in_its_channel(rng, name, x, data_format):
                 assert kept[0] == kept[1], (types, read, value)
 
 
-#: (is_training, where, value) -> what diff_src, diff_gamma and diff_beta of the channel hold; None:
-#: diff_src is not finite where it is in diff_dst, and nowhere else.
-NOT_FINITE = {
-    (True, "src", np.nan): ("nan", "nan", "finite"),
-    (True, "diff_dst", np.nan): ("nan", "nan", "nan"),
-    (True, "src", np.inf): ("inf", "inf", "finite"),
-    (False, "src", np.nan): ("finite", "nan", "finite"),
-    (False, "diff_dst", np.nan): (None, "nan", "nan"),
-    (False, "src", np.inf): ("finite", "inf", "finite"),
-    (False, "diff_dst", -np.inf): (None, "inf", "inf"),
+#: Vectors with more digits than the data's numbers have: a mean has a second part.
+FINER = [("float32", "float64"), ("bfloat16", "float64")]
+#: Operands that are not tensors.
+VECTORS = {
+    "training": ["gamma", "beta"],
+    "inference": ["mean", "variance", "gamma", "beta"],
+    "backward": ["mean", "variance", "gamma"],
+    "double backward": ["mean", "variance", "gamma", "diff_diff_gamma", "diff_diff_beta"],
 }
-IS = {"nan": np.isnan, "inf": np.isinf, "finite": np.isfinite}
 
 
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def rows(array, axis):
+    """(C, M), or (C, 1) of a vector."""
+    array = array.astype(np.float64)
+    return reference.by_channel(array, axis) if array.ndim > 1 else array[:, None]
+
+
+def formula(p, name, is_training, epsilon):
+    """What a member's results are in NumPy, in rows."""
+    if name == "double backward" and is_training:
+        operands = (getattr(p, n) for n in (*INPUTS, *SECOND))
+        found = reference.batch_norm_double_backward(*operands, epsilon=epsilon, axis=p.axis)
+        return [rows(a, p.axis) for a in found[:3]]
+    x, dy, mean, variance, gamma, g, of_gamma, of_beta, beta = (
+        rows(getattr(p, n), p.axis) for n in (*INPUTS, *SECOND, "beta")
+    )
+
+    def mean_of(a):
+        return a.mean(axis=1, keepdims=True)
+
+    if name == "training":
+        mean, variance = mean_of(x), x.var(axis=1, keepdims=True)
+    xc, rstd = x - mean, 1 / np.sqrt(variance + epsilon)
+    if name in ("training", "inference"):
+        return [gamma * rstd * xc + beta, mean, variance]
+    if name == "backward":
+        through = mean_of(dy) + xc * rstd * (mean_of(dy * xc) * rstd) if is_training else 0
+        diff_gamma, diff_beta = (a.sum(axis=1, keepdims=True) for a in (dy * xc, dy))
+        return [gamma * rstd * (dy - through), diff_gamma * rstd, diff_beta]
+    diff_gamma = rstd * (dy * g).sum(axis=1, keepdims=True)
+    return [of_gamma * rstd * dy, gamma * rstd * g + of_gamma * rstd * xc + of_beta, diff_gamma]
+
+
+def kinds(a):
+    return np.isnan(a), np.isposinf(a), np.isneginf(a)
+
+
 @pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("x", [1, 5, 1100])
-@pytest.mark.parametrize("case", NOT_FINITE, ids=str)
-def test_nan_and_inf_go_where_the_arithmetic_puts_them(rng, case, x, data_format, data, vector):
-    is_training, where, value = case
-    p = Problem(rng, shape(9, 4, x, data_format), data_format, data, vector, ratio=0)
-    np.moveaxis(getattr(p, where), p.axis, 0)[2].flat[-1] = value
-    found = p.run(bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training)
-    diff_src, *sums = (np.moveaxis(a, p.axis if a.ndim > 1 else 0, 0)[2].astype(np.float64)
-                       for a in found)  # fmt: skip
-    of_diff_src, *of_sums = NOT_FINITE[case]
-    for got, kind in zip(sums, of_sums, strict=True):
-        assert IS[kind](got)
-    if of_diff_src is None:
-        assert np.flatnonzero(~np.isfinite(diff_src)).tolist() == [diff_src.size - 1]
-        assert np.array_equal(abs(diff_src.flat[-1]), abs(value), equal_nan=True)
-    elif of_diff_src == "inf":  # but where src is the mean: 0 Inf
-        at_mean = np.moveaxis(p.src, p.axis, 0)[2] == p.mean[2]
-        assert np.isinf(diff_src[~at_mean]).all()
-        assert np.isnan(diff_src[at_mean]).all()
-    else:
-        assert IS[of_diff_src](diff_src).all()
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize(("data", "vector"), [*DTYPES, *FINER])
+def test_nan_and_inf_go_where_the_formula_puts_them(
+    rng, data, vector, name, is_training, data_format
+):
+    """One number of a tensor, or of a vector; roots of variances that have none, or are 0."""
+    member, values = MEMBERS[name], [np.nan, np.inf, -np.inf]
+    tensors = member.reads if (data, vector) in DTYPES else []
+    for x, where in itertools.product((1, 5, 1100), [*tensors, *VECTORS[name]]):
+        for value in values + [-1, 0] * (where == "variance"):
+            if name == "double backward" and is_training and not (np.isnan(value) or value == -1):
+                continue  # whatever these give
+            p = members.problem(rng, shape(9, 4, x, data_format), data_format, data, vector)
+            p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # where xhat is 0
+            operand = getattr(p, where)
+            np.moveaxis(operand, p.axis if operand.ndim > 1 else 0, 0)[2].flat[-1] = value
+            epsilon = 0 if value == 0 else EPSILON
+            with np.errstate(all="ignore"):
+                want = formula(p, name, is_training, epsilon)
+            found, _ = member.run(p, is_training=is_training, epsilon=epsilon)
+            for got, right in zip(found, want, strict=False):
+                got = rows(got, p.axis)
+                assert np.array_equal(kinds(got), kinds(right)), (x, where, value)
+                assert not np.signbit(got[np.isnan(got)]).any()
 
 
 def test_frozen_diff_src_never_reads_src(rng):
@@ -210,19 +186,33 @@ def test_frozen_diff_src_never_reads_src(rng):
 
 # ---- the operators' gradients: the general function's, but for what each says ------------
 
+#: By sheet: what it calls its layouts.
+LAYOUTS = {
+    "onednn_backprop": FORMATS, "onednn_backward": FORMATS, "ngraph_backprop": [None],
+    "tensorflow_grad": ["NHWC", "NCHW", "NDHWC", "NCDHW"],
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    "operator",
-    [onednn_graph.batch_norm_training_backprop, onednn_graph.batch_norm_training_backward],
-)
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("rank", range(2, 8))
-def test_onednn_at_any_rank_with_gamma_or_without(rng, operator, rank, data_format):
-    p = Problem(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], data_format)
-    for gamma in (p.gamma, None):
-        p.gamma = gamma
-        general = p.run(bn_ext.batch_norm_backward, data_format=data_format)
-        assert all_bits(p.run(operator, data_format=data_format)) == all_bits(general)
+
+@pytest.mark.parametrize(("name", "layout"), [(n, said) for n in LAYOUTS for said in LAYOUTS[n]])
+def test_gradients_are_the_general_functions(rng, name, layout):
+    """In every dtype and rank, without gamma too; epsilon stays a double, and may be 0."""
+    sheet = SHEETS[name]
+    ours = "NXC" if (layout or "").endswith("C") else "NCX"
+    ranks = [len(layout)] if sheet.of(tensorflow) else range(2, 8)
+    modes = [{"is_training": m} for m in (True, False)] if sheet.of(tensorflow) else [{}]
+    said = {"data_format": layout} if layout else {}
+    for (data, vectors), rank, mode, epsilon in itertools.product(
+        sheet.row.spec.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
+    ):
+        p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], ours, data, vectors[-1])
+        p.variance[0] = 0  # 1e-3 is no float32
+        for absent in ({}, {"gamma": None})[: 1 + sheet.may_be_none("gamma")]:
+            p.gamma = absent.get("gamma", p.gamma)
+            options = {"data_format": ours, "epsilon": epsilon, **mode}
+            want = p.run(bn_ext.batch_norm_backward, **options)
+            found = sheet(p, epsilon=epsilon, **absent, **said, **mode)
+            assert all_bits(found[:3]) == all_bits(want)
+            assert all_bits(found[3:]) == all_bits([np.empty(0, np.float32)] * (len(found) - 3))
 
 
 def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
@@ -230,38 +220,6 @@ def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
     ones = bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, epsilon=EPSILON)
     assert (lone.diff_src == ones.diff_src).all()
     assert lone[1:] == (None, None)
-
-
-@pytest.mark.parametrize("data_format", ["NHWC", "NCHW", "NDHWC", "NCDHW"])
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
-def test_tensorflow_in_every_layout_and_dtype(rng, data, is_training, data_format):
-    """Reserve_space_2 is the variance; spaces 4 and 5 are empty; epsilon may be zero."""
-    ours = "NXC" if data_format.endswith("C") else "NCX"
-    p = Problem(rng, (2, 3, 4, 5) if len(data_format) == 4 else (2, 3, 2, 4, 5), ours, data)
-    for epsilon in (EPSILON, 0):
-        grads = tensorflow.fused_batch_norm_grad_v3(
-            p.diff_dst, p.src, p.gamma, p.mean, p.variance, None, epsilon=epsilon,
-            data_format=data_format, is_training=is_training,
-        )  # fmt: skip
-        want = p.run(
-            bn_ext.batch_norm_backward, data_format=ours, is_training=is_training, epsilon=epsilon
-        )
-        assert all_bits(grads[:3]) == all_bits(want)
-        assert all_bits(grads[3:]) == all_bits([np.empty(0, np.float32)] * 2)
-
-
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_ngraph_with_every_real_dtype(rng, data):
-    """Epsilon stays a double: 1e-3 is no float32."""
-    p = Problem(rng, (3, 4, 5), "NCX", data, data)
-    p.variance[...] = 0
-    for epsilon in (1e-3, float(np.float32(1e-3))):
-        grads = ngraph.batch_norm_training_backprop(
-            p.src, p.gamma, p.gamma, p.mean, p.variance, p.diff_dst, epsilon=epsilon
-        )
-        want = p.run(bn_ext.batch_norm_backward, data_format="NCX", epsilon=epsilon)
-        assert all_bits(grads) == all_bits(want)
 
 
 # ---- zeros -----------------------------------------------------------------------

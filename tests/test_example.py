@@ -54,13 +54,6 @@ def test_command_line(example, tmp_path, capsys):
     assert all(0 < float(share) < 100 for share in shares.groups())
 
 
-def test_shares_of_a_step(example):
-    clock = example.Clock()
-    clock.steps, clock.gradients = [10.0, 11.0, 12.0], [1.0, 1.0, 1.0]
-    assert clock.share(1.0) == 1 / 11
-    assert clock.share(30.0) == 30 / 40
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 from bounds import distance, reference_of
-from cases import EPSILON, FORMATS, Family, Problem, packed, placed, shape
+from cases import EPSILON, FORMATS, Family, Problem, shape
 from needs import needs_long_double
 from tree import ROOT, load
 
@@ -148,18 +148,3 @@ def test_moments_at_any_mean(rng, ratio):
     np.testing.assert_allclose(found.variance, variance, rtol=1e-17)
     mean = np.rint(ratio * 600) + sums / np.longdouble(m)
     assert (abs(found.mean - mean) <= 1e-18 * abs(mean) + 1e-16).all()
-
-
-def test_running_statistics_both_ways():
-    old, new = np.array([1.0, 2.0]), np.array([3.0, 6.0])
-    assert reference.running(old, new, 0.25).tolist() == [1.5, 3]
-    assert reference.running(old, new, 0.25, count=4, correction=1).tolist() == [1.75, 3.5]
-    assert reference.running(old, new, 0).tolist() == old.tolist()
-
-
-def test_gates_and_their_bits():
-    dst = np.array([[-1, 0, 2], [np.nan, -0.0, np.inf]])
-    gate = reference.gate(dst)
-    assert gate.tolist() == [[False, False, True], [True, False, True]]
-    assert packed(gate, dst).tolist() == [0b101100]
-    assert packed(gate, placed(dst, order=[1, 0])).tolist() == [0b110010]

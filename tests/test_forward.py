@@ -255,31 +255,6 @@ def test_a_pivot_that_is_far_off(rng, data, data_format):
     assert (abs(squares / m - want.variance) <= 8 * unit(arithmetic(data)) * want.variance).all()
 
 
-@pytest.mark.parametrize("data", DATA_DTYPES)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_in_all_of_its_channel(rng, data, value):
-    for dims, data_format in SHAPES[2:]:
-        p = Family(rng, dims, data_format, data)
-        channel = np.moveaxis(p.src, p.axis, 0)[1]
-        channel[(-1,) * channel.ndim] = value
-        found = training(p, *AFFINE)
-        assert np.isnan(found.variance[1])
-        assert np.array_equal(found.mean[1], np.float64(value), equal_nan=True)
-        assert np.isnan(np.moveaxis(found.dst, p.axis, 0)[1].astype(np.float32)).all()
-
-
-@pytest.mark.parametrize("vector", ["float32", "float64"])
-@pytest.mark.parametrize(("mean", "variance"), [(np.inf, 1), (-np.inf, 1), (0.25, 0), (3, 0)])
-def test_statistics_that_make_results_infinite(rng, mean, variance, vector):
-    """What the formula says: NaN only where src is the mean, of no variance."""
-    src = np.float32([[1], [3], [-2]])
-    mean, variance, beta = (np.full(1, value, vector) for value in (mean, variance, 0.5))
-    with np.errstate(all="ignore"):
-        want = (src - mean) / np.sqrt(variance) + beta
-    found = bn_ext.batch_norm_inference(src, mean, variance, None, beta, epsilon=0)
-    np.testing.assert_array_equal(found, want.astype(np.float32))
-
-
 def test_gates_of_what_is_no_number(rng):
     src = np.array([[np.nan], [-1.0], [-0.0], [2.0], [np.inf], [-np.inf]])
     ones, zeros = np.ones(1), np.zeros(1)

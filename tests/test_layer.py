@@ -99,47 +99,6 @@ def test_the_gate_is_that_of_the_result(rng, number):
         assert layer.diff_beta.tolist() == (dst > 0).sum(axis=0).tolist()
 
 
-def test_gradients_far_from_0(rng):
-    """With float64 statistics, which are the default."""
-    src, diff = rng.standard_normal((2, 3000, 5)).astype(np.float32)
-    src = np.rint(src * 64 + 1e5).astype(np.float32)  # what float32 holds
-    layer = bn_ext.BatchNorm(5, epsilon=EPSILON)
-    layer.forward(src)
-    diff_src = layer.backward(diff)
-    wide = src.astype(float)
-    want = reference.batch_norm_backward(
-        wide, diff, wide.mean(axis=0), wide.var(axis=0), epsilon=EPSILON
-    )
-    assert abs(diff_src - want.diff_src).max() < 2e-7 * abs(want.diff_src).max()
-    assert abs(layer.diff_gamma - want.diff_gamma).max() < 1e-6 * abs(want.diff_gamma).max()
-
-
-@whatever_is_behind
-@pytest.mark.parametrize("training", [True, False])
-def test_backward_is_the_derivative_of_forward(rng, training, relu, added):
-    p = problem(rng, "float64")
-    layer = layer_of(p, relu=relu).train(training)
-    layer.forward(p.src, p.src_1 if added else None)
-    diff = layer.backward(p.diff_dst)
-    diff_src, diff_src_1 = diff if added else (diff, None)
-    found = {"src": diff_src, "gamma": layer.diff_gamma, "beta": layer.diff_beta}
-    if added:
-        found["src_1"] = diff_src_1
-    at = {"src": p.src, "gamma": layer.gamma, "beta": layer.beta, "src_1": p.src_1}
-
-    def loss(name, value):
-        there = {**at, name: value}
-        other = layer_of(p, relu=relu).train(training)
-        other.gamma, other.beta = there["gamma"], there["beta"]
-        dst = other.forward(there["src"], there["src_1"] if added else None)
-        return (p.diff_dst * dst).sum()
-
-    for name, grad in found.items():
-        direction = rng.standard_normal(grad.shape)
-        above, below = (loss(name, at[name] + 1e-6 * k * direction) for k in (1, -1))
-        assert abs((above - below) / 2e-6 - (grad * direction).sum()) < 1e-6, name
-
-
 # ---- running statistics and modes -----------------------------------------------------------
 
 
@@ -203,45 +162,6 @@ def written(layer, p, added):
     return [dst, *(diff if added else [diff]), *layer.gradients]
 
 
-@whatever_is_behind
-@pytest.mark.parametrize("frozen", [False, True])
-def test_every_step_returns_new_arrays(rng, frozen, relu, added):
-    p = problem(rng)
-    layer = layer_of(p, relu=relu).freeze(frozen)
-    first, before = written(layer, p, added), len(layer.gradients)
-    tensors = [a for a in first[: len(first) - before] if a is not p.diff_dst]
-    kept = all_bits(tensors)
-    p.src = p.src + 1
-    second = written(layer, p, added)
-    assert all_bits(tensors) == kept
-    apart = [*tensors, *(a for a in second if a is not p.diff_dst), p.src, p.src_1, p.diff_dst]
-    for i, a in enumerate(apart):
-        assert not any(np.shares_memory(a, b) for b in apart[:i])
-
-
-def test_any_shape_and_order(rng):
-    layer = bn_ext.BatchNorm(4)
-    src = rng.standard_normal((2, 4, 4, 4)).astype(np.float32)
-    for x in (src, src[:1], src.astype(np.float16), src.transpose(0, 2, 1, 3), src):
-        dst = layer.forward(x)
-        assert (dst.shape, dst.dtype, dst.strides) == (x.shape, x.dtype, x.strides)
-        want = bn_ext.batch_norm_training(x, layer.gamma, layer.beta, epsilon=1e-5).dst
-        assert bits(dst) == bits(want)
-
-
-@pytest.mark.parametrize("sizes", [(64, 64, 17, 64), (17, 64), (64, 0, 64)])
-@pytest.mark.parametrize("number", ["float64", "float32"])
-@pytest.mark.parametrize("added", [False, True])
-def test_batches_of_other_sizes(rng, added, number, sizes):
-    """The last one of an epoch is smaller: every step gives what a new layer does."""
-    layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
-    for size in sizes:
-        p = Family(rng, (size, 3, 5), "NXC", ratio=2.0)
-        other = bn_ext.BatchNorm(5, relu=True, dtype=number)
-        other.load_state_dict(layer.state_dict())
-        assert step(layer, p, added) == step(other, p, added)
-
-
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
@@ -263,32 +183,30 @@ def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
             assert not any(np.shares_memory(a, own) for a in results if a is not own)
 
 
-def test_a_failed_call_changes_no_statistics(rng):
+def test_a_failed_call_changes_nothing(rng):
     p = problem(rng)
     layer = layer_of(p)
     want = step(layer_of(p), p)
     layer.forward(p.src)
-    with pytest.raises((TypeError, ValueError)):
-        layer.backward(p.diff_dst[1:])
-    assert bits(layer.backward(p.diff_dst)) == want[1]
     before = layer.state_dict()
-    for wrong in ([p.src[..., 1:]], [p.src.astype(int)], [p.src, p.src[1:]], ["abc"]):
+    for wrong in (
+        [p.src[:1, :1, :1]],
+        [p.src[..., 1:]],
+        [p.src.astype(int)],
+        [p.src, p.src[1:]],
+        ["abc"],
+    ):
         with pytest.raises((TypeError, ValueError)):
             layer.forward(*wrong)
+        with pytest.raises((TypeError, ValueError)):
+            layer.backward(p.diff_dst[1:])
         assert all_bits(layer.state_dict().values()) == all_bits(before.values())
+    assert bits(layer.backward(p.diff_dst)) == want[1]
 
 
 def test_backward_needs_a_forward():
     with pytest.raises(RuntimeError, match="^backward: expected a forward before it that"):
         bn_ext.BatchNorm(3).backward(np.ones((2, 3), np.float32))
-
-
-def test_one_element_has_no_unbiased_variance(rng):
-    layer = bn_ext.BatchNorm(3)
-    with pytest.raises(ValueError, match="^correction: "):
-        layer.forward(np.ones((1, 3), np.float32))
-    assert layer.num_batches_tracked == 0
-    bn_ext.BatchNorm(3, correction=0).forward(np.ones((1, 3), np.float32))
 
 
 def test_an_empty_batch_is_not_tracked():
@@ -344,16 +262,6 @@ def test_state_of_another_dtype_is_converted(rng, data):
     assert layer.beta.dtype == np.float64
     assert (layer.beta == 3).all()
     assert layer.num_batches_tracked == 7
-
-
-@pytest.mark.parametrize("how", ["warn", "raise"])
-def test_state_of_what_float32_cannot_hold(how):
-    """Becomes Inf or 0, and nothing is said of it."""
-    layer = bn_ext.BatchNorm(3, dtype=np.float32)
-    values = np.array([1e300, -1e300, 1e-300])
-    with np.errstate(all=how):
-        layer.load_state_dict({**layer.state_dict(), "running_mean": values})
-    assert layer.running_mean.tolist() == [np.inf, -np.inf, 0]
 
 
 @pytest.mark.parametrize(
@@ -425,14 +333,6 @@ def test_copies(rng, make, relu, added):
     assert bits(mine) == before
     with pytest.raises(RuntimeError):
         make(layer).backward(p.diff_dst)
-
-
-def test_a_pickle_holds_no_batch(rng):
-    src = np.ones((1000, 100, 3), np.float32)
-    layer = bn_ext.BatchNorm(3, relu=True)
-    layer.forward(src)
-    layer.backward(src)
-    assert len(pickle.dumps(layer)) < 3000
 
 
 # ---- how it is made -------------------------------------------------------------------------

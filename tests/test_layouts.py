@@ -1,9 +1,10 @@
-"""Any strides: the right numbers, with no more copies than promised. test_axes.py: the order."""
+"""Any strides: the right numbers, in the order of src's axes, with no more copies than promised."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
+import reference
 from bounds import assert_near
 from cases import DTYPES, FORMATS, Problem, all_bits, full_order, placed
 from members import MEMBERS, problem
@@ -69,6 +70,65 @@ def test_any_strides(rng, name, data, vector, data_format):
             given, bits_given = member.run(p, out=[out, *others], **options)
             assert given[0] is out
             assert bits_given == bits, dims
+
+
+# ---- axes -------------------------------------------------------------------------
+
+
+def test_axes_of_equal_strides_keep_their_order(rng):
+    """Windows of a row, or of an image, each one step from the one before it."""
+    row = rng.standard_normal(700, np.float32)
+    image = rng.standard_normal((20, 12), np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view
+    views = [
+        (windows(row, 40), [0, 1]),  # N, C of equal steps
+        (windows(row, 40)[:, :, None], [0, 1, 2]),
+        (windows(row, 300)[:30, None], [0, 1, 2]),
+        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, columns, ...
+        (windows(image, (5, 4))[::-1, :, ::-1], [0, 2, 1, 3]),
+    ]
+    for src, order in views:
+        for data_format in FORMATS:
+            p = Problem(rng, src.shape, data_format)
+            p.src = src
+            assert full_order(src) == [axis for axis in order if src.shape[axis] > 1] + [
+                axis for axis in order if src.shape[axis] == 1
+            ]
+            found = p.run(bn_ext.batch_norm_backward, data_format=data_format)
+            assert found.diff_src.transpose(order).flags.c_contiguous
+            wanted = p.run(
+                bn_ext.batch_norm_backward,
+                src=placed(src, order=order),
+                diff_dst=placed(p.diff_dst, order=order),
+                data_format=data_format,
+            )
+            assert all_bits(found) == all_bits(wanted)
+
+
+def test_more_axes_than_anyone_has(rng):
+    dims = (2,) * 10 + (1,) * 20
+    for data_format in FORMATS:
+        p = Problem(rng, dims, data_format)
+        grads = p.run(bn_ext.batch_norm_backward, data_format=data_format)
+        want = p.run(reference.batch_norm_backward, axis=p.axis)
+        np.testing.assert_allclose(grads.diff_src, want.diff_src, atol=1e-4)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_out_with_an_axis_that_newaxis_made(rng, data_format):
+    """Its stride is 0, but with one position along it nothing lies twice in one place."""
+    p = Problem(rng, (6, 3, 4), data_format)
+    # With gaps: the buffer of a contiguous array has other strides than the array.
+    into = placed(np.zeros_like(p.src), "gaps")
+    src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
+    assert memoryview(diff_src).strides[-2] == 0
+    wanted = p.run(bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format)
+    found = p.run(
+        bn_ext.batch_norm_backward, src, diff_dst, data_format=data_format,
+        out=(diff_src, None, None),
+    )  # fmt: skip
+    assert found.diff_src is diff_src
+    assert all_bits(found) == all_bits(wanted)
 
 
 # ---- copies -----------------------------------------------------------------------

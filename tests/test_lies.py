@@ -168,8 +168,7 @@ def test_a_class_that_lies_about_being_an_array(p):
         dtype, shape, ndim, nbytes = p.src.dtype, p.src.shape, 3, p.src.nbytes
 
     for argument in INPUTS:
-        arguments = {"src": p.src, "diff_dst": p.diff_dst, "mean": p.mean, "variance": p.variance}
-        arguments |= {"gamma": p.gamma, argument: Pretender()}
+        arguments = {**p.arguments(), argument: Pretender()}
         with pytest.raises(TypeError, match=f"^{argument}: expected"):
             bn_ext.batch_norm_backward(**arguments, epsilon=EPSILON)
     with pytest.raises((TypeError, ValueError), match="^out: diff_src: expected"):

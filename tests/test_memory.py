@@ -31,7 +31,7 @@ def test_every_member_is_in(name):
         (bn_ext.get_isa(), "0 0"),
         pytest.param(bn_ext.get_isa(), "4096 4096", marks=pytest.mark.slow),
         *(
-            pytest.param(isa, "0 0", marks=pytest.mark.full)
+            pytest.param(isa, "0 0", marks=pytest.mark.slow)
             for isa in bn_ext.available_isas()
             if isa != bn_ext.get_isa()
         ),

@@ -3,8 +3,7 @@
 The values and the order of src's axes in memory decide the bits. Everything else is
 a factor here: instruction set, threads, alignment, outputs given or fresh or in place,
 gaps between rows, one call or reduce and apply, the caller's floating-point mode. Every
-member of the family is run so. Factors are combined pairwise; `-m full` runs a large sample
-of their whole product.
+member of the family is run so. Factors are combined pairwise.
 """
 
 import itertools
@@ -200,26 +199,3 @@ def test_any_number_of_threads(rng, types, large):
             assert tasks >= k or not _core._has_openmp()
             assert are_expected(started, k, tasks)
         assert all(result == results[0] for result in results)
-
-
-#: Of some million for each dtype: enough to hold every combination of any four factors.
-SAMPLE = 20_000
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("types", DTYPES)
-def test_a_sample_of_the_whole_product(rng, types):
-    """Rows drawn at random (minutes)."""
-    shapes = [(5, 33, 3), (150, 3, 5), (3, 4, 70), (2, 3, 1030), (300, 129, 1)]
-    factors = {**PROBLEMS, **CIRCUMSTANCES, "types": [types]}
-    sizes = np.array([len(levels) for levels in factors.values()])
-    rows = rng.integers(0, sizes, (SAMPLE, len(sizes)))
-    for four in itertools.combinations(range(len(sizes)), 4):
-        combinations = np.ravel_multi_index(rows[:, four].T, sizes[[*four]])
-        assert np.bincount(combinations, minlength=sizes[[*four]].prod()).all()
-    for chosen in rows:
-        row = {name: factors[name][k] for name, k in zip(factors, chosen, strict=True)}
-        for dims in shapes:
-            problem, fixed, circumstances = split(row, rng, dims)
-            want = run(problem, **fixed, **first_of(CIRCUMSTANCES))
-            assert run(problem, **fixed, **circumstances) == want, (row, dims)

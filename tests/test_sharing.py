@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, Problem, all_bits
+import refusals
+from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, VECTORS, Problem, all_bits
 from numpy.lib.stride_tricks import as_strided
-from tree import ROOT
 
 import bn_ext
 from bn_ext.specs import pytorch
@@ -198,34 +198,28 @@ def test_running_statistics_that_are_too_hard(rng):
     assert not memory.any()
 
 
-def test_numpy_is_asked_with_a_limit_alone():
-    """In one place: without a limit, strides decide how long it takes."""
-    if not (ROOT / "bn_ext").exists():
-        pytest.skip("looks at the sources")
-    asked = [
-        line.strip()
-        for path in (ROOT / "bn_ext").rglob("*")
-        if path.suffix in (".py", ".pyx", ".pxi")
-        for line in path.read_text().splitlines()
-        if "shares_memory(" in line
-    ]
-    assert asked == ["return np.shares_memory(a, b, max_work=10000)"]
+@pytest.mark.parametrize("dims", [(0, 4, 5), (6, 0, 5)])
+def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
+    """Zeros are written even then."""
+    q = Problem(rng, dims, "NXC")
+    vectors = dict(zip(VECTORS, q.vectors(), strict=True))
+    for name, vector in vectors.items():
+        for which in (1, 2):
+            out = [np.empty_like(q.src), None, None]
+            out[which] = vector
+            message = f"^out: {OUTPUTS[which]}: shares memory with {name}"
+            refusals.refused(ValueError, message, q, out=tuple(out))
+    # Arrays without elements share nothing, wherever they are.
+    empty = np.empty_like(q.src)
+    q.run(bn_ext.batch_norm_backward, src=empty, diff_dst=empty, out=(empty, None, None))
 
 
-@pytest.mark.parametrize("name", ["running_mean", "running_variance"])
-@pytest.mark.parametrize("other", ["src", "gamma", "beta", "src_1", "running"])
-def test_running_statistics_share_with_nothing(rng, name, other):
-    arrays = {"src": rng.standard_normal((6, 5)), "src_1": rng.standard_normal((6, 5)),
-              "gamma": np.ones(5), "beta": np.zeros(5)}  # fmt: skip
-    running = {"running_mean": np.zeros(5), "running_variance": np.ones(5)}
-    if other == "running":
-        running = dict.fromkeys(running, running[name])
-        name, other = "running_mean", "running_variance"
-    else:
-        running[name] = arrays[other].reshape(-1)[:5]
-    before = all_bits([*arrays.values(), *running.values()])
-    with pytest.raises(ValueError, match=f"^{name}: shares memory with {other}$"):
-        bn_ext.batch_norm_training(
-            **arrays, **running, epsilon=1, exponential_avg_factor=0.1, correction=1
-        )
-    assert all_bits([*arrays.values(), *running.values()]) == before
+def test_a_place_does_not_depend_on_axes_of_length_1(rng):
+    """An axis of length 1 leads nowhere, whatever its stride: this is src itself."""
+    p = Problem(rng, (6, 1, 4), "NXC")
+    wanted = p.run(bn_ext.batch_norm_backward).diff_src
+    strides = (p.src.strides[0], 4096, p.src.strides[2])
+    same = np.lib.stride_tricks.as_strided(p.src, p.src.shape, strides)
+    found = p.run(bn_ext.batch_norm_backward, out=(same, None, None))
+    assert found.diff_src is same
+    assert p.src.tobytes() == wanted.tobytes()

@@ -2,7 +2,7 @@
 """Typical uses, for type checkers: mypy --strict and pyright are clean here, dtypes come through.
 
 At the end, what they must refuse: a "type: ignore" that nothing needs is an error to both.
-test_doctests.py also runs this file, and test_typing.py each of the wrong calls.
+test_typing.py also runs this file, and each of the wrong calls.
 """
 
 import array
