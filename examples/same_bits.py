@@ -48,7 +48,7 @@ class Ranks:
 
 
 def product(a, b):
-    """a @ b, each element summed in one order."""
+    """A @ b, each element summed in one order."""
     total = np.zeros((len(a), b.shape[1]))
     for column, row in zip(a.T, b, strict=True):
         total += column[:, None] * row
