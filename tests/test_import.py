@@ -28,7 +28,7 @@ def test_import_next_to_a_library_with_such_a_name(tmp_path):
 
 
 def test_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", bn_ext.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(rc\d+)?(\.dev\d+)?", bn_ext.__version__)
 
 
 def test_import_needs_numpy_alone():
