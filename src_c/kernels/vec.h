@@ -3,8 +3,8 @@
  *
  * A C vector type is as wide as the level's registers, so that ordinary operators
  * (a * x + b) compile to one instruction each. What C cannot say stands in one file
- * per instruction set, vec_*.h, each with the same functions; no other file tests
- * which instruction set it is built for:
+ * per instruction set, vec_*.h; for what a set has no instruction, in vec_portable.h. No other
+ * file tests which instruction set it is built for. The functions are:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
  *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
@@ -43,9 +43,12 @@
 #include "kernels/vec_sse2.h"
 #elif defined(__aarch64__)
 #include "kernels/vec_neon.h"
-#else
-#include "kernels/vec_generic.h"
+#else /* correct everywhere, fast nowhere */
+#define VEC_BYTES            16
+#define STRANDS_SIDE_BY_SIDE 0
+#include "kernels/vec_types.h"
 #endif
+#include "kernels/vec_portable.h"
 
 enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 

@@ -6,8 +6,9 @@
 
 #define VEC_BYTES            32
 #define STRANDS_SIDE_BY_SIDE 1
-#include "kernels/vec_portable.h"
+#include "kernels/vec_types.h"
 
+#define OWN_LOAD_BYTES
 /* By words; the half of one that may be left is put where it belongs. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     const __m256i byte = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
@@ -21,9 +22,7 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
     }
     return (u32v)v;
 }
-INLINE void store_bytes(char *p, u32v v, int64_t n) {
-    store_bytes_by_copy(p, v, n);
-}
+#define OWN_NONTEMPORAL
 INLINE void store_nontemporal(char *p, u32v v) {
     _mm256_stream_si256((void *)p, (__m256i)v);
 }
@@ -31,19 +30,15 @@ INLINE void nontemporal_fence(void) {
     _mm_sfence();
 }
 
+#define OWN_LARGER_U32
 INLINE u32v larger_u32(u32v a, u32v b) {
     return (u32v)_mm256_max_epu32((__m256i)a, (__m256i)b);
 }
 INLINE u32v smaller_u32(u32v a, u32v b) {
     return (u32v)_mm256_min_epu32((__m256i)a, (__m256i)b);
 }
-INLINE u64v larger_u64(u64v a, u64v b) {
-    return larger_u64_by_bits(a, b);
-}
-INLINE u64v smaller_u64(u64v a, u64v b) {
-    return smaller_u64_by_bits(a, b);
-}
 
+#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q));
 }
@@ -51,23 +46,7 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q));
 }
 
-INLINE f32v f32_where_positive(f32v gate, f32v v) {
-    return f32_where_positive_by_bits(gate, v);
-}
-INLINE f64v f64_where_positive(f64v gate, f64v v) {
-    return f64_where_positive_by_bits(gate, v);
-}
-
-INLINE f32v keep_f32(uint32_t bits, f32v v) {
-    return keep_f32_by_bits(bits, v);
-}
-INLINE f32v keep_even_f32(uint32_t bits, f32v v) {
-    return keep_even_f32_by_bits(bits, v);
-}
-INLINE f64v keep_f64(uint32_t bits, f64v v) {
-    return keep_f64_by_bits(bits, v);
-}
-
+#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v));
 }
@@ -75,29 +54,26 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
 }
 
+#define OWN_SUM_OF_LANES
 INLINE double sum_of_lanes(f64v v) {
     const __m128d low = _mm256_castpd256_pd128((__m256d)v);
     const __m128d sum = low + _mm256_extractf128_pd((__m256d)v, 1);
     return sum[0] + sum[1];
 }
 
+#define OWN_F16
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm256_cvtph_ps((__m128i)half);
 }
 INLINE u16h narrow_f16(f32v v) {
     return (u16h)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+#define OWN_JOIN_HALVES
 INLINE u32v join_halves(u16h low, u16h high) {
     return (u32v)_mm256_set_m128i((__m128i)high, (__m128i)low);
 }
-INLINE u32v bf16_round(f32v v) {
-    return bf16_round_by_bits(v);
-}
-/* With 16 registers sums are faster without, and results slower. */
-INLINE u32v in_hand(u32v v) {
-    return v;
-}
 
+#define OWN_PAIRS
 INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
     const __m256 a = _mm256_unpacklo_ps((__m256)even, (__m256)odd);
     const __m256 b = _mm256_unpackhi_ps((__m256)even, (__m256)odd);

@@ -6,14 +6,17 @@
 
 #define VEC_BYTES            64
 #define STRANDS_SIDE_BY_SIDE 1
-#include "kernels/vec_portable.h"
+#include "kernels/vec_types.h"
 
+#define OWN_LOAD_BYTES
 INLINE u32v load_bytes(const char *p, int64_t n) {
     return (u32v)_mm512_maskz_loadu_epi8(_bzhi_u64(~0ull, (unsigned)n), p);
 }
+#define OWN_STORE_BYTES
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
     _mm512_mask_storeu_epi8(p, _bzhi_u64(~0ull, (unsigned)n), (__m512i)v);
 }
+#define OWN_NONTEMPORAL
 INLINE void store_nontemporal(char *p, u32v v) {
     _mm512_stream_si512((void *)p, (__m512i)v);
 }
@@ -21,12 +24,14 @@ INLINE void nontemporal_fence(void) {
     _mm_sfence();
 }
 
+#define OWN_LARGER_U32
 INLINE u32v larger_u32(u32v a, u32v b) {
     return (u32v)_mm512_max_epu32((__m512i)a, (__m512i)b);
 }
 INLINE u32v smaller_u32(u32v a, u32v b) {
     return (u32v)_mm512_min_epu32((__m512i)a, (__m512i)b);
 }
+#define OWN_LARGER_U64
 INLINE u64v larger_u64(u64v a, u64v b) {
     return (u64v)_mm512_max_epu64((__m512i)a, (__m512i)b);
 }
@@ -34,6 +39,7 @@ INLINE u64v smaller_u64(u64v a, u64v b) {
     return (u64v)_mm512_min_epu64((__m512i)a, (__m512i)b);
 }
 
+#define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
     return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_UNORD_Q);
 }
@@ -41,6 +47,7 @@ INLINE bool f64_any_nan(f64v a, f64v b) {
     return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_UNORD_Q);
 }
 
+#define OWN_WHERE
 INLINE f32v f32_where_positive(f32v gate, f32v v) {
     const __mmask16 passes = _mm512_cmp_ps_mask((__m512)gate, _mm512_setzero_ps(), _CMP_NLE_UQ);
     return (f32v)_mm512_maskz_mov_ps(passes, (__m512)v);
@@ -60,6 +67,7 @@ INLINE f64v keep_f64(uint32_t bits, f64v v) {
     return (f64v)_mm512_maskz_mov_pd((__mmask8)bits, (__m512d)v);
 }
 
+#define OWN_WIDEN
 INLINE f64v widen_low(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v));
 }
@@ -67,6 +75,7 @@ INLINE f64v widen_high(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
 }
 
+#define OWN_SUM_OF_LANES
 INLINE double sum_of_lanes(f64v v) {
     const __m256d low = _mm512_castpd512_pd256((__m512d)v);
     const __m256d half = low + _mm512_extractf64x4_pd((__m512d)v, 1);
@@ -74,16 +83,19 @@ INLINE double sum_of_lanes(f64v v) {
     return sum[0] + sum[1];
 }
 
+#define OWN_F16
 INLINE f32v widen_f16(u16h half) {
     return (f32v)_mm512_cvtph_ps((__m256i)half);
 }
 INLINE u16h narrow_f16(f32v v) {
     return (u16h)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+#define OWN_JOIN_HALVES
 INLINE u32v join_halves(u16h low, u16h high) {
     return (u32v)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);
 }
 
+#define OWN_BF16_ROUND
 /* bf16_round_by_bits, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
  * ~((bits >> 16 & 1) | 0x7ffe). */
 INLINE u32v bf16_round(f32v v) {
@@ -92,6 +104,7 @@ INLINE u32v bf16_round(f32v v) {
     return bits - (u32v)_mm512_ternarylogic_epi32((__m512i)(bits >> 16), one, most, 0x15);
 }
 
+#define OWN_IN_HAND
 /* gcc prefers instructions that read memory, one for the even and one for the odd elements; a load
  * that straddles cache lines counts twice. */
 INLINE u32v in_hand(u32v v) {
@@ -99,6 +112,7 @@ INLINE u32v in_hand(u32v v) {
     return v;
 }
 
+#define OWN_PAIRS
 INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));

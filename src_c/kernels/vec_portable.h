@@ -1,101 +1,13 @@
-/* vec_portable.h: the types of registers, and what plain C can do with them.
- *
- * An instruction set's file (vec_*.h) defines VEC_BYTES, includes this one, and defines all
- * of the functions that vec.h lists, by intrinsics or by one of those here, which are right
- * for registers of every width.
+/* vec_portable.h: the functions of vec.h in plain C, for registers of any width: those of which an
+ * instruction set's file does not say that it has its OWN.
  */
 #ifndef BN_VEC_PORTABLE_H
 #define BN_VEC_PORTABLE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-
-/* Under a sanitizer, fully inlined loops with their checks would take minutes to compile. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
-#ifdef SANITIZED
-#define INLINE static inline
-#else
-#define INLINE static inline __attribute__((always_inline))
-#endif
-
-/* gcc makes copies of a function for constants that it is called with, even where it is not to be
- * inlined. */
-#if defined(__clang__)
-#define ONE_COPY __attribute__((noinline))
-#else
-#define ONE_COPY __attribute__((noinline, noclone))
-#endif
-
-typedef float f32v __attribute__((vector_size(VEC_BYTES)));
-typedef double f64v __attribute__((vector_size(VEC_BYTES)));
-typedef uint32_t u32v __attribute__((vector_size(VEC_BYTES)));
-typedef uint64_t u64v __attribute__((vector_size(VEC_BYTES)));
-typedef uint16_t u16h __attribute__((vector_size(VEC_BYTES / 2)));
-
-/* The same, at any address in memory, and whatever type was written there. */
-typedef f32v f32v_any __attribute__((aligned(1), may_alias));
-typedef f64v f64v_any __attribute__((aligned(1), may_alias));
-typedef u32v u32v_any __attribute__((aligned(1), may_alias));
-typedef u16h u16h_any __attribute__((aligned(1), may_alias));
-
-/* A lane of a comparison is all ones where the comparison holds, else all zeros. */
-INLINE u32v select_u32(u32v where, u32v yes, u32v no) {
-    return (where & yes) | (~where & no);
-}
-
-INLINE u32v larger_u32_by_bits(u32v a, u32v b) {
-    return select_u32((u32v)(a > b), a, b);
-}
-INLINE u32v smaller_u32_by_bits(u32v a, u32v b) {
-    return select_u32((u32v)(a < b), a, b);
-}
-INLINE u64v larger_u64_by_bits(u64v a, u64v b) {
-    return (u64v)select_u32((u32v)(a > b), (u32v)a, (u32v)b);
-}
-INLINE u64v smaller_u64_by_bits(u64v a, u64v b) {
-    return (u64v)select_u32((u32v)(a < b), (u32v)a, (u32v)b);
-}
-
-INLINE f32v f32_where_positive_by_bits(f32v gate, f32v v) {
-    return (f32v)(~(u32v)(gate <= 0) & (u32v)v);
-}
-INLINE f64v f64_where_positive_by_bits(f64v gate, f64v v) {
-    return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
-}
-
-/* Of lane i, bit i; and bit 2 * i. */
-static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
-                                       1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
-                                       1u << 12, 1u << 13, 1u << 14, 1u << 15};
-static const uint32_t even_lane_bits[16] = {
-    1u << 0,  1u << 2,  1u << 4,  1u << 6,  1u << 8,  1u << 10, 1u << 12, 1u << 14,
-    1u << 16, 1u << 18, 1u << 20, 1u << 22, 1u << 24, 1u << 26, 1u << 28, 1u << 30};
-static const uint64_t wide_lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-
-INLINE f32v keep_f32_by_bits(uint32_t bits, f32v v) {
-    const u32v own = *(const u32v_any *)lane_bits;
-    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
-}
-INLINE f32v keep_even_f32_by_bits(uint32_t bits, f32v v) {
-    const u32v own = *(const u32v_any *)even_lane_bits;
-    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
-}
-INLINE f64v keep_f64_by_bits(uint32_t bits, f64v v) {
-    const u64v own = (u64v) * (const u32v_any *)wide_lane_bits;
-    return (f64v)((u64v)((own & (uint64_t)bits) == own) & (u64v)v);
-}
-
+#ifndef OWN_LOAD_BYTES
 /* Of registers of 16 bytes. By words that overlap, which never pass through memory: a register that
  * is loaded from where words were just stored waits for them. */
-INLINE u32v load_bytes_by_words(const char *p, int64_t n) {
+INLINE u32v load_bytes(const char *p, int64_t n) {
     uint64_t low = 0, high = 0;
     uint32_t word;
     uint16_t half;
@@ -114,29 +26,109 @@ INLINE u32v load_bytes_by_words(const char *p, int64_t n) {
     }
     return (u32v)(u64v){low, high};
 }
+#endif
 
-INLINE void store_bytes_by_copy(char *p, u32v v, int64_t n) {
+#ifndef OWN_STORE_BYTES
+INLINE void store_bytes(char *p, u32v v, int64_t n) {
     if (n == VEC_BYTES)
         *(u32v_any *)p = v;
     else
         memcpy(p, &v, (size_t)n);
 }
+#endif
 
-INLINE double sum_of_lanes_by_halves(f64v v) {
-    double lane[VEC_BYTES / sizeof(double)];
-    memcpy(lane, &v, sizeof lane);
-    for (int half = VEC_BYTES / (int)sizeof(double) / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] += lane[i + half];
-    return lane[0];
+#ifndef OWN_NONTEMPORAL
+/* Arm has such a store (STNP), and gcc no intrinsic for it. */
+INLINE void store_nontemporal(char *p, u32v v) {
+    *(u32v_any *)p = v;
+}
+INLINE void nontemporal_fence(void) {
+}
+#endif
+
+#ifndef OWN_LARGER_U32
+INLINE u32v larger_u32(u32v a, u32v b) {
+    return select_u32((u32v)(a > b), a, b);
+}
+INLINE u32v smaller_u32(u32v a, u32v b) {
+    return select_u32((u32v)(a < b), a, b);
+}
+#endif
+
+#ifndef OWN_LARGER_U64
+INLINE u64v larger_u64(u64v a, u64v b) {
+    return (u64v)select_u32((u32v)(a > b), (u32v)a, (u32v)b);
+}
+INLINE u64v smaller_u64(u64v a, u64v b) {
+    return (u64v)select_u32((u32v)(a < b), (u32v)a, (u32v)b);
+}
+#endif
+
+#ifndef OWN_ANY_NAN
+/* There may be: looking costs as much as replacing. */
+INLINE bool f32_any_nan(f32v a, f32v b) {
+    (void)a, (void)b;
+    return true;
+}
+INLINE bool f64_any_nan(f64v a, f64v b) {
+    (void)a, (void)b;
+    return true;
+}
+#endif
+
+#ifndef OWN_WHERE
+INLINE f32v f32_where_positive(f32v gate, f32v v) {
+    return (f32v)(~(u32v)(gate <= 0) & (u32v)v);
+}
+INLINE f64v f64_where_positive(f64v gate, f64v v) {
+    return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
 }
 
+/* Of lane i, bit i; and bit 2 * i. */
+static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
+                                       1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
+                                       1u << 12, 1u << 13, 1u << 14, 1u << 15};
+static const uint32_t even_lane_bits[16] = {
+    1u << 0,  1u << 2,  1u << 4,  1u << 6,  1u << 8,  1u << 10, 1u << 12, 1u << 14,
+    1u << 16, 1u << 18, 1u << 20, 1u << 22, 1u << 24, 1u << 26, 1u << 28, 1u << 30};
+static const uint64_t wide_lane_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+INLINE f32v keep_f32(uint32_t bits, f32v v) {
+    const u32v own = *(const u32v_any *)lane_bits;
+    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
+}
+INLINE f32v keep_even_f32(uint32_t bits, f32v v) {
+    const u32v own = *(const u32v_any *)even_lane_bits;
+    return (f32v)((u32v)((own & bits) == own) & (u32v)v);
+}
+INLINE f64v keep_f64(uint32_t bits, f64v v) {
+    const u64v own = (u64v) * (const u32v_any *)wide_lane_bits;
+    return (f64v)((u64v)((own & (uint64_t)bits) == own) & (u64v)v);
+}
+#endif
+
+#ifndef OWN_WIDEN
+INLINE f64v widen_low(f32v v) {
+    return (f64v){v[0], v[1]};
+}
+INLINE f64v widen_high(f32v v) {
+    return (f64v){v[2], v[3]};
+}
+#endif
+
+#ifndef OWN_SUM_OF_LANES
+INLINE double sum_of_lanes(f64v v) {
+    return v[0] + v[1];
+}
+#endif
+
+#ifndef OWN_F16
 /* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
  * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
  * spacing of f16's subnormals. Called, not inlined: a third of the lowest level's code would be
  * copies of them. */
 #define CALLED static __attribute__((noinline, unused))
-CALLED f32v widen_f16_by_bits(u16h half) {
+CALLED f32v widen_f16(u16h half) {
     const u32v bits = __builtin_convertvector(half, u32v);
     const u32v magnitude = (bits & 0x7fffu) << 13;
     const f32v value = (f32v)magnitude * 0x1p112f;
@@ -144,7 +136,7 @@ CALLED f32v widen_f16_by_bits(u16h half) {
     return (f32v)((u32v)value | infinite | (bits & 0x8000u) << 16);
 }
 
-CALLED u16h narrow_f16_by_bits(f32v v) {
+CALLED u16h narrow_f16(f32v v) {
     const u32v bits = (u32v)v, magnitude = bits & 0x7fffffffu;
     const u32v normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     const u32v subnormal = (u32v)((f32v)magnitude + 0.5f) - 0x3f000000u;
@@ -153,18 +145,40 @@ CALLED u16h narrow_f16_by_bits(f32v v) {
     half = select_u32((u32v)(magnitude > 0x7f800000u), (u32v){0} + 0x7e00u, half);
     return __builtin_convertvector(half | (bits >> 16 & 0x8000u), u16h);
 }
+#endif
 
-INLINE u32v join_halves_by_copy(u16h low, u16h high) {
+#ifndef OWN_JOIN_HALVES
+INLINE u32v join_halves(u16h low, u16h high) {
     const u16h half[2] = {low, high};
     u32v both;
     memcpy(&both, half, sizeof both);
     return both;
 }
+#endif
 
+#ifndef OWN_BF16_ROUND
 /* Adds 0x7fff and the last kept bit: the kept bits are then rounded to nearest even. */
-INLINE u32v bf16_round_by_bits(f32v v) {
+INLINE u32v bf16_round(f32v v) {
     const u32v bits = (u32v)v;
     return bits + 0x7fffu + (bits >> 16 & 1u);
 }
+#endif
+
+#ifndef OWN_IN_HAND
+/* With 16 registers sums are faster without, and results slower. */
+INLINE u32v in_hand(u32v v) {
+    return v;
+}
+#endif
+
+#ifndef OWN_PAIRS
+INLINE void join_pair(f32v even, f32v odd, f32v out[2]) {
+    out[0] = (f32v){even[0], odd[0], even[1], odd[1]};
+    out[1] = (f32v){even[2], odd[2], even[3], odd[3]};
+}
+INLINE f32v split_pair(f32v first, f32v second, int h) {
+    return (f32v){first[h], first[2 + h], second[h], second[2 + h]};
+}
+#endif
 
 #endif
