@@ -163,8 +163,8 @@ def test_nan_and_inf_go_where_the_formula_puts_them(
                 continue  # whatever these give
             p = members.problem(rng, shape(9, 4, x, data_format), data_format, data, vector)
             p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # where xhat is 0
-            operand = getattr(p, where)
-            np.moveaxis(operand, p.axis if operand.ndim > 1 else 0, 0)[2].flat[-1] = value
+            channels = np.moveaxis(getattr(p, where), p.axis if where in tensors else 0, 0)
+            channels[(2, *[-1] * (channels.ndim - 1))] = value
             epsilon = 0 if value == 0 else EPSILON
             with np.errstate(all="ignore"):
                 want = formula(p, name, is_training, epsilon)

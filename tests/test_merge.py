@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, as_stats, dtype, with_count
-from fp_modes import FP_MODES, fp_mode
 
 import bn_ext
 
@@ -93,15 +92,6 @@ def test_elements_are_counted_not_samples(rng, data_format):
     assert (sums[2] == src.size // channels).all()
     state = reduce(src, data_format=data_format, exact=True)
     assert (bn_ext.batch_norm_training_stats(state)[2:] == [[src.size // channels], [1]]).all()
-
-
-@pytest.mark.parametrize("name", FP_MODES)
-def test_the_same_bits_in_any_mode(rng, name):
-    parts = [reduce(part) for part in np.split(rng.standard_normal((90, 20)), (30, 31))]
-    want = merge(parts).tobytes()
-    with fp_mode(name):
-        found = merge(parts)
-    assert found.tobytes() == want
 
 
 # ---- what is refused ------------------------------------------------------------------
