@@ -116,7 +116,6 @@ cdef extern from "gates.h" nogil:
 
 
 cdef extern from "machine.h" nogil:
-    cpdef void _set_cpu_quota "bn_set_cpu_quota"(int threads)
     cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int _default_threads "bn_default_threads"()
     cpdef c_bool _has_openmp "bn_has_openmp"()

@@ -326,11 +326,14 @@ def _stack_bytes() -> int:
     return min(most, sys.maxsize)
 
 
-def _limit_own_threads() -> None:  # pragma: no cover - held by .ci/workers
-    """Let what limits OpenMP's threads elsewhere limit those of a build without it."""
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    # A number that might not fit C's int limits nothing.
-    _core._set_threads_limit(int(first) if first.isdecimal() and len(first) < 10 else 0)
+def _threads_limit() -> int:
+    """The quota; without OpenMP, which reads it itself, OMP_NUM_THREADS too. 0: no limit."""
+    limits = [_QUOTA or 0]
+    if not _core._has_openmp():  # pragma: no cover - held by .ci/workers
+        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        # A number that might not fit C's int limits nothing.
+        limits.append(int(first) if first.isdecimal() and len(first) < 10 else 0)
+    return min(filter(None, limits), default=0)
 
 
 def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] | None:
@@ -399,8 +402,6 @@ if not TYPE_CHECKING:
 _FORCED_ISA, _KEPT_BY_DEFAULT = _read_environment()
 keep_memory()
 _QUOTA = _cpu_quota()
-_core._set_cpu_quota(_QUOTA or 0)
+_core._set_threads_limit(_threads_limit())
 _core._set_stack_bytes(_stack_bytes())
 _core._set_cache_sizes(*_cache_sizes())
-if not TYPE_CHECKING and not _core._has_openmp():
-    _limit_own_threads()

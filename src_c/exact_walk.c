@@ -122,13 +122,10 @@ static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, 
         deposit(e, s, a, column, p);
         return;
     }
-    bn_added both = bn_both(*added, s->strip.added);
-    if (!bn_fits(exact, a->squares, both, 1)) {
-        exact->flush(a, column);
-        both = s->strip.added;
-    }
+    if (!bn_fits(exact, a->squares, bn_both(*added, s->strip.added), 1))
+        exact->flush(a, column); /* then nothing is added */
     exact->add_strip(a, column, &s->strip);
-    *added = both;
+    *added = bn_both(*added, s->strip.added);
 }
 
 /* ---- from an accumulator to the state ---------------------------------------------- */

@@ -40,10 +40,10 @@ __attribute__((constructor)) static void watch_forks(void) {
 
 /* ---- CPUs ---------------------------------------------------------------- */
 
-static atomic_int cpu_quota;
+static atomic_int threads_limit;
 
-void bn_set_cpu_quota(int threads) {
-    atomic_store(&cpu_quota, threads);
+void bn_set_threads_limit(int threads) {
+    atomic_store(&threads_limit, threads);
 }
 
 bool bn_has_openmp(void) {
@@ -74,28 +74,14 @@ static int processors(void) {
 }
 #endif
 
-/* 0: none. */
-static atomic_int threads_limit;
-
-void bn_set_threads_limit(int threads) {
-    atomic_store(&threads_limit, threads > 0 ? threads : 0);
-}
-
 int bn_default_threads(void) {
 #ifdef _OPENMP
-    const int own = omp_get_num_procs(), limit = omp_get_max_threads();
-    if (bn_forked())
-        return 1;
+    const int64_t threads = bn_forked() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
 #else
-    const int own = processors(), limit = atomic_load(&threads_limit);
+    const int64_t threads = processors();
 #endif
-    const int quota = atomic_load(&cpu_quota);
-    int64_t threads = own;
-    if (limit > 0)
-        threads = at_most(threads, limit);
-    if (quota > 0)
-        threads = at_most(threads, quota);
-    return (int)at_least(threads, 1);
+    const int limit = atomic_load(&threads_limit);
+    return (int)at_least(limit > 0 ? at_most(threads, limit) : threads, 1);
 }
 
 /* ---- caches -------------------------------------------------------------- */

@@ -7,9 +7,8 @@
 
 /* ---- CPUs ---------------------------------------------------------------- */
 
-void bn_set_cpu_quota(int threads);     /* a container's limit; 0: none */
 int bn_default_threads(void);           /* what num_threads = 0 may use at most, now */
-void bn_set_threads_limit(int threads); /* without OpenMP, which has its own; 0: none */
+void bn_set_threads_limit(int threads); /* beside OpenMP's own; 0: none */
 bool bn_has_openmp(void);
 bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
 

@@ -134,6 +134,8 @@ static void run_tile(bn_team *team, void *scratch, int64_t tile) {
 }
 
 static int64_t tasks_of(const bn_schedule *s, int pass) {
+    if (!(pass == FIRST_PASS ? s->first : s->second))
+        return 0;
     return pass == SECOND_PASS && s->joint ? s->joint : s->tiles * s->tasks;
 }
 
@@ -143,7 +145,7 @@ static int64_t items_of(const bn_team *team, int pass) {
         return pass == FIRST_PASS ? s->tiles : 0;
     if (team->order == LIST)
         return pass == FIRST_PASS ? 2 * s->tasks * (s->tiles + team->ahead) : 0;
-    return (pass == FIRST_PASS ? s->first : s->second) ? tasks_of(s, pass) : 0;
+    return tasks_of(s, pass);
 }
 
 static void run_item(bn_team *team, void *scratch, int pass, int64_t item) {
@@ -193,8 +195,7 @@ static void worker(void *team_, int me) {
 
 /* Of the pass with more of them. */
 static int64_t most_tasks(const bn_schedule *s) {
-    const int64_t first = s->first ? tasks_of(s, FIRST_PASS) : 0;
-    return s->second ? at_least(first, tasks_of(s, SECOND_PASS)) : first;
+    return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
 }
 
 static int team_size(const bn_schedule *s, int threads) {

@@ -95,28 +95,19 @@ static uint64_t mixed(uint64_t x) {
 /* Changes whenever a state's meaning does. */
 enum { FORMAT = 1 };
 
-/* Odd, so that no count but 0 times it is 0. */
-static uint64_t hash_of(double mean, uint64_t what) {
-    const double canonical = isnan(mean) ? (double)NAN : mean + 0.0; /* one 0, one NaN */
-    uint64_t bits;
-    memcpy(&bits, &canonical, sizeof bits);
-    return mixed(bits ^ what) | 1;
-}
-
-/* Channels whose hashes are computed at once. */
-enum { HASHES = 64 };
-
-/* Hashes of the mean as far as terms depend on it: the low part of gradients' mean is taken into
- * account later. */
-static void hashes_of(const bn_problem *p, bn_kind_of_state kind, int64_t first, int64_t n,
-                      uint64_t hash[HASHES]) {
+/* Of the mean as far as terms depend on it: the low part of gradients' mean is taken into account
+ * later. Odd, so that no count but 0 times it is 0. */
+static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
     const bool in_floats = kind == BN_OF_MOMENTS && bn_digits(p->dtype) == f32_DIGITS;
-    double mean[HASHES] = {0};
+    double mean = 0;
+    uint64_t bits;
     if (p->vector[BN_MEAN].data)
-        vector_read(&p->vector[BN_MEAN], first, n, mean);
-    for (int64_t i = 0; i < n; i++)
-        hash[i] = hash_of(in_floats ? (double)(float)mean[i] : mean[i], what);
+        vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
+    mean = in_floats ? (double)(float)mean : mean;
+    mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one 0, one NaN */
+    memcpy(&bits, &mean, sizeof bits);
+    return mixed(bits ^ what) | 1;
 }
 
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
@@ -124,29 +115,19 @@ void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, 
     const int64_t channels = p->channel.size;
     int64_t *counts = bn_state_row(state, channels, digits + BN_COUNT_AND_STAMP);
     int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
-    for (int64_t c = 0; c < channels; c += HASHES) {
-        uint64_t hash[HASHES];
-        const int64_t n = at_most(HASHES, channels - c);
-        hashes_of(p, kind, c, n, hash);
-        for (int64_t i = 0; i < n; i++) {
-            counts[c + i] = count;
-            counts[channels + c + i] = (int64_t)((uint64_t)count * hash[i]);
-            parts[c + i] = 1;
-        }
+    for (int64_t c = 0; c < channels; c++) {
+        counts[c] = count;
+        counts[channels + c] = (int64_t)((uint64_t)count * hash_of(p, kind, c));
+        parts[c] = 1;
     }
 }
 
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
     const int64_t channels = p->channel.size;
     const int64_t *counts = state + (bn_digits(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
-    for (int64_t c = 0; c < channels; c += HASHES) {
-        uint64_t hash[HASHES];
-        const int64_t n = at_most(HASHES, channels - c);
-        hashes_of(p, kind, c, n, hash);
-        for (int64_t i = 0; i < n; i++)
-            if ((uint64_t)counts[c + i] * hash[i] != (uint64_t)counts[channels + c + i])
-                return c + i;
-    }
+    for (int64_t c = 0; c < channels; c++)
+        if ((uint64_t)counts[c] * hash_of(p, kind, c) != (uint64_t)counts[channels + c])
+            return c;
     return -1;
 }
 

@@ -8,8 +8,7 @@ from cases import LARGE, Problem, threads_used
 from needs import needs_fork, needs_linux
 from processes import CALL, in_new_process
 
-import bn_ext
-from bn_ext import _core
+from bn_ext import _core, _runtime
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -63,7 +62,7 @@ print(right, call(40000, num_threads=4))
 def test_quota_of_the_container(rng):
     p = Problem(rng, LARGE, "NXC")
     try:
-        _core._set_cpu_quota(1)
+        _core._set_threads_limit(1)
         assert threads_used(p) == 1
     finally:
-        _core._set_cpu_quota(bn_ext.show_config(mode="dicts")["cpu_quota"] or 0)
+        _core._set_threads_limit(_runtime._threads_limit())

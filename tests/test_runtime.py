@@ -45,7 +45,7 @@ def test_what_sets_the_number_of_threads(monkeypatch):
         )
         code = "import threadpoolctl, bn_ext; limit = threadpoolctl.threadpool_limits(1)"
         assert strict(code + THREADS).stdout.startswith("1 OpenMP's current limit")
-        code = "import bn_ext; bn_ext._core._set_cpu_quota(1); bn_ext._runtime._QUOTA = 1"
+        code = "import bn_ext; bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
         assert strict(code + THREADS).stdout == "1 the container's CPU quota\n"
     if hasattr(os, "fork"):
         # Only a child of a process that has run on threads is marked.
