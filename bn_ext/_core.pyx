@@ -110,7 +110,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
         True if mean and variance were computed from src and so depend on it; False
         if they are constants (population statistics).
     param_grads : bool, optional
-        If False, diff_gamma and diff_beta are None; diff_src is the same.
+        If False, diff_gamma and diff_beta are None, in `out` too; diff_src is the same.
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
         exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
@@ -153,16 +153,11 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
     Raises
     ------
     TypeError
-        If an argument is not an array, is masked, is on an accelerator, has a dtype
-        other than those above or is not in native byte order; if src and diff_dst, or
-        mean, variance and gamma, differ in dtype; if a number or a flag has the wrong
-        type.
+        If an argument has another type or dtype than is said above, is masked, is on an
+        accelerator, or is not in native byte order.
     ValueError
-        If shapes do not fit, src has fewer than two dimensions, an option is out of
-        range, ``relu=True`` comes without exactly one of beta, dst and workspace, or one of the
-        three without it, ``diff_src_1=True`` without dst or workspace, a vector is in `out` with
-        ``param_grads=False``, or an array in `out` has the wrong shape or dtype, is read-only, or
-        shares memory.
+        If shapes do not fit, an option is out of range or contradicts another, or an array in `out`
+        has another dtype, is read-only, or shares memory.
     MemoryError
         If there is not enough memory for outputs or partial sums.
 

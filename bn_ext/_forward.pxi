@@ -69,10 +69,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`; TypeError for ``momentum``; ValueError if some, but not all
-        arguments of the running statistics are given, or these share memory with others, for
-        ``correction=1`` with one element in each channel, and for ``workspace`` without
-        ``relu=True``.
+        As for `batch_norm_backward`; ValueError also for ``correction=1`` with one element in each
+        channel.
 
     See Also
     --------

@@ -8,7 +8,7 @@ A step is two passes:
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Never, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, Never, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,11 +28,6 @@ class _Saved(NamedTuple):
     from_batch: bool  # are these statistics those of src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # what the gradient of the ReLU is found by
-
-
-#: A forward pass that is prepared, while nothing has changed: the call that computes it, what
-#: backward needs, and the batches tracked after it.
-_Step: TypeAlias = tuple[Callable[[], Any], _Saved, int]
 
 
 class BatchNorm:
@@ -82,8 +77,8 @@ class BatchNorm:
 
     Notes
     -----
-    src, the result, the parameters and, where they are what normalizes, the running statistics
-    must stay as they are until `backward`, which reads them again.
+    src, the parameters and, where they are what normalizes, the running statistics must stay as
+    they are until `backward`, which reads them again.
 
     Examples
     --------
@@ -220,31 +215,37 @@ class BatchNorm:
         then, or neither has.
         """
         try:
-            call, saved, tracked = self._step(src, src_1)
-            found: Any = _core._committed(call, vars(self), {"num_batches_tracked": tracked})
-            dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
-            if "dst" in saved.gate:
-                saved.gate["dst"] = dst
-            self._saved = saved
-            return dst
+            found: Any = _core._committed(*self._step(src, src_1), vars(self))
+            return found if isinstance(found, np.ndarray) else found.dst
         except (TypeError, ValueError, MemoryError):
             raise  # a refusal, which has changed nothing
         except BaseException:
             self._saved = None
             raise
 
-    def _step(self, src: Array, src_1: Array | None) -> _Step:
+    def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """A forward pass, prepared: the call that computes it, what the layer has afterwards."""
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
-        options = self._options(added)
-        if self.training and not self.frozen:
-            return self._step_of_training(data, options)
-        statistics = self.running_mean, self.running_variance
-        gate: dict[str, Any] = {"dst": None} if added is not None else self._recomputed()
-        saved = _Saved(data, *statistics, False, added is not None, gate)
-        given = data, *statistics, self.gamma, self.beta
-        call = partial(_core.batch_norm_inference, *given, **options)
-        return call, saved, self.num_batches_tracked
+        mean, variance = self.running_mean, self.running_variance
+        from_batch = self.training and not self.frozen
+        # Of float32 statistics, backward would not find quite the result that forward had.
+        kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
+        workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
+        beta = np.zeros_like(mean) if self.beta is None else self.beta
+        gate: dict[str, Any] = {"workspace": workspace} if kept else {"beta": beta}
+        options = {**self._options(added), "workspace": workspace}
+        tracked = self.num_batches_tracked
+        if from_batch:
+            mean, variance = np.empty_like(mean), np.empty_like(variance)
+            options |= {**self._tracking(), "out": (None, mean, variance)}
+            call = partial(self._training, data, self.gamma, self.beta, **options)
+            tracked += self._is_batch(data)
+        else:
+            given = data, mean, variance, self.gamma, self.beta
+            call = partial(_core.batch_norm_inference, *given, **options)
+        saved = _Saved(data, mean, variance, from_batch, added is not None, gate)
+        return call, {"num_batches_tracked": tracked, "_saved": saved}
 
     def _options(self, src_1: Any) -> dict[str, Any]:
         """Of every forward pass."""
@@ -264,28 +265,6 @@ class BatchNorm:
             "exponential_avg_factor": self._factor(),
             "correction": self.correction,
         }
-
-    def _step_of_training(self, data: NDArray[Any], options: dict[str, Any]) -> _Step:
-        like = self.running_mean
-        mean, variance = np.empty_like(like), np.empty_like(like)
-        added = options["src_1"] is not None
-        # Of float32 statistics, backward would not find quite the result that forward had.
-        kept = self.relu and (added or like.dtype != np.float64)
-        workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
-        gate = self._recomputed() if workspace is None else {"workspace": workspace}
-        saved = _Saved(data, mean, variance, True, added, gate)
-        tracked = self.num_batches_tracked + self._is_batch(data)
-        call = partial(
-            self._training,
-            data,
-            self.gamma,
-            self.beta,
-            workspace=workspace,
-            out=(None, mean, variance),
-            **self._tracking(),
-            **options,
-        )
-        return call, saved, tracked
 
     def _factor(self) -> float:
         """The weight of this batch in the running statistics."""
@@ -309,10 +288,6 @@ class BatchNorm:
                 "got float64"
             )
         return data
-
-    def _recomputed(self) -> dict[str, Any]:
-        """The argument that lets backward compute the gate again, from src."""
-        return {"beta": np.zeros_like(self.running_mean) if self.beta is None else self.beta}
 
     def backward(self, diff_dst: Array) -> Any:
         """Gradients of the last `forward`.

@@ -35,7 +35,7 @@ def _last_call():
     return threads, tasks
 
 
-def _committed(call, dict state, dict after):
+def _committed(call, dict after, dict state):
     """Call a compiled function; then update state before any Python code, such as a signal
     handler, can run."""
     result = call()

@@ -287,12 +287,10 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
 
 def _processor() -> str:
     """Its name, if the system tells."""
-    for line in _read("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
     import platform
 
-    return platform.processor() or platform.machine()
+    found = re.search("^model name.*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def _threads_set_by(threads: int) -> str:
