@@ -450,6 +450,8 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
         if tracked and not 0 <= int(array) < 2**63:
             raise ValueError(f"{name}: expected 0 to {2**63 - 1}, got {int(array)}")
+        if not own[name].flags.writeable:
+            raise ValueError(f"{name}: expected a writable array in the layer")
         with _core._DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new

@@ -288,6 +288,16 @@ def test_state_that_does_not_fit(change, kind, message):
     assert all_bits(layer.state_dict().values()) == before
 
 
+def test_a_layer_that_cannot_take_a_state_over_keeps_its_own():
+    layer = bn_ext.BatchNorm(5)
+    layer.running_mean.flags.writeable = False
+    state = {name: a + 1 for name, a in layer.state_dict().items()}
+    before = all_bits(layer.state_dict().values())
+    with pytest.raises(ValueError, match="^running_mean: expected a writable array in the layer$"):
+        layer.load_state_dict(state)
+    assert all_bits(layer.state_dict().values()) == before
+
+
 def test_state_is_a_mapping():
     with pytest.raises(TypeError, match="^state: expected a mapping, got NoneType$"):
         bn_ext.BatchNorm(5).load_state_dict(None)

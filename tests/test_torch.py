@@ -2,6 +2,7 @@
 
 import copy
 import io
+import threading
 
 import pytest
 from needs import needs_cpus
@@ -298,6 +299,48 @@ def test_saving_and_copying():
     plain = small_net()
     plain.load_state_dict(net.state_dict())
     assert_same(plain.state_dict().values(), net.state_dict().values())
+
+
+def test_threads():
+    """Several at once, each with a copy, find what each finds alone."""
+    net = convert(small_net())
+    x = torch.randn(6, 3, 8, 8)
+    right, found = steps(copy.deepcopy(net), 3, x), {}
+    copies = [copy.deepcopy(net) for _ in range(4)]
+
+    def run(i):
+        found[i] = steps(copies[i], 3, x)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for each in found.values():
+        assert_same(each, right)
+
+
+class Normalized(torch.utils.data.Dataset):
+    def __init__(self, layer, data):
+        self.layer, self.data = layer, data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        return self.layer(self.data[i]).detach()
+
+
+def test_forked_workers_of_a_data_loader():
+    made, data = BatchNorm2d(3, track_running_stats=False), torch.randn(6, 4, 3, 9, 9)
+    right = made(data[0]).detach()  # has started threads here
+    loader = torch.utils.data.DataLoader(
+        Normalized(made, data), num_workers=2, multiprocessing_context="fork"
+    )
+    found = torch.cat(list(loader))
+    assert len(found) == 6
+    assert_same([found[0]], [right])
 
 
 # ---- several processes ----------------------------------------------------------------------
