@@ -178,7 +178,7 @@ cdef tuple expected_shape(const Call *c, int role):
     if role == SUMS:
         return (c.facts.rows, c.channels)
     if role == STATE:
-        return (bn_digits(<bn_dtype>c.dtype) + BN_MORE_ROWS, BN_SUMS, c.channels)
+        return (bn_limbs(<bn_dtype>c.dtype) + BN_MORE_ROWS, BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
 
 

@@ -85,9 +85,9 @@ cdef extern from "bn.h" nogil:
 
 cdef extern from "state.h" nogil:
     enum:
-        f32_DIGITS
-        f64_DIGITS
-        BN_DIGIT_BITS
+        f32_LIMBS
+        f64_LIMBS
+        BN_LIMB_BITS
         BN_MOST_PARTS
         BN_LOG2_TERMS
         BN_LOG2_TERMS_OF_PART
@@ -99,12 +99,12 @@ cdef extern from "state.h" nogil:
         BN_OF_GRADIENTS
         BN_OF_MOMENTS
 
-    int bn_digits(bn_dtype dtype)
-    int bn_lowest(int digits)
+    int bn_limbs(bn_dtype dtype)
+    int bn_lowest(int limbs)
     int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
-    int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels)
-    int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums)
-    int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+    int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
+    int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
+    int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
                            double *stats)
 
 

@@ -46,7 +46,7 @@ cdef int round_state(Call *c) except -1:
             "sums: expected a state of parts that were all summed about this mean, with this "
             f"dtype, by batch_norm_backward_reduce; of channel {stranger} some were not"
         )
-    return check_digits(wrong, "sums")
+    return check_limbs(wrong, "sums")
 
 
 cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels, str name) except -1:
@@ -69,11 +69,11 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
     return count[0] if channels else 0
 
 
-cdef int check_digits(int64_t channel, str name) except -1:
-    """Refuse a state of which C found that the digits of `channel` are no sum; -1: none is."""
+cdef int check_limbs(int64_t channel, str name) except -1:
+    """Refuse a state of which C found that the limbs of `channel` are no sum; -1: none is."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected digits that the parts and elements it counts can add up to; "
+            f"{name}: expected limbs that the parts and elements it counts can add up to; "
             f"those of channel {channel} cannot be"
         )
     return 0
@@ -91,17 +91,17 @@ cdef object as_state(object state, int64_t *count):
     a = _as_array(state, "state")
     if a.dtype != INT64:
         raise wrong_dtype("state", a, "int64")
-    cdef int few = f32_DIGITS + BN_MORE_ROWS, many = f64_DIGITS + BN_MORE_ROWS
+    cdef int few = f32_LIMBS + BN_MORE_ROWS, many = f64_LIMBS + BN_MORE_ROWS
     if a.ndim != 3 or a.shape[0] not in (few, many) or a.shape[1] != BN_SUMS:
         raise ValueError(
             f"state: expected shape (k, 2, C), where k is {few} or {many}, got {a.shape}"
         )
     a = as_dense(a)
-    cdef const int64_t[:, :, ::1] digits = a
+    cdef const int64_t[:, :, ::1] limbs = a
     count[0] = 0
-    if digits.shape[2]:
+    if limbs.shape[2]:
         count[0] = count_of_state(
-            &digits[0, 0, 0], <int>digits.shape[0], digits.shape[2], "state")
+            &limbs[0, 0, 0], <int>limbs.shape[0], limbs.shape[2], "state")
     return a
 
 
@@ -123,7 +123,7 @@ def batch_norm_sums(state):
     Raises
     ------
     TypeError, ValueError
-        If it is no state, or a sum of 2**20 states or more; or its digits cannot be the sum of the
+        If it is no state, or a sum of 2**20 states or more; or its limbs cannot be the sum of the
         parts and elements that it counts.
 
     Examples
@@ -134,16 +134,16 @@ def batch_norm_sums(state):
     array([ True])
     """
     cdef int64_t count, wrong
-    cdef const int64_t[:, :, ::1] digits = as_state(state, &count)
-    result = np.zeros((BN_SUMS, digits.shape[2]))
+    cdef const int64_t[:, :, ::1] limbs = as_state(state, &count)
+    result = np.zeros((BN_SUMS, limbs.shape[2]))
     cdef double[:, ::1] sums = result
     cdef uint64_t mode
-    if digits.shape[2]:
+    if limbs.shape[2]:
         mode = fp_mode_enter()
-        wrong = bn_round_state(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS,
-                               digits.shape[2], &sums[0, 0])
+        wrong = bn_round_state(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS,
+                               limbs.shape[2], &sums[0, 0])
         fp_mode_leave(mode)
-        check_digits(wrong, "state")
+        check_limbs(wrong, "state")
     return result
 
 
@@ -159,7 +159,7 @@ def batch_norm_count(state):
     -------
     int
         The number of elements of each channel, over all parts; 0 if there are no channels. Errors
-        are those of `batch_norm_sums`, but that digits are not looked at.
+        are those of `batch_norm_sums`, but that limbs are not looked at.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def batch_norm_count(state):
 
 
 def batch_norm_canonical(state):
-    """The same state with canonical digits, as one that was never added to others.
+    """The same state with canonical limbs, as one that was never added to others.
 
     Parameters
     ----------
@@ -198,12 +198,12 @@ def batch_norm_canonical(state):
     True
     """
     cdef int64_t count, wrong
-    cdef int64_t[:, :, ::1] digits = as_state(state, &count).copy()
-    if digits.shape[2]:
+    cdef int64_t[:, :, ::1] limbs = as_state(state, &count).copy()
+    if limbs.shape[2]:
         wrong = bn_make_canonical(
-            &digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, digits.shape[2])
-        check_digits(wrong, "state")
-    return np.asarray(digits)
+            &limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, limbs.shape[2])
+        check_limbs(wrong, "state")
+    return np.asarray(limbs)
 
 
 def batch_norm_training_stats(state, mean=None):
@@ -252,8 +252,8 @@ def batch_norm_training_stats(state, mean=None):
            [ 1.]])
     """
     cdef int64_t count, wrong = -1
-    cdef const int64_t[:, :, ::1] digits = as_state(state, &count)
-    cdef Py_ssize_t channels = digits.shape[2]
+    cdef const int64_t[:, :, ::1] limbs = as_state(state, &count)
+    cdef Py_ssize_t channels = limbs.shape[2]
     cdef double[::1] pivot = np.zeros(channels) if mean is None else as_mean(mean, channels)
     stats = np.ones((STATS_ROWS, channels))
     cdef double[:, ::1] found = stats
@@ -261,10 +261,10 @@ def batch_norm_training_stats(state, mean=None):
     if not channels:
         return stats
     with _DefaultMode():
-        check_pivot(digits, &pivot[0])
-        wrong = bn_state_stats(&digits[0, 0, 0], <int>digits.shape[0] - BN_MORE_ROWS, channels,
+        check_pivot(limbs, &pivot[0])
+        wrong = bn_state_stats(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, channels,
                                &pivot[0] if mean is not None else NULL, &found[0, 0])
-    check_digits(wrong, "state")
+    check_limbs(wrong, "state")
     return stats
 
 
@@ -279,17 +279,17 @@ cdef object as_mean(object mean, Py_ssize_t channels):
         return a.astype(np.float64)
 
 
-cdef int check_pivot(const int64_t[:, :, ::1] digits, double *mean) except -1:
-    """Refuse a state about another mean. It does not say its dtype: any with its digits may fit."""
+cdef int check_pivot(const int64_t[:, :, ::1] limbs, double *mean) except -1:
+    """Refuse a state about another mean. It does not say its dtype: any with its limbs may fit."""
     cdef bn_problem p
     cdef int64_t stranger = -1
     memset(&p, 0, sizeof(bn_problem))
-    p.channel.size = digits.shape[2]
+    p.channel.size = limbs.shape[2]
     p.vector[BN_MEAN] = bn_vector(<char *>mean, sizeof(double), BN_F64)
     for code in range(BN_DTYPES):
         p.dtype = <bn_dtype><int>code
-        if bn_digits(p.dtype) == digits.shape[0] - BN_MORE_ROWS:
-            stranger = bn_state_mismatch(&digits[0, 0, 0], &p, BN_OF_MOMENTS)
+        if bn_limbs(p.dtype) == limbs.shape[0] - BN_MORE_ROWS:
+            stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
             if stranger < 0:
                 return 0
     raise ValueError(

@@ -15,8 +15,8 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}, "digits"
-    {dtype: (digits of its exact sums, the exponent of the lowest digit's unit)}.
+    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}, "limbs"
+    {dtype: (limbs of its exact sums, the exponent of the lowest limb's unit)}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))
     coefs = {
@@ -38,9 +38,9 @@ def _kernel_interface():
         "operands": NAMES[:BN_OPERANDS],
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
-        "digits": {name: (bn_digits(<bn_dtype>f), bn_lowest(bn_digits(<bn_dtype>f)))
+        "limbs": {name: (bn_limbs(<bn_dtype>f), bn_lowest(bn_limbs(<bn_dtype>f)))
                    for f, name in enumerate(DTYPE_NAMES)},
-        "digit_bits": BN_DIGIT_BITS,
+        "limb_bits": BN_LIMB_BITS,
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},

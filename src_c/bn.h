@@ -143,7 +143,7 @@ bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
 /* The sums that bn_backward takes, from the state of all parts; the problem has a dtype, channels
- * and a mean. Returns a channel whose digits no such sum has, or -1. */
+ * and a mean. Returns a channel whose limbs no such sum has, or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

@@ -14,7 +14,7 @@
 
 /* Bytes of a channel's state. */
 static int64_t state_bytes(const bn_problem *p) {
-    return (bn_digits(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
+    return (bn_limbs(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
 /* A copy of the problem with room for a state, and for sums with a mean behind them; free *given.
@@ -103,7 +103,7 @@ int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channel.size;
     const bn_channels c = {.problem = p, .channels = n};
     double *sums = p->sums;
-    const int64_t wrong = bn_round_state(p->state, bn_digits(p->dtype), n, sums);
+    const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype), n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
@@ -153,7 +153,7 @@ static bn_status find_stats(bn_problem *q, double *mean) {
     q->vector[BN_MEAN] = (bn_vector){(char *)mean, sizeof *mean, BN_F64};
     const bn_status status = reduce_from_zeros(q, bn_training_reduce_exactly);
     if (status == BN_OK)
-        bn_state_stats(q->state, bn_digits(q->dtype), q->channel.size, mean, q->sums);
+        bn_state_stats(q->state, bn_limbs(q->dtype), q->channel.size, mean, q->sums);
     return status;
 }
 

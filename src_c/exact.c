@@ -7,7 +7,7 @@
  *     by rows   where channels are last, or runs short; a task has some columns of some rows
  *     by runs   a task has some channels, or some elements of one
  *
- *     terms -> numbers of the accumulator -> its digits -> the state's digits
+ *     terms -> numbers of the accumulator -> its limbs -> the state's limbs
  *
  * Integers are added to the state in whatever order, by several threads atomically: no order
  * matters.
@@ -25,19 +25,19 @@ enum {
     SHORT_RUN = 16,            /* elements: shorter ones go by rows */
     TASKS_PER_THREAD = 4,      /* of several; at least, where there is enough to do */
     FEWEST_ROWS = 128,         /* of a task */
-    MOST_ROWS = 1 << 16,       /* digits of an accumulator hold what these may have */
+    MOST_ROWS = 1 << 16,       /* limbs of an accumulator hold what these may have */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
     MOST_ELEMENTS = 1 << 18,   /* likewise */
     BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
 };
 
-/* Tasks add digits below 2^40 to the state's, which are carried when all are done: 2^23 times. */
-_Static_assert((int64_t)MOST_ROWS << (63 - BN_DIGIT_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
-               "a part's digits hold its terms");
+/* Tasks add limbs below 2^40 to the state's, which are carried when all are done: 2^23 times. */
+_Static_assert((int64_t)MOST_ROWS << (63 - BN_LIMB_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
+               "a part's limbs hold its terms");
 
-/* A term adds less than 2^40 to an accumulator's digit; tasks end by carrying. */
-_Static_assert(MOST_ROWS <= 1 << (62 - BN_DIGIT_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_DIGIT_BITS),
-               "an accumulator's digits hold a task's terms");
+/* A term adds less than 2^40 to an accumulator's limb; tasks end by carrying. */
+_Static_assert(MOST_ROWS <= 1 << (62 - BN_LIMB_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_LIMB_BITS),
+               "an accumulator's limbs hold a task's terms");
 
 /* ---- the plan ------------------------------------------------------------------- */
 
@@ -89,7 +89,7 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int
         .kernels = bn_kernels_current()->dtype[p->dtype],
         .channels = {.problem = p, .channels = p->channel.size},
         .state = state,
-        .digits = bn_digits(p->dtype),
+        .limbs = bn_limbs(p->dtype),
         .alone = threads == 1,
         .positions_per_row = 1,
         .tasks_per_channel = 1,
@@ -124,7 +124,7 @@ static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bo
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
     return (bn_accumulator){
         .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
-        .digit = lay_out(memory, used, (e->digits + 1) * pitch, sizeof(int64_t)),
+        .limb = lay_out(memory, used, (e->limbs + 1) * pitch, sizeof(int64_t)),
         .room = room,
         .columns = columns,
         .pitch = pitch,
@@ -205,9 +205,9 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
         status = sum_on(&e, threads);
         bn_leave(threads);
         const int64_t n = BN_SUMS * p->channel.size;
-        const int first = e.touched ? __builtin_ctzll(e.touched) : e.digits;
-        if (first < e.digits) /* those before are zeros */
-            e.kernels->exact->carry(state + first * n, n, e.digits - first, n);
+        const int first = e.touched ? __builtin_ctzll(e.touched) : e.limbs;
+        if (first < e.limbs) /* those before are zeros */
+            e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
     }
     if (status == BN_OK)
         bn_stamp_state(state, p, kind, count);

@@ -13,7 +13,7 @@ typedef struct {
     const bn_dtype_kernels *kernels;
     bn_channels channels;
     int64_t *state;
-    int digits;
+    int limbs;
     bool by_runs;
     bool alone;    /* is there one thread? */
     bool in_order; /* is an accumulator's column a channel, and the next one the next? */

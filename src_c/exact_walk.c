@@ -95,7 +95,7 @@ static void walk(const bn_exact *e, bn_exact_scratch *s, const part *p, bool sum
     }
 }
 
-/* Add a part's terms to an accumulator's columns from `column` on, as digits. Those of elements are
+/* Add a part's terms to an accumulator's columns from `column` on, as limbs. Those of elements are
  * padded by zeros to whole strips. */
 static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                     const part *p) {
@@ -130,17 +130,17 @@ static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, 
 
 /* ---- from an accumulator to the state ---------------------------------------------- */
 
-/* Add columns of digits, or of flags, to the state; a column without a channel is left out. */
-static void join_digits(const bn_exact *e, int k, const int64_t *digit, int64_t columns,
-                        const int64_t *channel, int64_t *to) {
-    const bool flags = k >= e->digits;
+/* Add columns of limbs, or of flags, to the state; a column without a channel is left out. */
+static void join_limbs(const bn_exact *e, int k, const int64_t *limb, int64_t columns,
+                       const int64_t *channel, int64_t *to) {
+    const bool flags = k >= e->limbs;
     for (int64_t j = 0; j < columns; j++) {
-        if (channel[j] < 0 || digit[j] == 0)
+        if (channel[j] < 0 || limb[j] == 0)
             continue;
         if (flags)
-            __atomic_fetch_or(to + channel[j], digit[j], __ATOMIC_RELAXED);
+            __atomic_fetch_or(to + channel[j], limb[j], __ATOMIC_RELAXED);
         else
-            __atomic_fetch_add(to + channel[j], digit[j], __ATOMIC_RELAXED);
+            __atomic_fetch_add(to + channel[j], limb[j], __ATOMIC_RELAXED);
     }
 }
 
@@ -174,7 +174,7 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
 static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
-    const bool at_once = e->alone && e->in_order && !(a->touched >> e->digits);
+    const bool at_once = e->alone && e->in_order && !(a->touched >> e->limbs);
     int64_t channel[BN_STRIP];
     e->kernels->exact->flush_all(a);
     __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);
@@ -184,13 +184,13 @@ static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t 
         for (uint64_t touched = a->touched; touched; touched &= touched - 1) {
             const int k = __builtin_ctzll(touched);
             for (int s = 0; s < BN_SUMS; s++) {
-                const int64_t *digit = a->digit + k * a->pitch + s * a->columns + x;
+                const int64_t *limb = a->limb + k * a->pitch + s * a->columns + x;
                 int64_t *to = e->state + (k * BN_SUMS + s) * channels;
                 if (at_once)
                     for (int64_t j = 0; j < at_most(BN_STRIP, columns - x); j++)
-                        to[first + x + j] += digit[j];
+                        to[first + x + j] += limb[j];
                 else
-                    join_digits(e, k, digit, at_most(BN_STRIP, all - x), channel, to);
+                    join_limbs(e, k, limb, at_most(BN_STRIP, all - x), channel, to);
             }
         }
     }

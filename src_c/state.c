@@ -15,46 +15,46 @@ static int64_t one_of_each(int64_t flags) {
            (flags >> 40 & field ? BN_NEGATIVE_INF_FLAG : 0);
 }
 
-/* Some columns of a state: their digits, canonical, and flags. */
+/* Some columns of a state: their limbs, canonical, and flags. */
 enum { BLOCK = 16 }; /* few: they lie on the caller's stack */
 typedef struct {
-    int64_t digit[f64_DIGITS][BLOCK], flags[BLOCK];
-    int digits, from, to; /* all digits before `from` are zeros, and behind `to` signs */
+    int64_t limb[f64_LIMBS][BLOCK], flags[BLOCK];
+    int limbs, from, to; /* all limbs before `from` are zeros, and behind `to` signs */
 } columns;
 
-/* The largest highest digit of a sum of `terms` terms below 2^128, or 2^1024. */
-static int64_t most_of_highest(int digits, int64_t terms) {
-    return digits == f64_DIGITS ? terms >> 22 : terms << 8;
+/* The largest highest limb of a sum of `terms` terms below 2^128, or 2^1024. */
+static int64_t most_of_highest(int limbs, int64_t terms) {
+    return limbs == f64_LIMBS ? terms >> 22 : terms << 8;
 }
 
-/* Take n columns from `first` on, and carry. Returns a channel whose digits no sum of its parts and
- * terms has, so that carries may overflow; or -1. A part's digits are canonical: rounded down. */
-static int64_t take_columns(const int64_t *state, int digits, int64_t channels, int64_t first,
+/* Take n columns from `first` on, and carry. Returns a channel whose limbs no sum of its parts and
+ * terms has, so that carries may overflow; or -1. A part's limbs are canonical: rounded down. */
+static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
-    const int64_t row = BN_SUMS * channels, *end = state + digits * row;
+    const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
     uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* below 0, as an integer: yes */
     int64_t zeros[BLOCK] = {0}, most[BLOCK] = {0}, highest[BLOCK] = {0}, lowest[BLOCK] = {0};
     if (n < BLOCK)
         memset(b, 0, sizeof *b);
-    b->digits = digits;
+    b->limbs = limbs;
     for (int64_t j = 0; j < n; j++) {
         const int64_t channel = (first + j) % channels;
         const int64_t terms = end[BN_COUNT_AND_STAMP * row + channel];
         const int64_t parts = terms ? end[BN_PARTS_ADDED * row + channel] : 0;
         b->flags[j] = end[BN_FLAGS * row + first + j];
-        most[j] = parts * BN_DIGIT_MASK;
-        highest[j] = most_of_highest(digits, terms);
+        most[j] = parts * BN_LIMB_MASK;
+        highest[j] = most_of_highest(limbs, terms);
         lowest[j] = -highest[j] - parts;
     }
-    for (int k = 0; k < digits; k++) {
-        memcpy(b->digit[k], state + k * row + first, (size_t)n * sizeof *state);
-        const bool last = k == digits - 1;
+    for (int k = 0; k < limbs; k++) {
+        memcpy(b->limb[k], state + k * row + first, (size_t)n * sizeof *state);
+        const bool last = k == limbs - 1;
         const int64_t *least = last ? lowest : zeros, *greatest = last ? highest : most;
         for (int j = 0; j < BLOCK; j++) {
-            const uint64_t given = (uint64_t)b->digit[k][j], d = given + carried[j];
+            const uint64_t given = (uint64_t)b->limb[k][j], d = given + carried[j];
             beyond[j] |= (given - (uint64_t)least[j]) | ((uint64_t)greatest[j] - given);
-            carried[j] = d >> BN_DIGIT_BITS;
-            b->digit[k][j] = (int64_t)(last ? d : d & BN_DIGIT_MASK);
+            carried[j] = d >> BN_LIMB_BITS;
+            b->limb[k][j] = (int64_t)(last ? d : d & BN_LIMB_MASK);
         }
     }
     for (int64_t j = 0; j < n; j++)
@@ -63,20 +63,20 @@ static int64_t take_columns(const int64_t *state, int digits, int64_t channels, 
     return -1;
 }
 
-int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels) {
+int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
     for (int64_t i = 0; i < n; i += BLOCK) {
         columns b;
         const int64_t here = at_most(BLOCK, n - i);
-        const int64_t wrong = take_columns(state, digits, channels, i, here, &b);
+        const int64_t wrong = take_columns(state, limbs, channels, i, here, &b);
         if (wrong >= 0)
             return wrong;
-        for (int k = 0; k < digits; k++)
-            memcpy(state + k * n + i, b.digit[k], (size_t)here * sizeof *state);
+        for (int k = 0; k < limbs; k++)
+            memcpy(state + k * n + i, b.limb[k], (size_t)here * sizeof *state);
         for (int64_t j = 0; j < here; j++)
-            state[(digits + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
+            state[(limbs + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
     }
-    int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
+    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++)
         parts[c] = parts[c] != 0;
     return -1;
@@ -99,7 +99,7 @@ enum { FORMAT = 1 };
  * later. Odd, so that no count but 0 times it is 0. */
 static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
-    const bool in_floats = kind == BN_OF_MOMENTS && bn_digits(p->dtype) == f32_DIGITS;
+    const bool in_floats = kind == BN_OF_MOMENTS && bn_limbs(p->dtype) == f32_LIMBS;
     double mean = 0;
     uint64_t bits;
     if (p->vector[BN_MEAN].data)
@@ -111,10 +111,10 @@ static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t chan
 }
 
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
-    const int digits = bn_digits(p->dtype);
+    const int limbs = bn_limbs(p->dtype);
     const int64_t channels = p->channel.size;
-    int64_t *counts = bn_state_row(state, channels, digits + BN_COUNT_AND_STAMP);
-    int64_t *parts = bn_state_row(state, channels, digits + BN_PARTS_ADDED);
+    int64_t *counts = bn_state_row(state, channels, limbs + BN_COUNT_AND_STAMP);
+    int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++) {
         counts[c] = count;
         counts[channels + c] = (int64_t)((uint64_t)count * hash_of(p, kind, c));
@@ -124,7 +124,7 @@ void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, 
 
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
     const int64_t channels = p->channel.size;
-    const int64_t *counts = state + (bn_digits(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    const int64_t *counts = state + (bn_limbs(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c++)
         if ((uint64_t)counts[c] * hash_of(p, kind, c) != (uint64_t)counts[channels + c])
             return c;
@@ -133,57 +133,57 @@ int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_
 
 /* ---- rounding ---------------------------------------------------------------- */
 
-/* The magnitude of canonical digits; returns whether they are negative. */
-static bool magnitude_of(int64_t *digit, int digits) {
-    if (digit[digits - 1] >= 0)
+/* The magnitude of canonical limbs; returns whether they are negative. */
+static bool magnitude_of(int64_t *limb, int limbs) {
+    if (limb[limbs - 1] >= 0)
         return false;
     int64_t borrow = 0;
-    for (int k = 0; k < digits; k++) {
-        const int64_t d = -digit[k] - borrow;
-        const bool last = k == digits - 1;
-        digit[k] = last ? d : d & BN_DIGIT_MASK;
-        borrow = last ? 0 : -(d >> BN_DIGIT_BITS);
+    for (int k = 0; k < limbs; k++) {
+        const int64_t d = -limb[k] - borrow;
+        const bool last = k == limbs - 1;
+        limb[k] = last ? d : d & BN_LIMB_MASK;
+        borrow = last ? 0 : -(d >> BN_LIMB_BITS);
     }
     return true;
 }
 
-/* x * 2^exponent, rounded once at most: x is a number of digits, far from the ends of exponents. */
+/* x * 2^exponent, rounded once at most: x is a number of limbs, far from the ends of exponents. */
 static double scaled(double x, int exponent) {
     const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
     return x * bn_power_of_2(half) * bn_power_of_2(all - half);
 }
 
-/* A column's sum: its digits, the lowest first, of its magnitude. */
+/* A column's sum: its limbs, the lowest first, of its magnitude. */
 typedef struct {
-    int64_t digit[f64_DIGITS + 1];
-    int digits, lowest;
+    int64_t limb[f64_LIMBS + 1];
+    int limbs, lowest;
     bool negative;
     double special; /* NaN, Inf, -Inf; or 0 */
 } magnitude;
 
-/* To nearest even, from integers: rounding digits one by one would depend on the parts. The last of
+/* To nearest even, from integers: rounding limbs one by one would depend on the parts. The last of
  * the leading 64 bits says as well whether anything is behind them; they have 11 more than a
  * double's, so rounding them gives what rounding the whole would. A subnormal result has fewer bits
  * than 53, and is exact: no term is finer. */
 static double rounded(const magnitude *m) {
-    const int64_t *digit = m->digit;
-    int top = m->digits - 1;
-    while (top > 0 && digit[top] == 0)
+    const int64_t *limb = m->limb;
+    int top = m->limbs - 1;
+    while (top > 0 && limb[top] == 0)
         top--;
-    uint64_t leading = (uint64_t)digit[top], more = 0;
+    uint64_t leading = (uint64_t)limb[top], more = 0;
     if (m->special != 0 || leading == 0)
         return m->special;
     int have = 64 - __builtin_clzll(leading), k = top - 1,
-        exponent = m->lowest + BN_DIGIT_BITS * top;
+        exponent = m->lowest + BN_LIMB_BITS * top;
     for (; k >= 0 && have < 64; k--) {
-        const int taken = (int)at_most(64 - have, BN_DIGIT_BITS), left = BN_DIGIT_BITS - taken;
-        leading = leading << taken | (uint64_t)digit[k] >> left;
-        more |= (uint64_t)digit[k] & (((uint64_t)1 << left) - 1);
+        const int taken = (int)at_most(64 - have, BN_LIMB_BITS), left = BN_LIMB_BITS - taken;
+        leading = leading << taken | (uint64_t)limb[k] >> left;
+        more |= (uint64_t)limb[k] & (((uint64_t)1 << left) - 1);
         have += taken;
         exponent -= taken;
     }
     for (; k >= 0; k--)
-        more |= (uint64_t)digit[k];
+        more |= (uint64_t)limb[k];
     const double sum = scaled((double)(leading | (more != 0)), exponent);
     return m->negative ? -sum : sum;
 }
@@ -197,17 +197,17 @@ static double special_of(int64_t flags) {
 }
 
 static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
-    m->digits = 0;
+    m->limbs = 0;
     for (int k = b->from; k <= b->to; k++)
-        m->digit[m->digits++] = b->digit[k][j];
-    if (b->to + 1 < b->digits)
-        m->digit[m->digits++] = b->digit[b->digits - 1][j] >> 63;
-    m->lowest = bn_lowest(b->digits) + BN_DIGIT_BITS * b->from;
-    m->negative = magnitude_of(m->digit, m->digits);
+        m->limb[m->limbs++] = b->limb[k][j];
+    if (b->to + 1 < b->limbs)
+        m->limb[m->limbs++] = b->limb[b->limbs - 1][j] >> 63;
+    m->lowest = bn_lowest(b->limbs) + BN_LIMB_BITS * b->from;
+    m->negative = magnitude_of(m->limb, m->limbs);
     m->special = special_of(b->flags[j]);
 }
 
-/* Is a row of canonical digits but the sign, or with a mask of 0 nothing at all, in all columns? */
+/* Is a row of canonical limbs but the sign, or with a mask of 0 nothing at all, in all columns? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     int64_t other = 0;
     for (int j = 0; j < BLOCK; j++)
@@ -215,16 +215,16 @@ static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     return other == 0;
 }
 
-/* The digits from `from` to `to` have it all. */
+/* The limbs from `from` to `to` have it all. */
 static void find_range(columns *b) {
-    int from = 0, to = b->digits - 1;
+    int from = 0, to = b->limbs - 1;
     int64_t sign[BLOCK];
     for (int j = 0; j < BLOCK; j++)
-        sign[j] = b->digit[to][j] >> 63;
-    while (from < to && is_sign(b->digit[from], sign, 0))
+        sign[j] = b->limb[to][j] >> 63;
+    while (from < to && is_sign(b->limb[from], sign, 0))
         from++;
-    if (is_sign(b->digit[to], sign, -1))
-        for (to--; to > from && is_sign(b->digit[to], sign, BN_DIGIT_MASK); to--)
+    if (is_sign(b->limb[to], sign, -1))
+        for (to--; to > from && is_sign(b->limb[to], sign, BN_LIMB_MASK); to--)
             ;
     b->from = from;
     b->to = to;
@@ -234,11 +234,11 @@ static void find_range(columns *b) {
  * time, since a block of them is more than a small stack has. */
 typedef void use_magnitude(void *to, int64_t j, const magnitude *m);
 
-static int64_t take_magnitudes(const int64_t *state, int digits, int64_t channels, int64_t first,
+static int64_t take_magnitudes(const int64_t *state, int limbs, int64_t channels, int64_t first,
                                int64_t n, use_magnitude *use, void *to) {
     columns b;
     magnitude m;
-    const int64_t wrong = take_columns(state, digits, channels, first, n, &b);
+    const int64_t wrong = take_columns(state, limbs, channels, first, n, &b);
     find_range(&b);
     for (int64_t j = 0; wrong < 0 && j < n; j++) {
         take_magnitude(&b, j, &m);
@@ -251,10 +251,10 @@ static void put_rounded(void *sums, int64_t j, const magnitude *m) {
     ((double *)sums)[j] = rounded(m);
 }
 
-int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums) {
+int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums) {
     int64_t wrong = -1;
     for (int64_t i = 0; wrong < 0 && i < BN_SUMS * channels; i += BLOCK)
-        wrong = take_magnitudes(state, digits, channels, i, at_most(BLOCK, BN_SUMS * channels - i),
+        wrong = take_magnitudes(state, limbs, channels, i, at_most(BLOCK, BN_SUMS * channels - i),
                                 put_rounded, sums + i);
     return wrong;
 }
@@ -267,19 +267,19 @@ typedef struct {
     int exponent;
 } wide;
 
-/* Of its four leading digits, which have 121 bits at least. */
+/* Of its four leading limbs, which have 121 bits at least. */
 static wide wide_of(const magnitude *m) {
-    int top = m->digits - 1;
-    while (top > 0 && m->digit[top] == 0)
+    int top = m->limbs - 1;
+    while (top > 0 && m->limb[top] == 0)
         top--;
     if (m->special != 0)
         return (wide){pair_of(m->special, 0), 0};
-    double digit[4] = {0};
+    double limb[4] = {0};
     for (int k = 0; k < 4 && k <= top; k++)
-        digit[k] = (double)(m->negative ? -m->digit[top - k] : m->digit[top - k]);
-    const pair two = pair_sum(0x1p40 * digit[0], digit[1]);
-    const double more = 0x1p-40 * digit[2] + 0x1p-80 * digit[3];
-    return (wide){pair_sum(two.high, two.low + more), m->lowest + BN_DIGIT_BITS * (top - 1)};
+        limb[k] = (double)(m->negative ? -m->limb[top - k] : m->limb[top - k]);
+    const pair two = pair_sum(0x1p40 * limb[0], limb[1]);
+    const double more = 0x1p-40 * limb[2] + 0x1p-80 * limb[3];
+    return (wide){pair_sum(two.high, two.low + more), m->lowest + BN_LIMB_BITS * (top - 1)};
 }
 
 /* Of sums s and q of x - p and its square: of a mean that was given, p is as kernels took it, and
@@ -310,15 +310,15 @@ static void put_wide(void *to, int64_t j, const magnitude *m) {
     ((wide *)to)[j] = wide_of(m);
 }
 
-int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
                        double *stats) {
-    const int64_t *count = state + (digits + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    const int64_t *count = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t i = 0; i < channels; i += BLOCK) {
         const int64_t n = at_most(BLOCK, channels - i);
         wide s[BLOCK], q[BLOCK];
-        int64_t wrong = take_magnitudes(state, digits, channels, i, n, put_wide, s);
+        int64_t wrong = take_magnitudes(state, limbs, channels, i, n, put_wide, s);
         if (wrong < 0)
-            wrong = take_magnitudes(state, digits, channels, channels + i, n, put_wide, q);
+            wrong = take_magnitudes(state, limbs, channels, channels + i, n, put_wide, q);
         if (wrong >= 0)
             return wrong;
         for (int64_t j = 0; j < n; j++) {
@@ -326,7 +326,7 @@ int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const
             own[0] = own[channels] = 0;
             if (count[i + j])
                 set_stats(s[j], q[j], (double)count[i + j], mean ? mean + i + j : NULL,
-                          digits == f64_DIGITS, own, own + channels);
+                          limbs == f64_LIMBS, own, own + channels);
         }
     }
     return -1;

@@ -1,11 +1,11 @@
 /* state.h: an exact sum as integers that merge by +.
  *
- * A state is int64, (rows, BN_SUMS, channels). Its first rows are digits, the lowest first: digit k
+ * A state is int64, (rows, BN_SUMS, channels). Its first rows are limbs, the lowest first: limb k
  * counts units of 2^(lowest + 40 k), so that they are together one integer, which is the sum. A
- * digit may be any int64 while states are added; it is canonical if it lies in [0, 2^40), but for
- * the highest one, which has the sign. Behind the digits:
+ * limb may be any int64 while states are added; it is canonical if it lies in [0, 2^40), but for
+ * the highest one, which has the sign. Behind the limbs:
  *
- *     flags            terms that no digit holds, a field of 20 bits each: NaN, Inf, -Inf. A part
+ *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
  *                      has 1 where it has any.
  *     count, stamp     of terms; and that times a hash of what terms depend on besides the data,
  *                      modulo 2^64: any sum of parts shows whether all agreed.
@@ -13,7 +13,7 @@
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
- * digits hold them. Parts: a canonical digit is below 2^40, so 2^23 of them fit 63 bits; a flag's
+ * limbs hold them. Parts: a canonical limb is below 2^40, so 2^23 of them fit 63 bits; a flag's
  * field holds 2^20 - 1, and one more would be a flag of the next field.
  */
 #ifndef BN_STATE_H
@@ -25,31 +25,31 @@
 #include "bn.h"
 
 enum {
-    BN_DIGIT_BITS = 40,
-    f32_DIGITS = 8,
-    f64_DIGITS = 54,
+    BN_LIMB_BITS = 40,
+    f32_LIMBS = 8,
+    f64_LIMBS = 54,
     f32_LOWEST = -160,
     f64_LOWEST = -1074,
     BN_MOST_PARTS = (1 << 20) - 1,
     BN_LOG2_TERMS = 43,         /* of a sum of parts: fewer */
     BN_LOG2_TERMS_OF_PART = 39, /* of a part: see exact.c */
-    /* Behind the digits. */
+    /* Behind the limbs. */
     BN_FLAGS = 0,
     BN_COUNT_AND_STAMP,
     BN_PARTS_ADDED,
     BN_MORE_ROWS,
 };
-#define BN_DIGIT_MASK        (((int64_t)1 << BN_DIGIT_BITS) - 1)
+#define BN_LIMB_MASK         (((int64_t)1 << BN_LIMB_BITS) - 1)
 #define BN_NAN_FLAG          ((int64_t)1)
 #define BN_INF_FLAG          ((int64_t)1 << 20)
 #define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
 
-/* In what is summed: the number of digits, and the exponent of the lowest one's unit. */
-static inline int bn_digits(bn_dtype dtype) {
-    return bn_dtype_table[dtype].number_bytes == sizeof(double) ? f64_DIGITS : f32_DIGITS;
+/* In what is summed: the number of limbs, and the exponent of the lowest one's unit. */
+static inline int bn_limbs(bn_dtype dtype) {
+    return bn_dtype_table[dtype].number_bytes == sizeof(double) ? f64_LIMBS : f32_LIMBS;
 }
-static inline int bn_lowest(int digits) {
-    return digits == f64_DIGITS ? f64_LOWEST : f32_LOWEST;
+static inline int bn_lowest(int limbs) {
+    return limbs == f64_LIMBS ? f64_LOWEST : f32_LOWEST;
 }
 static inline double bn_power_of_2(int exponent) { /* of a normal double */
     const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
@@ -64,19 +64,19 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 
-/* What follows carries first. A state that somebody made up may have digits that no sum of its
- * parts and terms has: these functions return the first channel in which they find such digits, or
+/* What follows carries first. A state that somebody made up may have limbs that no sum of its
+ * parts and terms has: these functions return the first channel in which they find such limbs, or
  * -1. */
 
 /* Carry, and let each flag be 0 or 1; it is one part then. */
-int64_t bn_make_canonical(int64_t *state, int digits, int64_t channels);
+int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 
 /* Each sum, rounded to a double once. */
-int64_t bn_round_state(const int64_t *state, int digits, int64_t channels, double *sums);
+int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* (BN_SUMS, channels): the mean, and the sum of squares about it; of no terms zeros. The mean is
  * that which terms were said to be about; NULL: zeros. */
-int64_t bn_state_stats(const int64_t *state, int digits, int64_t channels, const double *mean,
+int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
                        double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

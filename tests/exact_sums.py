@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 from cases import dtype
 
-DIGIT = 40
-#: Rows of a state -> digits, and the exponent of the lowest one's unit.
+LIMB = 40
+#: Rows of a state -> limbs, and the exponent of the lowest one's unit.
 STATES = {11: (8, -160), 57: (54, -1074)}
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
 #: Bits of the integers that they have room for: of so many terms below 2**128, or 2**1024.
@@ -69,24 +69,24 @@ def far_from_0(rng, name):
 
 def integer_of(state, s, c):
     """So many units are the sum s of channel c."""
-    digits, _ = STATES[len(state)]
-    return sum(int(state[k, s, c]) << DIGIT * k for k in range(digits))
+    limbs, _ = STATES[len(state)]
+    return sum(int(state[k, s, c]) << LIMB * k for k in range(limbs))
 
 
 def state_of(integers, rows, rng=None):
-    """A state of one channel whose two sums are so many units; with rng, digits as the additions of
+    """A state of one channel whose two sums are so many units; with rng, limbs as the additions of
     many parts leave them.
     """
-    digits, _ = STATES[rows]
+    limbs, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)
     for s, number in enumerate(integers):
-        for k in range(digits):
-            last = k == digits - 1
-            digit = number if last else number % 2**DIGIT
+        for k in range(limbs):
+            last = k == limbs - 1
+            limb = number if last else number % 2**LIMB
             if rng is not None and not last:
-                digit += int(rng.integers(MOST_PARTS - 1)) << DIGIT
-            state[k, s, 0] = digit
-            number = (number - digit) >> DIGIT
+                limb += int(rng.integers(MOST_PARTS - 1)) << LIMB
+            state[k, s, 0] = limb
+            number = (number - limb) >> LIMB
     state[-2] = [[MOST_TERMS], [0]]
     state[-1] = [[1 if rng is None else MOST_PARTS], [0]]
     return state

@@ -148,7 +148,7 @@ static bool untouched_around(const tensor *t, const double *sums) {
 }
 
 static ptrdiff_t state_numbers(const tensor *t) {
-    return (bn_digits(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
+    return (bn_limbs(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
 }
 
 /* Of zeros, with as much room around it. */

@@ -182,7 +182,7 @@ def test_exponents_that_change(rng, walk, name):
     ("data_format", "shape"), [("NXC", (70_000, 64)), ("NCX", (1, 2, 600_000))]
 )
 def test_a_part_of_several_tasks_is_canonical(data_format, shape):
-    """On one thread: each task brings digits below 0, and the same flags."""
+    """On one thread: each task brings limbs below 0, and the same flags."""
     src, diff_dst = np.zeros(shape, np.float32), np.full(shape, -1.5, np.float32)
     by_channel = diff_dst.reshape(-1, shape[1]).T if data_format == "NXC" else diff_dst[0]
     by_channel[0, ::100] = np.nan

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_sums import BITS, DIGIT, MOST_PARTS, STATES, integer_of, rounded, state_of
+from exact_sums import BITS, LIMB, MOST_PARTS, STATES, integer_of, rounded, state_of
 
 import bn_ext
 
@@ -24,7 +24,7 @@ def value(integer, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
-    """Rounded as fractions are, whatever the digits they come in."""
+    """Rounded as fractions are, whatever the limbs they come in."""
     for _ in range(600):
         bits = int(rng.integers(1, BITS[rows] - 8))
         integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
@@ -83,8 +83,8 @@ def test_flags(rows, flags):
 
 
 @pytest.mark.parametrize("rows", STATES)
-def test_canonical_digits(rng, rows):
-    """The same integer, the same digits; the caller's array is left alone."""
+def test_canonical_limbs(rng, rows):
+    """The same integer, the same limbs; the caller's array is left alone."""
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
@@ -122,7 +122,7 @@ def test_too_many_elements_and_numbers_below_0(part):
             function(wrong)
 
 
-# ---- digits that somebody made up -----------------------------------------------------
+# ---- limbs that somebody made up -----------------------------------------------------
 
 
 def honest(rows, channels, parts):
@@ -133,7 +133,7 @@ def honest(rows, channels, parts):
 
 
 def refused_or_right(gradients, moments):
-    """Is it refused, by every function? Else the sums are those of the digits."""
+    """Is it refused, by every function? Else the sums are those of the limbs."""
     rows, _, channels = moments.shape
     zeros = np.zeros((1, channels), np.float64 if rows == 57 else np.float32)
     found = []
@@ -148,7 +148,7 @@ def refused_or_right(gradients, moments):
         try:
             found.append(call())
         except ValueError as error:
-            assert re.search(r"(state|sums): expected digits that the parts", str(error))  # noqa: PT017
+            assert re.search(r"(state|sums): expected limbs that the parts", str(error))  # noqa: PT017
     if not found:
         return True
     sums, canonical, *_ = found
@@ -161,47 +161,47 @@ def refused_or_right(gradients, moments):
 
 
 @pytest.mark.parametrize("rows", STATES)
-def test_digits_of_any_size_are_refused_or_summed(rng, rows):
+def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
     """Never by an overflow, and never with another sign."""
-    digits, _ = STATES[rows]
+    limbs, _ = STATES[rows]
     refused = set()
     for _ in range(300):
         channels, parts = (int(rng.integers(1, n)) for n in (40, 2 ** int(rng.integers(1, 21))))
         states = honest(rows, channels, parts)
         for _ in range(3):
-            at = tuple(int(rng.integers(n)) for n in (digits, 2, channels))
+            at = tuple(int(rng.integers(n)) for n in (limbs, 2, channels))
             size = 2 ** int(rng.integers(64))
-            digit = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
+            limb = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
             for state in states:
-                state[at] = digit
+                state[at] = limb
         refused.add(refused_or_right(*states))
     assert refused == {True, False}
 
 
 @pytest.mark.parametrize("rows", STATES)
-def test_the_largest_digits(rows):
+def test_the_largest_limbs(rows):
     """As many parts have them; one more, or less, none has."""
-    digits, _ = STATES[rows]
+    limbs, _ = STATES[rows]
     for parts in (1, 5, MOST_PARTS):
         terms = 2 * parts
         highest = terms >> 22 if rows == 57 else terms << 8
         for k, least, most in (
-            (0, 0, parts * (2**DIGIT - 1)),
-            (digits - 2, 0, parts * (2**DIGIT - 1)),
-            (digits - 1, -highest - parts, highest),
+            (0, 0, parts * (2**LIMB - 1)),
+            (limbs - 2, 0, parts * (2**LIMB - 1)),
+            (limbs - 1, -highest - parts, highest),
         ):
-            for digit, wrong in (
+            for limb, wrong in (
                 (least, False), (most, False), (least - 1, True), (most + 1, True),
                 (-(2**63), True), (2**63 - 1, True),
             ):  # fmt: skip
                 states = honest(rows, 33, parts)
                 for state in states:
-                    state[k, :, 32] = digit
-                assert refused_or_right(*states) == wrong, (parts, k, digit)
+                    state[k, :, 32] = limb
+                assert refused_or_right(*states) == wrong, (parts, k, limb)
     empty = bn_ext.batch_norm_training_reduce(np.zeros((0, 3), np.float32), exact=True)
     assert not bn_ext.batch_norm_sums(empty).any()
     empty[2] = 1
-    with pytest.raises(ValueError, match="expected digits that"):
+    with pytest.raises(ValueError, match="expected limbs that"):
         bn_ext.batch_norm_sums(empty)
 
 

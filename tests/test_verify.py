@@ -41,7 +41,7 @@ def test_a_wrong_exact_sum_is_found(at, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [0, -4])
-def test_a_wrong_digit_is_found(k, monkeypatch):
+def test_a_wrong_limb_is_found(k, monkeypatch):
     """Which may be too low to change what is rounded."""
     right = bn_ext.batch_norm_training_reduce
 

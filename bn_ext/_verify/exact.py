@@ -1,4 +1,4 @@
-"""Exact sums against those of integers, digits and what is rounded."""
+"""Exact sums against those of integers, limbs and what is rounded."""
 
 import math
 from collections.abc import Iterator
@@ -58,13 +58,13 @@ def _rounded(terms: Array, total: int, lowest: int) -> float:
 
 
 def _check(state: Array, terms: tuple[Array, Array], dtype: Dtype, what: str) -> None:
-    """Digits, and what they are rounded to."""
-    digits, lowest = INTERFACE["digits"][dtype.name]
+    """Limbs, and what they are rounded to."""
+    limbs, lowest = INTERFACE["limbs"][dtype.name]
     sums = bn_ext.batch_norm_sums(state)
     for s, of in enumerate(terms):
         for c, column in enumerate(of.T):
             total = units_of(column[np.isfinite(column)], lowest)
-            found = sum(int(state[k, s, c]) << INTERFACE["digit_bits"] * k for k in range(digits))
+            found = sum(int(state[k, s, c]) << INTERFACE["limb_bits"] * k for k in range(limbs))
             if found != total:
                 raise WrongBitsError(f"{what}: at ({s}, {c}) got {found} units, expected {total}")
             wanted = np.array([_rounded(column, total, lowest)])

@@ -136,7 +136,7 @@ def added(parts: NDArray[Any]) -> NDArray[Any]:
     """The sum of the parts along the first axis."""
     with _core._DefaultMode():
         total: NDArray[Any] = parts.sum(axis=0)
-    # Canonical digits leave room for many more parts, so there may be any number of blocks.
+    # Canonical limbs leave room for many more parts, so there may be any number of blocks.
     return total if total.dtype == np.float64 else bn_ext.batch_norm_canonical(total)
 
 

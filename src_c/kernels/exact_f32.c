@@ -3,6 +3,6 @@
 #include "sizes.h"
 #include "state.h"
 
-enum { DIGITS = f32_DIGITS, LOWEST = f32_LOWEST };
+enum { LIMBS = f32_LIMBS, LOWEST = f32_LOWEST };
 
 #include "kernels/exact.inc"

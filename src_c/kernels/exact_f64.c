@@ -3,6 +3,6 @@
 #include "sizes.h"
 #include "state.h"
 
-enum { DIGITS = f64_DIGITS, LOWEST = f64_LOWEST };
+enum { LIMBS = f64_LIMBS, LOWEST = f64_LOWEST };
 
 #include "kernels/exact.inc"

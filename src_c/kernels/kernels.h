@@ -126,8 +126,8 @@ typedef struct {
 } bn_strip;
 
 /* What was summed of a panel of columns: by strips, numbers that hold it without having been
- * rounded; and what those could not hold, as digits: (digits and flags, BN_SUMS, columns), or,
- * where all columns are of one channel, (digits and flags, BN_SUMS), `pitch` from one row of them
+ * rounded; and what those could not hold, as limbs: (limbs and flags, BN_SUMS, columns), or,
+ * where all columns are of one channel, (limbs and flags, BN_SUMS), `pitch` from one row of them
  * to the next. Only rows that are `touched` have been set. `room` is a kernel's own:
  * BN_TERMS_BYTES, aligned as a register. */
 enum { BN_PANEL = 16 * BN_STRIP };
@@ -135,7 +135,7 @@ enum { BN_PANEL = 16 * BN_STRIP };
 typedef struct {
     double *plane; /* BN_PLANES of `columns` */
     bn_added added[BN_PANEL / BN_STRIP];
-    int64_t *digit;
+    int64_t *limb;
     void *room;
     int64_t columns, pitch;
     uint64_t touched;
@@ -148,18 +148,18 @@ typedef struct {
     int part_bits, square_part_bits; /* of what a term is cut into */
     int largest_top;                 /* of finite terms */
 
-    /* Add rows of terms in a range to an accumulator's columns from `column` on, as digits. */
+    /* Add rows of terms in a range to an accumulator's columns from `column` on, as limbs. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows, const bn_range range[BN_SUMS]);
     /* Add a strip's sums to an accumulator's numbers, from a column on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
-    /* Move the numbers of the strip from a column on to digits; or all numbers, and carry. */
+    /* Move the numbers of the strip from a column on to limbs; or all numbers, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
     /* Move an accumulator of one channel to an empty column of another. */
     void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
-    /* Carry from each of `rows` rows of n digits to the next, `pitch` numbers behind it. */
-    void (*carry)(int64_t *digit, int64_t pitch, int rows, int64_t n);
+    /* Carry from each of `rows` rows of n limbs to the next, `pitch` numbers behind it. */
+    void (*carry)(int64_t *limb, int64_t pitch, int rows, int64_t n);
 } bn_exact_kernels;
 
 static inline int bn_log2(int64_t n) { /* rounded up; n >= 0 */
