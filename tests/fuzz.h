@@ -2,7 +2,6 @@
  *
  * fuzz.c            problems, calls, and what must hold
  * fuzz_arrays.c     what the input decides: numbers, arrays as they lie in memory
- * fuzz_reference.c  what results must be near, in long doubles
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -65,10 +64,5 @@ void gather(const tensor *t, const array *a, char *to);
 void scatter(const tensor *t, const array *a, const char *from, char *memory);
 void gather_vector(const tensor *t, int vector, char *to);
 void scatter_vector(const tensor *t, int vector, const char *from, char *memory);
-
-/* ---- fuzz_reference.c --------------------------------------------------- */
-
-typedef void check(const tensor *t, const bn_problem *p, const plain *results, long summed_again);
-check check_training;
 
 #endif
