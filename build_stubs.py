@@ -193,7 +193,7 @@ def core():
 
 def core_argument(of, declared, result, others):
     """One of a function, with its type and its default."""
-    before, _, default = declared.partition("=")
+    before, _, default = declared.removesuffix("=...").partition("=")
     name = before.split()[-1]
     if name == "*":
         return name

@@ -129,7 +129,9 @@ cpdef object _as_array(object a, str name):
             raise
         raise TypeError(f"{problem}: {error}{hint}") from error
     if seen is None:
-        raise TypeError(f"{name}: expected an array, got {what}")
+        hint = (f"; pass {name}.toarray()" if hasattr(type(a), "toarray")
+                else "; np.full makes one of a number" if isinstance(a, (float, int)) else "")
+        raise TypeError(f"{name}: expected an array, got {what}{hint}")
     return base_array(seen, name)
 
 
@@ -177,6 +179,8 @@ cpdef double _as_real(object value, str name, str expected, double least=-INFINI
 
 
 cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
+    if epsilon is ...:
+        raise TypeError(f"{name}: expected a finite number >= 0; it has no default")
     return _as_real(epsilon, name, "a finite number >= 0", 0)
 
 
@@ -276,7 +280,9 @@ cdef int convert_output(Call *c, int role, object a) except -1:
     if type(a) is not ndarray:
         name = name_of(c, role)
         if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}")
+            lends = hasattr(type(a), "numpy")
+            hint = "; pass its numpy(), which shares its memory" if lends else ""
+            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
         a = base_array(a, name)
     return keep(c, role, a)
 
@@ -353,6 +359,20 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert(c, SRC_1, src_1)
 
 
+# What torch, Keras, TensorFlow and people who write NumPy call our arguments.
+cdef dict CALLED_HERE = {
+    **dict.fromkeys(["input", "inputs", "x"], "src"),
+    **dict.fromkeys(["dout", "dy", "grad_output", "y_backprop"], "diff_dst"),
+    **dict.fromkeys(["scale", "weight"], "gamma"), **dict.fromkeys(["bias", "offset"], "beta"),
+    "var": "variance", "moving_mean": "running_mean",
+    **dict.fromkeys(["moving_variance", "running_var"], "running_variance"),
+    **dict.fromkeys(["eps", "variance_epsilon"], "epsilon"),
+    **dict.fromkeys(["train", "training"], "is_training"), "axis": "data_format ('NXC' or 'NCX')",
+    "activation": "relu", "side_input": "src_1", "threads": "num_threads",
+    "num_features": "channels",
+}
+
+
 cpdef void _refuse_unknown(str function, dict refused) except *:
     """Keyword arguments of other names."""
     if "momentum" in refused:
@@ -362,16 +382,17 @@ cpdef void _refuse_unknown(str function, dict refused) except *:
             "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
             "others'"
         )
-    if refused:
+    for name in refused:
+        ours = CALLED_HERE.get(name)
         raise TypeError(
-            f"{function}() got an unexpected keyword argument {_shown(next(iter(refused)))}"
+            f"{function}() got an unexpected keyword argument {_shown(name)}"
+            + (f", which is called {ours} here" if ours else "")
         )
 
 
-cdef int convert_running(Call *c, object mean, object variance, object factor, object correction,
-                         dict refused) except -1:
+cdef int convert_running(Call *c, object mean, object variance, object factor,
+                         object correction) except -1:
     """The running statistics and how they move: all four, or none."""
-    _refuse_unknown("batch_norm_training", refused)
     four = {"running_mean": mean, "running_variance": variance,
             "exponential_avg_factor": factor, "correction": correction}
     missing = [name for name, value in four.items() if value is None]

@@ -68,10 +68,10 @@ include "_forward.pxi"
 include "_double_backward.pxi"
 
 
-def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
+def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=...,
                         data_format="NXC", is_training=True, param_grads=True,
                         out=None, num_threads=None, relu=False, beta=None, dst=None,
-                        workspace=None, diff_src_1=False, exact=False):
+                        workspace=None, diff_src_1=False, exact=False, **refused):
     """Gradient of batch normalization.
 
     For each channel, with the sums over its M elements, ``dy = diff_dst``,
@@ -212,6 +212,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
            [-0.408248, -0.016533],
            [ 0.204124,  0.003307]])
     """
+    if refused:
+        _refuse_unknown("batch_norm_backward", refused)
     cdef Call *c = begin(BACKWARD)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -227,7 +229,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon,
 
 def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None,
                                relu=False, beta=None, dst=None, workspace=None, variance=None,
-                               gamma=None, epsilon=None, exact=False):
+                               gamma=None, epsilon=None, exact=False, **refused):
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
     Add the sums of all parts (slices of an array larger than memory, or shards on several
@@ -290,6 +292,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     array([[3., 3.],
            [0., 9.]])
     """
+    if refused:
+        _refuse_unknown("batch_norm_backward_reduce", refused)
     cdef Call *c = begin(BACKWARD_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -301,10 +305,10 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         end(c)
 
 
-def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, epsilon,
+def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, epsilon=...,
                               data_format="NXC", is_training=True, param_grads=True,
                               out=None, num_threads=None, relu=False, beta=None, dst=None,
-                              workspace=None, diff_src_1=False):
+                              workspace=None, diff_src_1=False, **refused):
     """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
 
     Parameters
@@ -348,6 +352,8 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)
     True
     """
+    if refused:
+        _refuse_unknown("batch_norm_backward_apply", refused)
     cdef Call *c = begin(BACKWARD_APPLY)
     try:
         c.problem.training = _as_flag(is_training, "is_training")

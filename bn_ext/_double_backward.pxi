@@ -2,8 +2,9 @@
 
 
 def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src,
-                               diff_diff_gamma=None, diff_diff_beta=None, *, epsilon,
-                               data_format="NXC", is_training=True, out=None, num_threads=None):
+                               diff_diff_gamma=None, diff_diff_beta=None, *, epsilon=...,
+                               data_format="NXC", is_training=True, out=None, num_threads=None,
+                               **refused):
     """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
 
     With ``loss`` a function of the three results of `batch_norm_backward`, of which
@@ -88,6 +89,8 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     >>> np.allclose(gamma * second.diff_gamma, 2 * penalty)
     True
     """
+    if refused:
+        _refuse_unknown("batch_norm_double_backward", refused)
     cdef Call *c = begin(DOUBLE_BACKWARD)
     try:
         c.problem.training = _as_flag(is_training, "is_training")

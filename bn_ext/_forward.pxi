@@ -1,7 +1,7 @@
 """The forward pass: training, its halves, inference. Included by _core.pyx."""
 
 
-def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC",
+def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format="NXC",
                         running_mean=None, running_variance=None, exponential_avg_factor=None,
                         correction=None, src_1=None, relu=False, workspace=None, out=None,
                         num_threads=None, exact=False, **refused):
@@ -124,21 +124,22 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon, data_format="NXC
     >>> running_mean, running_variance
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
+    if refused:
+        _refuse_unknown("batch_norm_training", refused)
     cdef Call *c = begin(TRAINING)
     try:
         c.exact = _as_flag(exact, "exact")
         convert_options(c, data_format, num_threads)
         convert(c, SRC, src)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
-                        refused)
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
         return call(c, out)
     finally:
         end(c)
 
 
 def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exact=False,
-                               mean=None):
+                               mean=None, **refused):
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
     Merge those of all parts by `batch_norm_training_merge` and pass them to
@@ -193,6 +194,8 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     >>> np.array_equal(stats, bn_ext.batch_norm_training_reduce(src))
     True
     """
+    if refused:
+        _refuse_unknown("batch_norm_training_reduce", refused)
     cdef Call *c = begin(TRAINING_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -278,7 +281,7 @@ def batch_norm_training_merge(stats):
     return whole
 
 
-def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
+def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon=...,
                               data_format="NXC", running_mean=None, running_variance=None,
                               exponential_avg_factor=None, correction=None, src_1=None,
                               relu=False, workspace=None, out=None, num_threads=None, **refused):
@@ -317,22 +320,23 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon,
     >>> np.allclose(dst, bn_ext.batch_norm_training(src, epsilon=1e-5).dst, rtol=1e-12)
     True
     """
+    if refused:
+        _refuse_unknown("batch_norm_training_apply", refused)
     cdef Call *c = begin(TRAINING_APPLY)
     try:
         convert_options(c, data_format, num_threads)
         convert(c, SRC, src)
         convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
         convert_sums(c, stats)
-        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction,
-                        refused)
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
         return call(c, out)
     finally:
         end(c)
 
 
-def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
+def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon=...,
                          data_format="NXC", src_1=None, relu=False, workspace=None, out=None,
-                         num_threads=None):
+                         num_threads=None, **refused):
     """Batch normalization with given statistics.
 
     For each channel::
@@ -375,6 +379,8 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon,
     array([[0., 1.],
            [1., 3.]])
     """
+    if refused:
+        _refuse_unknown("batch_norm_inference", refused)
     cdef Call *c = begin(INFERENCE)
     try:
         convert_options(c, data_format, num_threads)

@@ -4,9 +4,9 @@ All are base arrays by now. Each is pinned first; then its dtype is read, once; 
 asked of its view. Included by _core.pyx.
 """
 
-cdef object wrong_input(const Call *c, int role, str expected):
+cdef object wrong_input(const Call *c, int role, str expected, str to=""):
     """The error for an array of another dtype."""
-    return wrong_dtype(name_of(c, role), array_of(c, role), expected)
+    return wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
 
 
 cdef int check_data(Call *c) except -1:
@@ -16,7 +16,7 @@ cdef int check_data(Call *c) except -1:
     pin(c, SRC)
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
-        raise wrong_input(c, SRC, _or(_TABLE))
+        raise wrong_input(c, SRC, _or(_TABLE), "float32")
     if src.ndim < 2:
         raise ValueError(
             f"{input_name(c, SRC)}: expected at least 2 dimensions, got shape {shape_of(src)}"
@@ -26,7 +26,8 @@ cdef int check_data(Call *c) except -1:
             continue
         pin(c, role)
         if dtype_of(c, role) != c.dtype:
-            raise wrong_input(c, role, f"{DTYPE_NAMES[c.dtype]}, like {input_name(c, SRC)}")
+            wanted = DTYPE_NAMES[c.dtype]
+            raise wrong_input(c, role, f"{wanted}, like {input_name(c, SRC)}", wanted)
         if not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
@@ -72,10 +73,8 @@ cdef int check_vector(Call *c, int role) except -1:
     if c.vector_dtype >= 0 and dtype != c.vector_dtype:
         for other in range(MEAN, role):
             if c.pinned[other]:
-                raise TypeError(
-                    f"{name_of(c, role)}: expected {DTYPE_NAMES[c.vector_dtype]}, like "
-                    f"{input_name(c, other)}, got {DTYPE_NAMES[dtype]}"
-                )
+                wanted = DTYPE_NAMES[c.vector_dtype]
+                raise wrong_input(c, role, f"{wanted}, like {input_name(c, other)}", wanted)
     c.vector_dtype = dtype
     if not fits(c, role):
         raise wrong_vector(c, role)
@@ -99,18 +98,16 @@ cdef int check_running(Call *c) except -1:
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
         if (c.problem.count if c.facts.rows else c.elements) == 1:
             raise ValueError(
-                "correction: expected 0, since each channel has one element alone, got 1"
+                "correction: expected 0, since each channel has one element alone, got 1; leave "
+                "such a batch out, or normalize it with the running statistics"
             )
     return 0
 
 
 cdef object wrong_vector_dtype(const Call *c, int role):
     """The error for a vector whose dtype does not go with the data's."""
-    data, name, a = DTYPE_NAMES[c.dtype], name_of(c, role), array_of(c, role)
-    error = wrong_dtype(name, a, f"{_or(_TABLE[data])} with {data} data")
-    if a.dtype.isnative and a.dtype.kind in "fiu":
-        return TypeError(f"{error}; pass np.asarray({name}, np.{_TABLE[data][0]})")
-    return error
+    data = DTYPE_NAMES[c.dtype]
+    return wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
 
 
 cdef object wrong_vector(const Call *c, int role):
@@ -123,8 +120,11 @@ cdef object wrong_vector(const Call *c, int role):
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
     hints = []
-    # If mean fits, the channels are on the axis they were said to be on.
-    if role != MEAN and c.channels:
+    # If another vector fits, the channels are on the axis they were said to be on.
+    cdef bint fitted = False
+    for axis in range(MEAN, role):
+        fitted |= c.pinned[axis]
+    if fitted and c.channels:
         others = c.channels
     elif size == others and size != c.channels:
         hint = f'pass data_format="{"NCX" if last else "NXC"}"'

@@ -223,6 +223,8 @@ class BatchNorm:
             self._saved = None
             raise
 
+    __call__ = forward
+
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """A forward pass, prepared: the call that computes it, what the layer has afterwards."""
         data = self._as_data(src)
@@ -276,11 +278,13 @@ class BatchNorm:
     def _as_data(self, src: Array) -> NDArray[Any]:
         """An array of the layer's channels, which its parameters go with."""
         data = _core._as_array(src, "src")
-        axis = -1 if self.data_format == "NXC" else 1
+        axis, other, format_ = (-1, 1, "NCX") if self.data_format == "NXC" else (1, -1, "NXC")
         if data.ndim >= 2 and data.shape[axis] != self.channels:
+            fits = data.shape[other] == self.channels
+            hint = f'; axis {other} has as many: BatchNorm(..., data_format="{format_}")'
             raise ValueError(
-                f"src: expected {self.channels} channels on axis {axis} (data_format "
-                f"{self.data_format!r}), got shape {data.shape}"
+                f"src: expected {self.channels} channels on axis {axis}, got shape "
+                f"{data.shape}{hint if fits else ''}"
             )
         if data.dtype == np.float64 and self.running_mean.dtype != np.float64:
             raise TypeError(
@@ -423,7 +427,8 @@ def _as_channels(channels: SupportsIndex) -> int:
     number: int = _core._as_index(channels, "channels", "an integer")
     most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
     if not 1 <= number <= most:
-        raise ValueError(f"channels: expected 1 to {most}, got {number}")
+        bound = "at least 1" if number < 1 else f"at most {most}"
+        raise ValueError(f"channels: expected {bound}, got {number}")
     return number
 
 
@@ -434,10 +439,10 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
     missing = own.keys() - state.keys() - {"num_batches_tracked"}
     unexpected = state.keys() - own.keys()
     if missing or unexpected:
-        raise ValueError(
-            f"state: expected {', '.join(own)}; missing: {', '.join(sorted(missing)) or '-'}; "
-            f"unexpected: {', '.join(sorted(map(str, unexpected))) or '-'}"
-        )
+        wrong = {"missing": missing, "unexpected": unexpected}
+        listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
+                  for what, names in wrong.items() if names]  # fmt: skip
+        raise ValueError(f"state: expected {', '.join(own)}{''.join(listed)}")
     new = {}
     for name, value in state.items():
         tracked = name == "num_batches_tracked"

@@ -44,12 +44,15 @@ def _or(names):
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
-cdef object wrong_dtype(str name, object a, str expected):
-    """The error for an array of a dtype that is not expected."""
+cdef object wrong_dtype(str name, object a, str expected, str to=""):
+    """The error for an array of a dtype that is not expected; another dtype of numbers can be
+    converted `to` one that is."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(
             f"{name}: expected native byte order, got {dtype.str}; "
             f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
-    return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}")
+    converts = dtype.isnative and dtype.kind in "fiub" and hasattr(np, to)
+    hint = f"; pass np.asarray({name}, np.{to})" if converts else ""
+    return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}{hint}")

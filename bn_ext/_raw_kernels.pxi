@@ -39,7 +39,7 @@ def _kernel_interface():
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
         "limbs": {name: (bn_limbs(<bn_dtype>f), bn_lowest(bn_limbs(<bn_dtype>f)))
-                   for f, name in enumerate(DTYPE_NAMES)},
+                  for f, name in enumerate(DTYPE_NAMES)},
         "limb_bits": BN_LIMB_BITS,
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,

@@ -357,7 +357,7 @@ class BatchNorm(_layer.BatchNorm):
         self.num_batches_tracked += self._is_batch(dst)
         return dst
 
-    __call__ = forward
+    __call__ = forward  # type: ignore[assignment]
 
     def backward(self, diff_dst: Array) -> Any:
         """Refused: autograd does that."""

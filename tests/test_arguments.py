@@ -1,6 +1,7 @@
 """Arguments: what is accepted, in every form that it may come in."""
 
 import array
+import inspect
 
 import numpy as np
 import pytest
@@ -54,6 +55,37 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     same(epsilon=np.array(EPSILON))
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("eps", "epsilon"), ("input", "src"), ("grad_output", "diff_dst"), ("weight", "gamma"),
+     ("bias", "beta"), ("running_var", "running_variance"), ("training", "is_training"),
+     ("axis", "data_format")],
+)  # fmt: skip
+def test_other_packages_names_are_translated(p, theirs, ours):
+    """By each function, and even where a required argument is missing for it."""
+    for function in (
+        bn_ext.batch_norm_backward,
+        bn_ext.batch_norm_double_backward,
+        bn_ext.batch_norm_inference,
+        bn_ext.batch_norm_training,
+        bn_ext.batch_norm_training_reduce,
+        bn_ext.BatchNorm,
+    ):
+        given = [p.src] * len(required(function))
+        with pytest.raises(TypeError, match=f"got .* '{theirs}', which is called {ours}\\b.* here"):
+            function(*given, **{theirs: 1})
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'nobodys'$"):
+        bn_ext.batch_norm_training(p.src, nobodys=1)
+    with pytest.raises(TypeError, match="^epsilon: expected a finite number >= 0; it has no def"):
+        bn_ext.batch_norm_training(p.src)
+
+
+def required(function):
+    """Names of the arguments that are passed by position."""
+    kinds = inspect.signature(function).parameters.values()
+    return [k.name for k in kinds if k.default is k.empty and k.kind is k.POSITIONAL_OR_KEYWORD]
+
+
 def frozen_copy(array):
     array = array.copy()
     array.flags.writeable = False
@@ -77,7 +109,7 @@ def test_sequences_are_what_numpy_makes_of_them(rng, p):
         ("diff_dst: expected an array of numbers: ", {"diff_dst": ([1.0], 2.0)}),
         ("src: expected float32, .*, got int64", {"src": [[1, 2], [3, 4]]}),
         ("src: expected float32, .*, got <U1", {"src": ["a", "b"]}),
-        ("variance: expected float64, like mean, got float32$", {"mean": p.mean.tolist()}),
+        ("variance: expected float64, like mean, got float32; pass ", {"mean": p.mean.tolist()}),
         ("gamma: expected float32 or float64 with float32 data, got int", {"gamma": [1] * 5}),
         ("gamma: ", {"gamma": [[1.0], [2.0, 3.0]]}),
     ):  # fmt: skip

@@ -274,8 +274,8 @@ def test_state_of_another_dtype_is_converted(rng, data):
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected 0 to .*, got -1"),
         ({"num_batches_tracked": np.uint64(2**63)}, ValueError, "num_batches_tracked: expected 0"),
         ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
-        ({"gamma": np.ones(5)}, ValueError, "state: expected .*; missing: -; unexpected: gamma"),
-        ({"bias": ...}, ValueError, "state: expected .*; missing: bias; unexpected: -"),
+        ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
+        ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
     ],
 )
 def test_state_that_does_not_fit(change, kind, message):
@@ -306,9 +306,7 @@ def test_state_is_a_mapping():
 @pytest.mark.parametrize("mode", ["training", "eval"])
 def test_data_that_is_not_the_layers(mode):
     layer = bn_ext.BatchNorm(5, dtype=np.float32).train(mode == "training")
-    with pytest.raises(
-        ValueError, match=r"^src: expected 5 channels on axis -1 .*got shape \(2, 4"
-    ):
+    with pytest.raises(ValueError, match=r"^src: expected 5 channels on axis -1, got shape \(2, 4"):
         layer.forward(np.ones((2, 4), np.float32))
     with pytest.raises(TypeError, match="^src: expected float32, float16 or bfloat16, .*float64$"):
         layer.forward(np.ones((2, 5)))
@@ -350,8 +348,8 @@ def test_copies(rng, make, relu, added):
 
 def test_arguments_are_checked():
     for arguments, options, kind, message in (
-        ((0,), {}, ValueError, "channels: expected 1 to .*, got 0"),
-        ((10**30,), {}, ValueError, "channels: expected 1 to .*, got 1000"),
+        ((0,), {}, ValueError, "channels: expected at least 1, got 0"),
+        ((10**30,), {}, ValueError, "channels: expected at most .*, got 1000"),
         ((2.5,), {}, TypeError, "channels: expected an integer, got 2.5"),
         ((3,), {"epsilon": -1}, ValueError, "epsilon: expected a finite number >= 0, got -1"),
         ((3,), {"affine": None}, TypeError, "affine: expected True or False, got None"),

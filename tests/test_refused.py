@@ -140,7 +140,7 @@ OPTIONS = [
 ]  # fmt: skip
 FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
-ONE_ALONE = "^correction: expected 0, since each channel has one element alone, got 1$"
+ONE_ALONE = "^correction: expected 0, since each channel has one element alone, got 1; leave such a"
 A_STATE = "^sums: expected float64, or a state"
 #: Functions, of which those that take it are called; the error; what is changed.
 REFUSED = [
@@ -175,7 +175,7 @@ REFUSED = [
     (BATCH, ValueError, "^running_mean: expected a writable array",
      lambda q: four(q, running_mean=read_only(q.mean))),
     # What is added, and outputs.
-    (FORWARD, TypeError, "^src_1: expected float32, like src, got float64$",
+    (FORWARD, TypeError, "^src_1: expected float32, like src, got float64; pass np.asarray",
      lambda q: {"src_1": q.src_1.astype(float)}),
     (FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
      lambda q: {"src_1": q.src_1.T}),
@@ -211,7 +211,7 @@ REFUSED = [
      lambda q: {"relu": True, "dst": q.dst.astype(float)}),
     (BACKWARD, ValueError, r"^dst: expected shape \(6, 4, 5\), like src, got",
      lambda q: {"relu": True, "dst": q.dst[1:]}),
-    (BACKWARD, TypeError, "^beta: expected float32, like mean, got float64$",
+    (BACKWARD, TypeError, "^beta: expected float32, like mean, got float64; pass np.asarray",
      lambda q: {"relu": True, "beta": q.beta.astype(float)}),
     (BACKWARD, ValueError, r"^beta: expected shape \(5,\)",
      lambda q: {"relu": True, "beta": q.beta[1:]}),
@@ -223,7 +223,7 @@ REFUSED = [
     ([*BACKWARD, *FORWARD], ValueError,
      r"^workspace: expected a contiguous array, got one with strides \(-1,\)",
      lambda q: {"relu": True, "workspace": q.workspace[::-1]}),
-    (BACKWARD, TypeError, "^workspace: expected an array, got int$",
+    (BACKWARD, TypeError, "^workspace: expected an array, got int; np.full makes one of a number$",
      lambda q: {"relu": True, "workspace": 1}),
     (FORWARD, ValueError, "^workspace: expected a writable array, got a read-only",
      lambda q: {"relu": True, "workspace": read_only(q.workspace)}),
