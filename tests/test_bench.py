@@ -40,7 +40,7 @@ def test_bench(capsys, monkeypatch, tmp_path):
     status, out, err = run(
         capsys, "bench", "--shapes", "8x4x5", "2,3", "--sets", "odd", "--layouts", "NXC",
         "--seconds", "1e-9", "--threads", "1", "3",
-        "--json", str(tmp_path / "b.json"),
+        "--json", str(tmp_path / "b.json"), "--peers", *FAKE,
     )  # fmt: skip
     assert status == 0
     assert err.count("absent: not installed") == 1

@@ -45,13 +45,16 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
 
 
 def measured(
-    cases: list[Case], peers: dict[str, Peer], seconds: float
+    cases: list[Case], peers: dict[str, Peer], seconds: float, asked: bool
 ) -> tuple[list[Row], BaseException | None]:
-    """The rows measured, and what stopped the measurement early, if anything did."""
+    """The rows measured, and what stopped the measurement early, if anything did.
+
+    Of peers that nobody asked for it is not said that they are not installed.
+    """
     said = set()
 
     def skipped(name: str, why: str) -> None:
-        if (name, why) not in said:
+        if (name, why) not in said and (asked or not why.startswith("not installed")):
             said.add((name, why))
             print(f"{name}: {why}", file=sys.stderr)
 
@@ -100,8 +103,9 @@ def bench(options: argparse.Namespace) -> int:
     """Measure, and report also what an interrupted measurement has found."""
     demand_what_it_needs(options)
     cases = chosen_cases(options)
-    peers = {name: PEERS[name] for name in options.peers}
-    rows, stopped = measured(cases, peers, options.seconds)
+    peers = {name: PEERS[name] for name in (PEERS if options.peers is None else options.peers)}
+    asked = options.peers is not None
+    rows, stopped = measured(cases, peers, options.seconds, asked)
     if rows:
         facts = {
             "date": str(date.today()),

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "here, check that every bit is as promised, measure the speed.",
         epilog=EXIT,
     )
-    top.add_argument("--version", action="version", version=f"bn_ext {bn_ext.__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
 
     def add_command(run: Callable[..., int], said: str, description: str | None, **how: Any) -> Any:
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         ("dtypes", DTYPES, ["float32"], "float32"),
         ("layouts", LAYOUTS, list(LAYOUTS), "both"),
         ("op", OPS, ["backward"], "backward"),
-        ("peers", PEERS, list(PEERS), "all that are installed"),
+        ("peers", PEERS, None, "all that are installed"),
     ):
         add(f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
             metavar=name.removesuffix("s").upper(),
