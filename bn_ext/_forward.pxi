@@ -27,9 +27,10 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
         Added to the variance: finite, at least 0.
     data_format : {"NXC", "NCX"}, optional
         Where the channels are: on the last axis, or on axis 1.
-    running_mean, running_variance : ndarray of float32 or float64, shape (C,), optional
-        Statistics to keep for inference, changed in place once everything else has succeeded.
-        These two and the next two are given together, or not at all.
+    running_mean, running_variance : ndarray, shape (C,), optional
+        Statistics to keep for inference, changed in place once everything else has succeeded; of
+        any dtype that src may have. In 16 bits, steps below half an ulp are lost. These two and
+        the next two are given together, or not at all.
     exponential_avg_factor : float, optional
         The weight of the batch: ``running = (1 - factor) * running + factor * batch``, any finite
         number. With 1, what was there before is not read. There is no default, and ``momentum`` is

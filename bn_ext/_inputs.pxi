@@ -82,15 +82,15 @@ cdef int check_vector(Call *c, int role) except -1:
 
 
 cdef int check_running(Call *c) except -1:
-    """Each has a dtype of its own, fine enough for small steps; both are written."""
+    """Each has a dtype of its own; both are written."""
     cdef int role, dtype
     for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
         if not has(c, role):
             continue
         pin(c, role)
         dtype = dtype_of(c, role)
-        if dtype != BN_F32 and dtype != BN_F64:
-            raise wrong_input(c, role, "float32 or float64")
+        if dtype < 0:
+            raise wrong_input(c, role, _or(_TABLE))
         c.running_dtype[role - RUNNING_MEAN] = dtype
         if not fits(c, role):
             raise wrong_vector(c, role)

@@ -51,6 +51,9 @@ class BatchNorm:
         Whether there are a scale and a shift, `gamma` and `beta`.
     relu : bool, optional
         Whether negative results become zeros.
+    track_running_stats : bool, optional
+        Whether there are running statistics. Without, batches are normalized with their own in
+        every mode, as in torch.
     dtype : {float64, float32}, optional
         Of parameters and statistics. float64 goes with data of any dtype, and keeps gradients
         right however far a mean lies from 0; float32 goes with all data but float64.
@@ -63,7 +66,7 @@ class BatchNorm:
         Scale and shift, shape (C,): ones and zeros at first.
     diff_gamma, diff_beta : ndarray or None
         Their gradients, written by `backward`.
-    running_mean, running_variance : ndarray
+    running_mean, running_variance : ndarray or None
         What `eval` normalizes with, shape (C,): zeros and ones at first.
     num_batches_tracked : int
         How many batches the running statistics have seen.
@@ -110,6 +113,7 @@ class BatchNorm:
         data_format: DataFormat = "NXC",
         affine: Flag = True,
         relu: Flag = False,
+        track_running_stats: Flag = True,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
         **refused: Never,
@@ -128,7 +132,10 @@ class BatchNorm:
         self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
         self.diff_gamma: NDArray[Any] | None = zeros.copy() if self.affine else None
         self.diff_beta: NDArray[Any] | None = zeros.copy() if self.affine else None
-        self.running_mean, self.running_variance = zeros, ones
+        tracks = _core._as_flag(track_running_stats, "track_running_stats")
+        self.running_mean: NDArray[Any] | None = zeros if tracks else None
+        self.running_variance: NDArray[Any] | None = ones if tracks else None
+        self._number = number
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
         self._saved: _Saved | None = None
@@ -139,17 +146,13 @@ class BatchNorm:
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
         shape = (0, self.channels) if self.data_format == "NXC" else (0, self.channels, 1)
-        factor = self.exponential_avg_factor
         _core._dry_run(
             _core.batch_norm_training,
-            np.empty(shape, self.running_mean.dtype),
+            np.empty(shape, self._number),
             epsilon=self.epsilon,
             data_format=self.data_format,
-            running_mean=self.running_mean,
-            running_variance=self.running_variance,
-            exponential_avg_factor=1 if factor is None else factor,
-            correction=self.correction,
             num_threads=self.num_threads,
+            **self._tracking(),
         )
 
     # ---- modes ------------------------------------------------------------------------
@@ -229,8 +232,9 @@ class BatchNorm:
         """A forward pass, prepared: the call that computes it, what the layer has afterwards."""
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
-        mean, variance = self.running_mean, self.running_variance
-        from_batch = self.training and not self.frozen
+        from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
+        if from_batch or mean is None or variance is None:
+            mean, variance = np.empty((2, self.channels), self._number)
         # Of float32 statistics, backward would not find quite the result that forward had.
         kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
@@ -239,10 +243,9 @@ class BatchNorm:
         options = {**self._options(added), "workspace": workspace}
         tracked = self.num_batches_tracked
         if from_batch:
-            mean, variance = np.empty_like(mean), np.empty_like(variance)
             options |= {**self._tracking(), "out": (None, mean, variance)}
             call = partial(self._training, data, self.gamma, self.beta, **options)
-            tracked += self._is_batch(data)
+            tracked += self.running_mean is not None and self._is_batch(data)
         else:
             given = data, mean, variance, self.gamma, self.beta
             call = partial(_core.batch_norm_inference, *given, **options)
@@ -260,13 +263,19 @@ class BatchNorm:
         }
 
     def _tracking(self) -> dict[str, Any]:
-        """Of one that changes the running statistics."""
+        """Of one that changes the running statistics, if there are any."""
+        if self.running_mean is None:
+            return {}
         return {
             "running_mean": self.running_mean,
             "running_variance": self.running_variance,
             "exponential_avg_factor": self._factor(),
             "correction": self.correction,
         }
+
+    def _from_batch(self) -> bool:
+        """Does it normalize with the batch's own statistics?"""
+        return self.running_mean is None or (self.training and not self.frozen)
 
     def _factor(self) -> float:
         """The weight of this batch in the running statistics."""
@@ -286,7 +295,7 @@ class BatchNorm:
                 f"src: expected {self.channels} channels on axis {axis}, got shape "
                 f"{data.shape}{hint if fits else ''}"
             )
-        if data.dtype == np.float64 and self.running_mean.dtype != np.float64:
+        if data.dtype == np.float64 and self._number != np.float64:
             raise TypeError(
                 "src: expected float32, float16 or bfloat16, since the layer's dtype is float32, "
                 "got float64"
@@ -366,7 +375,7 @@ class BatchNorm:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of parameters and statistics, under torch's names.
 
-        weight and bias (if there are), running_mean, running_var, num_batches_tracked.
+        weight and bias, running_mean, running_var and num_batches_tracked, as far as there are.
         """
         return {name: array.copy() for name, array in self._state().items()}
 
@@ -376,8 +385,9 @@ class BatchNorm:
             "bias": self.beta,
             "running_mean": self.running_mean,
             "running_var": self.running_variance,
-            "num_batches_tracked": np.array(self.num_batches_tracked, np.int64),
         }
+        if self.running_mean is not None:
+            arrays["num_batches_tracked"] = np.array(self.num_batches_tracked, np.int64)
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -396,14 +406,15 @@ class BatchNorm:
         """
         own = self._state()
         new = _as_state(state, own)
-        self.num_batches_tracked = int(new.pop("num_batches_tracked", own["num_batches_tracked"]))
+        self.num_batches_tracked = int(new.pop("num_batches_tracked", self.num_batches_tracked))
         for name, array in new.items():
             own[name][...] = array
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
-        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.running_mean.dtype}')"
+        shown += [] if self.running_mean is not None else ["track_running_stats=False"]
+        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self._number}')"
 
 
 # ---- arguments: each becomes what it is, or an error that names it ------------------------

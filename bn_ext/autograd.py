@@ -350,11 +350,11 @@ class BatchNorm(_layer.BatchNorm):
         """
         gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
         options = self._options(src_1)
-        if self.frozen or not self.training:
-            stats = self.running_mean, self.running_variance
+        if not self._from_batch():
+            stats: tuple[Any, Any] = self.running_mean, self.running_variance
             return batch_norm_inference(src, *stats, gamma, beta, **options)
         dst = batch_norm_training(src, gamma, beta, **self._tracking(), **options)
-        self.num_batches_tracked += self._is_batch(dst)
+        self.num_batches_tracked += self.running_mean is not None and self._is_batch(dst)
         return dst
 
     __call__ = forward  # type: ignore[assignment]

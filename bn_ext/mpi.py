@@ -394,14 +394,13 @@ def batch_norm_training(
 
 def _forward_part(arguments: dict[str, Any]) -> TrainingPart:
     layer = arguments["self"]
-    asks = layer.training and not layer.frozen
-    return TrainingPart(layer._seen(arguments.get("src"), asks))
+    return TrainingPart(layer._seen(arguments.get("src"), layer._from_batch()))
 
 
 def _backward_part(arguments: dict[str, Any]) -> GradientPart:
     layer = arguments["self"]
-    from_batch = layer.training if layer._saved is None else layer._saved.from_batch
-    asks = not layer.frozen and (from_batch or layer.affine)
+    from_batch = layer._from_batch() if layer._saved is None else layer._saved.from_batch
+    asks = from_batch or (layer.affine and not layer.frozen)
     return GradientPart(layer._seen(arguments.get("diff_dst"), asks))
 
 
@@ -472,7 +471,7 @@ class BatchNorm(_layer.BatchNorm):
         """Arguments from which a failed rank finds the sum that the others wait in; if the step
         `asks` no other rank, without a communicator.
         """
-        vectors = {"mean": self.running_mean, "gamma": self.running_mean}
+        vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
         over = self._over() if asks else {}
         return {"src": data, "data_format": self.data_format, **vectors, **over}
 

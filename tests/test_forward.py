@@ -268,11 +268,11 @@ def test_gates_of_what_is_no_number(rng):
 
 @pytest.mark.parametrize("correction", [0, 1])
 @pytest.mark.parametrize("factor", [0, 0.25, 1, 2])
-@pytest.mark.parametrize("running", ["float32", "float64"])
+@pytest.mark.parametrize("running", DATA_DTYPES)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_running_statistics(rng, data, vector, running, factor, correction):
     p = Family(rng, (6, 5, 7), "NXC", data, vector)
-    old = [a.astype(running) for a in (p.running_mean, p.running_variance)]
+    old = [a.astype(dtype(running)) for a in (p.running_mean, p.running_variance)]
     new = [a.copy() for a in old]
     plain = training(p)
     found = training(
@@ -291,7 +291,7 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
         assert all_bits(new) == all_bits(old)
 
 
-@pytest.mark.parametrize("running", ["float32", "float64"])
+@pytest.mark.parametrize("running", ["float32", "float64", "float16"])
 def test_running_statistics_are_their_formula_in_doubles(rng, running):
     """(1 - factor) * old + factor * new, bit for bit; so what is infinite stays so."""
     p = Family(rng, (60, 5), "NXC", "float64")

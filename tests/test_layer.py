@@ -298,6 +298,26 @@ def test_a_layer_that_cannot_take_a_state_over_keeps_its_own():
     assert all_bits(layer.state_dict().values()) == before
 
 
+@pytest.mark.parametrize("mode", ["train", "eval", "freeze"])
+def test_without_running_statistics(rng, mode):
+    """Each batch is normalized with its own, in every mode, and no state remembers any."""
+    p = problem(rng)
+    with_them = layer_of(p)
+    without = bn_ext.BatchNorm(
+        5, epsilon=EPSILON, data_format=p.data_format, track_running_stats=False
+    )
+    without.gamma[...], without.beta[...] = p.gamma, p.beta
+    getattr(without, mode)()
+    assert bits(without.forward(p.src)) == bits(with_them.forward(p.src))
+    assert bits(without.backward(p.diff_dst)) == bits(with_them.backward(p.diff_dst))
+    assert without.running_mean is without.running_variance is None
+    assert without.num_batches_tracked == 0
+    assert list(without.state_dict()) == ["weight", "bias"]
+    without.load_state_dict({"weight": p.beta, "bias": p.gamma})
+    assert bits(without.gamma) == bits(p.beta.astype(np.float64))
+    assert "track_running_stats=False" in repr(without)
+
+
 def test_state_is_a_mapping():
     with pytest.raises(TypeError, match="^state: expected a mapping, got NoneType$"):
         bn_ext.BatchNorm(5).load_state_dict(None)
