@@ -112,7 +112,7 @@ class Pending(Generic[_T]):
             try:
                 with _core._DefaultMode():
                     self._result = part.apply(total)
-                self._exchange.give_back()
+                self._exchange.last.give_back()
             except BaseException as error:
                 self._error = error
                 self._exchange.lost(error)

@@ -364,21 +364,6 @@ def freed(comm):
     return pending.wait().diff_gamma.tobytes() == wanted.diff_gamma.tobytes()
 
 
-def kept(comm):
-    """Buffers that are kept for later calls: how many, and whether a started one uses them."""
-    record = exchange._record_of(comm)
-    call = {**backward_arguments(), "comm": comm}
-    several = [mpi.batch_norm_backward_start(**call) for _ in range(9)]
-    for pending in several:
-        pending.wait()
-    (spare,) = record.spare.values()
-    before = len(spare), {id(buffers[0]) for buffers in spare}
-    pending = mpi.batch_norm_backward_start(**call)
-    during = len(spare)
-    pending.wait()
-    return [before[0], during, {id(buffers[0]) for buffers in spare} == before[1]]
-
-
 def zeros_alike(comm):
     """0.0 and -0.0 are one epsilon."""
     options = {"epsilon": 0.0 if comm.rank else -0.0, "comm": comm}

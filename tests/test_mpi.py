@@ -410,7 +410,6 @@ RETURNED = {
     ("functions_mixed",): True,
     ("slow_call",): ["", ""],
     ("intercommunicator",): "TypeError: comm: expected an intracommunicator, got Intercomm",
-    ("kept",): [4, 3, True],
     ("let_go",): True,
     ("zeros_alike",): ["", "", ""],
     ("in_order",): True,

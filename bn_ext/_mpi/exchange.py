@@ -82,8 +82,6 @@ def _as_timeout(timeout: object) -> float | None:
 
 #: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
-#: What is sent, and what is received.
-Buffers: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(eq=False)
@@ -98,22 +96,8 @@ class Record:
     open: "Exchange | None" = None
     #: Why a call ended on this rank alone: the next call tells the others.
     untold: str = ""
-    #: Memory to send from and to receive in, by size and dtype: to touch fresh pages takes longer
-    #: than the sums do.
-    spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
-
-    def take(self, size: int, dtype: str) -> Buffers:
-        """Buffers of `size` elements, not cleared."""
-        try:
-            return self.spare[size, dtype].pop()
-        except LookupError:
-            return np.empty(size, dtype), np.empty(size, dtype)
-
-    def give_back(self, buffers: Buffers) -> None:
-        """For another call; at most four of a size are kept."""
-        kept = self.spare.setdefault((buffers[0].size, buffers[0].dtype.name), [])
-        if len(kept) < 4:
-            kept.append(buffers)
+    #: Memory for sums, by size and dtype: to touch fresh pages takes longer than the sums do.
+    spare: dict[tuple[int, str], list[NDArray[Any]]] = field(default_factory=dict)
 
 
 _records: WeakSet[Record] = WeakSet()
@@ -143,12 +127,12 @@ def _record_of(comm: "MPI.Intracomm") -> Record:
 
 
 class OverRanks:
-    """A sum over all ranks, whose buffers live until it has arrived."""
+    """A sum over all ranks, in place; its memory lives until it has arrived."""
 
     def __init__(
-        self, record: Record, buffers: Buffers, prints: NDArray[np.int64] | None, round_: int
+        self, record: Record, sums: NDArray[Any], prints: NDArray[np.int64] | None, round_: int
     ) -> None:
-        self.record, self.buffers, self.prints, self.round = record, buffers, prints, round_
+        self.record, self.sums, self.prints, self.round = record, sums, prints, round_
         self.late = self.forgotten = False
         #: Empty until it is posted; then the request, or None once it has arrived.
         self.posted: list[MPI.Request | None] = []
@@ -159,10 +143,9 @@ class OverRanks:
             if earlier.forgotten:  # others may be asked about by another thread just now
                 earlier.arrived()
         _on_their_way.add(self)
-        sent, received = self.buffers
         # One step of C, and signals are handled at its end: an exception from a handler finds the
         # request posted and kept, or not posted.
-        self.posted.extend(map(collective, [sent], [received]))
+        self.posted.extend(map(collective, [_mpi().IN_PLACE], [self.sums]))
 
     def arrived(self) -> bool:
         """Does not wait."""
@@ -191,7 +174,12 @@ class OverRanks:
                 )
             # Without a pause at first: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
-        return self.buffers[1]
+        return self.sums
+
+    def give_back(self) -> None:
+        """Nobody reads it any more: its memory is for the next."""
+        if self.round > 0:
+            self.record.spare[self.sums.size, self.sums.dtype.name].append(self.sums)
 
 
 _on_their_way: set[OverRanks] = set()
@@ -395,18 +383,20 @@ class Exchange:
         """What this rank sends in a round; if it has failed, zeros and a word that says so."""
         prints = self._prints if self._error is None else None
         if round_ == 0:
-            sent = agreement.row(prints)
-            buffers = sent, np.empty((self.size, sent.size), sent.dtype)
+            row = agreement.row(prints)
+            sent = np.empty((self.size, row.size), row.dtype)
+            sent[self.rank] = row
         else:
-            if round_ == 1:
-                assert self._key is not None
-                size = WORDS + self.record.agreed.setdefault(self._key, self._length)
-                buffers = self.record.take(size, "int64" if self._key[3] else "float64")
-            else:
-                buffers = self.last.buffers
-            buffers[0][:WORDS] = agreement.words(prints, self.rank)
-            buffers[0][WORDS:] = 0 if sums is None else sums.reshape(-1)
-        self._sum = OverRanks(self.record, buffers, prints, round_)
+            assert self._key is not None
+            size = WORDS + self.record.agreed.setdefault(self._key, self._length)
+            kind = size, "int64" if self._key[3] else "float64"
+            spare = self.record.spare.setdefault(kind, [])
+            sent = spare.pop() if spare else np.empty(*kind)
+            sent[:WORDS] = agreement.words(prints, self.rank)
+            sent[WORDS:] = 0 if sums is None else sums.reshape(-1)
+        before, self._sum = self._sum, OverRanks(self.record, sent, prints, round_)
+        if before is not None:
+            before.give_back()
 
     def post(self) -> None:
         """Send it off."""
@@ -426,9 +416,7 @@ class Exchange:
         return self._sum
 
     def total(self) -> NDArray[Any]:
-        """The sums of all ranks, in memory that `give_back` gives to the next call. It raises on
-        every rank, or on none.
-        """
+        """The sums of all ranks. It raises on every rank, or on none."""
         total = self.last.result(self.timeout)
         wrong = self._wrong(total)
         if self._error is not None:
@@ -449,10 +437,6 @@ class Exchange:
             )
         return wrong
 
-    def give_back(self) -> None:
-        """The next call may use the memory of the sums."""
-        self.record.give_back(self.last.buffers)
-
 
 def over_ranks(function: str, part: LocalPart) -> Any:
     """Results of this rank, in a call that waits for all."""
@@ -463,7 +447,7 @@ def over_ranks(function: str, part: LocalPart) -> Any:
             exchange.post()
             total = exchange.total()
         found = part.apply(total)
-        exchange.give_back()
+        exchange.last.give_back()
     return found
 
 
