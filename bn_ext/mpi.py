@@ -309,8 +309,7 @@ def batch_norm_backward_start(
         Exchange("batch_norm_backward_start", part, waits=False) as exchange,
         _core._DefaultMode(),
     ):
-        exchange.prepare()
-        exchange.post()
+        exchange.send()
         pending: Pending[Any] = Pending(exchange, part)
     return pending
 

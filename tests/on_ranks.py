@@ -196,8 +196,7 @@ def interrupted(comm, function, exact, instructions, step, again):
                 ends = ["Interrupted"]
             ends += [ended(function, n, own, options) for n in (3, 4)]
             found[f"{when}, {timeout}, {k}"] = ends
-            # What is raised in a __del__ goes no further.
-            raised = own.bcast(ends[0] == "Interrupted" or not tracer.at, odd)
+            raised = own.bcast(ends[0] == "Interrupted", odd)
             own.Free()
             if not raised:
                 break
