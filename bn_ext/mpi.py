@@ -112,7 +112,7 @@ class Pending(Generic[_T]):
             try:
                 with _core._DefaultMode():
                     self._result = part.apply(total)
-                self._exchange.give_back()
+                self._exchange.last.give_back()
             except BaseException as error:
                 self._error = error
                 self._exchange.lost(error)
@@ -309,8 +309,7 @@ def batch_norm_backward_start(
         Exchange("batch_norm_backward_start", part, waits=False) as exchange,
         _core._DefaultMode(),
     ):
-        exchange.prepare()
-        exchange.post()
+        exchange.send()
         pending: Pending[Any] = Pending(exchange, part)
     return pending
 

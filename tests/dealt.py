@@ -87,11 +87,13 @@ def steps(problem, mine, training, backward, **options):
     options |= {"epsilon": EPSILON, "data_format": problem.format}
     plain = training(src, *vectors, **running, **options)
     grads = backward(src, diff_dst, *plain[1:], vectors[0], **options)
-    frozen = backward(src, diff_dst, *plain[1:], **options, is_training=False)
     bits = np.zeros(-(-src.size // 8), np.uint8)
     fused = training(src, *vectors, src_1=src_1, relu=True, workspace=bits, **options)
     gated = backward(
         src, diff_dst, *fused[1:], vectors[0], relu=True, workspace=bits, diff_src_1=True, **options
+    )
+    frozen = backward(
+        src, diff_dst, *fused[1:], relu=True, dst=fused.dst, is_training=False, **options
     )
     data = [plain.dst, grads.diff_src, frozen.diff_src, fused.dst, gated.diff_src, gated.diff_src_1]
     found = [*plain[1:], *fused[1:], running["running_mean"], running["running_variance"]]

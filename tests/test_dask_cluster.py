@@ -32,15 +32,11 @@ def on_cluster(job):
 
 
 def test_one_digest():
-    """Over chunks along any axes and schedulers, with exact sums; of plain ones, one for each way
-    to cut that is not along channels alone.
-    """
+    """With exact sums, for any chunks; plain ones differ."""
     found = on_cluster("digests")
     print(*found, sep="\n")
-    assert len({digest for *_, exact, digest in found if exact}) == 1
-    plain = {(chunks, digest) for chunks, _, exact, digest in found if not exact}
-    assert len(plain) == len({chunks for chunks, *_ in found})
-    assert len({digest for _, digest in plain}) > 1
+    assert len({digest for _, exact, digest in found if exact}) == 1
+    assert len({digest for _, exact, digest in found if not exact}) > 1
 
 
 def test_a_killed_worker():

@@ -174,16 +174,12 @@ def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_p
 
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
-def test_plain_statistics_of_data_far_from_0(ranks, tmp_path):
-    """As near as the means of parts are: doubles, here up to 1/16 of a deviation off."""
-    for found in on_ranks(ranks, "far_from_0", tmp_path).returned:
-        assert max(found[:3]) < 1 / 16**2
-        assert found[3:] == [0.0] * 18
-
-
-@if_mpi
-def test_the_variance_is_that_of_all_samples(tmp_path):
-    assert on_ranks(2, "means_apart", tmp_path).returned == [[True, True]] * 2
+def test_plain_statistics(ranks, tmp_path):
+    """Far from 0 as near as the means of parts are: doubles, here up to 1/16 of a deviation off."""
+    for far, near, *constants in on_ranks(ranks, "plain_statistics", tmp_path).returned:
+        assert far < 1 / 16**2
+        assert near < 1e-12
+        assert constants == [0.0] * 18
 
 
 @needs_mpi
@@ -203,7 +199,7 @@ def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
     *others, odd = on_ranks(ranks, "faults", tmp_path, exact, timeout=60).returned
-    assert len(odd) > 80
+    assert len(odd) > 70
     for case, (error, after) in odd.items():
         function, kind, when = case.split(", ")
         assert after == "", case
@@ -224,28 +220,8 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
-def test_a_rank_in_another_layer_is_never_taken_for_one_in_the_same(exact, tmp_path):
-    """Where ranks send different numbers of bytes, this is the MPI's affair; but an error it is."""
-    ended = on_ranks(2, "another_layer", tmp_path, exact, status=None, timeout=60)
-    assert ended.status != 0 or "" not in ended.returned
-
-
-@needs_mpi
-@pytest.mark.engines
-def test_a_rank_of_which_nothing_is_known_says_that_the_others_wait(tmp_path):
-    waits, refused = on_ranks(2, "nothing_said", tmp_path, status=None, timeout=60).returned
-    assert waits[0].startswith("CollectiveTimeoutError: ")
-    assert refused == [
-        "TypeError: src: expected an array, got NoneType",
-        "bn_ext.mpi: the other ranks could not be told, since nothing here says how many channels "
-        "they sum",
-    ]
-
-
-@needs_mpi
 def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
-    ended = on_ranks(2, "no_call", tmp_path, 3, "caught", status=None, timeout=90)
+    ended = on_ranks(2, "no_call", tmp_path, 3, status=None, timeout=90)
     error, waited, next_error = ended.returned[0]
     assert error.startswith("CollectiveTimeoutError: timeout: not all ranks made this call within")
     assert 3 <= waited < 8
@@ -266,13 +242,6 @@ def test_a_timeout_that_all_have_made_up_for_ends_nothing(tmp_path):
         "CollectiveError",
     ]
     assert found[1] == [""]
-
-
-@needs_mpi
-def test_an_uncaught_timeout_ends_all_ranks(tmp_path):
-    ended = on_ranks(2, "no_call", tmp_path, 1, "uncaught", status=None, timeout=60)
-    assert ended.status != 0
-    assert "bn_ext.mpi.CollectiveTimeoutError: timeout: not all ranks" in ended.printed
 
 
 @needs_mpi
@@ -344,17 +313,6 @@ def test_a_call_interrupted_anywhere_ends_on_all_ranks(
 
 
 @needs_mpi
-@pytest.mark.parametrize("exact", [1, 0], ids=["exact", "plain"])
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.engines)])
-def test_signals_at_any_time(ranks, exact, tmp_path):
-    first, *others = on_ranks(ranks, "signals", tmp_path, exact, 300, timeout=300).returned
-    assert all(each == others[0] for each in others)
-    assert first.count("Interrupted") > 3
-    assert {*first, *others[0]} <= {"Interrupted", "CollectiveError", "right"}
-    assert first[-1] == others[0][-1] == "right"
-
-
-@needs_mpi
 @pytest.mark.parametrize("step", [17, pytest.param(3, marks=pytest.mark.engines)])
 def test_a_layers_step_that_one_rank_has_not_made_is_not_built_on(step, tmp_path):
     found = on_ranks(2, "layer_interrupted", tmp_path, step, timeout=300).returned
@@ -406,11 +364,9 @@ def test_a_communicator_freed_before_wait(tmp_path):
 
 #: {program, its argument: what it returns on both of two ranks}; its docstring says what for.
 RETURNED = {
-    ("gated_by_dst",): True,
     ("functions_mixed",): True,
     ("slow_call",): ["", ""],
     ("intercommunicator",): "TypeError: comm: expected an intracommunicator, got Intercomm",
-    ("kept",): [4, 3, True],
     ("let_go",): True,
     ("zeros_alike",): ["", "", ""],
     ("in_order",): True,

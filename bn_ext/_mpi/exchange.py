@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,6 @@ def _as_timeout(timeout: object) -> float | None:
 
 #: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
-#: What is sent, and what is received.
-Buffers: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(eq=False)
@@ -98,22 +96,8 @@ class Record:
     open: "Exchange | None" = None
     #: Why a call ended on this rank alone: the next call tells the others.
     untold: str = ""
-    #: Memory to send from and to receive in, by size and dtype: to touch fresh pages takes longer
-    #: than the sums do.
-    spare: dict[tuple[int, str], list[Buffers]] = field(default_factory=dict)
-
-    def take(self, size: int, dtype: str) -> Buffers:
-        """Buffers of `size` elements, not cleared."""
-        try:
-            return self.spare[size, dtype].pop()
-        except LookupError:
-            return np.empty(size, dtype), np.empty(size, dtype)
-
-    def give_back(self, buffers: Buffers) -> None:
-        """For another call; at most four of a size are kept."""
-        kept = self.spare.setdefault((buffers[0].size, buffers[0].dtype.name), [])
-        if len(kept) < 4:
-            kept.append(buffers)
+    #: Memory for sums, by size and dtype: to touch fresh pages takes longer than the sums do.
+    spare: dict[tuple[int, str], list[NDArray[Any]]] = field(default_factory=dict)
 
 
 _records: WeakSet[Record] = WeakSet()
@@ -143,26 +127,25 @@ def _record_of(comm: "MPI.Intracomm") -> Record:
 
 
 class OverRanks:
-    """A sum over all ranks, whose buffers live until it has arrived."""
+    """A sum over all ranks, in place; its memory lives until it has arrived."""
 
     def __init__(
-        self, record: Record, buffers: Buffers, prints: NDArray[np.int64] | None, round_: int
+        self, call: "Exchange", sums: NDArray[Any], prints: NDArray[np.int64] | None, round_: int
     ) -> None:
-        self.record, self.buffers, self.prints, self.round = record, buffers, prints, round_
-        self.late = self.forgotten = False
+        self.call, self.record = ref(call), call.record
+        self.sums, self.prints, self.round = sums, prints, round_
         #: Empty until it is posted; then the request, or None once it has arrived.
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
         """Send it off: by `Iallreduce`, or by `Allreduce`, which waits and is faster."""
         for earlier in [*_on_their_way]:
-            if earlier.forgotten:  # others may be asked about by another thread just now
+            if earlier.call() is None:  # nobody waits for it, in no thread
                 earlier.arrived()
         _on_their_way.add(self)
-        sent, received = self.buffers
         # One step of C, and signals are handled at its end: an exception from a handler finds the
         # request posted and kept, or not posted.
-        self.posted.extend(map(collective, [sent], [received]))
+        self.posted.extend(map(collective, [_mpi().IN_PLACE], [self.sums]))
 
     def arrived(self) -> bool:
         """Does not wait."""
@@ -183,7 +166,6 @@ class OverRanks:
                 continue
             waited = time.monotonic() - started
             if waited > timeout:
-                self.late = True
                 self.record.unusable = f"a call timed out after {timeout:g} s"
                 raise CollectiveTimeoutError(
                     f"timeout: not all ranks made this call within {timeout:g} s; which have is "
@@ -191,12 +173,17 @@ class OverRanks:
                 )
             # Without a pause at first: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
-        return self.buffers[1]
+        return self.sums
+
+    def give_back(self) -> None:
+        """Nobody reads it any more: its memory is for the next."""
+        if self.round > 0:
+            self.record.spare[self.sums.size, self.sums.dtype.name].append(self.sums)
 
 
 _on_their_way: set[OverRanks] = set()
-#: Seconds at exit for sums that nobody waited for; and if others have had theirs already.
-_AT_EXIT, _IF_LATE = 5.0, 1.0
+#: Seconds at exit for sums that have not arrived.
+_AT_EXIT = 5.0
 #: MPICH's mpiexec drops what it has not read when a rank aborts: 1 of 13 messages without this.
 _UNTIL_PRINTED = 0.3
 
@@ -212,8 +199,7 @@ def _end() -> None:
     mpi = _mpi()
     if mpi.Is_finalized():
         return
-    late = owing or any(each.late for each in _on_their_way)
-    end = time.monotonic() + (_IF_LATE if late else _AT_EXIT)
+    end = time.monotonic() + _AT_EXIT
     while owing or not all([each.arrived() for each in [*_on_their_way]]):
         if time.monotonic() > end:  # pragma: no cover - what is aborted leaves no report
             print(
@@ -253,17 +239,11 @@ class Exchange:
         self._part.exact = bool(self.exact)
         self._alike: dict[str, Any] = {}
         self._prints: NDArray[np.int64] | None = None  # of that
+        self._how = bool(self.exact), self.timeout is not None
         self._key: Key | None = None
         self._length = 0  # of the sums
         self._call = 0
-        self._can_tell = True
-        self._first: int | None = None  # round, once it is known
         self._sum: OverRanks | None = None
-
-    def __del__(self) -> None:
-        last: OverRanks | None = getattr(self, "_sum", None)
-        if last is not None:
-            last.forgotten = True
 
     # ---- begin and end ----------------------------------------------------------------
 
@@ -310,12 +290,17 @@ class Exchange:
             pass  # the communicator cannot be used any more
         self._end(untold)
 
-    def _tell(self, round_: int) -> None:
-        if self._can_tell:
-            self._new(None, round_)
-            self.post()
-            if self.waits:
-                self.last.result(self.timeout)
+    def _tell(self, round_: int | None) -> None:
+        if round_ is None:
+            assert self._error is not None
+            self._error.add_note(
+                "bn_ext.mpi: the other ranks could not be told, since nothing here says how many "
+                "channels they sum"
+            )
+            return
+        self._post(None, round_)
+        if self.waits:
+            self.last.result(self.timeout)
 
     def _as_untold(self) -> str:
         return (
@@ -331,8 +316,8 @@ class Exchange:
 
     # ---- rounds -----------------------------------------------------------------------
 
-    def prepare(self, total: NDArray[Any] | None = None) -> None:
-        """Find what this rank sends: in the second round, from the total of the first."""
+    def send(self, total: NDArray[Any] | None = None) -> None:
+        """Send this rank's sums off: in the second round, from the total of the first."""
         part = self._part
         sums: NDArray[Any] | None = None
         if self._error is None:
@@ -341,7 +326,7 @@ class Exchange:
             except BaseException as error:  # raised when the others have been told
                 self._error = error
         if total is not None:
-            self._new(sums, self.last.round + 1)
+            self._post(sums, self.last.round + 1)
             return
         if sums is not None:
             self._alike = {
@@ -350,68 +335,53 @@ class Exchange:
             }  # fmt: skip
             self._prints = agreement.fingerprints(self._alike)
             self._length = sums.size
-            self._key = self._as_key(part.alike["channels"], part.alike["dtype"])
+            self._key = self.function, part.alike["channels"], part.alike["dtype"], *self._how
         first = self._first_round()
-        if not self._can_tell:
+        if first is None:
             assert self._error is not None
             raise self._error
         if first == 0:
-            self._new(None, 0)
-            self.post()
+            self._post(None, 0)
             self.total()
-        self._new(sums, 1)
+        self._post(sums, 1)
 
-    def _first_round(self) -> int:
-        if self._first is None:
-            if self._key is None:
-                self._key = self._likely_key(*self._part.seen())
-            agreed = self._key is not None and self._key in self.record.agreed
-            self._first = int(agreed and not self.check)
-        return self._first
+    def _first_round(self) -> int | None:
+        """None if this rank has failed, and does not know which the others are in."""
+        if self._key is None:
+            likely = self._likely_keys(*self._part.seen())
+            if len(likely) > 1:
+                return None  # a wrong choice would mix up two collectives
+            self._key = likely[0] if likely else None
+        return int(self._key in self.record.agreed and not self.check)
 
-    def _as_key(self, channels: int, dtype: str) -> Key:
-        return self.function, channels, dtype, bool(self.exact), self.timeout is not None
-
-    def _likely_key(self, channels: set[int], dtype: str) -> Key | None:
-        """The sum that the others are at, if this rank has failed; None if they are to agree."""
+    def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
+        """Sums that the others may be at, if this rank has failed; none if they are to agree."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
-            known = [k for k in known if k[3:] == self._as_key(0, "")[3:]]
-        fit = [k for k in known if k[1] in channels]
-        fit = [k for k in fit if k[2] == dtype] or fit
-        if not channels:
-            fit = known
-        if len(fit) > 1:
-            # A wrong choice would mix up two collectives.
-            assert self._error is not None
-            self._error.add_note(
-                "bn_ext.mpi: the other ranks could not be told, since nothing here says how many "
-                "channels they sum"
-            )
-            self._can_tell = False
-        return fit[0] if len(fit) == 1 else None
+            known = [k for k in known if k[3:] == self._how]
+        fit = [k for k in known if k[1] in channels] if channels else known
+        return [k for k in fit if k[2] == dtype] or fit
 
-    def _new(self, sums: NDArray[Any] | None, round_: int) -> None:
-        """What this rank sends in a round; if it has failed, zeros and a word that says so."""
+    def _post(self, sums: NDArray[Any] | None, round_: int) -> None:
+        """Send it off; if this rank has failed, zeros and a word that says so."""
         prints = self._prints if self._error is None else None
         if round_ == 0:
-            sent = agreement.row(prints)
-            buffers = sent, np.empty((self.size, sent.size), sent.dtype)
+            row = agreement.row(prints)
+            sent = np.empty((self.size, row.size), row.dtype)
+            sent[self.rank] = row
         else:
-            if round_ == 1:
-                assert self._key is not None
-                size = WORDS + self.record.agreed.setdefault(self._key, self._length)
-                buffers = self.record.take(size, "int64" if self._key[3] else "float64")
-            else:
-                buffers = self.last.buffers
-            buffers[0][:WORDS] = agreement.words(prints, self.rank)
-            buffers[0][WORDS:] = 0 if sums is None else sums.reshape(-1)
-        self._sum = OverRanks(self.record, buffers, prints, round_)
-
-    def post(self) -> None:
-        """Send it off."""
+            assert self._key is not None
+            size = WORDS + self.record.agreed.setdefault(self._key, self._length)
+            kind = size, "int64" if self._key[3] else "float64"
+            spare = self.record.spare.setdefault(kind, [])
+            sent = spare.pop() if spare else np.empty(*kind)
+            sent[:WORDS] = agreement.words(prints, self.rank)
+            sent[WORDS:] = 0 if sums is None else sums.reshape(-1)
+        before, self._sum = self._sum, OverRanks(self, sent, prints, round_)
+        if before is not None:
+            before.give_back()
         collective: Callable[..., Any]
-        if self.last.round == 0:
+        if round_ == 0:
             collective = self.comm.Iallgather
         elif self.waits and self._key is not None and not self._key[4]:
             collective = self.comm.Allreduce  # faster
@@ -426,9 +396,7 @@ class Exchange:
         return self._sum
 
     def total(self) -> NDArray[Any]:
-        """The sums of all ranks, in memory that `give_back` gives to the next call. It raises on
-        every rank, or on none.
-        """
+        """The sums of all ranks. It raises on every rank, or on none."""
         total = self.last.result(self.timeout)
         wrong = self._wrong(total)
         if self._error is not None:
@@ -449,21 +417,16 @@ class Exchange:
             )
         return wrong
 
-    def give_back(self) -> None:
-        """The next call may use the memory of the sums."""
-        self.record.give_back(self.last.buffers)
-
 
 def over_ranks(function: str, part: LocalPart) -> Any:
     """Results of this rank, in a call that waits for all."""
     with Exchange(function, part) as exchange, _core._DefaultMode():
         total: Any = None
         for _ in range(part.rounds):
-            exchange.prepare(total)
-            exchange.post()
+            exchange.send(total)
             total = exchange.total()
         found = part.apply(total)
-        exchange.give_back()
+        exchange.last.give_back()
     return found
 
 

@@ -91,11 +91,9 @@ class GradientPart(LocalPart):
         )
         self.shape = sums.shape
         self.set_alike(**self.some(*self.vectors), is_training=bool(self.given["is_training"]))
-        return sums if self.exact else np.append(sums[2].max(initial=0), sums[:2])  # one count
+        return sums
 
     def apply(self, total: NDArray[Any]) -> Any:
-        if not self.exact:
-            total = np.append(total[1:], np.full(self.shape[1], total[0]))
         return _core.batch_norm_backward_apply(sums=total.reshape(self.shape), **self.given)
 
 
@@ -120,17 +118,13 @@ class TrainingPart(LocalPart):
             alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
             alike["correction"] = int(given["correction"])
         self.set_alike(**alike)
-        if self.exact:
-            return sums
-        self.count = sums[2].max(initial=0)
-        return self._sent(sums[0], 0)
+        return sums if self.exact else self._sent(sums[0], 0)
 
     def _sent(self, mean: NDArray[Any], squares: Any) -> NDArray[Any]:
-        """The count, and sums of all elements and of squares from those of this rank."""
-        sums = np.zeros((2, self.shape[-1]))
-        if self.count:
-            sums[0], sums[1] = self.count * mean, squares
-        return np.append(self.count, sums)
+        """Sums of this rank's elements and of squares, and the count."""
+        count = self.local[2]
+        sums = np.broadcast_arrays(count * mean, squares, count)
+        return np.where(count > 0, sums, 0)  # the mean of no elements is NaN
 
     def _reduce(self, **mean: Any) -> NDArray[Any]:
         options = self.some("src", "data_format", "num_threads") | mean
@@ -142,20 +136,21 @@ class TrainingPart(LocalPart):
         if self.exact:
             self.mean = _core.batch_norm_training_stats(total.reshape(self.shape))[0]
             return self._reduce(mean=self.mean)
-        self.mean = total[1:].reshape(2, -1)[0] / max(total[0], 1)
+        elements, _, count = total.reshape(3, -1)
+        self.mean = elements / np.maximum(count, 1)
         off = self.local[0] - self.mean
-        return self._sent(off, self.local[1] + self.count * off * off)
+        return self._sent(off, self.local[1] + self.local[2] * off * off)
 
     def apply(self, total: NDArray[Any]) -> Any:
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
             # The mean was rounded; the squares about it include what it is off.
-            off, squares = total[1:].reshape(2, -1) / max(total[0], 1)
+            *sums, count = total.reshape(3, -1)
+            off, squares = sums / np.maximum(count, 1)
             mean = np.where(np.isfinite(off), self.mean + off, self.mean)
-            squares = np.maximum(squares - off * off, 0) * total[0]
-            ones = np.ones(self.shape[-1])
-            stats = np.array([mean, squares, total[0] * ones, ones])
+            squares = np.maximum(squares - off * off, 0) * count
+            stats = np.array([mean, squares, count, np.ones_like(count)])
         # One element has no unbiased variance: every rank raises that.
         self.refused = stats[2].max(initial=0) == self.given["correction"] == 1
         return _core.batch_norm_training_apply(stats=stats, **self.given)
