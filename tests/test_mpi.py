@@ -371,8 +371,8 @@ RETURNED = {
     ("zeros_alike",): ["", "", ""],
     ("in_order",): True,
     ("one_element",): [
-        "ValueError: correction: expected 0, since each channel has one element alone, got 1; leave "
-        "such a batch out, or normalize it with the running statistics",
+        "ValueError: correction: expected 0, since each channel has one element alone, got 1; "
+        "leave such a batch out, or normalize it with the running statistics",
         "right",
     ],
     ("no_samples",): [True, [0.0] * 8, [0.0] * 8, [0, 4, 8]],
