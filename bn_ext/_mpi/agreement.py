@@ -53,8 +53,10 @@ def fingerprints(values: Mapping[str, Any]) -> NDArray[np.int64]:
 
 
 def _fingerprint(value: Any) -> int:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         return crc32(value.tobytes(), ord(value.dtype.char))
+    if not isinstance(value, str | None):
+        value = float(value) + 0.0  # not -0.0
     return 0 if value is None else crc32(repr(value).encode())
 
 

@@ -4,7 +4,8 @@ A rank refuses what it can before it sends its sums: a dry run checks what it wi
 all ranks.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,13 @@ __all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 class LocalPart:
     """The arguments of a call by name, and what a rank makes of them."""
 
+    #: Data, vectors, and what else must be the same on all ranks, of agreement.NAMES.
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    #: What makes results of the sums of all, and what it calls them.
+    writes: ClassVar[Callable[..., Any]]
+    total: str
     #: How many sums over all ranks it takes.
     rounds = 1
     exact: bool
@@ -37,28 +43,26 @@ class LocalPart:
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         """What this rank sends: in the first round, or with its total in the second."""
+        for name in (*self.data, *self.vectors):
+            if self.given[name] is not None:
+                self.given[name] = _core._as_array(self.given[name], name)
+        _core._dry_run(self.writes, **{self.total: None}, **self.given)
+        sums = self.reduce()
+        self.shape = sums.shape
+        self.alike = self.some("epsilon", "relu", *self.vectors, *self.same)
+        self.alike |= {"channels": sums.shape[-1], "dtype": self.given["src"].dtype.name}
+        return sums
+
+    def reduce(self) -> NDArray[Any]:
+        """The sums of this rank's data."""
         raise NotImplementedError
 
     def apply(self, total: NDArray[Any]) -> Any:
         """Results of this rank, from the last total."""
-        raise NotImplementedError
-
-    def convert(self) -> None:
-        for name in (*self.data, *self.vectors):
-            if self.given[name] is not None:
-                self.given[name] = _core._as_array(self.given[name], name)
+        return self.writes(**{self.total: total.reshape(self.shape)}, **self.given)
 
     def some(self, *names: str) -> dict[str, Any]:
         return {name: self.given[name] for name in names}
-
-    def set_alike(self, **others: Any) -> None:
-        self.alike = {
-            "channels": self.shape[-1],
-            "dtype": self.given["src"].dtype.name,
-            "epsilon": _core._as_epsilon(self.given["epsilon"]) + 0.0,  # not -0.0
-            "relu": bool(self.given["relu"]),
-            **others,
-        }
 
     def seen(self) -> tuple[set[int], str]:
         """What the arguments suggest if `find` has failed: numbers of channels, some of which may
@@ -81,20 +85,15 @@ class GradientPart(LocalPart):
 
     data = ("src", "diff_dst", "dst")
     vectors = ("mean", "variance", "gamma", "beta")
+    same = ("is_training",)
+    writes = staticmethod(_core.batch_norm_backward_apply)
+    total = "sums"
 
-    def find(self, _: NDArray[Any] | None) -> NDArray[Any]:
-        self.convert()
-        _core._dry_run(_core.batch_norm_backward_apply, sums=None, **self.given)
-        names = "src", "diff_dst", *self.vectors, "dst", "workspace", "epsilon", "data_format"
-        sums: NDArray[Any] = _core.batch_norm_backward_reduce(
-            exact=self.exact, **self.some(*names, "num_threads", "relu")
-        )
-        self.shape = sums.shape
-        self.set_alike(**self.some(*self.vectors), is_training=bool(self.given["is_training"]))
-        return sums
-
-    def apply(self, total: NDArray[Any]) -> Any:
-        return _core.batch_norm_backward_apply(sums=total.reshape(self.shape), **self.given)
+    def reduce(self) -> NDArray[Any]:
+        names = *self.data, *self.vectors, "workspace", "epsilon", "data_format", "num_threads"
+        options = self.some(*names, "relu")
+        found: NDArray[Any] = _core.batch_norm_backward_reduce(exact=self.exact, **options)
+        return found
 
 
 class TrainingPart(LocalPart):
@@ -102,23 +101,16 @@ class TrainingPart(LocalPart):
 
     data = ("src", "src_1")
     vectors = ("gamma", "beta")
-    running = ("running_mean", "running_variance")
+    same = ("running_mean", "running_variance", "exponential_avg_factor", "correction")
+    writes = staticmethod(_core.batch_norm_training_apply)
+    total = "stats"
     rounds = 2
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         if total is not None:
             return self._find_squares(total)
-        self.convert()
-        given = self.given
-        _core._dry_run(_core.batch_norm_training_apply, stats=None, **given)
-        self.local = sums = self._reduce()
-        self.shape = sums.shape
-        alike = self.some("gamma", "beta", *self.running)
-        if given["running_mean"] is not None:
-            alike["exponential_avg_factor"] = float(given["exponential_avg_factor"]) + 0.0
-            alike["correction"] = int(given["correction"])
-        self.set_alike(**alike)
-        return sums if self.exact else self._sent(sums[0], 0)
+        self.local = super().find(None)
+        return self.local if self.exact else self._sent(self.local[0], 0)
 
     def _sent(self, mean: NDArray[Any], squares: Any) -> NDArray[Any]:
         """Sums of this rank's elements and of squares, and the count."""
@@ -126,7 +118,7 @@ class TrainingPart(LocalPart):
         sums = np.broadcast_arrays(count * mean, squares, count)
         return np.where(count > 0, sums, 0)  # the mean of no elements is NaN
 
-    def _reduce(self, **mean: Any) -> NDArray[Any]:
+    def reduce(self, **mean: Any) -> NDArray[Any]:
         options = self.some("src", "data_format", "num_threads") | mean
         found: NDArray[Any] = _core.batch_norm_training_reduce(exact=self.exact, **options)
         return found
@@ -135,7 +127,7 @@ class TrainingPart(LocalPart):
         """Sums of squares about the mean of all."""
         if self.exact:
             self.mean = _core.batch_norm_training_stats(total.reshape(self.shape))[0]
-            return self._reduce(mean=self.mean)
+            return self.reduce(mean=self.mean)
         elements, _, count = total.reshape(3, -1)
         self.mean = elements / np.maximum(count, 1)
         off = self.local[0] - self.mean
@@ -153,4 +145,4 @@ class TrainingPart(LocalPart):
             stats = np.array([mean, squares, count, np.ones_like(count)])
         # One element has no unbiased variance: every rank raises that.
         self.refused = stats[2].max(initial=0) == self.given["correction"] == 1
-        return _core.batch_norm_training_apply(stats=stats, **self.given)
+        return self.writes(stats=stats, **self.given)
