@@ -48,19 +48,15 @@ class Ended:
         self.returned = [json.loads(f.read_text()) if f.exists() else None for f in files]
 
 
-def command(ranks, *arguments, module="mpi4py"):
-    """mpiexec, and a Python whose uncaught error ends all ranks."""
-    runs = ["-m", module] if module else []
-    return [MPIEXEC, "-n", str(ranks), sys.executable, *runs, *map(str, arguments)]
-
-
-def run(ranks, arguments, folder, timeout=120, **options):
-    """Run a program on `ranks` ranks; nothing of it runs afterwards."""
+def run(ranks, arguments, folder, timeout=120):
+    """Run a program on `ranks` ranks, all of which an uncaught error ends; nothing of it runs
+    afterwards.
+    """
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
     environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them
     process = subprocess.Popen(
-        command(ranks, *arguments, **options),
+        [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, start_new_session=True,
         cwd=folder,  # -m would take what lies here for what is installed

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -203,33 +203,6 @@ def interrupted(comm, function, exact, instructions, step, again):
     return found
 
 
-def layer_interrupted(comm, step):
-    """A layer's forward, interrupted on one rank; then all take over one rank's state."""
-    data = backward_arguments()["src"] * (1 + comm.rank)
-    found = []
-    for k in itertools.count(BEGUN[False] + 1, int(step)):
-        own = comm.Dup()
-        layer = mpi.BatchNorm(8, comm=own)
-        layer.forward(data)
-        tracer = Interrupter([k], False)
-        with (
-            suppress(Interrupted, mpi.CollectiveError),
-            tracer if comm.rank == 0 else nullcontext(),
-        ):
-            layer.forward(data)
-        done = own.bcast(bool(tracer.at), 0)  # the call had no k-th event
-        # Of a step that one rank has not made, the next is refused, or is right on all.
-        error = outcome(layer.forward, src=data)
-        for _ in range(2):
-            layer.load_state_dict(own.bcast(layer.state_dict(), 1))
-            last = outcome(layer.forward, src=data)
-        found.append([error.partition(":")[0], last, own.allgather(layer.running_mean.tolist())])
-        own.Free()
-        if done:
-            return found
-    return None
-
-
 def refused_by_a_layer(comm):
     """What one rank is refused in a layer: in forward, and in backward after eval()."""
     good, options = backward_arguments(), {"timeout": 10}
@@ -306,17 +279,6 @@ def apart(comm):
         assert re.match("TypeError: (.|\n)*other ranks could not be told", refused)
     found = [outcome(mpi.batch_norm_backward, **good, **options) for _ in range(2)]
     return [*found, outcome(mpi.batch_norm_backward, **good, comm=own.Dup())]
-
-
-def freed(comm):
-    """A communicator that is freed between start and wait; a name: what that MPI cannot do."""
-    if MPI.Get_library_version().startswith("Open MPI"):
-        return "Open MPI ends with a segmentation fault where any pending collective goes on"
-    own = comm.Dup()
-    pending = mpi.batch_norm_backward_start(**backward_arguments(), comm=own)
-    own.Free()
-    wanted = mpi.batch_norm_backward(**backward_arguments(), comm=comm)
-    return pending.wait().diff_gamma.tobytes() == wanted.diff_gamma.tobytes()
 
 
 def zeros_alike(comm):

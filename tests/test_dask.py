@@ -109,13 +109,6 @@ def test_plain_sums_agree(rng, data_format):
             assert np.allclose(a, b, rtol=1e-9, atol=1e-9), how
 
 
-def test_plain_sums_of_one_chunk_are_the_general_functions(rng):
-    p = problem(rng)
-    lazily = Lazily(p, -1)
-    assert computed(lazily.backward(exact=False)) == all_bits(backward_of_all(p))
-    assert computed(lazily.training(exact=False)) == all_bits(training_of_all(p))
-
-
 def test_schedulers_change_no_bit(rng):
     lazily = Lazily(problem(rng), chunks_of("all"))
     found = []

@@ -44,9 +44,8 @@ def test_a_killed_worker():
     print(found)
     assert found["found"] == found["expected"]
     for step in ("sums", "diff_src"):
-        notes = found[step]
-        assert notes["by the one that was killed"] > 0
-        assert notes["read"] > notes["blocks"] > notes["by others"] - notes["read"]
+        assert found[step]["by the victim"] > 0
+        assert found[step]["read"] > 40  # blocks, some of which have been read twice
 
 
 @pytest.mark.parametrize("where", ["memory", "zarr"])

@@ -313,17 +313,6 @@ def test_a_call_interrupted_anywhere_ends_on_all_ranks(
 
 
 @needs_mpi
-@pytest.mark.parametrize("step", [17, pytest.param(3, marks=pytest.mark.engines)])
-def test_a_layers_step_that_one_rank_has_not_made_is_not_built_on(step, tmp_path):
-    found = on_ranks(2, "layer_interrupted", tmp_path, step, timeout=300).returned
-    assert len(found[0]) > 4
-    for error, last, means in found[0] + found[1]:
-        assert error in ("", "CollectiveError")
-        assert last == ""
-        assert means[0] == means[1]
-
-
-@needs_mpi
 def test_what_a_layer_is_refused_is_told(tmp_path):
     other, odd = on_ranks(2, "refused_by_a_layer", tmp_path, status=None).returned
     assert all("rank 1 failed, and its error says why" in each for each in other[:2])
@@ -350,14 +339,6 @@ def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
             "calls; go on with a duplicate (comm.Dup())",
             "",
         ]
-
-
-@needs_mpi
-def test_a_communicator_freed_before_wait(tmp_path):
-    returned = on_ranks(2, "freed", tmp_path).returned
-    if isinstance(returned[0], str):
-        pytest.skip(returned[0])
-    assert returned == [True, True]
 
 
 # ---- small programs -------------------------------------------------------------------------
