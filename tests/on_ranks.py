@@ -428,37 +428,17 @@ def no_call(comm, seconds):
     return [*found, outcome(mpi.batch_norm_backward, **call)]
 
 
-def slow_call(comm):
-    """A rank that calls late, but in time, is waited for."""
-    time.sleep(comm.rank)
-    call = {**backward_arguments(), "comm": comm, "timeout": 60}
-    return [outcome(mpi.batch_norm_backward, **call), outcome(started, **call)]
-
-
 def never_waited(comm, who):
     """What `start` has sent off when the process ends."""
     call = {**backward_arguments(), "comm": comm}
     started(**call)
-    if who != "one" or comm.rank == 0:
-        time.sleep(comm.rank if who == "late" else 0)
-        for _ in range(3):
-            mpi.batch_norm_backward_start(**call)  # of no name: nothing but bn_ext keeps it
+    time.sleep(comm.rank if who == "late" else 0)
+    for _ in range(3):
+        mpi.batch_norm_backward_start(**call)  # of no name: nothing but bn_ext keeps it
     if who == "finalized":
         comm.Barrier()
         MPI.Finalize()
     return "started"
-
-
-def late_after_all(comm):
-    """Timed out on one rank; when that ends, the others have called."""
-    call = {**backward_arguments(), "comm": comm, "timeout": 60}
-    mpi.batch_norm_backward(**call)
-    if comm.rank:
-        time.sleep(1)
-        return [outcome(mpi.batch_norm_backward, **call)]
-    found = [outcome(mpi.batch_norm_backward, **call | {"timeout": 0.2}) for _ in range(2)]
-    time.sleep(3)
-    return found
 
 
 def let_go(comm):

@@ -48,12 +48,10 @@ def test_a_killed_worker():
         assert found[step]["read"] > 40  # blocks, some of which have been read twice
 
 
-@pytest.mark.parametrize("where", ["memory", "zarr"])
-def test_fewer_than_four_chunks_on_a_worker(where):
-    """Of 44 for each of two workers, 22 on disk."""
-    if where == "zarr":
-        pytest.importorskip("zarr")
-    found = on_cluster(where)
+def test_fewer_than_four_chunks_on_a_worker():
+    """Of 22 for each of two workers."""
+    pytest.importorskip("zarr")
+    found = on_cluster("memory")
     print(found)
     assert len(found) == 8
     assert all(chunks < 4 for chunks in found.values())
