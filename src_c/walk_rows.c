@@ -154,13 +154,9 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
     }
 }
 
-/* Walk a segment of n rows. Sums: blocks with a row of each strand, then, where the last strand is
- * shorter, with a row less. */
-static void walk_segment(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
-    if (!walk->sums) {
-        write_rows(walk, s, row, n);
-        return;
-    }
+/* Sum n rows: blocks with a row of each strand, then, where the last strand is shorter, with a row
+ * less. */
+static void sum_segment(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_strands strands = cut_strands(n, ceil_div(n, BN_ROWS));
     const int64_t length = strands.length, last = strands.last;
     walk_blocks(walk, s, length, row, (int)strands.n, last);
@@ -178,7 +174,7 @@ static void walk_positions(const bn_walk *walk, segment *s, int64_t row, int64_t
     for (int64_t within = 0; n > 0 && within < (contiguous ? 1 : positions); within++) {
         s->within = within;
         s->column = within * channels;
-        walk_segment(walk, s, row, n);
+        (walk->sums ? sum_segment : write_rows)(walk, s, row, n);
     }
 }
 
@@ -267,7 +263,7 @@ void bn_walk_short_runs(const bn_walk *walk, int64_t task) {
             segment s = {.column = c * plan->run_length + i * length, .cols = length};
             add_offset(&p->channel, 1, walk->from + c, s.offset);
             add_offset(p->inner, p->n_inner - 1, i, s.offset);
-            walk_segment(walk, &s, row, rows);
+            (walk->sums ? sum_segment : write_rows)(walk, &s, row, rows);
         }
     if (walk->sums)
         keep_columns(walk);
