@@ -109,14 +109,11 @@ class TrainingPart(LocalPart):
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         if total is not None:
             return self._find_squares(total)
-        self.local = super().find(None)
-        return self.local if self.exact else self._sent(self.local[0], 0)
-
-    def _sent(self, mean: NDArray[Any], squares: Any) -> NDArray[Any]:
-        """Sums of this rank's elements and of squares, and the count."""
-        count = self.local[2]
-        sums = np.broadcast_arrays(count * mean, squares, count)
-        return np.where(count > 0, sums, 0)  # the mean of no elements is NaN
+        self.local = sums = super().find(None)
+        if self.exact:
+            return sums
+        mean, _, count, _ = sums
+        return np.array([count * mean, np.zeros_like(mean), count])
 
     def reduce(self, **mean: Any) -> NDArray[Any]:
         options = self.some("src", "data_format", "num_threads") | mean
@@ -130,8 +127,9 @@ class TrainingPart(LocalPart):
             return self.reduce(mean=self.mean)
         elements, _, count = total.reshape(3, -1)
         self.mean = elements / np.maximum(count, 1)
-        off = self.local[0] - self.mean
-        return self._sent(off, self.local[1] + self.local[2] * off * off)
+        mean, squares, count, _ = self.local
+        off = mean - self.mean
+        return np.array([count * off, squares + count * off * off, count])
 
     def apply(self, total: NDArray[Any]) -> Any:
         if self.exact:
