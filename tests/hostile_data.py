@@ -359,8 +359,8 @@ def have_squares(p, want, data):
     return far < (2.0**511 if arithmetic(data) == "float64" else 2.0**63)
 
 
-def training(p, form, data, vector, *, function=bn_ext.batch_norm_training, exact=False):
-    function = functools.partial(function, exact=exact)
+def training(p, form, data, vector, *, exact=False):
+    function = functools.partial(bn_ext.batch_norm_training, exact=exact)
     want, found = computed(p, form, ["src", *AFFINE], function, reference.batch_norm_training)
     wrong = forward_errors(found, want, data, vector, FORMATS[FORMS[form][0]])
     good = fits_forward(p, want, form, data, vector)
@@ -427,11 +427,10 @@ MEMBERS = {
 def measured(p, form, data, vector, member="backward", **options):
     """{output: (C,)}: the largest share of a bound that an error beyond half an ulp takes.
 
-    -1 where no bound is promised. And the outputs whose bounds do not hold. `member` is a name, or
-    one's function.
+    -1 where no bound is promised. And the outputs whose bounds do not hold.
     """
     with np.errstate(all="ignore"):
-        found, good = MEMBERS.get(member, member)(p, form, data, vector, **options)
+        found, good = MEMBERS[member](p, form, data, vector, **options)
         shares, broken = {}, []
         for name, error in found.items():
             share, over = error.share(), ~(error.found <= error.half_ulp + error.bound)

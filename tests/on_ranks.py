@@ -11,10 +11,8 @@ import re
 import sys
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
-import hostile_data
 import numpy as np
 from dealt import DEALS, EPSILON, KINDS, C, Problem, dealt, digest, steps
 from mpi4py import MPI
@@ -77,38 +75,6 @@ def layers(comm, size):
             vectors = [*layer.parameters, *layer.gradients, layer.running_variance]
             found.append(digest(problem, whole, vectors))
         found.append(layer.num_batches_tracked)
-    return found
-
-
-def dealt_in_rows(comm, function):
-    """A call on this rank's samples of arrays that all have; all samples' results on every rank."""
-
-    def call(*arrays, **options):
-        rows = np.array_split(np.arange(len(arrays[0])), comm.size)[comm.rank]
-        mine = (a[rows] if a.ndim > 1 else a for a in arrays)
-        found = function(*mine, comm=comm, **options)
-        whole = np.concatenate(comm.allgather(found[0]))
-        return found._replace(**{found._fields[0]: whole})
-
-    return call
-
-
-def hostile(comm, data, vector):
-    """{form and function: outputs whose bounds do not hold}"""
-    rng = np.random.default_rng(0)
-    members = {
-        "training": partial(
-            hostile_data.training, function=dealt_in_rows(comm, mpi.batch_norm_training), exact=True
-        ),
-        "backward": partial(
-            hostile_data.gradient, function=dealt_in_rows(comm, mpi.batch_norm_backward)
-        ),
-    }
-    found = {}
-    for form, (name, member) in itertools.product(hostile_data.FORMS, members.items()):
-        p = hostile_data.population(rng, form, data, vector)
-        _, broken = hostile_data.measured(p, form, data, vector, member)
-        found |= {f"{form}, {name}": broken} if broken else {}
     return found
 
 

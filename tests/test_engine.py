@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import DTYPES, Problem, all_bits, dtype, placed, shape
+from cases import DTYPES, Problem, all_bits, dtype, shape
 from members import MEMBERS, problem
 
 import bn_ext
@@ -47,45 +47,6 @@ def test_operands_may_be_one_array(rng, member):
     together = p.src.copy()
     out = [together, *[None] * (len(member.returns) - 1)]
     assert member.run(p, dict.fromkeys(member.reads, together), out=out)[1] == want
-
-
-#: Of many channels, so that there are many tiles: data_format, N, C, X.
-MANY_CHANNELS = [("NXC", 300, 400, 1), ("NXC", 1201, 96, 1), ("NCX", 40, 300, 9),
-                 ("NCX", 2, 100, 700), ("NCX", 5, 60, 900)]  # fmt: skip
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-@pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), MANY_CHANNELS)
-def test_tiles_decide_no_bit(rng, data_format, outer, channels, inner, is_training):
-    """A channel at a time or all; stores past the caches or into them; shared out or not."""
-    for types in DTYPES:
-        p = Problem(rng, shape(outer, channels, inner, data_format), data_format, *types)
-        found = set()
-        for l2, last_level in ((1, 1), (1 << 18, 1), (1 << 40, 1 << 40)):
-            _core._set_cache_sizes(l2, last_level)
-            for threads in (1, 2, 16, 64):
-                grads = p.run(
-                    bn_ext.batch_norm_backward, data_format=data_format, is_training=is_training,
-                    num_threads=threads,
-                )  # fmt: skip
-                found.add(tuple(all_bits(grads)))
-        gaps = p.run(
-            bn_ext.batch_norm_backward, src=placed(p.src, "gaps"), data_format=data_format,
-            is_training=is_training, num_threads=16,
-        )  # fmt: skip
-        assert {*found, tuple(all_bits(gaps))} == found
-        assert len(found) == 1
-
-
-def test_sizes_of_tiles_differ(rng):
-    """Else the test above would compare a thing with itself: more tiles are more tasks."""
-    p = Problem(rng, (2, 100, 700), "NCX")
-    tasks = []
-    for l2 in (1, 1 << 40):
-        _core._set_cache_sizes(l2, 1)
-        p.run(bn_ext.batch_norm_backward, data_format="NCX", num_threads=1)
-        tasks.append(_core._last_call()[1])
-    assert tasks[0] > tasks[1]
 
 
 @pytest.mark.parametrize(

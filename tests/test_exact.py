@@ -178,22 +178,6 @@ def test_exponents_that_change(rng, walk, name):
                     assert integer_of(state, s, c) == units_of(of[finite[:, c], c], lowest)
 
 
-@pytest.mark.parametrize(
-    ("data_format", "shape"), [("NXC", (70_000, 64)), ("NCX", (1, 2, 600_000))]
-)
-def test_a_part_of_several_tasks_is_canonical(data_format, shape):
-    """On one thread: each task brings limbs below 0, and the same flags."""
-    src, diff_dst = np.zeros(shape, np.float32), np.full(shape, -1.5, np.float32)
-    by_channel = diff_dst.reshape(-1, shape[1]).T if data_format == "NXC" else diff_dst[0]
-    by_channel[0, ::100] = np.nan
-    mean = np.zeros(shape[1], np.float32)
-    state = gradients_of(src, diff_dst, mean, data_format=data_format, num_threads=1)
-    assert np.array_equal(state, bn_ext.batch_norm_canonical(state))
-    sums = bn_ext.batch_norm_sums(state)
-    assert np.isnan(sums[0, 0])
-    assert (sums[0, 1:] == -1.5 * by_channel.shape[1]).all()
-
-
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_counts_of_the_shortest_runs(rng, run, name):

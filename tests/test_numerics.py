@@ -4,7 +4,6 @@ u is half the spacing of 1 in the arithmetic type: 2^-24, and 2^-53 for float64 
 """
 
 from fractions import Fraction
-from functools import partial
 from math import isqrt
 
 import hostile_data
@@ -24,11 +23,10 @@ from cases import (
     unit,
     vector_dtype,
 )
-from engines import needs_mpi, on_ranks
 from needs import needs_long_double
 
 import bn_ext
-from bn_ext import BatchNormGradients, BatchNormTraining
+from bn_ext import BatchNormGradients
 
 pytestmark = needs_long_double
 
@@ -87,49 +85,6 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
     searched(rng, form, data, vector, 8, GRADIENT_AIMS)
     searched(rng, form, data, vector, 3, FAMILY_AIMS)
     searched(rng, form, data, vector, 3, EXACT_AIMS)
-
-
-def in_blocks(function, result):
-    """Of Dask arrays in blocks; at once, in this thread."""
-    da = pytest.importorskip("dask.array")
-
-    def call(*arrays, **options):
-        cut = tuple(-(-n // 2) for n in arrays[0].shape)
-        arrays = [da.from_array(a, chunks=cut) if a.ndim > 1 else a for a in arrays]
-        with da.core.config.set(scheduler="synchronous"):
-            found = function(*arrays, **options)
-            return result(*da.compute(*found))
-
-    return call
-
-
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
-def test_no_search_breaks_a_bound_of_blocks(rng, data, vector):
-    """Dask's sums are exact, unless they are asked not to be."""
-    dask = pytest.importorskip("bn_ext.dask")
-    members = {
-        "training": partial(
-            hostile_data.training,
-            function=in_blocks(dask.batch_norm_training, BatchNormTraining),
-            exact=True,
-        ),
-        "backward": partial(
-            hostile_data.gradient, function=in_blocks(dask.batch_norm_backward, BatchNormGradients)
-        ),
-    }
-    for form in hostile_data.FORMS:
-        for name, member in members.items():
-            p = hostile_data.population(rng, form, data, vector)
-            _, broken = hostile_data.measured(p, form, data, vector, member)
-            assert not broken, (form, name, broken)
-
-
-@needs_mpi
-@pytest.mark.parametrize("data", DATA_DTYPES)
-def test_no_search_breaks_a_bound_over_ranks(data, tmp_path):
-    """The same dealt to two ranks."""
-    for broken in on_ranks(2, "hostile", tmp_path, data, vector_dtype(data)).returned:
-        assert broken == {}
 
 
 @pytest.mark.slow

@@ -205,14 +205,6 @@ def test_the_largest_limbs(rows):
         bn_ext.batch_norm_sums(empty)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_flags_of_as_many_parts_as_may_be(value):
-    part = bn_ext.batch_norm_training_reduce(np.full((3, 2), value), exact=True)
-    assert np.array_equal(
-        bn_ext.batch_norm_sums(part * (2**20 - 1)), [[value] * 2, [abs(value)] * 2], equal_nan=True
-    )
-
-
 STATE = np.zeros((11, 2, 3), np.int64)
 FUNCTIONS = [
     bn_ext.batch_norm_sums,

@@ -238,11 +238,3 @@ def test_multiprocessing_by_every_method(method):
     wanted = [mixed_bits(seed, 2) for seed in range(6)]
     with multiprocessing.get_context(method).Pool(3) as pool:
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted
-
-
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_joblib(backend):
-    joblib = pytest.importorskip("joblib")
-    wanted = [mixed_bits(seed, 1) for seed in range(6)]
-    run = joblib.Parallel(n_jobs=3, backend=backend)
-    assert run(joblib.delayed(mixed_bits)(seed) for seed in range(6)) == wanted

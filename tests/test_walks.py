@@ -138,6 +138,7 @@ SHAPES = {
         *((n, 129, 1) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
+        *((300, 400, 1), (1201, 96, 1)),  # many tiles
         *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
         (62 * 140 + 133, 128, 1),  # longer strands; of the last chunk the last has 31 rows, not 34
         # Several positions a row.
@@ -150,10 +151,10 @@ SHAPES = {
         *((n, 2, 32) for n in (4, 9, 12, 20, 34, 35, 60, 64, 68)),
         *((n, 2, 6) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((9, 2 + x % 3, x) for x in [*range(2, 20), *around(32, 48, 64, 96, 128), 143]),
-        *((40, 2, x) for x in (40, 128, 224, 255)),
+        *((40, 2, x) for x in (40, 128, 144, 145, 224, 255)),
         *((n, 60, 46) for n in (2, 12, 40)),
         *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
-        (6, 1000, 9),
+        *((6, 1000, 9), (40, 300, 9), (5, 2, 79), (13, 2, 207), (70, 2, 255)),
         # Few positions: on both sides of where each channel's sums, and results, are its own.
         *(
             (n, 3, x)
@@ -174,10 +175,12 @@ SHAPES = {
         *((n, 2, 420) for n in range(2, 26)),
         *((n, 2, 512) for n in (3, 4, 8, 12, 16, 20)),
         *((n, 5, x) for n in (2, 3) for x in [*around(49, 64), 100]),
+        *((n, 2, x) for n, x in ((5, 80), (13, 208), (70, 256), (70, 257))),
         *((n, 2, 400 + n) for n in [*around(132), 135, 136, 137, 140, 166, 265]),
         *((n, 2, x) for n in (2, 3, 10) for x in [*around(257, 288, 512, 1024, 2048), 700]),
         *((n, 2, x) for n in (4, 14) for x in [*around(4096), 4200, 9000]),
         *((2, 2, x) for x in [*around(8192, 16384), 9000, 20_000, 33_000]),
+        *((2, 100, 700), (5, 60, 900)),  # many tiles
         (3, 33, 9000),  # chunks of more than 4096 elements
         (3, 64, 9000),  # and of more than 8192
     ],
@@ -192,7 +195,7 @@ def any_circumstances(rng, past_the_cache):
     return {
         "where": WHERE[rng.integers(len(WHERE))],
         "offset": int(rng.choice([0, 0, 1, 5])),
-        "num_threads": int(rng.choice([1, 1, 3])),
+        "num_threads": int(rng.choice([1, 1, 3, 16])),
     }
 
 
