@@ -8,7 +8,6 @@
     python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
     python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
     python -m benchmarks --report networks --threads 1 2   steps of torch's, into docs/howto
-    python -m benchmarks --report ranks                    over MPI ranks, into docs/howto
     python -m benchmarks --write                           rows into docs/figures.csv
     python -m benchmarks --report figures                  from there into docs/figures.md, README
 
@@ -28,7 +27,7 @@ from rich.console import Console
 import bn_ext
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 
-from . import accuracy, exact, figures, kernels, ladder, ranks, rows
+from . import accuracy, exact, figures, kernels, ladder, rows
 
 
 def networks(options, console):
@@ -54,7 +53,6 @@ REPORTS = {
     "kernels": kernels.report,
     "ladder": ladder.report,
     "networks": networks,
-    "ranks": ranks.report,
     "rows": rows.report,
 }
 

@@ -79,7 +79,8 @@ def page(runs, found):
     parts = []
     for level in dict.fromkeys(r["level"] for r in found):
         ops = dict.fromkeys(r["op"] for r in found)
-        mine = compared(found, level, ops)
+        mine = compared(found, level)
+        mine += [r for r in compared(found, level, ops, ["float32"]) if r["op"] != "backward"]
         said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
         threads = {r["threads"] for r in mine}
         title = f"Level {level}, the shapes of ResNet-50, {threads} threads: {said}."

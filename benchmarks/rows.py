@@ -85,8 +85,8 @@ def groups(rows):
 def summary(rows):
     """Markdown: a line for each group; geometric means."""
     heading = [
-        "op", "layout", "dtype", "x floor", "worst row", "fresh, x floor", "best peer / bn_ext",
-        "worst row", "torch / bn_ext", "over places, worst",
+        "op", "layout", "dtype", "x floor", "fresh, x floor", "best peer / bn_ext", "worst row",
+        "torch / bn_ext",
     ]  # fmt: skip
     lines = []
     for key, mine in groups(rows).items():
@@ -95,9 +95,9 @@ def summary(rows):
         peer = [over_best_peer(r)[0] for r in mine if over_peers(r)]
         torch = [over_peers(r)["torch"] for r in mine if "torch" in over_peers(r)]
         mean = statistics.geometric_mean
-        cells = [mean(floors), max(floors), mean(fresh)]
+        cells = [mean(floors), mean(fresh)]
         cells += [mean(peer), min(peer)] if peer else [None] * 2
-        cells += [mean(torch) if torch else None, max(r["over places"] for r in mine)]
+        cells.append(mean(torch) if torch else None)
         lines.append([*key, *("" if c is None else f"{c:.2f}" for c in cells)])
     return markdown(heading, lines)
 
