@@ -218,7 +218,7 @@ def test_verify(capsys):
     runs = re.findall(r"(\w+): (\d+) kernel runs of (\w+) correct", out)
     isas = bn_ext.available_isas()
     assert [(isa, dtype) for isa, _, dtype in runs] == [*itertools.product(isas, DTYPES)]
-    assert all(int(number) > 10_000 for _, number, _ in runs)
+    assert all(int(number) > 5_000 for _, number, _ in runs)
     levels = re.findall(r"(\w+): (\d+) exact sums and (\d+) digests", out)
     assert [isa for isa, *_ in levels] == list(isas)
     bfloat16 = importlib.util.find_spec("ml_dtypes") is not None
