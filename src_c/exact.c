@@ -118,14 +118,13 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
 }
 
 static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bool one_channel,
-                                          void *room, char *memory, size_t *used) {
+                                          char *memory, size_t *used) {
     /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
     return (bn_accumulator){
         .plane = lay_out(memory, used, BN_PLANES * columns, sizeof(double)),
         .limb = lay_out(memory, used, (e->limbs + 1) * pitch, sizeof(int64_t)),
-        .room = room,
         .columns = columns,
         .pitch = pitch,
         .one_channel = one_channel,
@@ -136,9 +135,8 @@ static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bo
 static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char *memory) {
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
-    void *room = lay_out(memory, &used, 1, BN_TERMS_BYTES);
-    s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, room, memory, &used);
-    s->run = lay_out_accumulator(e, BN_STRIP, true, room, memory, &used);
+    s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, memory, &used);
+    s->run = lay_out_accumulator(e, BN_STRIP, true, memory, &used);
     s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->plan.number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
@@ -153,6 +151,7 @@ static void clear_numbers(bn_accumulator *a) {
 static void start_thread(void *exact_, void *scratch) {
     bn_exact_scratch *s = scratch;
     lay_out_exact_scratch(exact_, s, scratch);
+    s->untried = s->backoff = 0;
     clear_numbers(&s->accumulator);
     clear_numbers(&s->run);
 }

@@ -36,6 +36,8 @@ typedef struct {
     bn_accumulator accumulator; /* of a task: columns of rows, or channels */
     bn_accumulator run;         /* of a channel, by runs */
     bn_strip strip;
+    int untried; /* parts to come that are not tried as numbers */
+    int backoff; /* such parts behind the next one that fails */
     char *terms; /* of two sums, terms_of_sum of each, and a strip more */
 } bn_exact_scratch;
 

@@ -8,7 +8,10 @@
 #include "sizes.h"
 #include "walk.h"
 
-enum { BLOCK_ROWS = 32 }; /* of all strips, before the next ones (measured) */
+enum {
+    BLOCK_ROWS = 32,   /* of all strips, before the next ones (measured) */
+    MOST_UNTRIED = 15, /* parts whose terms become limbs at once, after parts that did not fit */
+};
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 
 /* ---- blocks ------------------------------------------------------------------------ */
@@ -106,8 +109,7 @@ static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, i
     for (int k = 0; k < BN_SUMS; k++)
         memset(s->terms + (k * terms.plane + p->terms) * bytes, 0,
                (size_t)((rows * BN_STRIP - p->terms) * bytes));
-    e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows,
-                                     s->strip.added.range);
+    e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows);
 }
 
 /* Add a part to an accumulator's columns: as numbers, if that takes no rounding. */
@@ -115,13 +117,21 @@ static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, 
                      const part *p) {
     const bn_exact_kernels *exact = e->kernels->exact;
     bn_added *added = &a->added[column / BN_STRIP];
+    if (s->untried > 0) {
+        s->untried--;
+        deposit(e, s, a, column, p);
+        return;
+    }
     memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
     s->strip.added = BN_NOTHING_ADDED;
     walk(e, s, p, true);
     if (!bn_fits(exact, a->squares, s->strip.added, 1)) {
+        s->untried = s->backoff;
+        s->backoff = (int)at_most(2 * s->backoff + 1, MOST_UNTRIED);
         deposit(e, s, a, column, p);
         return;
     }
+    s->backoff = 0;
     if (!bn_fits(exact, a->squares, bn_both(*added, s->strip.added), 1))
         exact->flush(a, column); /* then nothing is added */
     exact->add_strip(a, column, &s->strip);

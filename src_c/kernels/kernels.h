@@ -128,15 +128,13 @@ typedef struct {
 /* What was summed of a panel of columns: by strips, numbers that hold it without having been
  * rounded; and what those could not hold, as limbs: (limbs and flags, BN_SUMS, columns), or,
  * where all columns are of one channel, (limbs and flags, BN_SUMS), `pitch` from one row of them
- * to the next. Only rows that are `touched` have been set. `room` is a kernel's own:
- * BN_TERMS_BYTES, aligned as a register. */
+ * to the next. Only rows that are `touched` have been set. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {
     double *plane; /* BN_PLANES of `columns` */
     bn_added added[BN_PANEL / BN_STRIP];
     int64_t *limb;
-    void *room;
     int64_t columns, pitch;
     uint64_t touched;
     bool one_channel;
@@ -148,9 +146,9 @@ typedef struct {
     int part_bits, square_part_bits; /* of what a term is cut into */
     int largest_top;                 /* of finite terms */
 
-    /* Add rows of terms in a range to an accumulator's columns from `column` on, as limbs. */
+    /* Add rows of terms to an accumulator's columns from `column` on, as limbs. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
-                          int64_t rows, const bn_range range[BN_SUMS]);
+                          int64_t rows);
     /* Add a strip's sums to an accumulator's numbers, from a column on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
     /* Move the numbers of the strip from a column on to limbs; or all numbers, and carry. */

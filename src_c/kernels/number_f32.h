@@ -72,47 +72,16 @@ INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
     }
 }
 
-/* Magnitudes as integers, twice each, so that the sign is gone: the largest, and the smallest but
- * for 0, less one. */
-typedef struct {
-    u32v most, least;
-} magnitudes;
-
-INLINE magnitudes no_magnitudes(void) {
-    return (magnitudes){{0}, ~(u32v){0}};
-}
-INLINE void see_magnitudes(magnitudes *m, vec t) {
-    const u32v twice = (u32v)t << 1;
-    m->most = larger_u32(m->most, twice);
-    m->least = smaller_u32(m->least, twice - 1);
-}
-
-/* The exponent of a number that is given by its bits, or of its square: at least that of normal
- * ones; of squares that overflow, one that no finite number has. */
-INLINE int exponent_of(uint32_t bits, bool square) {
-    num value;
-    memcpy(&value, &bits, sizeof value);
-    value = square ? value * value : value;
-    memcpy(&bits, &value, sizeof bits);
-    const int exponent = (int)(bits >> 23) - 127;
-    return exponent < -126 ? -126 : exponent;
-}
-
-/* Between which powers of 2 they lie, or their squares. */
-INLINE bn_range range_of(const magnitudes *m, bool square) {
-    uint32_t most = 0, least = ~(uint32_t)0;
-    for (int i = 0; i < LANES; i++) {
-        most = m->most[i] > most ? m->most[i] : most;
-        least = m->least[i] < least ? m->least[i] : least;
-    }
-    if (most == 0)
-        return BN_NO_RANGE;
-    return (bn_range){exponent_of(most / 2, square) + 1, exponent_of((least + 1) / 2, square)};
-}
-
 /* Half h of a register of numbers as doubles. */
 INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
 }
+
+typedef uint32_t word;
+typedef u32v word_vec;
+#define larger  larger_u32
+#define smaller smaller_u32
+
+#include "kernels/magnitudes.inc"
 
 #endif

@@ -75,48 +75,17 @@ INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
     }
 }
 
-/* Magnitudes as integers, twice each, so that the sign is gone: the largest, and the smallest but
- * for 0, less one. */
-typedef struct {
-    u64v most, least;
-} magnitudes;
-
-INLINE magnitudes no_magnitudes(void) {
-    return (magnitudes){{0}, ~(u64v){0}};
-}
-INLINE void see_magnitudes(magnitudes *m, vec t) {
-    const u64v twice = (u64v)t << 1;
-    m->most = larger_u64(m->most, twice);
-    m->least = smaller_u64(m->least, twice - 1);
-}
-
-/* The exponent of a number that is given by its bits, or of its square: at least that of normal
- * ones; of squares that overflow, one that no finite number has. */
-INLINE int exponent_of(uint64_t bits, bool square) {
-    num value;
-    memcpy(&value, &bits, sizeof value);
-    value = square ? value * value : value;
-    memcpy(&bits, &value, sizeof bits);
-    const int exponent = (int)(bits >> 52) - 1023;
-    return exponent < -1022 ? -1022 : exponent;
-}
-
-/* Between which powers of 2 they lie, or their squares. */
-INLINE bn_range range_of(const magnitudes *m, bool square) {
-    uint64_t most = 0, least = ~(uint64_t)0;
-    for (int i = 0; i < LANES; i++) {
-        most = m->most[i] > most ? m->most[i] : most;
-        least = m->least[i] < least ? m->least[i] : least;
-    }
-    if (most == 0)
-        return BN_NO_RANGE;
-    return (bn_range){exponent_of(most / 2, square) + 1, exponent_of((least + 1) / 2, square)};
-}
-
 /* Half h of a register of numbers as doubles; there is one. */
 INLINE f64v doubles_of(vec v, int h) {
     (void)h;
     return v;
 }
+
+typedef uint64_t word;
+typedef u64v word_vec;
+#define larger  larger_u64
+#define smaller smaller_u64
+
+#include "kernels/magnitudes.inc"
 
 #endif
