@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 try:
     import autograd.numpy as anp
     from autograd.extend import Box, defjvp, defvjp, defvjp_argnums, primitive, vspace
+    from autograd.tracer import getval
 except ImportError as _error:
     raise ModuleNotFoundError(
         f"bn_ext.autograd: expected autograd, got {_error!r:.200}; python -m pip install autograd",
@@ -244,6 +245,25 @@ def batch_norm_training(
     return found
 
 
+def _constant(array: Any) -> Any:
+    while isinstance(array, Box):
+        array = getval(array)
+    return array
+
+
+def _of_statistics(
+    mean: Any, variance: Any, gamma: Any, beta: Any, constants: Any, epsilon: float
+) -> Any:
+    """Gamma and beta with which constant statistics give what these give.
+
+    Where the statistics are equal the root is 1 and the shift 0: no bit of dst changes.
+    """
+    plain = np.sqrt(constants[1] + epsilon)
+    scale = (1 if gamma is None else gamma) * (plain / anp.sqrt(variance + epsilon))
+    shift = (constants[0] - mean) * scale / plain
+    return scale, shift if beta is None else beta + shift
+
+
 def batch_norm_inference(
     src: Array,
     mean: Array,
@@ -261,10 +281,8 @@ def batch_norm_inference(
 
     Parameters
     ----------
-    src, gamma, beta, src_1
+    src, mean, variance, gamma, beta, src_1
         As for `bn_ext.batch_norm_inference`; autograd differentiates with respect to these.
-    mean, variance
-        As for `bn_ext.batch_norm_inference`: constants.
     epsilon, data_format, relu, num_threads
         As for `bn_ext.batch_norm_inference`.
 
@@ -276,8 +294,7 @@ def batch_norm_inference(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_inference`; TypeError if autograd would differentiate with respect
-        to mean or variance.
+        As for `bn_ext.batch_norm_inference`.
     NotImplementedError
         Of third derivatives.
 
@@ -291,16 +308,12 @@ def batch_norm_inference(
     array([[0.5],
            [0.5]])
     """
-    stats = {"mean": mean, "variance": variance}
-    for name, array in stats.items():
-        if isinstance(array, Box):
-            raise TypeError(
-                f"{name}: expected a constant array, got one that autograd differentiates with "
-                "respect to"
-            )
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    arrays = (_core._as_array(array, name) for name, array in stats.items())
-    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *arrays))
+    named = {"mean": mean, "variance": variance}
+    stats = [_core._as_array(_constant(array), name) for name, array in named.items()]
+    if any(isinstance(array, Box) for array in named.values()):
+        gamma, beta = _of_statistics(mean, variance, gamma, beta, stats, float(epsilon))
+    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *stats))
     return found
 
 
