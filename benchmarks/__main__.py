@@ -7,6 +7,7 @@
     python -m benchmarks --report ladder                   from the plain loop on, step by step
     python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
     python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
+    python -m benchmarks --report memory                   of training steps, into docs/howto
     python -m benchmarks --report networks --threads 1 2   steps of torch's, into docs/howto
     python -m benchmarks --write                           rows into docs/figures.csv
     python -m benchmarks --report figures                  from there into docs/figures.md, README
@@ -27,7 +28,7 @@ from rich.console import Console
 import bn_ext
 from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 
-from . import accuracy, exact, figures, kernels, ladder, rows
+from . import accuracy, exact, figures, kernels, ladder, memory, rows
 
 
 def networks(options, console):
@@ -52,6 +53,7 @@ REPORTS = {
     "figures": figures.report,
     "kernels": kernels.report,
     "ladder": ladder.report,
+    "memory": memory.report,
     "networks": networks,
     "rows": rows.report,
 }

@@ -13,7 +13,7 @@ from . import pages, rows
 from .pictures import picture
 
 CSV = pages.ROOT / "docs" / "figures.csv"
-KEY = ["level", "op", "set", "shape", "layout", "dtype", "threads"]
+KEY = ["level", "malloc", "op", "set", "shape", "layout", "dtype", "threads"]
 MEDIAN, OVER_PLACES = "median", "over places"
 TIMES = [*rows.LOOPS, "bn_ext", MEDIAN, rows.FRESH, *rows.ALL_PEERS]
 COLUMNS = [*KEY, "run", OVER_PLACES, *TIMES]
@@ -59,17 +59,21 @@ def add(run, new):
     """Rows of a run take the place of those of earlier ones."""
     runs, found = load()
     by_key = {tuple(r[name] for name in KEY): r for r in found}
+    runs = runs if run in runs else [*runs, run]
     for r in new:
-        by_key[tuple(r[name] for name in KEY)] = {**r, "run": len(runs)}
-    save([*runs, run], list(by_key.values()))
+        by_key[tuple(r[name] for name in KEY)] = {**r, "run": runs.index(run)}
+    save(runs, list(by_key.values()))
 
 
 # ---- what is made of it ---------------------------------------------------------------
 
 
-def compared(found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16")):
+def compared(
+    found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), malloc="default"
+):
     """The shapes of ResNet-50, with the most threads."""
-    mine = [r for r in found if r["level"] == level and r["set"] == "resnet" and r["op"] in ops]
+    wanted = {"level": level, "malloc": malloc, "set": "resnet"}
+    mine = [r for r in found if wanted.items() <= r.items() and r["op"] in ops]
     most = max((r["threads"] for r in mine), default=0)
     return [r for r in mine if r["dtype"] in dtypes and r["threads"] == most]
 
@@ -83,8 +87,11 @@ def page(runs, found):
         mine += [r for r in compared(found, level, ops, ["float32"]) if r["op"] != "backward"]
         said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
         threads = {r["threads"] for r in mine}
+        kept = compared(found, level, malloc="keeps")
         title = f"Level {level}, the shapes of ResNet-50, {threads} threads: {said}."
         parts.append(f"{title.replace('{', '').replace('}', '')}\n\n{rows.summary(mine)}\n")
+        if kept:
+            parts.append(f"The same, where the C library keeps memory:\n\n{rows.summary(kept)}\n")
     return "\n".join(parts)
 
 

@@ -29,6 +29,7 @@ def load():
     here = Path(sys.prefix)
     if (here / "include" / "dnnl.hpp").exists():
         where = [f"-I{here}/include", f"-L{here}/lib", f"-Wl,-rpath,{here}/lib"]
+        where.append("-Wl,--disable-new-dtags")  # libdnnl's own libraries lie there too
         # It runs on SYCL, which looks for the CPU as an OpenCL device.
         os.environ.setdefault("OCL_ICD_FILENAMES", f"{here}/lib/libintelocl.so")
     try:

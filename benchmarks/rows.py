@@ -1,6 +1,7 @@
 """Times of whole calls: problems of the sets, next to bare loops and to peers."""
 
 import math
+import os
 import statistics
 
 import bn_ext
@@ -53,6 +54,7 @@ def measure(case, names, library, seconds, say):
         **found,
         "shape": "x".join(map(str, case.shape)),
         "level": bn_ext.get_isa(),
+        "malloc": "keeps" if os.environ.get("MALLOC_MMAP_MAX_") == "0" else "default",
         "over places": over,
     }
 

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <time.h>
 
 #include "machine.h"
 #include "sizes.h"
@@ -23,13 +24,12 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #endif
 
-/* A thread's start is worth about this many elements (`python -m benchmarks --report sizes` shows
- * the step where a second thread joins). */
-enum { ELEMENTS_PER_THREAD = 65536 };
+/* Elements that are worth a thread that has to wake up; and one that still looks for work, as it
+ * does for about a MOMENT, in nanoseconds, behind a call (measured). */
+enum { ELEMENTS_PER_THREAD = 65536, OF_AWAKE = 49152, MOMENT = 10000 };
 enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU has */
 
 /* ---- how many threads -------------------------------------------------- */
@@ -45,12 +45,25 @@ static int shared_with_others(int threads) {
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
+/* When this thread's last call ended that may be worth a second thread. It counts even if it had
+ * none: in a loop of such calls the second one wakes a thread for all others. */
+static _Thread_local int64_t ended;
+static _Thread_local bool may_share;
+
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    (void)timespec_get(&t, TIME_UTC);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static int threads_wanted(int num_threads, int64_t elements) {
     if (bn_forked() && bn_has_openmp())
         return 1;
     if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    const int64_t worth = elements / ELEMENTS_PER_THREAD;
+    may_share = elements >= 2 * OF_AWAKE;
+    const bool awake = may_share && nanoseconds() - ended < MOMENT;
+    const int64_t worth = elements / (awake ? OF_AWAKE : ELEMENTS_PER_THREAD);
     if (worth <= 1)
         return 1;
     return (int)at_most(worth, shared_with_others(bn_default_threads()));
@@ -64,6 +77,8 @@ int bn_enter(int num_threads, int64_t elements) {
 }
 
 void bn_leave(int threads) {
+    if (may_share)
+        ended = nanoseconds();
     if (threads > 1)
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }

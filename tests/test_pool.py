@@ -1,6 +1,7 @@
 """If threads cannot be started, a call goes on with those that can; many callers share."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -138,6 +139,22 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     p = Problem(rng, shape, data_format)
     p.run(bn_ext.batch_norm_backward, data_format=data_format)
     assert _core._last_call()[0] == min(_core._default_threads(), worth)
+
+
+def test_a_loop_of_small_calls_is_shared(rng):
+    """Its threads are awake. After a pause, such a call is not worth waking one."""
+    if _core._default_threads() < 2:
+        pytest.skip("one CPU")
+    p = Problem(rng, (2000, 50), "NXC")
+    used = []
+    for _ in range(1000):
+        p.run(bn_ext.batch_norm_backward)
+        used.append(_core._last_call()[0])
+    assert set(used) == {1, 2}
+    for _ in range(10):
+        time.sleep(1e-3)
+        p.run(bn_ext.batch_norm_backward)
+        assert _core._last_call()[0] == 1
 
 
 def test_two_callers_have_all_the_processors(rng):

@@ -1,0 +1,66 @@
+"""Memory of a process over training steps and after them, into docs/howto/memory.png."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+
+import bn_ext
+
+from . import pages
+from .pictures import picture
+
+STEPS, IDLE = 8, 6
+#: Three sizes of layer, and activations that live until the backward pass.
+SHAPES = [(32, 112, 112, 64), (32, 56, 56, 128), (32, 28, 28, 256)]
+
+
+def mebibytes():
+    """(resident, of that offered to the system)"""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+    return found["Rss"], found["LazyFree"]
+
+
+def steps():
+    """Sizes after each call of the steps, then between calls of a small problem."""
+    for _ in range(STEPS):
+        kept = []
+        for shape in SHAPES:
+            src = np.ones(shape, np.float32)
+            kept.append((src, *bn_ext.batch_norm_training(src, epsilon=1e-5)))
+            yield mebibytes()
+        while kept:
+            src, dst, mean, variance = kept.pop()
+            bn_ext.batch_norm_backward(src, dst, mean, variance, epsilon=1e-5)
+            yield mebibytes()
+        del src, dst
+    gc.collect()
+    for _ in range(IDLE):
+        bn_ext.batch_norm_training(np.ones((1000, 512), np.float32), epsilon=1e-5)
+        yield mebibytes()
+
+
+def report(options, console):
+    """Draw them, with no memory kept, with half a gibibyte, and with what the default allows."""
+    limits = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
+    drawn = {}
+    for title, limit in limits.items():
+        bn_ext.keep_memory(0)  # what the run before left goes
+        bn_ext.keep_memory(limit)
+        drawn[title] = list(steps())
+    path = pages.ROOT / "docs" / "howto" / "memory.png"
+    with picture(path, columns=3, size=(9, 2.2), dpi=90) as (_, axes):
+        for panel, (title, sizes) in zip(axes[0], drawn.items(), strict=True):
+            calls, taken = range(len(sizes)), [r - o for r, o in sizes]
+            panel.fill_between(calls, [r for r, _ in sizes], color="#cfd8e0", label="offered")
+            panel.fill_between(calls, taken, color="#1f6fb2", label="in use or held")
+            panel.set(title=f"kept: {title}", xlabel="call", ylabel="MiB", ylim=(0, 700))
+            panel.title.set_fontsize(9)
+        axes[0, 1].legend(fontsize=8)
+    for title, sizes in drawn.items():
+        most, last = max(sizes), sizes[-1]
+        console.print(
+            f"{title}: at most {most[0]:.0f} MiB resident, {last[0]:.0f} at the end, "
+            f"{last[1]:.0f} of it offered"
+        )
