@@ -19,11 +19,11 @@ NONTEMPORAL_SHARE = 0.75
 def load():
     """The library, or None without a C compiler."""
     command = compiler("CC", "cc", "gcc")
-    if command is None:
+    if not command:
         return None
     wide = b"avx512" in Path("/proc/cpuinfo").read_bytes()
     flags = [*FLAGS, "-mprefer-vector-width=512"] if wide else FLAGS
-    library = compiled([command, *flags], SOURCE, "-lm")
+    library = compiled([*command, *flags], SOURCE, "-lm")
     tensors = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     library.loop.argtypes = [*tensors, *tensors, ctypes.c_int64, *[ctypes.c_int] * 3]
     return library

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -13,9 +14,9 @@ SHARED = ["-fopenmp", "-shared", "-fPIC"]
 
 
 def compiler(variable, *names):
-    """The one that an environment variable names, or else the first that is installed, or None."""
-    found = (shutil.which(name) for name in names)
-    return os.environ.get(variable) or next((path for path in found if path), None)
+    """The words of an environment variable, or else the first that is installed; maybe none."""
+    found = [path for path in map(shutil.which, names) if path]
+    return shlex.split(os.environ.get(variable, "")) or found[:1]
 
 
 def compiled(command, source, *libraries, stderr=None):

@@ -23,7 +23,7 @@ def load():
     Debian's libdnnl-dev).
     """
     command = compiler("CXX", "g++", "c++")
-    if command is None:
+    if not command:
         raise ImportError("no C++ compiler")
     where = []
     here = Path(sys.prefix)
@@ -34,7 +34,7 @@ def load():
         os.environ.setdefault("OCL_ICD_FILENAMES", f"{here}/lib/libintelocl.so")
     try:
         library = compiled(
-            [command, "-std=c++17", "-O2"], SOURCE, *where, "-ldnnl", stderr=subprocess.DEVNULL
+            [*command, "-std=c++17", "-O2"], SOURCE, *where, "-ldnnl", stderr=subprocess.DEVNULL
         )
     except subprocess.CalledProcessError:
         raise ImportError("no libdnnl to compile against") from None
