@@ -41,23 +41,13 @@ _Static_assert(MOST_ROWS <= 1 << (62 - BN_LIMB_BITS) && MOST_ELEMENTS <= 1 << (6
 
 /* ---- the plan ------------------------------------------------------------------- */
 
-/* Has every operand that is read no gaps, within a position or among positions too? */
-static bool is_dense(const bn_exact *e, bool among_positions) {
-    const bn_problem *p = e->plan.problem;
-    const int64_t run = e->plan.run_length, n = p->channel.size;
-    const unsigned reads = e->plan.needs[SUM]->reads;
-    return p->n_inner <= 1 && (n == 1 || bn_steps_over(&e->plan, &p->channel, run, reads)) &&
-           (!among_positions || !p->n_outer ||
-            bn_steps_over(&e->plan, &p->outer[0], n * run, reads));
-}
-
 static int64_t tasks_for(int threads) {
     return threads == 1 ? 1 : TASKS_PER_THREAD * threads;
 }
 
 static void plan_rows(bn_exact *e, int threads) {
     const int64_t own = e->plan.channels * e->plan.run_length;
-    if (e->plan.evenly && own < ROW && is_dense(e, true))
+    if (own < ROW && bn_is_dense(&e->plan, true, e->plan.needs[SUM]->reads))
         e->positions_per_row = at_most(ceil_div(ROW, own), e->plan.positions);
     e->columns = own * e->positions_per_row;
     e->panels = ceil_div(e->columns, BN_PANEL);
@@ -95,7 +85,8 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int
         .tasks_per_channel = 1,
     };
     bn_plan_shape(&e.plan, p, operation->formulas);
-    e.by_runs = e.plan.run_length >= SHORT_RUN || !is_dense(&e, false);
+    e.by_runs =
+        e.plan.run_length >= SHORT_RUN || !bn_is_dense(&e.plan, false, e.plan.needs[SUM]->reads);
     if (e.by_runs)
         plan_runs(&e, threads);
     else

@@ -109,11 +109,21 @@ int64_t bn_bytes_read(const bn_plan *plan) {
     return __builtin_popcount(ELEMENTS(read)) * plan->element_bytes;
 }
 
-bool bn_steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements, unsigned operands) {
+/* Does the axis step over exactly `elements` elements in each of these operands? */
+static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements,
+                       unsigned operands) {
     for (int o = 0; o < BN_OPERANDS; o++)
         if (operands >> o & 1 && axis->stride[o] != elements * plan->element_bytes)
             return false;
     return true;
+}
+
+bool bn_is_dense(const bn_plan *plan, bool among_positions, unsigned operands) {
+    const bn_problem *p = plan->problem;
+    const int64_t n = plan->channels, run = plan->run_length;
+    return p->n_inner <= 1 && (n == 1 || steps_over(plan, &p->channel, run, operands)) &&
+           (!among_positions || p->n_outer == 0 ||
+            (p->n_outer == 1 && steps_over(plan, &p->outer[0], n * run, operands)));
 }
 
 /* ---- forms and chunks -------------------------------------------------- */
@@ -127,7 +137,6 @@ static int64_t strand_rows(const bn_plan *plan) {
 }
 
 static void plan_channels_last(bn_plan *plan) {
-    const bn_problem *p = plan->problem;
     plan->form = CHANNELS_LAST;
     plan->row.positions = 1;
     if (plan->channels < WIDE_ENOUGH) {
@@ -136,21 +145,16 @@ static void plan_channels_last(bn_plan *plan) {
         plan->row.positions = at_most(unit * units, plan->positions);
     }
     plan->rows = ceil_div(plan->positions, plan->row.positions);
-    plan->row.is_segment =
-        plan->row.positions == 1 || plan->positions == 1 ||
-        (p->n_outer == 1 && bn_steps_over(plan, &p->outer[0], plan->channels, ~0u));
+    plan->row.is_segment = plan->row.positions == 1 || bn_is_dense(plan, true, ~0u);
     plan->rows_per_chunk = BN_ROWS * strand_rows(plan);
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
 
 static void plan_short_runs(bn_plan *plan) {
-    const bn_problem *p = plan->problem;
     plan->form = SHORT_RUNS;
     plan->row.positions = 1;
     plan->rows = plan->positions;
-    plan->row.is_segment =
-        p->n_inner == 1 &&
-        (plan->channels == 1 || bn_steps_over(plan, &p->channel, plan->run_length, ~0u));
+    plan->row.is_segment = bn_is_dense(plan, false, ~0u);
     plan->rows_per_chunk = BN_ROWS * SHORTEST_STRAND;
     plan->chunks = ceil_div(plan->rows, plan->rows_per_chunk);
 }
@@ -167,15 +171,6 @@ static void plan_long_runs(bn_plan *plan) {
         round_up(at_least(at_most(plan->run_length / tasks, LONGEST_CHUNK), shortest), PIECE);
     plan->run.chunks = ceil_div(plan->run_length, plan->run.elements_per_chunk);
     plan->chunks = ceil_div(plan->positions, plan->rows_per_chunk) * plan->run.chunks;
-}
-
-/* Do rows with all channels follow one another without a gap? */
-static bool is_dense(const bn_plan *plan) {
-    const bn_problem *p = plan->problem;
-    return plan->form < LONG_RUNS && plan->row.is_segment &&
-           (plan->positions == 1 ||
-            (p->n_outer == 1 &&
-             bn_steps_over(plan, &p->outer[0], plan->channels * plan->run_length, ~0u)));
 }
 
 /* ---- tiles ------------------------------------------------------------- */
@@ -339,7 +334,8 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     plan->columns[WRITE] = columns_of(plan, plan->joint ? plan->channels : plan->channels_per_tile);
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);
-    plan->row.dense = (plan->joint || plan->tiles == 1) && is_dense(plan);
+    plan->row.dense =
+        (plan->joint || plan->tiles == 1) && plan->form < LONG_RUNS && bn_is_dense(plan, true, ~0u);
     /* Planes of whole cache lines, in either half of a paired one too. */
     if (plan->writes && !plan->by_runs[WRITE] && (paired || (plan->row.dense && plan->rows > 1)))
         plan->row.ring =

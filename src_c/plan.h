@@ -69,8 +69,9 @@ void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PA
  * in the kernels. */
 void bn_make_plan(bn_plan *plan, int threads, bool paired);
 
-/* Does the axis step over exactly `elements` elements in each of these operands? */
-bool bn_steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements, unsigned operands);
+/* Do all channels' runs follow one another without a gap in each of these operands: at a position,
+ * or among positions too? */
+bool bn_is_dense(const bn_plan *plan, bool among_positions, unsigned operands);
 
 /* Bytes per element of what the formula reads in either pass. */
 int64_t bn_bytes_read(const bn_plan *plan);
