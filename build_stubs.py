@@ -156,13 +156,13 @@ RESULTS = {
     "NDArray[int64]": ["batch_norm_canonical"],
     "BatchNormDoubleBackward[NDArray[Scalar], NDArray[Vector]]": ["batch_norm_double_backward"],
     "int": [
-        "batch_norm_count", "_as_index", "_default_threads", "_parked_limit",
+        "batch_norm_count", "_as_index", "_default_threads", "_parked_bytes", "_parked_limit",
     ],
     "float": ["_as_epsilon", "_as_real"],
     "bool": ["_as_flag", "_forked", "_has_openmp", "_last_was_joint", "_share_memory"],
     "str": ["_get_isa", "_or", "_shown"],
     "tuple[str, ...]": ["_available_isas", "_formulas"],
-    "tuple[int, int]": ["_cache_sizes", "_last_call", "_parked"],
+    "tuple[int, int]": ["_cache_sizes", "_last_call"],
     "dict[str, Any]": ["_kernel_interface"],
     "Any": ["_committed"],
 }  # fmt: skip

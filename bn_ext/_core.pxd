@@ -136,7 +136,7 @@ cdef extern from "blocks.h" nogil:
     void bn_park_block(void *block)
     cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
     cpdef int64_t _parked_limit "bn_parked_limit"()
-    int64_t bn_parked_bytes(int *blocks)
+    cpdef int64_t _parked_bytes "bn_parked_bytes"()
 
 
 cdef extern from "schedule.h" nogil:

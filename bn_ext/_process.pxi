@@ -20,13 +20,6 @@ def _cache_sizes():
     return bn_l2_bytes(), bn_last_level_bytes()
 
 
-def _parked():
-    """(bytes, blocks) of large memory that is kept for the next results."""
-    cdef int blocks
-    cdef int64_t bytes = bn_parked_bytes(&blocks)
-    return bytes, blocks
-
-
 def _last_call():
     """(threads that took tasks, tasks per pass) of this thread's last call."""
     cdef int threads

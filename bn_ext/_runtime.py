@@ -378,7 +378,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "cpu_quota": _QUOTA,
         "cache_sizes": _core._cache_sizes(),
         "keep_memory": _core._parked_limit(),
-        "kept_memory": _core._parked()[0],
+        "kept_memory": _core._parked_bytes(),
         "forked": _core._forked(),
         "machine": platform.machine(),
         "processor": _processor(),

@@ -162,10 +162,9 @@ int64_t bn_parked_limit(void) {
     return bytes;
 }
 
-int64_t bn_parked_bytes(int *blocks) {
+int64_t bn_parked_bytes(void) {
     pthread_mutex_lock(&lock);
     const int64_t bytes = (int64_t)parked_bytes;
-    *blocks = n_parked;
     pthread_mutex_unlock(&lock);
     return bytes;
 }
@@ -200,8 +199,8 @@ void bn_set_parked_limit(int64_t bytes) {
 int64_t bn_parked_limit(void) {
     return 0;
 }
-int64_t bn_parked_bytes(int *blocks) {
-    return *blocks = 0;
+int64_t bn_parked_bytes(void) {
+    return 0;
 }
 
 #endif

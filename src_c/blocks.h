@@ -21,7 +21,7 @@ void bn_park_block(void *block);
 void bn_set_parked_limit(int64_t bytes);
 int64_t bn_parked_limit(void);
 
-/* What is parked now: its bytes; *blocks: how many blocks. */
-int64_t bn_parked_bytes(int *blocks);
+/* That are parked now. */
+int64_t bn_parked_bytes(void);
 
 #endif
