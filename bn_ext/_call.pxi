@@ -187,9 +187,7 @@ cdef bint fits(const Call *c, int role) except -1:
     cdef const bn_view *view = &c.view[role]
     if is_vector(role):
         return view.ndim == 1 and view.shape[0] == c.channels
-    if role == SUMS:
-        return view.ndim == 2 and view.shape[0] == c.facts.rows and view.shape[1] == c.channels
-    if role == STATE:
+    if role == SUMS or role == STATE:
         return shape_of(view) == expected_shape(c, role)
     return bn_same_shape(view, &c.view[SRC])
 

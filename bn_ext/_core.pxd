@@ -14,37 +14,19 @@ cdef extern from "bn.h" nogil:
     ctypedef bint c_bool "bool"
 
     ctypedef enum bn_dtype:
-        BN_F32
-        BN_F64
-        BN_BF16
+        BN_F32, BN_F64, BN_BF16
 
     ctypedef enum bn_status:
         BN_OK
 
     enum:
         BN_DTYPES
-        SRC "BN_SRC"
-        DIFF_DST "BN_DIFF_DST"
-        SRC_1 "BN_SRC_1"
-        DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC"
-        DST "BN_DST"
-        DIFF_SRC "BN_DIFF_SRC"
-        DIFF_DIFF_DST "BN_DIFF_DIFF_DST"
-        DIFF_SRC_1 "BN_DIFF_SRC_1"
-        BN_OPERANDS
-        BN_MEAN
-        BN_VARIANCE
-        BN_GAMMA
-        BN_BETA
-        BN_DIFF_DIFF_GAMMA
-        BN_DIFF_DIFF_BETA
-        BN_DIFF_GAMMA
-        BN_DIFF_BETA
-        BN_RUNNING_MEAN
-        BN_RUNNING_VARIANCE
-        BN_VECTORS
-        BN_MAX_AXES
-        BN_SUMS
+        SRC "BN_SRC", DIFF_DST "BN_DIFF_DST", SRC_1 "BN_SRC_1", DIFF_DIFF_SRC "BN_DIFF_DIFF_SRC"
+        DST "BN_DST", DIFF_SRC "BN_DIFF_SRC", DIFF_DIFF_DST "BN_DIFF_DIFF_DST"
+        DIFF_SRC_1 "BN_DIFF_SRC_1", BN_OPERANDS
+        BN_MEAN, BN_VARIANCE, BN_GAMMA, BN_BETA, BN_DIFF_DIFF_GAMMA, BN_DIFF_DIFF_BETA
+        BN_DIFF_GAMMA, BN_DIFF_BETA, BN_RUNNING_MEAN, BN_RUNNING_VARIANCE, BN_VECTORS
+        BN_MAX_AXES, BN_SUMS
 
     ctypedef struct bn_axis:
         int64_t size
@@ -61,11 +43,9 @@ cdef extern from "bn.h" nogil:
         bn_axis channel
         bn_vector vector[BN_VECTORS]
         double epsilon
-        c_bool training
-        c_bool relu
+        c_bool training, relu
         double exponential_avg_factor
-        int correction
-        int num_threads
+        int correction, num_threads
         double *sums
         int64_t *state
         double count
@@ -85,19 +65,11 @@ cdef extern from "bn.h" nogil:
 
 cdef extern from "state.h" nogil:
     enum:
-        f32_LIMBS
-        f64_LIMBS
-        BN_LIMB_BITS
-        BN_MOST_PARTS
-        BN_LOG2_TERMS
-        BN_LOG2_TERMS_OF_PART
-        BN_COUNT_AND_STAMP
-        BN_PARTS_ADDED
-        BN_MORE_ROWS
+        f32_LIMBS, f64_LIMBS, BN_LIMB_BITS, BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
+        BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
     ctypedef enum bn_kind_of_state:
-        BN_OF_GRADIENTS
-        BN_OF_MOMENTS
+        BN_OF_GRADIENTS, BN_OF_MOMENTS
 
     int bn_limbs(bn_dtype dtype)
     int bn_lowest(int limbs)
@@ -147,8 +119,7 @@ cdef extern from "schedule.h" nogil:
 cdef extern from "dtypes.h" nogil:
     ctypedef struct bn_dtype_facts:
         const char *name
-        int element_bytes
-        int number_bytes
+        int element_bytes, number_bytes
 
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
@@ -180,27 +151,12 @@ cdef extern from "axes.h" nogil:
 cdef extern from "kernels/kernels.h" nogil:
     enum:
         FORMULAS
-        COEFS
-        COEF_MEAN
-        COEF_SHIFT
-        COEF_SLOPE
-        COEF_SCALE
-        COEF_CROSS
-        COEF_BEND
-        COEF_OFFSET
-        BN_ROWS
-        BN_GROUP
-        BN_STRANDS
-        BN_STRETCH_BYTES
-        BN_PARTS
-        BN_PAD
-        BN_RING_PAD
+        COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
+        BN_ROWS, BN_GROUP, BN_STRANDS, BN_STRETCH_BYTES, BN_PARTS, BN_PAD, BN_RING_PAD
 
     ctypedef struct formula_needs:
         const char *name
-        unsigned reads
-        unsigned writes
-        unsigned takes
+        unsigned reads, writes, takes
         int sums
 
     const formula_needs formula_table[FORMULAS]
@@ -209,8 +165,7 @@ cdef extern from "kernels/kernels.h" nogil:
         char *data[BN_OPERANDS]
         int64_t pitch[BN_OPERANDS]
         int64_t step[BN_OPERANDS]
-        int64_t repeats
-        int64_t cols
+        int64_t repeats, cols
         int rows
 
     ctypedef struct bn_runs:
@@ -226,24 +181,15 @@ cdef extern from "kernels/kernels.h" nogil:
         int64_t apart[BN_OPERANDS]
         int64_t pitch[BN_OPERANDS]
         int64_t ahead[BN_OPERANDS]
-        int64_t repeats
-        int64_t channels
-        int64_t cols
-        int64_t first
-        c_bool strands
-        c_bool nontemporal
-        c_bool fetches
-        c_bool relu
+        int64_t repeats, channels, cols, first
+        c_bool strands, nontemporal, fetches, relu
 
     ctypedef enum bn_layout:
-        BY_COLUMNS
-        AS_RING
-        ONE_FOR_ALL
+        BY_COLUMNS, AS_RING, ONE_FOR_ALL
 
     ctypedef struct bn_coefs:
         const void *column
-        int64_t stride
-        int64_t period
+        int64_t stride, period
         bn_layout layout
 
     ctypedef struct bn_sums:

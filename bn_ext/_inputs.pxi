@@ -69,7 +69,8 @@ cdef int check_vector(Call *c, int role) except -1:
     pin(c, role)
     dtype = dtype_of(c, role)
     if dtype < 0 or not go_together(c.dtype, dtype):
-        raise wrong_vector_dtype(c, role)
+        data = DTYPE_NAMES[c.dtype]
+        raise wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
     if c.vector_dtype >= 0 and dtype != c.vector_dtype:
         for other in range(MEAN, role):
             if c.pinned[other]:
@@ -102,12 +103,6 @@ cdef int check_running(Call *c) except -1:
                 "such a batch out, or normalize it with the running statistics"
             )
     return 0
-
-
-cdef object wrong_vector_dtype(const Call *c, int role):
-    """The error for a vector whose dtype does not go with the data's."""
-    data = DTYPE_NAMES[c.dtype]
-    return wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
 
 
 cdef object wrong_vector(const Call *c, int role):

@@ -188,23 +188,18 @@ def _is_command() -> bool:
     return name.removesuffix(".exe") == "bn-ext"
 
 
-def _choose_isa(name: str) -> None:
-    choices = _core._available_isas()
-    if name not in choices:
-        raise ImportError(
-            f"BN_EXT_ISA: expected one of {', '.join(choices)} (the levels that this CPU can run), "
-            f"got {name!r}"
-        )
-    _core._use_isa(name)
-
-
 def _read_environment() -> tuple[str | None, int]:
     """The level that is forced, if one is, and the memory that is kept by default."""
     # Set to nothing is not set, as with most variables.
     name = os.environ.get("BN_EXT_ISA") or None
     try:
         if name is not None:
-            _choose_isa(name)
+            if name not in available_isas():
+                raise ImportError(
+                    f"BN_EXT_ISA: expected one of {', '.join(available_isas())} (the levels that "
+                    f"this CPU can run), got {name!r}"
+                )
+            _core._use_isa(name)
         return name, _default_kept()
     except ImportError as error:
         if _is_command():  # which cannot catch it: the package is imported before its first line

@@ -267,7 +267,7 @@ def test_frozen_src_asks_for_no_parameter_gradients():
 def test_a_problem_in_a_layout_it_has_not():
     with pytest.raises(ValueError, match=r"expected \(N, C, X, ...\) for NCX, got \(4, 3\)"):
         problems.Problem((4, 3), "NCX", "float32")
-    assert not timing.Case((4, 3), "NCX", "float32", 1).exists()
+    assert not timing.cases_of([("", (4, 3))], ["backward"], [1], ["float32"], ["NCX"])
 
 
 def test_the_least_of_calls_in_turn():

@@ -39,10 +39,6 @@ class Case:
     op: Op = "backward"
     set: str = ""
 
-    def exists(self) -> bool:
-        """Whether the shape has this layout."""
-        return dims(self.shape, self.layout) is not None
-
 
 def cases_of(
     shapes: Iterable[tuple[str, Shape]],
@@ -52,13 +48,13 @@ def cases_of(
     layouts: Iterable[Layout],
 ) -> list[Case]:
     """Every combination that exists; shapes as (name of the set, shape)."""
-    cases = (
+    return [
         Case(shape, layout, dtype, count, op, name)
         for op, count, dtype, layout, (name, shape) in product(
             ops, threads, dtypes, layouts, shapes
         )
-    )
-    return [case for case in cases if case.exists()]
+        if dims(shape, layout) is not None
+    ]
 
 
 Row = dict[str, Any]

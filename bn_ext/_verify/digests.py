@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,12 +11,12 @@ import numpy as np
 import bn_ext
 from bn_ext._verify.dtypes import Array, Dtype, known_dtypes
 from bn_ext._verify.problems import (
+    SEAMS,
     Problem,
     at_level,
     large_problems,
     moderate_problems,
     numbers,
-    seam_problems,
 )
 
 __all__ = ["DIGESTS", "digests"]
@@ -65,7 +66,7 @@ DIGESTS: dict[str, str] = {
 MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]] = {
     moderate_problems: ("training", "frozen", "forward", "double training", "double frozen"),
     large_problems: ("large", "large forward"),
-    seam_problems: ("seams", "seams forward"),
+    partial(large_problems, shapes=SEAMS): ("seams", "seams forward"),
 }
 
 

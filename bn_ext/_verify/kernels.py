@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bn_ext import _core
 from bn_ext._verify import arithmetic, running
 from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
 from bn_ext._verify.dtypes import Array, Dtype
@@ -213,7 +214,7 @@ def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Genera
         # Room behind, as scratch has it; it must stay as it was.
         here = case.with_columns(columns)
         into = here.planes.copy() if kernel == "sum_columns" else padded(other)
-        running.run_sums(isa, kernel, here, columns, into)
+        _core._run_sums_kernel(isa, dtype.name, kernel, here.planes, columns, into)
         if kernel == "sum_columns":
             here = replace(here, planes=into)
         _demand_sums(here, wanted, columns, f"{isa} {kernel}_{dtype.name}: {columns} columns")

@@ -14,7 +14,7 @@ from bn_ext._typing import DataFormat
 from bn_ext._verify.dtypes import Array, Dtype
 
 __all__ = [
-    "Problem", "at_level", "large_problems", "moderate_problems", "numbers", "seam_problems",
+    "SEAMS", "Problem", "at_level", "large_problems", "moderate_problems", "numbers",
 ]  # fmt: skip
 
 Shapes = list[tuple[tuple[int, ...], DataFormat]]
@@ -119,9 +119,11 @@ def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]
             yield src.view(storage), diff_dst.view(storage), layout
 
 
-def _overlapping(dtype: Dtype, storage: np.dtype[Any], shapes: Shapes) -> Iterator[Problem]:
-    """Each row begins within the one before, so they need little memory."""
-    for shape, layout in shapes:
+def large_problems(
+    dtype: Dtype, storage: np.dtype[Any], shapes: Shapes | None = None
+) -> Iterator[Problem]:
+    """The large ones, or `shapes`; each row begins within the one before, to need little memory."""
+    for shape, layout in shapes or _large(storage.itemsize):
         steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
         room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
         strides = [step * storage.itemsize for step in steps]
@@ -129,13 +131,3 @@ def _overlapping(dtype: Dtype, storage: np.dtype[Any], shapes: Shapes) -> Iterat
             numbers(dtype, room, start, EXPONENTS[dtype.name]).view(storage) for start in STARTS
         )
         yield as_strided(src, shape, strides), as_strided(diff_dst, shape, strides), layout
-
-
-def large_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """The large ones."""
-    return _overlapping(dtype, storage, _large(storage.itemsize))
-
-
-def seam_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """Those that end in the middle of something."""
-    return _overlapping(dtype, storage, SEAMS)

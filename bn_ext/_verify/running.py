@@ -14,7 +14,7 @@ from bn_ext._verify.values import Case
 
 __all__ = [
     "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",
-    "run_expand", "run_passed", "run_runs", "run_sum", "run_sums", "run_write",
+    "run_expand", "run_passed", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
@@ -222,11 +222,6 @@ def run_write(
         ),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
     )  # fmt: skip
-
-
-def run_sums(isa: str, kernel: str, case: Case, columns: int, other: Array) -> None:
-    """Run a kernel that works on sums, on the case's own arrays; sum_columns: into `other`."""
-    _core._run_sums_kernel(isa, case.dtype.name, kernel, case.planes, columns, other)
 
 
 def run_expand(
