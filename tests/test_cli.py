@@ -191,14 +191,6 @@ def test_info(capsys):
     assert json.loads(out)["isa"] == bn_ext.get_isa()
 
 
-def test_info_without_openmp(capsys, monkeypatch):
-    monkeypatch.setattr(_runtime._core, "_has_openmp", lambda: False)
-    monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: [])
-    _, out, _ = run(capsys, "info")
-    assert "none: threads of its own" in out
-    assert "idle threads" not in out
-
-
 def test_info_warns_of_two_pools(capsys, monkeypatch):
     monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: ["/a/libgomp.so", "/b/libiomp5.so"])
     _, out, _ = run(capsys, "info")

@@ -29,26 +29,7 @@ def info(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(config, indent=1))
         return 0
-    l2, last_level = config["cache_sizes"]
-    forced = "forced by BN_EXT_ISA" if config["isa_forced"] else "the highest this CPU can run"
-    threads = "thread" if config["default_threads"] == 1 else "threads"
-    lines = {
-        "bn_ext": config["version"],
-        "processor": f"{config['processor']} ({config['machine']})",
-        "level": f"{config['isa']}, {forced}; available: {', '.join(config['available_isas'])}",
-        "threads": f"{config['default_threads']} {threads}, set by {config['threads_set_by']}",
-        "caches": f"{l2 >> 10} KiB second-level, {last_level >> 10} KiB last-level",
-        "kept memory": f"at most {config['keep_memory'] >> 20} MiB of results that are gone",
-        "OpenMP": ", ".join(config["openmp_libraries"])
-        or ("linked" if config["openmp"] else "none: threads of its own"),
-        "idle threads": f"set by {config['idle_threads_set_by']}",
-        "Python, NumPy": f"{config['python']}, {config['numpy']}",
-    }
-    if not config["openmp"]:
-        del lines["idle threads"]
-    width = max(map(len, lines))
-    for key, value in lines.items():
-        print(f"{key:<{width}}  {value}")
+    bn_ext.show_config()
     if len(config["openmp_libraries"]) > 1:
         print("\n" + POOLS.format(len(config["openmp_libraries"])))
     return 0
