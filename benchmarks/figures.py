@@ -102,8 +102,8 @@ def headline(found):
     return (
         f"The gradient is **{statistics.median(ratios):.1f} times as fast** as the fastest of "
         "NumPy, torch, JAX, TensorFlow and oneDNN on the same arrays:\n"
-        f"the median over the {len(ratios)} comparisons on two threads of an AMD EPYC (AVX-512), "
-        f"which go from {min(ratios):.1f} to {max(ratios):.1f}.\n"
+        f"the median of {len(ratios)} comparisons, from {min(ratios):.1f} to {max(ratios):.1f}, "
+        "on two threads of an AMD EPYC (AVX-512).\n"
     )
 
 

@@ -93,7 +93,7 @@ def test_the_one_number():
         if chosen == ("v4", "backward", "resnet", "2") and row["dtype"] in ("float32", "bfloat16"):
             times.append(over_best_peer(row))
     said = re.search(
-        r"\*\*(\S+) times as fast.*median over the (\d+) comparisons.*from (\S+) to (\S+)\.",
+        r"\*\*(\S+) times as fast.*median of (\d+) comparisons, from (\S+) to (\S+), on",
         (ROOT / "README.md").read_text(),
         re.DOTALL,
     )
