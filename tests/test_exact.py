@@ -99,6 +99,26 @@ def test_sums_are_those_of_fractions(rng, kind, name):
         assert np.array_equal(bn_ext.batch_norm_sums(state), moments, equal_nan=True)
 
 
+@pytest.mark.parametrize(("most", "least"), [(16, 0), (126, 126)])
+@pytest.mark.parametrize(("shape", "data_format"), [((1, 2, 70_000), "NCX"), ((5000, 64), "NXC")])
+def test_numbers_that_barely_fit_are_added_without_rounding(rng, shape, data_format, most, least):
+    """Each lane's sum is a double; that of all lanes is not. Or it is far beyond any float."""
+    x = np.ldexp(rng.uniform(1, 2, shape), rng.integers(least, most + 1, shape))
+    x = (x * rng.choice([1, -1], shape)).astype(np.float32)
+    mean = np.zeros(shape[FORMATS[data_format]], np.float32)
+    terms = by_columns(x, data_format, "float32")
+    state = gradients_of(np.full_like(x, 0.5), x, mean, data_format=data_format)
+    assert np.array_equal(bn_ext.batch_norm_sums(state), exact_sums(terms, terms / 2))
+
+
+def test_flags_of_tasks_are_not_added():
+    """One thread, two tasks: each has a NaN."""
+    x = np.ones((1, 1, 600_000), np.float32)
+    x[..., [0, -1]] = np.nan
+    one, two = (moments_of(x, data_format="NCX", num_threads=threads) for threads in (1, 2))
+    assert np.array_equal(one, two)
+
+
 def patchwork(rng, rows, channels, name):
     """Stretches of rows, each of a kind of its own, so that ways of adding that were right for one
     are wrong for the next.
