@@ -60,7 +60,7 @@ cdef int check_alone(Call *c, int role) except -1:
         if (role < VECTORS and other < VECTORS and is_read(c, other)
                 and bn_same_place(&c.view[role], &c.view[other])):
             continue
-        if _share_memory(array_of(c, role), array_of(c, other)):
+        if share_memory(array_of(c, role), array_of(c, other)):
             raise ValueError(
                 f"{name_of(c, role)}: shares memory with {name_of(c, other)}{in_place_text(c, role)}"
             )
@@ -79,7 +79,7 @@ cdef str in_place_text(const Call *c, int role):
     return f" (it may be {_or(names)})"
 
 
-def _share_memory(a, b):
+cdef bint share_memory(object a, object b) except -1:
     """Do they? True where bounded work cannot tell: the caller's strides can make it last for
     ever."""
     try:

@@ -132,14 +132,11 @@ def _nothing(part: LocalPart) -> NDArray[np.int64]:
 
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Memory for what `_normalize` returns, of whose arguments none is read."""
+    """What `_normalize` returns: memory, and the running statistics before the step."""
     _, _, _, *running, training, _, _, _, gate, _, _ = rest
     bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
-    stepped = (
-        _vector(src, 0) if each is None or not training else torch.empty_like(each)
-        for each in running
-    )
-    return torch.empty_like(src), _vector(src), _vector(src), bits, *stepped
+    old = [_vector(src, 0) if each is None or not training else each.clone() for each in running]
+    return torch.empty_like(src), _vector(src), _vector(src), bits, *old
 
 
 def _normalize(
@@ -151,27 +148,23 @@ def _normalize(
     """dst, mean, variance, workspace, and running statistics after the step."""
     outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
                        relu, gate, group, whole)  # fmt: skip
-    dst, mean, variance, workspace = map(_array, outputs[:4])
-    running = [_wide(running_mean), _wide(running_var)]
+    dst, mean, variance, workspace, *running = map(_array, outputs)
     given: dict[str, Any] = {
         "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
         "relu": relu, "workspace": workspace if gate else None, **_options(eps),
     }  # fmt: skip
     if not training:
-        mean[:], variance[:] = running
+        mean[:], variance[:] = _array(running_mean), _array(running_var)
         _core.batch_norm_inference(mean=mean, variance=variance, out=dst, **given)
         return outputs
+    given["out"] = dst, mean, variance
+    names = "running_mean", "running_variance", "exponential_avg_factor", "correction"
     tracks = running_mean is not None
-    given |= {"out": (dst, mean, variance), "running_mean": running[0],
-              "running_variance": running[1],
-              "exponential_avg_factor": momentum if tracks else None,
-              "correction": 1 if tracks else None}  # fmt: skip
+    given |= zip(names, (*running, momentum, 1) if tracks else (None,) * 4, strict=True)
     if group is None:
         _core.batch_norm_training(**given)
     else:
         _over_processes(TrainingPart(given), "batch_norm", group)
-    for output, stepped in zip(outputs[4:], running if tracks else (), strict=False):
-        output.copy_(torch.from_numpy(stepped))
     return outputs
 
 

@@ -16,7 +16,7 @@ import bn_ext
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 import bn_ext.dask  # noqa: E402
-from bn_ext.dask._blocks import added as merged_states  # noqa: E402
+from bn_ext.dask import _added as merged_states  # noqa: E402
 
 SHAPE = {"NXC": (6, 5, 4, 8), "NCX": (6, 8, 5, 4)}
 #: How the axes N, C, H, W are cut.

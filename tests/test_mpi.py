@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from dealt import DEALS, KINDS, wanted
 from engines import if_mpi, needs_mpi, on_ranks, run
-from numpy.lib.stride_tricks import as_strided
 from processes import in_new_process, printed_by
 from tree import ROOT
 
-from bn_ext import _core
 from bn_ext._mpi import agreement
 
 RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
@@ -129,18 +127,6 @@ def test_without_mpi4py_an_error_says_what_to_install():
     )
     wanted = "bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich"
     assert printed_by(code).startswith(wanted)
-
-
-@quick
-def test_what_is_too_hard_to_decide_counts_as_shared(rng):
-    memory = rng.standard_normal(200_000, np.float32)
-    shape, steps = (4, 13, 11, 12), [4 * n for n in (5310, 408, 37, 3)]
-    others = [4 * n for n in (3758, 4614, 2545, 4819)]
-    one, other = as_strided(memory, shape, steps), as_strided(memory[14773:], shape, others)
-    with pytest.raises(RuntimeError):
-        np.shares_memory(one, other, max_work=10_000)
-    assert _core._share_memory(one, other)
-    assert not _core._share_memory(one, memory[-5:])
 
 
 # ---- bits ---------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ REFUSED = {
     "alone": (lambda a: None, "^running_mean, running_var: expected both or neither$"),
     "list": (lambda a: a.tolist(), "^running_mean: .*updated in place, got a list$"),
     "tuple": (lambda a: tuple(a.tolist()), "^running_mean: .*updated in place, got a tuple$"),
-    "length": (lambda a: a[1:], r"^running_mean: expected shape \(5,\), got \(4,\)$"),
+    "length": (lambda a: a[1:], r"^running_mean: expected shape \(5,\), .* of input.*got \(4,\)"),
     "read-only": (read_only, "^running_mean: expected a writable array, got a read-only one$"),
 }  # fmt: skip
 
@@ -183,10 +183,10 @@ def test_running_statistics_that_cannot_be_updated(rng, change, message):
 
 def test_running_statistics_of_one_memory(rng):
     p = problem(rng)
-    with pytest.raises(ValueError, match="^running_var: shares memory with running_mean$"):
+    with pytest.raises(ValueError, match="^running_mean: shares memory with running_var$"):
         pytorch.batch_norm_update_stats(p.src, p.running_mean, p.running_mean, 0.1)
     whole = np.ones(9, np.float32)
-    with pytest.raises(ValueError, match="^running_var: shares memory with running_mean$"):
+    with pytest.raises(ValueError, match="^running_mean: shares memory with running_var$"):
         pytorch.batch_norm_update_stats(p.src, whole[:5], whole[4:], 0.1)
     assert (whole == 1).all()
 

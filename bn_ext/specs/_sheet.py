@@ -222,7 +222,8 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
         if array is not None and argument.kind == "vector":
             vectors[name] = array
     _check_types(row, a, vectors)
-    words = _Words(a.data_format, {**a.words, **_hints(row, a)})
+    running = {f"running_{role}": a.words[role] for role in _VECTORS[:2] if role in a.words}
+    words = _Words(a.data_format, {**running, **a.words, **_hints(row, a)})
     a.axis = a.src.ndim - 1 if a.data_format == "NXC" else 1
     a.data_format, a.channels = words, a.src.shape[a.axis]
     a.count = math.prod(a.src.shape[: a.axis]) * math.prod(a.src.shape[a.axis + 1 :])

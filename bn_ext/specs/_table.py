@@ -84,11 +84,11 @@ class Row:
     #: "Name: output, output, ..."; or one array
     outputs: str
     returns: str
-    see_also: str
     definition: str
     example: str
+    see_also: str = ""
     notes: tuple[str, ...] = ()
-    #: What it raises, if it is not the general function's errors and the specification's.
+    #: What is raised beyond the general function's errors, if the specification does not say it.
     raises: str = ""
     #: Ranks of the data; any from 2 up if there are none.
     ranks: tuple[int, ...] = ()
@@ -125,7 +125,8 @@ class Row:
     def docstring(self) -> str:
         """As numpydoc has it."""
         general = ", ".join(f"`bn_ext.{name}`" for name in self.general.split(", "))
-        errors = f"As for {general}, with this operator's names; also {self.spec.raises}."
+        also = self.raises or self.spec.raises
+        errors = f"As for {general}, with this operator's names; also {also}."
         arrays = f"What counts as an array, and what is copied, is as for {general}"
         notes = [*self.notes, f"Definition: {self.definition}."]
         if self.spec.lists:
@@ -134,7 +135,7 @@ class Row:
         sections = {
             "Parameters": "\n".join(parameters),
             "Returns": f"{self.outputs.partition(':')[0]}\n{_filled(self.returns, 4)}",
-            "Raises": f"TypeError, ValueError, MemoryError\n{_filled(self.raises or errors, 4)}",
+            "Raises": f"TypeError, ValueError, MemoryError\n{_filled(errors, 4)}",
             "See Also": f"{general.replace('`', '')}\n{self.see_also}".rstrip(),
             "Notes": "\n\n".join(_filled(note) for note in notes),
             "Examples": f">>> import numpy as np\n>>> from bn_ext.specs import {self.spec.module}\n"
@@ -241,7 +242,6 @@ array([1., 4.])
         ),
         outputs="ndarray",
         returns="normalized, in input's shape and dtype.",
-        see_also="",
         notes=(_NGRAPH_DIFFERS,),
         definition='nGraph core operation "BatchNormInference"',
         example="""
@@ -335,9 +335,8 @@ _ONEDNN_ROWS = (
         returns="dst (src's dtype), running_mean, running_variance, batch_mean and batch_variance "
         "(mean's dtype, shape (C,)). Both variances are biased: divided by the number of elements. "
         "All are new arrays; mean and variance stay as they are.",
-        raises="As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError "
-        "for float64 and for float16 vectors, ValueError for an epsilon or a momentum that is not "
-        "positive and for gamma without beta or the reverse.",
+        raises=f"{_ONEDNN.raises}, for a momentum that is not, and for gamma without beta or the "
+        "reverse",
         see_also="batch_norm_training_backward : The gradient.",
         notes=(
             "An empty src gives a batch_mean and a batch_variance of NaN, and running statistics "
@@ -372,7 +371,6 @@ array([1.  , 1.75], dtype=float32)
         ),
         outputs="ndarray",
         returns="dst, in src's shape and dtype.",
-        see_also="",
         definition='oneDNN developer guide, Graph API, "BatchNormInference"',
         example="""
 >>> x = np.array([[1, 2], [3, 6]], np.float32)
@@ -444,9 +442,7 @@ array([1., 1.], dtype=float32)
         outputs="BatchNormTrainingBackward: diff_src, diff_gamma, diff_beta",
         returns="diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,), or "
         "both None).",
-        raises="As for `bn_ext.batch_norm_backward`; also TypeError for float64 and for float16 "
-        "vectors, ValueError for an epsilon that is not positive and for one optional output "
-        "without the other.",
+        raises=f"{_ONEDNN.raises} and for one optional output without the other",
         see_also="batch_norm_forward_training : What it is the gradient of.",
         notes=(
             "Without the optional outputs gamma is ignored, as the spec says: it is not even "
@@ -646,7 +642,7 @@ _PYTORCH = Spec(
 _TORCH_DEFINITION = 'pytorch, "aten/src/ATen/native/native_functions.yaml"'
 _TORCH_UPDATE_RAISES = (
     "ValueError for an input without elements with training, and for running statistics that are "
-    "lacking, not writable or not of their own memory. Nothing has been written then."
+    "lacking, not writable or not of their own memory: nothing has been written then"
 )
 
 _PYTORCH_ROWS = (
@@ -674,8 +670,7 @@ _PYTORCH_ROWS = (
         returns="output, in input's shape, dtype and memory order; save_mean and save_invstd, "
         "``1 / sqrt(variance + eps)`` of the biased variance, in the vectors' dtype (input's if "
         "there are none), shape (C,); shape (0,) without ``training``.",
-        raises="As for `bn_ext.batch_norm_training`, with this operator's names; also "
-        + _TORCH_UPDATE_RAISES,
+        raises=_TORCH_UPDATE_RAISES,
         see_also="native_batch_norm_backward : Its gradient.",
         notes=(
             "As in torch, save_invstd is 0 and output is bias where variance and eps are 0 with "
@@ -751,8 +746,7 @@ True
         ),
         outputs="BatchNormUpdateStats: mean, var",
         returns="mean and var, which is biased, in the vectors' dtype (input's if there are none).",
-        raises="As for `bn_ext.batch_norm_training_reduce`, with this operator's names; also "
-        + _TORCH_UPDATE_RAISES,
+        raises=_TORCH_UPDATE_RAISES,
         see_also="native_batch_norm : Normalizes, too.",
         notes=("torch 2.13 accepts one of the running statistics alone.",),
         definition=_TORCH_DEFINITION,

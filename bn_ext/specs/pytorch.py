@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._core import _share_memory, batch_norm_training_reduce
-from bn_ext.specs._sheet import (
-    Given,
-    Result,
-    as_doubles,
-    backward,
-    inference,
-    require_shape,
-    sheet,
-    training,
+from bn_ext._core import (
+    _dry_run,
+    batch_norm_training,
+    batch_norm_training_apply,
+    batch_norm_training_reduce,
 )
+from bn_ext.specs._sheet import Given, Result, as_doubles, backward, inference, sheet, training
 
 __all__ = [
     "BatchNormUpdateStats",
@@ -44,36 +40,29 @@ def _require_statistics(a: Given, flag: str) -> None:
         raise ValueError(f"{both}: expected both with {flag}={getattr(a, flag)}")
 
 
-def _check_update(a: Given) -> None:
-    """Both running statistics can be updated, and nothing else with them; or there are none."""
+def _step(a: Given) -> dict[str, Any]:
+    """How the running statistics move, if there are any; they are checked, as they are written."""
     if a.src.size == 0:
         raise ValueError(f"input: expected at least one element, got shape {a.src.shape}")
     if (a.mean is None) != (a.variance is None):
         raise ValueError("running_mean, running_var: expected both or neither")
     if a.mean is None:
-        return
-    others = {"weight": a.gamma, "bias": a.beta, "input": a.src}
-    for name, array in (("running_mean", a.mean), ("running_var", a.variance)):
-        require_shape(name, array, (a.channels,))
-        if not array.flags.writeable:
-            raise ValueError(f"{name}: expected a writable array, got a read-only one")
-        if a.channels > 1 and abs(array.strides[0]) < array.itemsize:
-            raise ValueError(f"{name}: overlaps itself in memory")
-        for other, given in others.items():
-            if given is not None and _share_memory(array, given):
-                raise ValueError(f"{name}: shares memory with {other}")
-        others["running_mean"] = a.mean
+        return {}
+    step = {
+        "running_mean": a.mean,
+        "running_variance": a.variance,
+        "exponential_avg_factor": a.momentum,
+        "correction": int(a.count > 1),  # the general function refuses 1 for one element
+    }
+    options = {"epsilon": 0, "data_format": a.data_format, **step}
+    _dry_run(batch_norm_training, a.src, a.gamma, a.beta, **options)
+    return step
 
 
-def _update(a: Given, mean: NDArray[np.float64], variance: NDArray[np.float64]) -> None:
-    """Running statistics after a step; the variance becomes unbiased, NaN of one element."""
-    if a.mean is None:
-        return
-    unbiased = variance * a.count / np.float64(a.count - 1)
-    pairs = (a.mean, mean), (a.variance, unbiased)
-    new = [(1 - a.momentum) * old.astype(np.float64) + a.momentum * batch for old, batch in pairs]
-    for (old, _), value in zip(pairs, new, strict=True):
-        old[...] = _rounded(value, old.dtype)
+def _lose_unbiased(a: Given) -> None:
+    """One element has no unbiased variance: 0 / 0."""
+    if a.variance is not None and a.count == 1:
+        a.variance[...] = np.nan
 
 
 @sheet("pytorch.native_batch_norm")
@@ -82,16 +71,14 @@ def native_batch_norm(a: Given) -> Result:
     if not a.training:
         _require_statistics(a, "training")
         return inference(wide), np.empty(0, a.dtype), np.empty(0, a.dtype)
-    _check_update(a)
     mean, variance = np.empty(a.channels), np.empty(a.channels)
-    output = training(wide, out=(None, mean, variance)).dst
+    output = training(wide, out=(None, mean, variance), **_step(a)).dst
     spread = variance + a.epsilon
     for channel in np.flatnonzero(spread == 0):
         output[:, channel] = 0 if wide.beta is None else wide.beta[channel]
     invstd = np.where(spread == 0, 0, 1 / np.sqrt(spread))  # 0, not 1 / 0: as torch has it
-    found = output, _rounded(mean, a.dtype), _rounded(invstd, a.dtype)
-    _update(a, mean, variance)
-    return found
+    _lose_unbiased(a)
+    return output, _rounded(mean, a.dtype), _rounded(invstd, a.dtype)
 
 
 @sheet("pytorch.native_batch_norm_backward")
@@ -112,12 +99,15 @@ def native_batch_norm_backward(a: Given) -> Result:
 
 @sheet("pytorch.batch_norm_update_stats")
 def batch_norm_update_stats(a: Given) -> Result:
-    _check_update(a)
-    mean, squares = batch_norm_training_reduce(a.src, data_format=a.data_format)[:2]
-    variance = squares / a.count
-    found = _rounded(mean, a.dtype), _rounded(variance, a.dtype)
-    _update(a, mean, variance)
-    return found
+    mean, variance = np.empty(a.channels), np.empty(a.channels)
+    step = _step(a)
+    stats = batch_norm_training_reduce(a.src, data_format=a.data_format)
+    batch_norm_training_apply(
+        a.src[:0], stats=stats, epsilon=0, data_format=a.data_format,
+        out=(None, mean, variance), **step,
+    )  # fmt: skip
+    _lose_unbiased(a)
+    return _rounded(mean, a.dtype), _rounded(variance, a.dtype)
 
 
 BatchNormUpdateStats = batch_norm_update_stats.result
