@@ -241,8 +241,17 @@ def batch_norm_training(
     """
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
     step = _Step(shared, relu, exact=exact, **running)
-    found: NDArray[Any] = _normalize(src, gamma, beta, src_1, step)
+    given = _as_arrays(src=src, gamma=gamma, beta=beta, src_1=src_1)
+    found: NDArray[Any] = _normalize(*given.values(), step)
     return found
+
+
+def _as_arrays(**given: Any) -> dict[str, Any]:
+    """What is neither None nor autograd's, as arrays."""
+    return {
+        name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
+        for name, array in given.items()
+    }
 
 
 def _constant(array: Any) -> Any:
@@ -251,17 +260,42 @@ def _constant(array: Any) -> Any:
     return array
 
 
-def _of_statistics(
-    mean: Any, variance: Any, gamma: Any, beta: Any, constants: Any, epsilon: float
-) -> Any:
-    """Gamma and beta with which constant statistics give what these give.
+@primitive
+def _wide(array: NDArray[Any]) -> NDArray[np.float64]:
+    return array.astype(np.float64)
 
-    Where the statistics are equal the root is 1 and the shift 0: no bit of dst changes.
+
+@primitive
+def _narrow(array: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return array.astype(dtype)
+
+
+@primitive
+def _still(array: NDArray[Any], slope: NDArray[np.float64]) -> NDArray[np.float64]:
+    """0, and its derivative is the slope."""
+    return np.zeros_like(slope)
+
+
+defvjp(_wide, lambda wide, array: lambda diff: _narrow(diff, array.dtype))
+defjvp(_wide, lambda diff, wide, array: _wide(diff))
+defvjp(_narrow, lambda narrow, array, dtype: lambda diff: _wide(diff))
+defjvp(_narrow, lambda diff, narrow, array, dtype: _narrow(diff, dtype))
+defvjp(_still, lambda still, array, slope: lambda diff: diff * slope, None)
+defjvp(_still, lambda diff, still, array, slope: diff * slope, None)
+
+
+def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: float) -> Any:
+    """Gamma and beta with which constant statistics give what those given do, up to the second
+    derivatives. No bit of dst changes: their values are those that were given.
     """
-    plain = np.sqrt(constants[1] + epsilon)
-    scale = (1 if gamma is None else gamma) * (plain / anp.sqrt(variance + epsilon))
-    shift = (constants[0] - mean) * scale / plain
-    return scale, shift if beta is None else beta + shift
+    mean, variance, gamma, beta = given.values()
+    with np.errstate(divide="ignore"):
+        square = 1 / (constants["variance"].astype(np.float64) + epsilon)
+        moved = _still(variance, square)
+        rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))  # of constants, and of 1
+    scale = (1.0 if gamma is None else gamma) * rstd[0]
+    shift = scale * _still(mean, rstd[1])
+    return scale, (0.0 if beta is None else beta) - shift
 
 
 def batch_norm_inference(
@@ -309,10 +343,17 @@ def batch_norm_inference(
            [0.5]])
     """
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    named = {"mean": mean, "variance": variance}
-    stats = [_core._as_array(_constant(array), name) for name, array in named.items()]
-    if any(isinstance(array, Box) for array in named.values()):
-        gamma, beta = _of_statistics(mean, variance, gamma, beta, stats, float(epsilon))
+    given = _as_arrays(src=src, mean=mean, variance=variance, gamma=gamma, beta=beta, src_1=src_1)
+    constants = {name: _constant(array) for name, array in given.items()}
+    src, src_1 = given.pop("src"), given.pop("src_1")
+    stats = constants["mean"], constants["variance"]
+    if isinstance(given["mean"], Box) or isinstance(given["variance"], Box):
+        _core._dry_run(_core.batch_norm_inference, **constants, relu=relu, **shared)
+        given = {k: None if a is None else _wide(a) for k, a in given.items()}
+        gamma, beta = _of_statistics(given, constants, float(epsilon))
+        stats = stats[0].astype(np.float64), stats[1].astype(np.float64)
+    else:
+        gamma, beta = given["gamma"], given["beta"]
     found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *stats))
     return found
 

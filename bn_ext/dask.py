@@ -253,7 +253,7 @@ def _blocks(
     """Of what is not None: data with src's chunks, vectors in memory, and options converted, so
     that a task gets no object of the caller's.
     """
-    operands = {name: _as_dask(name, a) for name, a in data.items() if a is not None}
+    operands = {name: _as_dask(name, a) for name, a in data.items() if _is_given(name, a)}
     src = operands["src"]
     if src.ndim < 2:
         raise ValueError(f"src: expected at least 2 dimensions, got shape {src.shape}")
@@ -264,7 +264,7 @@ def _blocks(
         )
     operands = {name: _over_the_chunks_of(src, name, a) for name, a in operands.items()}
     (vectors,) = compute(vectors)  # those that are Dask arrays, all at once
-    vectors = {name: _core._as_array(a, name) for name, a in vectors.items() if a is not None}
+    vectors = {name: _core._as_array(a, name) for name, a in vectors.items() if _is_given(name, a)}
     options = {
         "epsilon": _core._as_epsilon(epsilon),
         "data_format": data_format,
@@ -272,6 +272,10 @@ def _blocks(
         "num_threads": num_threads,
     }
     return _Blocks(operands, vectors, options)
+
+
+def _is_given(name: str, a: object) -> bool:
+    return a is not None or name not in ("src_1", "dst", "gamma", "beta")
 
 
 def _channel_axis(src: da.Array, data_format: object) -> int:
@@ -282,10 +286,10 @@ def _channel_axis(src: da.Array, data_format: object) -> int:
 def _as_dask(name: str, a: object) -> da.Array:
     if not isinstance(a, da.Array):
         hint = ""
-        if isinstance(getattr(a, "data", None), da.Array):
-            hint = f"; pass {name}.data"
-        elif isinstance(a, np.ndarray):
+        if isinstance(a, np.ndarray):
             hint = f"; pass dask.array.from_array({name}), or all as NumPy arrays to bn_ext itself"
+        elif isinstance(getattr(a, "data", None), da.Array):
+            hint = f"; pass {name}.data"
         raise TypeError(
             f"{name}: expected a Dask array, got {type(a).__module__}.{type(a).__qualname__}{hint}"
         )

@@ -361,18 +361,26 @@ def batch_norm(
     >>> y.detach().flatten()
     tensor([-1.,  1.])
     """
-    vectors = {"weight": weight, "bias": bias}
     running = {"running_mean": running_mean, "running_var": running_var}
+    vectors = {"weight": weight, "bias": bias, **running}
     for name, tensor in running.items():
         if tensor is None and not (training and running_mean is running_var):
             raise ValueError(f"{name}: expected a tensor, got None")
-        if tensor is not None and tensor.requires_grad:
-            raise ValueError(f"{name}: expected a tensor that requires no gradient")
-    for name, tensor in (vectors | running).items():
-        if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
+    for name, tensor in {"input": input, "src_1": src_1, **vectors}.items():
+        if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
     if input.dim() < 2:
         raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
+    for name, tensor in vectors.items():
+        if tensor is None:
+            continue
+        if name in running and tensor.requires_grad:
+            raise ValueError(f"{name}: expected a tensor that requires no gradient")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
+        if tensor.shape != input.shape[1:2]:
+            got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
+            raise ValueError(f"{name}: expected shape {wanted}, got {got}")
     if training and group is None and input.numel() == input.shape[1]:
         raise ValueError(
             "input: expected more than one value per channel when training, got shape "

@@ -69,6 +69,15 @@ def test_derivatives_by_given_statistics(rng, affine, relu, data_format):
     vjp, dst = autograd.make_vjp(function, (0, 1))(*stats, src, *vectors)
     assert all_bits([dst]) == all_bits([function(*stats, src, *vectors)])
 
+    # Values are those of constants, in any dtype, and where a derivative is none.
+    narrow = [np.asarray(a, np.float32) for a in (*stats, src, *vectors)]
+    narrow[1][:2] = np.inf, 1e-30
+    vjp, dst_32 = autograd.make_vjp(function, (0, 1))(*narrow)
+    assert all_bits([dst_32]) == all_bits([function(*narrow)])
+    assert {diff.dtype.name for diff in vjp(dst_32)} == {"float32"}
+    assert [diff[0] for diff in vjp(dst_32)] == [0, 0]
+    vjp, dst = autograd.make_vjp(function, (0, 1))(*stats, src, *vectors)
+
     # The formulas that batch_norm_backward's docstring states.
     gamma, beta = vectors or (np.ones(3), np.zeros(3))
     found = bn_ext.batch_norm_backward(
@@ -198,6 +207,10 @@ def test_layer(rng):
 def test_what_is_refused(rng):
     (src, gamma, *_), _ = arrays(rng, (6, 3), "NXC")
     layer = bn_ext.autograd.BatchNorm(3)
+    diff_mean = autograd.grad(lambda m: anp.sum(batch_norm_inference(src, m, [1.0] * 3, epsilon=1)))
+    assert diff_mean(np.zeros(3)).shape == (3,)
+    with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):
+        autograd.grad(lambda m: batch_norm_inference(src, m, m, gamma[:1], epsilon=1))(np.ones(3))
     with pytest.raises(TypeError, match=r"^backward: expected autograd to differentiate"):
         layer.backward(src)
     with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):

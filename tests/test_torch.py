@@ -274,6 +274,8 @@ def test_what_is_refused():
         (lambda: BatchNorm2d(3, relu="yes"), TypeError, r"^relu: expected"),
         (lambda: batch_norm(x[0, 0, 0], None, None, training=True), ValueError, r"^input: .* 2 d"),
         (lambda: batch_norm(x, None, None), ValueError, r"^running_mean: expected a tensor, got N"),
+        (lambda: batch_norm(None, None, None, training=True), TypeError, r"^input: expected a torch"),
+        (lambda: batch_norm(x, x[0, 0, 0, :1], x[0, :, 0, 0]), ValueError, r"^running_mean: .*\(3,\)"),
         (lambda: batch_norm(x, made.weight, made.bias), ValueError, r"^running_mean: .* no gradi"),
         (lambda: batch_norm(x, *torch.ones(2, 3, dtype=torch.int64)), TypeError,
          r"^running_mean: expected a floating-point dtype, got torch.int64"),
