@@ -100,17 +100,19 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 
 
 @pytest.mark.parametrize("exponents", [(0, 19), (126, 126)])
-@pytest.mark.parametrize("n", [4000, 8000, 16_000, 32_000])
+@pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
     """The sum of each lane is a double; that of all lanes, or of all lanes in units of the lowest
-    limb, is not, whatever a register's width.
+    limb, is not, whatever a register's width. Not every sum needs the bits that it has.
     """
-    few = rng.random((1, 2, n)) < 0.1
-    x = np.ldexp(rng.uniform(1, 2, few.shape), np.where(few, *exponents)).astype(np.float32)
-    x[:, 1] *= rng.choice([1, -1], n)
-    terms = by_columns(x, "NCX", "float32")
-    state = gradients_of(np.full_like(x, 0.5), x, np.zeros(2, np.float32), data_format="NCX")
-    assert np.array_equal(bn_ext.batch_norm_sums(state), exact_sums(terms, terms / 2))
+    for _ in range(16):
+        few = rng.random((1, 2, n)) < 0.1
+        x = np.ldexp(rng.uniform(1, 2, few.shape), np.where(few, *exponents)).astype(np.float32)
+        x[:, 1] *= rng.choice([1, -1], n)
+        state = gradients_of(x, x, np.zeros(2, np.float32), data_format="NCX")
+        units = units_of(x[0, 0], -149), units_of(x[0, 1], -149)
+        found = bn_ext.batch_norm_sums(state)[0]
+        assert found.tolist() == [float(Fraction(u, 2**149)) for u in units]
 
 
 def test_flags_of_tasks_are_not_added():
