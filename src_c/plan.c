@@ -80,7 +80,7 @@ enum {
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... and no longer than memory gains by (measured) */
-    TASKS = 64,            /* that a large problem is worth: four for each of 16 threads */
+    TASKS = 64,            /* of a large problem, on any machine: four for each of 16 threads */
 };
 
 /* ---- shapes ------------------------------------------------------------ */
@@ -131,8 +131,8 @@ bool bn_is_dense(const bn_plan *plan, bool among_positions, unsigned operands) {
 /* CHANNELS_LAST: rows of each of a chunk's four strands. */
 static int64_t strand_rows(const bn_plan *plan) {
     const int64_t row_bytes = plan->row.positions * plan->channels * plan->element_bytes;
-    const int64_t tasks = plan->rows / (TASKS * BN_ROWS);
-    const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, tasks), LONGEST_STRAND);
+    const int64_t share = plan->rows / (TASKS * BN_ROWS);
+    const int64_t rows = at_most(at_most(STRAND_BYTES / row_bytes, share), LONGEST_STRAND);
     return at_least(rows, SHORTEST_STRAND) | 1;
 }
 
