@@ -195,10 +195,9 @@ def by_sheets(sheets):
             images = {name: getattr(v, name).reshape(dims) for name in ("src", "diff_dst")}
             given = sheet.arguments(SimpleNamespace(**{**vars(v), **images}))
             numbers = {"momentum": v.factor, "exponential_avg_factor": v.factor,
-                       sheet.epsilon: v.epsilon}  # fmt: skip
+                       "epsilon": v.epsilon}  # fmt: skip
             taken = {n: numbers[n] for n in numbers.keys() & sheet.parameters.keys()}
-            returned = sheet.call({**given, **sheet.fixed, **taken})
-            found.append([*returned, *(given[name] for name in sheet.updated)])
+            found.append(sheet.call({**given, **sheet.fixed, **taken}))
         return found
 
     return call

@@ -5,21 +5,19 @@ import inspect
 import numpy as np
 from cases import EPSILON, Family
 
-from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, tensorflow
 from bn_ext.specs._table import ROWS
 
 
 class Sheet:
     """An operator, and what its arguments are called in the general function.
 
-    `fixed` are its other arguments; `updated` are changed in place. Arrays are copies: an operator
-    may change what it is given.
+    `fixed` are its other arguments. Arrays are copies: an operator may change what it is given.
     """
 
-    def __init__(self, operator, data_format, fixed=None, epsilon="epsilon", updated=(), **roles):
+    def __init__(self, operator, data_format, fixed=None, **roles):
         self.operator, self.data_format, self.roles = operator, data_format, roles
-        self.epsilon, self.updated = epsilon, updated
-        self.fixed = {**(fixed or {}), **({epsilon: EPSILON} if epsilon else {})}
+        self.fixed = {**(fixed or {}), "epsilon": EPSILON}
         self.parameters = inspect.signature(operator).parameters
         self.row = ROWS[f"{operator.__module__.split('.')[-1]}.{operator.__name__}"]
         self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
@@ -32,10 +30,7 @@ class Sheet:
         return Family(rng, dims, self.data_format, data, vector)
 
     def arguments(self, p, carry=lambda array: array):
-        """What is updated in place must not come as what may be a copy."""
-        arrays = {name: np.array(getattr(p, role)) for name, role in self.roles.items()}
-        kept = self.updated if carry is WithArray else ()
-        return {name: array if name in kept else carry(array) for name, array in arrays.items()}
+        return {name: carry(np.array(getattr(p, role))) for name, role in self.roles.items()}
 
     def call(self, arguments):
         """A tuple of what comes back."""
@@ -53,12 +48,7 @@ class Sheet:
         return any(argument.optional for argument, n, _ in self.row.places if n == name)
 
 
-SCALED = {"weight": "gamma", "bias": "beta"}
 STATISTICS = {"mean": "mean", "variance": "variance"}
-RUNNING = {"running_mean": "mean", "running_var": "variance"}
-SAVED = {"save_mean": "mean", "save_invstd": "variance"}
-#: What the gradient of torch has besides, by what it does not use.
-GRADIENT = {"output_mask": [True] * 3}
 SHEETS = {
     "onednn_training": Sheet(
         onednn_graph.batch_norm_forward_training, "NXC",
@@ -101,28 +91,6 @@ SHEETS = {
         tensorflow.fused_batch_norm_grad_v3, "NXC",
         y_backprop="diff_dst", x="src", scale="gamma", reserve_space_1="mean",
         reserve_space_2="variance", reserve_space_3="variance",
-    ),
-    "native_training": Sheet(
-        pytorch.native_batch_norm, "NCX", {"training": True, "momentum": 0.3}, "eps",
-        updated=RUNNING, input="src", **SCALED, **RUNNING,
-    ),
-    "native_inference": Sheet(
-        pytorch.native_batch_norm, "NCX", {"training": False, "momentum": 0.3}, "eps",
-        input="src", **SCALED, **RUNNING,
-    ),
-    "native_backward": Sheet(
-        pytorch.native_batch_norm_backward, "NCX",
-        {**dict.fromkeys(RUNNING), "train": True, **GRADIENT}, "eps",
-        grad_out="diff_dst", input="src", weight="gamma", **SAVED,
-    ),
-    "native_frozen": Sheet(
-        pytorch.native_batch_norm_backward, "NCX",
-        {**dict.fromkeys(SAVED), "train": False, **GRADIENT}, "eps",
-        grad_out="diff_dst", input="src", weight="gamma", **RUNNING,
-    ),
-    "update_stats": Sheet(
-        pytorch.batch_norm_update_stats, "NCX", {"momentum": 0.3}, None, updated=RUNNING,
-        input="src", **RUNNING,
     ),
 }  # fmt: skip
 

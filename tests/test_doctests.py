@@ -10,9 +10,9 @@ import pytest
 from tree import ROOT
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
-MODULES = [bn_ext, ngraph, onednn_graph, pytorch, tensorflow]
+MODULES = [bn_ext, ngraph, onednn_graph, tensorflow]
 #: Modules that need more than NumPy, and pages whose examples do: {name: what}.
 NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
 MODULES += [

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import bn_ext
-from bn_ext.specs import ngraph, onednn_graph, pytorch, tensorflow
+from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 x32, v32 = np.ones((4, 2, 3), np.float32), np.ones(3, np.float32)
 x64, v64 = np.ones((4, 2, 3)), np.ones(3)
@@ -210,13 +210,6 @@ assert_type(forward.running_mean, NDArray[np.float32])
 x3 = np.ones((2, 3, 4), np.float32)
 assert_type(ngraph.batch_norm_training(x3, v32, v32, epsilon=1e-5).batch_mean, NDArray[np.float32])
 assert_type(ngraph.batch_norm_inference(x3, v32, v32, v32, v32, epsilon=1e-5), NDArray[np.float32])
-native = pytorch.native_batch_norm(x3, v32, None, v32.copy(), v32.copy(), True, 0.1, 1e-5)
-assert_type(native.output, NDArray[np.float32])
-pytorch.batch_norm_update_stats(x3, v32.copy(), v32.copy(), 0.1)
-torchs = pytorch.native_batch_norm_backward(
-    x3, x3, v32, None, None, native.save_mean, native.save_invstd, True, 1e-5, [True, True, False]
-)
-assert_type(torchs, pytorch.NativeBatchNormBackward[np.float32])
 half32 = onednn_graph.batch_norm_training_backprop(x16, x16, v32, v32, epsilon=1e-5)
 assert_type(half32.input_delta, NDArray[np.float16])
 
@@ -261,7 +254,6 @@ double = bn_ext.batch_norm_double_backward
 made = bn_ext.BatchNorm
 fused_v3 = tensorflow.fused_batch_norm_v3
 fused_ex = tensorflow.fused_batch_norm_ex
-native_forward = pytorch.native_batch_norm
 WRONG: list[Callable[[], object]] = [
     lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[call-overload]
     lambda: training_reduce(x32, exact=True, mean=0.0),  # type: ignore[call-overload]
@@ -329,5 +321,4 @@ WRONG: list[Callable[[], object]] = [
     lambda: made(3).train("yes"),  # type: ignore[arg-type]
     lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[arg-type]
     lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[arg-type]
-    lambda: native_forward(x3, None, None, None, None, "True", 0.1, 1e-5),  # type: ignore[arg-type]
 ]

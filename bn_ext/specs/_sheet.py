@@ -26,12 +26,11 @@ from bn_ext._core import (
     batch_norm_inference,
     batch_norm_training,
 )
-from bn_ext.specs._table import ARRAYS, REQUIRED, ROWS, Argument, Row
+from bn_ext.specs._table import REQUIRED, ROWS, Argument, Row
 
 __all__ = [
     "Given",
     "Result",
-    "as_doubles",
     "backward",
     "inference",
     "require_shape",
@@ -53,12 +52,12 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
     parameters = {
         name: Parameter(
             name,
-            Parameter.KEYWORD_ONLY if row.by_name(argument) else Parameter.POSITIONAL_OR_KEYWORD,
+            Parameter.POSITIONAL_OR_KEYWORD if argument.is_array else Parameter.KEYWORD_ONLY,
             default=argument.default if argument.is_optional else Parameter.empty,
         )
         for argument, name, _ in row.places
     }
-    by_position = [name for argument, name, _ in row.places if not row.by_name(argument)]
+    by_position = [name for argument, name, _ in row.places if argument.is_array]
     defaults = {name: argument.default for argument, name, _ in row.places if argument.is_optional}
     signature = Signature([*parameters.values()])
 
@@ -104,28 +103,12 @@ def _as_positive(value: SupportsFloat, name: str) -> float:
     return number
 
 
-def _as_flags(value: object, name: str) -> list[bool]:
-    if not isinstance(value, (list, tuple)) or len(value) != 3:
-        raise TypeError(f"{name}: expected three flags, got {shown(value)}")
-    return [as_flag(flag, name) for flag in value]
-
-
 def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
     """What a word means; TensorFlow's graphs have words as bytes."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(word, str) or word not in words:
         raise ValueError(f"{name}: expected one of {', '.join(words)}, got {shown(value)}")
     return words[word]
-
-
-def _refuse_copy(value: object, name: str) -> None:
-    """What is updated in place has memory of its own: `__array__` may give a copy of it."""
-    lends = isinstance(value, np.ndarray) or any(
-        hasattr(value, way) for way in ("__dlpack__", "__array_interface__", "__buffer__")
-    )
-    if not lends and (isinstance(value, (list, tuple)) or hasattr(value, "__array__")):
-        what = type(value).__name__
-        raise TypeError(f"{name}: expected an array, which is updated in place, got a {what}")
 
 
 def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
@@ -179,7 +162,6 @@ _KINDS: dict[str, Callable[[Any, str], Any]] = {
     "positive": _as_positive,
     "number": lambda value, name: as_real(value, name, "a finite number"),
     "flag": as_flag,
-    "flags": _as_flags,
     "data_format": lambda value, name: value,  # _Words converts it
     "ignored": lambda value, name: None,
 }
@@ -196,27 +178,18 @@ def _convert(argument: Argument, value: Any, name: str) -> Any:
     return _KINDS[argument.kind](value, name)
 
 
-def _holds(condition: str, a: Given) -> bool:
-    """Is this flag set, or not, as an argument's `used` or `updated` says?"""
-    if condition in ("", "always"):
-        return True
-    return bool(getattr(a, condition.removeprefix("not ")) != condition.startswith("not "))
-
-
 def _converted(row: Row, given: dict[str, Any]) -> Given:
     """Attributes first: they say which arrays are used."""
     a = Given(words={}, data_format=row.spec.data_format, **dict.fromkeys(_VECTORS))
     for argument, name, role in row.places:
-        if argument.kind not in ARRAYS:
+        if not argument.is_array:
             a.words[role] = name
             setattr(a, role, _convert(argument, given[name], name))
     vectors: dict[str, NDArray[Any]] = {}
     for argument, name, role in row.places:
-        if argument.kind not in ARRAYS or not _holds(argument.used, a):
+        if not argument.is_array or (argument.used and not getattr(a, argument.used)):
             continue
         a.words[role] = name
-        if argument.updated and _holds(argument.updated, a):
-            _refuse_copy(given[name], name)
         array = _convert(argument, given[name], name)
         setattr(a, role, array)
         if array is not None and argument.kind == "vector":
@@ -244,13 +217,6 @@ def _hints(row: Row, a: Given) -> dict[str, str]:
 
 #: What may be absent: then it is None.
 _VECTORS = ("mean", "variance", "gamma", "beta")
-
-
-def as_doubles(a: Given) -> Given:
-    """The same, with its vectors in float64: a result is rounded once."""
-    vectors = {role: getattr(a, role) for role in _VECTORS}
-    wide = {role: each.astype(np.float64) for role, each in vectors.items() if each is not None}
-    return Given(**{**vars(a), **wide})
 
 
 def inference(a: Given, **options: Any) -> NDArray[Any]:

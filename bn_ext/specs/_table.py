@@ -17,12 +17,10 @@ from functools import cached_property
 from textwrap import TextWrapper
 from typing import Any, Final
 
-__all__ = ["ARRAYS", "REQUIRED", "ROWS", "Argument", "Row", "Spec"]
+__all__ = ["REQUIRED", "ROWS", "Argument", "Row", "Spec"]
 
 #: The default of an argument that has none.
 REQUIRED: Final = object()
-#: Kinds of arguments that are arrays; all others are attributes.
-ARRAYS: Final = ("data", "vector", "list")
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Argument:
 
     names: str
     #: data, vector, list (of at most one array), epsilon, positive (as a float32), number, flag,
-    #: flags (three), word, data_format or ignored
+    #: word, data_format or ignored
     kind: str
     text: str
     #: What they are to the general function, if that has other names.
@@ -41,10 +39,13 @@ class Argument:
     optional: bool = False
     #: Of a word: what each means.
     words: dict[str, Any] | None = None
-    #: The flag, or "not" and the flag, with which an array is used. Else nobody looks at it.
+    #: The flag with which an array is used. Without it nobody looks at the array.
     used: str = ""
-    #: The flag with which an array is changed in place, or "always".
-    updated: str = ""
+
+    @property
+    def is_array(self) -> bool:
+        """Is it no attribute?"""
+        return self.kind in ("data", "vector", "list")
 
     @property
     def is_optional(self) -> bool:
@@ -67,8 +68,6 @@ class Spec:
     lists: str = ""
     #: Where the channels are, if no argument says it.
     data_format: str = ""
-    #: May attributes be passed by position?
-    by_position: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,6 @@ class Row:
                 strict=True,
             )
         ]
-
-    def by_name(self, argument: Argument) -> bool:
-        """Attributes are passed by name, unless the specification has them by position."""
-        return argument.kind not in ARRAYS and not self.spec.by_position
 
     @cached_property
     def result(self) -> Any:
@@ -165,7 +160,6 @@ _TYPES = {
     "positive": "float",
     "number": "float",
     "flag": "bool",
-    "flags": "list of three bools",
     "data_format": '{"NXC", "NCX"}',
     "ignored": "str",
 }
@@ -625,146 +619,10 @@ array([4., 4.], dtype=float32)
     ),
 )
 
-# ---- torch -------------------------------------------------------------------------------
-
-_PYTORCH = Spec(
-    "pytorch",
-    types={
-        "float32": ("float32",),
-        "float64": ("float64",),
-        "float16": ("float32", "float16"),
-        "bfloat16": ("float32", "bfloat16"),
-    },
-    raises="ValueError if the statistics that are used are None",
-    data_format="NCX",
-    by_position=True,
-)
-_TORCH_DEFINITION = 'pytorch, "aten/src/ATen/native/native_functions.yaml"'
-_TORCH_UPDATE_RAISES = (
-    "ValueError for an input without elements with training, and for running statistics that are "
-    "lacking, not writable or not of their own memory: nothing has been written then"
-)
-
-_PYTORCH_ROWS = (
-    Row(
-        _PYTORCH,
-        "native_batch_norm",
-        "Operator ``aten::native_batch_norm`` of torch.",
-        general="batch_norm_training, batch_norm_inference",
-        arguments=(
-            Argument("input", "data", f"What is normalized: {_FLOATS}, at least two dimensions, "
-                     "channels on axis 1, in any memory order (channels last, too).", roles="src"),
-            Argument("weight, bias", "vector", "Scale and shift. All vectors have input's dtype "
-                     "or, with 16-bit data, float32.", roles="gamma, beta", optional=True),
-            Argument("running_mean, running_var", "vector", "Running statistics, both or neither. "
-                     "With ``training`` they are updated in place; without, they are what input is "
-                     "normalized with, and required.", roles="mean, variance", optional=True,
-                     updated="training"),
-            Argument("training", "flag", "Whether to normalize with the batch's own statistics."),
-            Argument("momentum", "number", "The weight of the batch's statistics in the new "
-                     "running ones: ``running = (1 - momentum)*old + momentum*batch``, the "
-                     "variance unbiased."),
-            Argument("eps", "epsilon", _EPSILON_TEXT, roles="epsilon"),
-        ),
-        outputs="NativeBatchNorm: output, save_mean, save_invstd",
-        returns="output, in input's shape, dtype and memory order; save_mean and save_invstd, "
-        "``1 / sqrt(variance + eps)`` of the biased variance, in the vectors' dtype (input's if "
-        "there are none), shape (C,); shape (0,) without ``training``.",
-        raises=_TORCH_UPDATE_RAISES,
-        see_also="native_batch_norm_backward : Its gradient.",
-        notes=(
-            "As in torch, save_invstd is 0 and output is bias where variance and eps are 0 with "
-            "``training``, and running_var becomes NaN where a channel has one element.",
-            "torch 2.13 on a CPU differs: it does not check lengths, momentum or eps; values "
-            "around 1e30 give an infinite variance.",
-        ),
-        definition=_TORCH_DEFINITION,
-        example="""
->>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
->>> running_mean, running_var = np.zeros(2), np.ones(2)
->>> pytorch.native_batch_norm(x, None, None, running_mean, running_var, True, 0.5, 0.0)
-NativeBatchNorm(output=array([[-1., -1.],
-       [ 1.,  1.]]), save_mean=array([2., 4.]), save_invstd=array([1. , 0.5]))
->>> running_mean, running_var
-(array([1., 2.]), array([1.5, 4.5]))
-""",
-    ),
-    Row(
-        _PYTORCH,
-        "native_batch_norm_backward",
-        "Operator ``aten::native_batch_norm_backward`` of torch.",
-        general="batch_norm_backward",
-        arguments=(
-            Argument("grad_out", "data", "The gradient with respect to the output, with input's "
-                     "shape and dtype.", roles="diff_dst"),
-            Argument("input", "data", f"What the forward pass normalized: {_FLOATS}.", roles="src"),
-            Argument("weight", "vector", "The scale. All vectors that are used have input's dtype "
-                     "or, with 16-bit data, float32.", roles="gamma", optional=True),
-            Argument("running_mean, running_var", "vector", "The statistics without `train`; not "
-                     "used, and not looked at, with it.", roles="mean, variance", optional=True,
-                     used="not train"),
-            Argument("save_mean, save_invstd", "vector", "The statistics with `train`; not used, "
-                     "and not looked at, without it.", roles="mean, variance", optional=True,
-                     used="train"),
-            Argument("train", "flag", "Whether the statistics depend on input."),
-            Argument("eps", "epsilon", "Added to running_var: finite, at least 0.",
-                     roles="epsilon"),
-            Argument("output_mask", "flags", "Which of the three gradients are wanted."),
-        ),
-        outputs="NativeBatchNormBackward: grad_input, grad_weight, grad_bias",
-        returns="grad_input (input's dtype), grad_weight and grad_bias (the vectors' dtype, shape "
-        "(C,)), or None for those that are not wanted.",
-        see_also="native_batch_norm : What it is the gradient of.",
-        notes=(
-            "torch 2.13 on a CPU differs: the process ends if statistics are lacking or input has "
-            "no elements, and lengths are not checked.",
-        ),
-        definition=_TORCH_DEFINITION,
-        example="""
->>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
->>> _, mean, invstd = pytorch.native_batch_norm(x, None, None, None, None, True, 0.1, 0.0)
->>> grads = pytorch.native_batch_norm_backward(
-...     x, x, None, None, None, mean, invstd, True, 0.0, [False, True, True])
->>> grads.grad_input is None
-True
->>> grads.grad_weight, grads.grad_bias
-(array([2., 4.]), array([4., 8.]))
-""",
-    ),
-    Row(
-        _PYTORCH,
-        "batch_norm_update_stats",
-        "Operator ``aten::batch_norm_update_stats`` of torch.",
-        general="batch_norm_training_reduce",
-        arguments=(
-            Argument("input", "data", f"The batch: {_FLOATS}, at least one element.", roles="src"),
-            Argument("running_mean, running_var", "vector", "Running statistics, both or neither, "
-                     "updated in place; in input's dtype or, with 16-bit data, float32.",
-                     roles="mean, variance", optional=True, updated="always"),
-            Argument("momentum", "number", "The weight of the batch's statistics in the new "
-                     "running ones, the variance unbiased: NaN for one element."),
-        ),
-        outputs="BatchNormUpdateStats: mean, var",
-        returns="mean and var, which is biased, in the vectors' dtype (input's if there are none).",
-        raises=_TORCH_UPDATE_RAISES,
-        see_also="native_batch_norm : Normalizes, too.",
-        notes=("torch 2.13 accepts one of the running statistics alone.",),
-        definition=_TORCH_DEFINITION,
-        example="""
->>> running_mean, running_var = np.zeros(2), np.ones(2)
->>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
->>> pytorch.batch_norm_update_stats(x, running_mean, running_var, 0.5)
-BatchNormUpdateStats(mean=array([2., 4.]), var=array([1., 4.]))
->>> running_var
-array([1.5, 4.5])
-""",
-    ),
-)
-
 # fmt: on
 
 #: {"module.operator": its row}
 ROWS: Final[dict[str, Row]] = {
     f"{row.spec.module}.{row.name}": row
-    for row in (*_NGRAPH_ROWS, *_ONEDNN_ROWS, *_TENSORFLOW_ROWS, *_PYTORCH_ROWS)
+    for row in (*_NGRAPH_ROWS, *_ONEDNN_ROWS, *_TENSORFLOW_ROWS)
 }
