@@ -86,6 +86,7 @@ CLASS = re.compile(r'^(\w+)\.__doc__ = (""".*?""")', re.MULTILINE | re.DOTALL)
 CORE_HEAD = """\
 _Data = TypeVar("_Data", covariant=True)
 _Vector = TypeVar("_Vector", covariant=True)
+_TABLE: dict[str, tuple[str, ...]]
 
 class _DefaultMode:
     def __enter__(self) -> None: ...
@@ -216,14 +217,13 @@ KINDS = {
     "data": "Array",
     "vector": "Array",
     "list": "Sequence[Any]",
-    "flags": "Sequence[Any]",
     "flag": "Flag",
     "data_format": "DataFormat",
     "ignored": "str",
     **dict.fromkeys(["epsilon", "positive", "number"], "SupportsFloat"),
 }
 #: {specification: dtype of the vectors that come back}
-VECTORS = {"ngraph": "Scalar", "onednn_graph": "Vector", "tensorflow": "float32", "pytorch": "Any"}
+VECTORS = {"ngraph": "Scalar", "onednn_graph": "Vector", "tensorflow": "float32"}
 
 
 def operators(rows):
@@ -243,12 +243,9 @@ def operators(rows):
 def outputs(row):
     """{output: its type}: data comes first, where there is any."""
     wanted = {name for argument, name, _ in row.places if argument.kind == "flag"}
-    if any(argument.kind == "flags" for argument in row.arguments):
-        wanted = {*row.result._fields}
     found = {}
     for name in row.result._fields:
-        data = not found and not row.general.endswith("_reduce")
-        kind = f"NDArray[{'Scalar' if data else VECTORS[row.spec.module]}]"
+        kind = f"NDArray[{VECTORS[row.spec.module] if found else 'Scalar'}]"
         found[name] = f"{kind} | Any" if name in wanted else kind
     return found
 
@@ -258,7 +255,7 @@ def operator_arguments(row, result):
     first = next(role for argument, _, role in row.places if argument.kind == "vector")
     follows, found = {"src": "Scalar", first: "Vector"}, []
     for argument, name, role in row.places:
-        if row.by_name(argument) and "*" not in found:
+        if not argument.is_array and "*" not in found:
             found.append("*")
         if argument.words is not None:
             kind = f"Literal{[*argument.words]} | bytes"

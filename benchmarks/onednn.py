@@ -8,9 +8,8 @@ import weakref
 from functools import cache
 from pathlib import Path
 
-from bn_ext._bench.peers import usable_cpus
-
 from .compiled import compiled, compiler, pointers
+from .peers import usable_cpus
 
 SOURCE = Path(__file__).with_name("onednn.cpp")
 DTYPES = {"float32": 0, "bfloat16": 1, "float16": 2}

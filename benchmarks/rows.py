@@ -5,11 +5,12 @@ import os
 import statistics
 
 import bn_ext
-from bn_ext._bench.peers import PEERS, bn_ext_call
+from bn_ext._bench.peers import bn_ext_call
 from bn_ext._bench.problems import SETS
 from bn_ext._bench.timing import cases_of, markdown, row
 
 from . import bare_loops, onednn, pages, places
+from .peers import PEERS
 
 #: Bare loops: what moves the bytes that the operation must and computes nothing; the same in two
 #: passes, as what sums before it writes must without a cache; and this to fresh arrays.

@@ -15,8 +15,7 @@ def _kernel_interface():
     """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
 
     "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}, "limbs"
-    {dtype: (limbs of its exact sums, the exponent of the lowest limb's unit)}.
+    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))
     coefs = {
@@ -38,9 +37,6 @@ def _kernel_interface():
         "operands": NAMES[:BN_OPERANDS],
         "coefs": tuple([coefs[role] for role in range(COEFS)]),
         "stretch_bytes": BN_STRETCH_BYTES,
-        "limbs": {name: (bn_limbs(<bn_dtype>f), bn_lowest(bn_limbs(<bn_dtype>f)))
-                  for f, name in enumerate(DTYPE_NAMES)},
-        "limb_bits": BN_LIMB_BITS,
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
@@ -137,28 +133,6 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     fp_mode_leave(mode)
 
 
-def _run_sums_kernel(isa, dtype, name, double[:, ::1] planes, int64_t n, double[:, ::1] other):
-    """Run a kernel that works on sums: add (other to them) or sum_columns (into other)."""
-    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef bn_sums sums = sums_of(planes, None), others = sums_of(other, None)
-    cdef uint64_t mode = fp_mode_enter()
-    if name == "add":
-        kernels.add(&sums, &others, n)
-    else:
-        kernels.sum_columns(&sums, n, &others)
-    fp_mode_leave(mode)
-
-
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
     """The bits of n elements."""
     kernels_of(isa, dtype).relu_mask(<const char *>&elements[0], n, &to[0])
-
-
-def _run_expand(isa, dtype, bint ring, const unsigned char[::1] channel, int64_t channels,
-                int64_t each, int64_t n, unsigned char[::1] column):
-    """Lay out one number per channel, as bytes of the arithmetic type: by columns, or as a ring."""
-    cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    if ring:
-        kernels.ring(&channel[0], channels, each, n, &column[0])
-    else:
-        kernels.expand(&channel[0], channels, each, n, &column[0])

@@ -42,22 +42,21 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
 
 
 def _import_core() -> Any:
-    """`_core`; in a source tree, tell the user if it is not compiled, or older than its sources."""
+    """`_core`, or an error that says what compiles it."""
     # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
-    in_source_tree = os.path.isdir(f"{os.path.dirname(__file__)}/../src_c")
     try:
-        core: Any = import_module("bn_ext._core")
+        return import_module("bn_ext._core")
     except ModuleNotFoundError as error:
         if error.name != "bn_ext._core":
             raise
-        from bn_ext import _source_tree
-
-        raise _source_tree.not_compiled(in_source_tree) from None
-    if in_source_tree:  # pragma: no branch - an installed package has no sources beside it
-        from bn_ext import _source_tree
-
-        _source_tree.warn_if_older(core.__file__)
-    return core
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    if not os.path.isdir(f"{root}/src_c"):
+        raise ImportError(f"bn_ext in {root} has no compiled part for {python}: reinstall it")
+    raise ImportError(
+        f"bn_ext in {root} is source code that has not been compiled for {python}: run 'python -m "
+        "pip install -e .' there, or start Python in another folder to import an installed bn_ext"
+    )
 
 
 def _load_core() -> tuple[Any, str]:

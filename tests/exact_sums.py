@@ -67,6 +67,24 @@ def far_from_0(rng, name):
         return np.stack(columns, axis=1).astype(dtype(name))
 
 
+def units_of(terms, lowest):
+    """The sum of finite numbers, in units of 2**lowest; each number is a multiple of that."""
+    if not terms.size:
+        return 0
+    mantissa, exponent = np.frexp(terms.astype(np.float64))
+    shift = exponent.astype(np.int64) - 53 - lowest
+    order = np.argsort(shift)
+    shift, whole = shift[order], np.ldexp(mantissa, 53).astype(np.int64)[order]
+    first = np.flatnonzero(np.diff(shift, prepend=shift[0] - 1))
+    half = 27  # bits: sums of more would not fit
+    upper, lower = (np.add.reduceat(part, first) for part in (whole >> half, whole % (1 << half)))
+    total = 0
+    for high, low, left in zip(upper.tolist(), lower.tolist(), shift[first].tolist(), strict=True):
+        number = (high << half) + low
+        total += number << left if left >= 0 else number >> -left
+    return total
+
+
 def integer_of(state, s, c):
     """So many units are the sum s of channel c."""
     limbs, _ = STATES[len(state)]

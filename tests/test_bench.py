@@ -147,11 +147,6 @@ def test_threads_are_those_that_took_part():
     assert 1 < large["threads_used"] <= default
 
 
-def test_where_the_system_does_not_tell(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert peers.usable_cpus() == (os.cpu_count() or 1)
-
-
 def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(

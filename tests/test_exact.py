@@ -18,11 +18,10 @@ from cases import (
     dtype,
     unit,
 )
-from exact_sums import STATES, exact_sums, far_from_0, integer_of, statistics
+from exact_sums import STATES, exact_sums, far_from_0, integer_of, statistics, units_of
 from members import MEMBERS, problem
 
 import bn_ext
-from bn_ext._verify.exact import units_of
 
 pytestmark = pytest.mark.quick
 

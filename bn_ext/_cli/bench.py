@@ -19,15 +19,15 @@ from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
 
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and whichever of torch, JAX and
-TensorFlow are installed and have the operation, on the same arrays with the same number of threads.
-Calls are interleaved. op: the gradient (backward), of frozen statistics, of these diff_src alone,
-behind ReLU; the forward pass of training; inference; with ReLU or a sum behind them; the gradient
-of the gradient. used: the threads that took part in a call, which bn_ext chooses to be fewer for
-small problems. ms: the shortest time of a call. median: the median of all calls, in ms; much more
-than the shortest if other programs are at work. GB/s: the bytes that are read and written, each
-tensor counted once, divided by the shortest time. A peer's column gives its time as a multiple of
-bn_ext's. If interrupted, shows and writes what was measured so far."""
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed and has the
+operation, torch, on the same arrays with the same number of threads. Calls are interleaved. op: the
+gradient (backward), of frozen statistics, of these diff_src alone, behind ReLU; the forward pass of
+training; inference; with ReLU or a sum behind them; the gradient of the gradient. used: the threads
+that took part in a call, which bn_ext chooses to be fewer for small problems. ms: the shortest time
+of a call. median: the median of all calls, in ms; much more than the shortest if other programs are
+at work. GB/s: the bytes that are read and written, each tensor counted once, divided by the
+shortest time. A peer's column gives its time as a multiple of bn_ext's. If interrupted, shows and
+writes what was measured so far."""
 
 NOTE = "ms: shortest time of a call; median: of all its calls, in ms"
 PEER_NOTE = "; {}: time as a multiple of bn_ext's"

@@ -3,7 +3,6 @@
     command.py      the command: every level, its kernels, then whole calls
     digests.py      whole calls against known digests
     problems.py     what whole calls are given: the same bits on every machine
-    exact.py        exact sums against those of integers
     kernels.py      kernels against the arithmetic, bit for bit
     running.py      one kernel, run by itself
     arithmetic.py   what a kernel makes of a formula: the order of sums, rounding

@@ -4,7 +4,7 @@ Columns never meet in a kernel, except in `sum_columns`, so one reference of man
 every number of columns and every alignment.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from bn_ext._verify.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, n
 from bn_ext._verify.values import Case
 
 __all__ = [
-    "GROUP", "ROWS", "SUMS_KERNELS", "expand", "expected", "folded", "stretch_of", "sums_expected",
+    "GROUP", "ROWS", "add_sums", "expand", "expected", "folded", "stretch_of", "sum_columns",
     "sums_of_runs",
 ]  # fmt: skip
 
@@ -142,14 +142,15 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
         planes = (folded(formula, here, rows) if folds else expected(("sum", formula), here, rows))[
             "sums"
         ]
-    found: Array = sums_expected("sum_columns", replace(case, planes=planes), planes)["sums"][:, 0]
-    return found
+    with np.errstate(all="ignore"):
+        return sum_columns(case, planes)
 
 
 # ---- kernels that know no formula -------------------------------------------
 
 
-def _add_sums(case: Case, planes: Array, other: Array) -> None:
+def add_sums(case: Case, planes: Array, other: Array) -> None:
+    """Sums of a part join those of another."""
     sums = len(planes) // 2
     for s in range(sums):
         _add(case, planes, s, other[s])
@@ -157,36 +158,20 @@ def _add_sums(case: Case, planes: Array, other: Array) -> None:
             planes[sums + s] += other[sums + s]
 
 
-def _sum_columns(case: Case, planes: Array, other: Array) -> None:
-    """Into column 0."""
+def sum_columns(case: Case, planes: Array) -> Array:
+    """The sums of a channel, and what each lost, from those of all its columns."""
     sums, columns = len(planes) // 2, planes.shape[1]
     padded = np.pad(planes, ((0, 0), (0, -columns % SUBSUMS)))
     subsums = np.zeros((len(planes), SUBSUMS))
     for at in range(0, columns, SUBSUMS):
-        _add_sums(case, subsums, padded[:, at : at + SUBSUMS])
+        add_sums(case, subsums, padded[:, at : at + SUBSUMS])
     while subsums.shape[1] > 1:
         subsums, other_half = np.hsplit(subsums, 2)
         # What was lost before counts first.
         subsums[sums:] += other_half[sums:]
         for s in range(sums):
             _add(case, subsums, s, other_half[s])
-    kept = len(planes) if case.dtype.loses else sums
-    planes[:kept, 0] = subsums[:kept, 0]
-
-
-#: What each leaves in the planes, given them and other sums.
-SUMS_KERNELS: dict[str, Callable[[Case, Array, Array], None]] = {
-    "add": _add_sums,
-    "sum_columns": _sum_columns,
-}
-
-
-def sums_expected(kernel: str, case: Case, other: Array) -> dict[str, Array]:
-    """What a kernel of SUMS_KERNELS leaves; sum_columns' sums are its column 0."""
-    planes = case.planes.copy()
-    with np.errstate(all="ignore"):
-        SUMS_KERNELS[kernel](case, planes, other)
-    return {"sums": planes}
+    return subsums[:, 0]
 
 
 def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext import _core
 from bn_ext._verify import arithmetic, running
-from bn_ext._verify.arithmetic import GROUP, ROWS, SUMS_KERNELS
+from bn_ext._verify.arithmetic import GROUP, ROWS
 from bn_ext._verify.dtypes import Array, Dtype
 from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs, where_positive
 from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
-from bn_ext._verify.values import PAD, Case, case_of, padded, some_sums, values
+from bn_ext._verify.values import Case, case_of
 
 __all__ = ["WrongBitsError", "check_kernels", "demand"]
 
@@ -203,61 +202,13 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
     return runs
 
 
-def check_sums_kernel(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check all lengths; return the number of runs."""
-    sizes = [(sums, columns) for sums in sorted({*SUMS.values()} - {0})
-             for columns in range(1, 4 * REGISTER // 8 + 1)]  # fmt: skip
-    for sums, columns in sizes:
-        case = case_of(dtype, 1, columns, rng, sums)
-        other = some_sums(sums, columns, rng)
-        wanted = arithmetic.sums_expected(kernel, case, other)
-        # Room behind, as scratch has it; it must stay as it was.
-        here = case.with_columns(columns)
-        into = here.planes.copy() if kernel == "sum_columns" else padded(other)
-        _core._run_sums_kernel(isa, dtype.name, kernel, here.planes, columns, into)
-        if kernel == "sum_columns":
-            here = replace(here, planes=into)
-        _demand_sums(here, wanted, columns, f"{isa} {kernel}_{dtype.name}: {columns} columns")
-    return len(sizes)
-
-
-def check_passed(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check all lengths up to a word's and around several; return the number of runs."""
-    lengths = [*range(1, 66), 127, 128, 300]
-    for n in lengths:
-        elements = np.ascontiguousarray(values(dtype, n, 12, rng).T.reshape(-1))
-        with np.errstate(invalid="ignore"):
-            passes = ~(dtype.widen(elements) <= 0)
-        bits = np.packbits(np.pad(passes, (0, -len(passes) % 64)), bitorder="little")
-        found = running.run_passed(isa, dtype, elements)
-        demand(found, bits.view("<u8"), f"{isa} {kernel}_{dtype.name}: {len(elements)} elements")
-    return len(lengths)
-
-
-def check_expand(isa: str, kernel: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check few and many channels, columns and rounds; return the number of runs."""
-    sizes = list(product((1, 2, 3, 7, 16, 33), (1, 2, 3, 7, 16, 33), (2, 30, 100, 516)))
-    paired = kernel == "ring" and dtype.name in PAIRED
-    for channels, each, n in sizes:
-        channel = values(dtype.computed, 1, channels, rng)[0]
-        wanted = np.zeros(n + PAD, channel.dtype)
-        wanted[:n] = arithmetic.expand(channel, each, n, paired)
-        found = np.zeros_like(wanted)
-        running.run_expand(isa, kernel, dtype, channel, each, n, found)
-        demand(found, wanted, f"{isa} {kernel}_{dtype.name}: {n} of {channels} x {each}")
-    return len(sizes)
-
-
 def check_kernels(isa: str, dtype: Dtype, seed: int) -> int:
-    """Check every kernel of one level and dtype; return the number of runs."""
+    """Check the kernels of every formula at one level and dtype; return the number of runs."""
     of_pass: dict[str, tuple[Any, ...]] = {
         "sum": (check_sum_kernel, check_fold_kernel, check_runs_kernel),
         "write": (check_write_kernel,),
     }
     checks = [(formula, check) for pass_, formula in KERNELS for check in of_pass[pass_]]
-    checks += [(name, check_sums_kernel) for name in SUMS_KERNELS]
-    checks += [(name, check_expand) for name in ("expand", "ring")]
-    checks += [("passed", check_passed)]
     runs = 0
     for name, check in checks:
         rng = np.random.default_rng([seed, *f"{check.__name__} {name} {dtype.name}".encode()])

@@ -14,7 +14,8 @@ from bn_ext._typing import DataFormat
 from bn_ext._verify.dtypes import Array, Dtype
 
 __all__ = [
-    "SEAMS", "Problem", "at_level", "large_problems", "moderate_problems", "numbers",
+    "SEAMS", "Problem", "at_level", "exact_problems", "large_problems", "moderate_problems",
+    "numbers",
 ]  # fmt: skip
 
 Shapes = list[tuple[tuple[int, ...], DataFormat]]
@@ -49,6 +50,15 @@ def _large(size: int) -> Shapes:
 #: Two runs, whose last chunk ends within a group; and a last chunk whose last strand is three rows
 #: shorter than the others, where a group of blocks ends early.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
+#: Of exact sums, by rows and by runs: parts of blocks, a few blocks, and enough of them that the
+#: way of adding changes and changes back.
+EXACT: Shapes = [
+    ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
+    ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
+    ((1, 2, 70_000), "NCX"),
+]  # fmt: skip
+#: Elements whose exponents are of one kind.
+PATCH = 700
 
 
 #: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far
@@ -131,3 +141,20 @@ def large_problems(
             numbers(dtype, room, start, EXPONENTS[dtype.name]).view(storage) for start in STARTS
         )
         yield as_strided(src, shape, strides), as_strided(diff_dst, shape, strides), layout
+
+
+def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
+    """Patches of few exponents, which go by the fastest way of adding; among them patches of many,
+    and of all that there are, with subnormal numbers, Inf and NaN.
+    """
+    top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
+    kinds = [(0, 2), EXPONENTS[dtype.name], (1 - top // 2, top)]
+    for shape, layout in EXACT:
+        count = math.prod(shape)
+        kind = _scrambled(-(-count // PATCH), count) % np.uint64(8)
+        which = np.repeat(np.maximum(kind, 5) - 5, PATCH)[:count].astype(int)
+        src, diff_dst = (
+            np.choose(which, [numbers(dtype, count, start, kind) for kind in kinds])
+            .reshape(shape).view(storage) for start in STARTS
+        )  # fmt: skip
+        yield src, diff_dst, layout

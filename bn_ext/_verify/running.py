@@ -14,7 +14,7 @@ from bn_ext._verify.values import Case
 
 __all__ = [
     "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",
-    "run_expand", "run_passed", "run_runs", "run_sum", "run_write",
+    "run_passed", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
@@ -221,16 +221,6 @@ def run_write(
             span.nontemporal, span.relu,
         ),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
-    )  # fmt: skip
-
-
-def run_expand(
-    isa: str, kernel: str, dtype: Dtype, channel: Array, each: int, n: int, column: Array
-) -> None:
-    """Lay `channel`, of the arithmetic type, out in `column`, by "expand" or "ring"; maybe bits."""
-    _core._run_expand(
-        isa, dtype.name, kernel == "ring", channel.view(np.uint8), len(channel), each, n,
-        column.view(np.uint8),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype
 from bn_ext._verify.formulas import COEFS, GATE, INPUTS
 
-__all__ = ["PAD", "Case", "case_of", "padded", "some_sums", "values"]
+__all__ = ["PAD", "Case", "case_of", "padded", "values"]
 
 #: Columns behind the last one to which a kernel may add zeros.
 PAD: int = _core._kernel_interface()["pad"]
@@ -79,10 +79,3 @@ def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sum
         values(dtype.computed, len(COEFS), columns, rng).view(dtype.number),
         rng.standard_normal((2 * sums, columns)),
     )
-
-
-def some_sums(sums: int, columns: int, rng: np.random.Generator) -> Array:
-    """(2 x sums, columns) doubles of many magnitudes."""
-    shape = 2 * sums, columns
-    found: Array = rng.standard_normal(shape) * np.exp2(rng.integers(-30, 31, shape))
-    return found
