@@ -1,8 +1,7 @@
 """Batch normalization and its gradient for NumPy arrays, on the CPU, with the same bits everywhere.
 
 `batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take the arrays you have;
-`bn_ext.specs` has the published operators (oneDNN Graph, nGraph, TensorFlow, PyTorch), argument for
-argument.
+`bn_ext.specs` has the operators of oneDNN Graph, nGraph and TensorFlow, argument for argument.
 """
 
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from bn_ext._core import (
     batch_norm_training_stats,
 )
 from bn_ext._layer import BatchNorm
+from bn_ext._statistics import batch_norm_statistics_backward
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ __all__ = [
     "batch_norm_count",
     "batch_norm_double_backward",
     "batch_norm_inference",
+    "batch_norm_statistics_backward",
     "batch_norm_sums",
     "batch_norm_training",
     "batch_norm_training_apply",

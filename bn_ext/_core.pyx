@@ -193,10 +193,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
     IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
     zeros for diff_gamma and diff_beta.
 
-    With ``is_training=False`` mean and variance are constants. If they depend on something, their
-    gradients follow from those of gamma and beta, with ``rstd = 1 / sqrt(variance + epsilon)``:
-    ``diff_mean = -gamma * rstd * diff_beta`` and
-    ``diff_variance = -gamma * rstd**2 * diff_gamma / 2``.
+    With ``is_training=False`` mean and variance are constants. If they depend on something,
+    `batch_norm_statistics_backward` has their gradients.
 
     The definition is that of oneDNN's batch normalization primitive (developer guide, "Batch
     Normalization"), shared by the operators in `bn_ext.specs`.

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from bounds import assert_near
-from cases import DTYPES, FORMATS, Problem, dtype
+from cases import DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype
 
 import bn_ext
+from bn_ext import _core
 from bn_ext.specs import ngraph
 
 pytestmark = pytest.mark.quick
@@ -71,3 +72,44 @@ def test_vector_published_by_ngraph():
     assert abs(grads.input_delta).max() < 1e-4
     assert (grads.beta_delta == 320).all()
     assert abs(grads.gamma_delta).max() < 1e-3
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("name", _core._TABLE)
+def test_gradient_of_given_statistics(rng, name, affine):
+    """Of doubles, the derivatives of the loss; of other dtypes, those of their values, rounded."""
+    p = Problem(rng, (40, 7), "NXC", "float64", "float64")
+    p.gamma = p.gamma if affine else None
+    grads = p.run(bn_ext.batch_norm_backward, is_training=False)
+    given = {"diff_gamma": grads.diff_gamma, "diff_beta": grads.diff_beta,
+             "variance": p.variance, "gamma": p.gamma}  # fmt: skip
+    found = bn_ext.batch_norm_statistics_backward(**given, epsilon=EPSILON)
+    for k in range(2):
+        loss, step = [], 1e-5
+        for sign in (1, -1):
+            moved = [p.mean, p.variance]
+            moved[k] = moved[k] + sign * step
+            dst = bn_ext.batch_norm_inference(p.src, *moved, p.gamma, epsilon=EPSILON)
+            loss.append((dst * p.diff_dst).sum(axis=0))
+        np.testing.assert_allclose(found[k], (loss[0] - loss[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+    rounded = {n: None if a is None else a.astype(dtype(name)) for n, a in given.items()}
+    of_short = bn_ext.batch_norm_statistics_backward(**rounded, epsilon=EPSILON)
+    wide = {n: None if a is None else a.astype(float) for n, a in rounded.items()}
+    wanted = bn_ext.batch_norm_statistics_backward(**wide, epsilon=EPSILON)
+    assert all_bits(of_short) == all_bits(a.astype(dtype(name)) for a in wanted)
+
+
+@pytest.mark.parametrize("name", ["diff_gamma", "diff_beta", "variance", "gamma"])
+def test_statistics_that_are_refused(name):
+    given = dict.fromkeys(["diff_gamma", "diff_beta", "variance", "gamma"], np.ones(7))
+    for wrong, error in (
+        (np.ones(3), ValueError), (np.ones((1, 7)), ValueError), (np.ones(()), ValueError),
+        (np.ones(7, "i4"), TypeError), (np.ones(7, ">f8"), TypeError), (1.0, TypeError),
+    ):  # fmt: skip
+        # Of two that do not fit, the second is named.
+        size = getattr(wrong, "size", 0)
+        other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
+        with pytest.raises(error, match=f"^{other}: expected .*, got "):
+            bn_ext.batch_norm_statistics_backward(**{**given, name: wrong}, epsilon=EPSILON)
+    with pytest.raises(ValueError, match="^epsilon: "):
+        bn_ext.batch_norm_statistics_backward(**given, epsilon=-1.0)
