@@ -78,8 +78,8 @@ def batch_norm_statistics_backward(
         if vector.dtype.name not in types or not vector.dtype.isnative:
             raise TypeError(f"{name}: expected {_core._or(types)}{like}, got {vector.dtype}")
     epsilon = _core._as_epsilon(epsilon, "epsilon")
-    wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
     with _core._DefaultMode(), np.errstate(all="ignore"):
+        wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
         rstd = 1 / np.sqrt(wide["variance"] + epsilon)
         scale = -rstd * wide.get("gamma", 1.0)
         found = scale * wide["diff_beta"], scale * rstd * wide["diff_gamma"] / 2

@@ -141,6 +141,8 @@ def calls(a, options):
             is_training=is_training, out=(*two, a.vector), **given,
         )  # fmt: skip
 
+    yield ready(bn_ext.batch_norm_statistics_backward, "beta mean variance gamma", epsilon=epsilon)
+
     exact = {"exact": True, **options}
     for more in ({}, {**from_src, **known}, bits):
         yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **exact)
