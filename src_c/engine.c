@@ -366,12 +366,12 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-/* In elements. A channel with runs of its own costs as much as OF_CHANNEL further elements
+/* In elements. A channel costs as much as so many further ones, most if it has runs of its own
  * (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
-    enum { OF_CHANNEL = 150 };
+    enum { OF_CHANNEL = 8, OF_RUNS = 150 };
     const int64_t most = (int64_t)1 << 40; /* times that, and elements, fits */
-    return elements + (plan->run_length > 1 ? OF_CHANNEL * at_most(plan->channels, most) : 0);
+    return elements + (plan->run_length > 1 ? OF_RUNS : OF_CHANNEL) * at_most(plan->channels, most);
 }
 
 /* All memory is one allocation: of two large ones the C library may give the pages back at every

@@ -142,6 +142,33 @@ def test_affinity_at_each_call(rng):
 
 
 @needs_openmp
+@needs_cpus
+@needs_linux
+@pytest.mark.parametrize("bind", ["false", "true"])
+def test_a_thread_on_the_callers_cpu_moves(bind):
+    """To the others that the caller may use, unless the environment binds threads."""
+    code = """
+import ctypes, os
+before = {*os.listdir("/proc/self/task")}
+call(5000, num_threads=2)
+caller, allowed = os.getpid(), os.sched_getaffinity(0)
+worker, = map(int, {*os.listdir("/proc/self/task")} - before)
+moved = 0
+for _ in range(100):
+    cpu = ctypes.CDLL(None).sched_getcpu()
+    os.sched_setaffinity(worker, {cpu})
+    call(5000, num_threads=2)
+    found = os.sched_getaffinity(worker)
+    assert found in ({cpu}, allowed - {cpu}), found
+    moved += found != {cpu}
+assert os.sched_getaffinity(caller) == allowed
+print(moved)
+"""
+    (moved,) = map(int, in_new_process(CALL + code, OMP_PROC_BIND=bind))
+    assert (moved > 50) == (bind == "false")
+
+
+@needs_openmp
 def test_threadpoolctl_lists_the_pool():
     code = (
         "import json, threadpoolctl\n"
