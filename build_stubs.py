@@ -160,11 +160,11 @@ RESULTS = {
         "batch_norm_count", "_as_index", "_default_threads", "_parked_bytes", "_parked_limit",
     ],
     "float": ["_as_epsilon", "_as_real"],
-    "bool": ["_as_flag", "_forked", "_has_openmp", "_last_was_joint"],
+    "bool": ["_as_flag", "_forked", "_has_openmp"],
     "str": ["_get_isa", "_or", "_shown"],
     "tuple[str, ...]": ["_available_isas", "_formulas"],
-    "tuple[int, int]": ["_cache_sizes", "_last_call"],
-    "dict[str, Any]": ["_kernel_interface"],
+    "tuple[int, int]": ["_cache_sizes"],
+    "dict[str, Any]": ["_kernel_interface", "_last_call"],
     "Any": ["_committed"],
 }  # fmt: skip
 

@@ -111,8 +111,12 @@ cdef extern from "blocks.h" nogil:
 
 
 cdef extern from "schedule.h" nogil:
-    void bn_last_call(int *threads, int64_t *tasks)
-    cpdef c_bool _last_was_joint "bn_last_was_joint"()
+    ctypedef struct bn_call_facts:
+        int threads
+        int64_t tasks
+        c_bool joint
+
+    cpdef bn_call_facts _last_call "bn_last_call"()
 
 
 cdef extern from "dtypes.h" nogil:

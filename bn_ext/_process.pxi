@@ -20,14 +20,6 @@ def _cache_sizes():
     return bn_l2_bytes(), bn_last_level_bytes()
 
 
-def _last_call():
-    """(threads that took tasks, tasks per pass) of this thread's last call."""
-    cdef int threads
-    cdef int64_t tasks
-    bn_last_call(&threads, &tasks)
-    return threads, tasks
-
-
 def _committed(call, dict after, dict state):
     """Call a compiled function; then update state before any Python code, such as a signal
     handler, can run."""

@@ -280,13 +280,12 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Keep this thread off the caller's CPU, unless the environment binds threads. A virtual machine's
- * sleeping CPUs look busy: the system wakes a thread on the CPU of the one that wakes it, where it
- * comes to work when the caller has done everything. */
+/* Keep this thread off the caller's CPU (-1: the environment binds threads). A virtual machine's
+ * sleeping CPUs look busy: the system wakes a thread where its caller runs, to work when that is
+ * done. */
 static void keep_off(int cpu, pid_t caller) {
     cpu_set_t others;
-    if (sched_getcpu() != cpu || omp_get_proc_bind() != omp_proc_bind_false ||
-        sched_getaffinity(caller, sizeof others, &others))
+    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(caller, sizeof others, &others))
         return;
     CPU_CLR(cpu, &others);
     if (CPU_COUNT(&others) > 0)
@@ -309,7 +308,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         return;
     }
     atomic_int entered = 0;
-    const int cpu = sched_getcpu();
+    const int cpu = omp_get_proc_bind() == omp_proc_bind_false ? sched_getcpu() : -1;
     const pid_t caller = (pid_t)syscall(SYS_gettid);
 #pragma omp parallel num_threads(threads)
     {

@@ -34,17 +34,10 @@
 #include "relax.h"
 #include "sizes.h"
 
-static _Thread_local int last_threads;
-static _Thread_local int64_t last_tasks;
-static _Thread_local bool last_was_joint;
+static _Thread_local bn_call_facts last_call;
 
-void bn_last_call(int *threads, int64_t *tasks) {
-    *threads = last_threads;
-    *tasks = last_tasks;
-}
-
-bool bn_last_was_joint(void) {
-    return last_was_joint;
+bn_call_facts bn_last_call(void) {
+    return last_call;
 }
 
 /* ---- the work of one call ---------------------------------------------- */
@@ -240,7 +233,5 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
 
     bn_run_team(threads, worker, &team);
 
-    last_threads = atomic_load(&team.entered);
-    last_tasks = most_tasks(s);
-    last_was_joint = s->joint;
+    last_call = (bn_call_facts){atomic_load(&team.entered), most_tasks(s), s->joint};
 }

@@ -29,9 +29,13 @@ typedef struct {
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* Of this thread's last call: how many threads took tasks, and how many tasks the pass
- * with more of them had. */
-void bn_last_call(int *threads, int64_t *tasks);
-bool bn_last_was_joint(void);
+/* Of this thread's last call: the threads that took tasks, the tasks of the pass with more of them,
+ * and whether those that wrote were joint. */
+typedef struct {
+    int threads;
+    int64_t tasks;
+    bool joint;
+} bn_call_facts;
+bn_call_facts bn_last_call(void);
 
 #endif

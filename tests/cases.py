@@ -204,7 +204,7 @@ LARGE = (5000, 4, 64)  # 1.3 M elements: worth 19 threads
 def threads_used(p, **options):
     """By a call of the general function."""
     p.run(bn_ext.batch_norm_backward, **options)
-    return _core._last_call()[0]
+    return _core._last_call()["threads"]
 
 
 def are_expected(threads, asked, tasks):

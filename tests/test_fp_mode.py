@@ -74,7 +74,7 @@ for training in (True, False):
         ).diff_src.tobytes()
         for k in (1, 4)
     )
-    print(one == four, any(one), _core._last_call()[0])
+    print(one == four, any(one), _core._last_call()["threads"])
 modes = {}
 def look(data):
     modes[threading.get_ident()] = fp_mode_in_effect()

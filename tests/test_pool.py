@@ -27,7 +27,7 @@ v = np.ones(64, np.float32)
 def call(threads):
     grads = bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, num_threads=threads)
     digest = hashlib.sha256(b"".join(a.tobytes() for a in grads)).hexdigest()[:8]
-    return digest, _core._last_call()[0]
+    return digest, _core._last_call()["threads"]
 
 def tasks_of(user):
     '''Threads that the kernel counts against this user's limit.'''
@@ -111,7 +111,7 @@ def test_many_callers_share_the_processors(rng):
         together.wait()
         for _ in range(4):
             assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            used.append(_core._last_call()[0])
+            used.append(_core._last_call()["threads"])
 
     def used_by(num_threads):
         used.clear()
@@ -124,7 +124,7 @@ def test_many_callers_share_the_processors(rng):
     assert set(used_by(2)) == {2}
     # And alone again, all of them.
     p.run(bn_ext.batch_norm_backward)
-    assert _core._last_call()[0] == min(_core._default_threads(), p.src.size // 98304)
+    assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 98304)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_many_callers_share_the_processors(rng):
 def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     p = Problem(rng, shape, data_format)
     p.run(bn_ext.batch_norm_backward, data_format=data_format)
-    assert _core._last_call()[0] == min(_core._default_threads(), worth)
+    assert _core._last_call()["threads"] == min(_core._default_threads(), worth)
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
@@ -155,7 +155,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
         used, took, before = set(), [], time.perf_counter()
         for _ in range(times):
             call()
-            used.add(_core._last_call()[0])
+            used.add(_core._last_call()["threads"])
             before, last = time.perf_counter(), before
             took.append(before - last)
         return used, min(took)
@@ -185,7 +185,7 @@ def test_two_callers_have_all_the_processors(rng):
         # Whether it has begun or not, there is no third one.
         while not other.done():
             small.run(bn_ext.batch_norm_backward)
-            used.append(_core._last_call()[0])
+            used.append(_core._last_call()["threads"])
     assert other.result().shape == (3, 1)
     assert set(used) == {most}
 
@@ -198,7 +198,7 @@ def test_a_call_that_fails_gives_back_its_share():
             bn_ext.batch_norm_backward_reduce(huge, huge, huge[0])
     x, v = np.ones((40_000, 64), np.float32), np.ones(64, np.float32)
     bn_ext.batch_norm_backward_reduce(x, x, v)
-    assert _core._last_call()[0] == _core._default_threads()
+    assert _core._last_call()["threads"] == _core._default_threads()
 
 
 def test_callers_that_start_together_under_a_limit():

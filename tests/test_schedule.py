@@ -25,7 +25,7 @@ def most_threads():  # -1: other bits than one thread's
                 found.append([a.tobytes() for a in bn_ext.batch_norm_backward(
                     src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
                     num_threads=k)])
-        used.append(_core._last_call()[0])
+        used.append(_core._last_call()["threads"])
         if found[:2] != found[2:]:
             return -1
     return max(used)
@@ -55,7 +55,7 @@ print(*found)
 
 def test_never_more_than_tasks(rng):
     assert threads_used(Problem(rng, (1, 8), "NXC"), num_threads=16) == 1
-    assert _core._last_call() == (1, 1)
+    assert [*_core._last_call().values()][:2] == [1, 1]
 
 
 @needs_openmp
@@ -64,7 +64,7 @@ class TestHowMany:
         p = Problem(rng, (40000, 4), "NXC")
         for k in (1, 2, 3, 4):
             used = threads_used(p, num_threads=k)
-            tasks = _core._last_call()[1]
+            tasks = _core._last_call()["tasks"]
             assert used == min(k, tasks)
             assert tasks > 2
 
@@ -78,7 +78,7 @@ class TestHowMany:
         code = """
 x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
 bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
-print(*_core._last_call())
+print(*[*_core._last_call().values()][:2])
 """
         used, tasks = map(int, in_new_process(code, OMP_STACKSIZE="64k"))
         assert used <= 1024 < tasks
@@ -99,7 +99,7 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
         mine = threads_used(p, num_threads=3), _core._last_call()
         assert other.submit(threads_used, q, num_threads=3).result() == 1
         assert (mine[0], _core._last_call()) == (3, mine[1])
-        assert other.submit(_core._last_call).result() == (1, 1)
+        assert other.submit(_core._last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
 #: Bytes of a core's second-level cache, and of the last level: of small servers and large ones.
@@ -125,4 +125,4 @@ def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointl
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}
     bn_ext.batch_norm_backward(src, src, v, v, **options)
-    assert _core._last_was_joint() == jointly
+    assert _core._last_call()["joint"] == jointly

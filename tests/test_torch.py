@@ -258,7 +258,7 @@ def test_no_more_threads_than_torch_has():
     for threads in (1, max(2, every)):
         torch.set_num_threads(threads)
         made(x)
-        assert (_core._last_call()[0] > 1) == (threads > 1)
+        assert (_core._last_call()["threads"] > 1) == (threads > 1)
     torch.set_num_threads(every)
 
 

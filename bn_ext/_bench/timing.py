@@ -124,7 +124,7 @@ def row(
     def see_threads(name: str) -> None:
         nonlocal used
         if name == "bn_ext":
-            used = max(used, _core._last_call()[0])
+            used = max(used, _core._last_call()["threads"])
 
     nbytes = problem.src.nbytes
     times = call_seconds(calls, seconds if nbytes > SHORT else 3 * seconds, see_threads)

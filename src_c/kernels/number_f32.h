@@ -8,29 +8,16 @@
 #define ARITHMETIC f32
 typedef float num;
 typedef f32v vec;
-enum { LANES = VEC_BYTES / sizeof(num) }; /* numbers in a register */
+typedef f32v_any vec_any;
+typedef uint32_t word;
+typedef u32v word_vec;
+#define any_nan        f32_any_nan
+#define where_positive f32_where_positive
+#define larger         larger_u32
+#define smaller        smaller_u32
 
-INLINE vec load_numbers(const void *p) {
-    return *(const f32v_any *)p;
-}
-/* The first n of them; the others are 0. */
-INLINE vec load_first_numbers(const void *p, int64_t n) {
-    return (vec)load_bytes(p, (int64_t)sizeof(num) * n);
-}
-
-/* x86 and Arm make NaNs of different sign, so every NaN that is written is made the positive quiet
- * one without payload. NaNs are rare: to look for them, two registers at a time, and replace them
- * only where there are any is fastest. */
-INLINE bool any_nan(vec a, vec b) {
-    return f32_any_nan(a, b);
-}
 INLINE vec canonical(vec v) {
     return (vec)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
-}
-
-/* v where the gate is not 0 or less (a NaN is not), elsewhere 0. */
-INLINE vec where_positive(vec gate, vec v) {
-    return f32_where_positive(gate, v);
 }
 
 /* Floats are summed in doubles, two registers of them for one of floats, and lose nothing that
@@ -77,11 +64,6 @@ INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
 }
 
-typedef uint32_t word;
-typedef u32v word_vec;
-#define larger  larger_u32
-#define smaller smaller_u32
-
-#include "kernels/magnitudes.inc"
+#include "kernels/number.inc"
 
 #endif

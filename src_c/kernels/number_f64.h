@@ -8,30 +8,17 @@
 #define ARITHMETIC f64
 typedef double num;
 typedef f64v vec;
-enum { LANES = VEC_BYTES / sizeof(num) }; /* numbers in a register */
+typedef f64v_any vec_any;
+typedef uint64_t word;
+typedef u64v word_vec;
+#define any_nan        f64_any_nan
+#define where_positive f64_where_positive
+#define larger         larger_u64
+#define smaller        smaller_u64
 
-INLINE vec load_numbers(const void *p) {
-    return *(const f64v_any *)p;
-}
-/* The first n of them; the others are 0. */
-INLINE vec load_first_numbers(const void *p, int64_t n) {
-    return (vec)load_bytes(p, (int64_t)sizeof(num) * n);
-}
-
-/* x86 and Arm make NaNs of different sign, so every NaN that is written is made the positive quiet
- * one without payload. NaNs are rare: to look for them, two registers at a time, and replace them
- * only where there are any is fastest. */
-INLINE bool any_nan(vec a, vec b) {
-    return f64_any_nan(a, b);
-}
 INLINE vec canonical(vec v) {
     const u64v number = (u64v)(v == v);
     return (vec)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
-}
-
-/* v where the gate is not 0 or less (a NaN is not), elsewhere 0. */
-INLINE vec where_positive(vec gate, vec v) {
-    return f64_where_positive(gate, v);
 }
 
 /* Doubles are summed with what the additions round away kept beside them. */
@@ -81,11 +68,6 @@ INLINE f64v doubles_of(vec v, int h) {
     return v;
 }
 
-typedef uint64_t word;
-typedef u64v word_vec;
-#define larger  larger_u64
-#define smaller smaller_u64
-
-#include "kernels/magnitudes.inc"
+#include "kernels/number.inc"
 
 #endif
