@@ -240,7 +240,8 @@ def test_forked_child_works(rng, num_threads):
     if child == 0:
         try:
             same = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            os._exit(0 if same and is_a_childs(_core._last_call()["threads"]) and _core._forked() else 1)
+            used = _core._last_call()["threads"]
+            os._exit(0 if same and is_a_childs(used) and _core._forked() else 1)
         finally:
             os._exit(2)
     deadline = time.monotonic() + 60
