@@ -160,7 +160,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     else:
         limit = _core._as_index(nbytes, "nbytes", "an integer or None")
         if not 0 <= limit <= sys.maxsize:
-            raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {limit}")
+            got = _core._shown(limit)
+            raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
     before = _core._parked_limit()
     _core._set_parked_limit(limit)
     return before
@@ -171,11 +172,13 @@ def _default_kept() -> int:
     text = os.environ.get("BN_EXT_KEEP_MEMORY", "").strip()
     if not text:
         return _memory() // 8
-    if not text.isdecimal() or int(text) > sys.maxsize:
+    # Of more digits the number is too large, whatever it is.
+    limit = int(text.lstrip("0")[:20] or "0") if text.isdecimal() else -1
+    if not 0 <= limit <= sys.maxsize:
         raise ImportError(
-            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got {text!r}"
+            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got {text!r:.40}"
         )
-    return int(text)
+    return limit
 
 
 def _is_command() -> bool:
