@@ -176,7 +176,8 @@ def _default_kept() -> int:
     limit = int(text.lstrip("0")[:20] or "0") if text.isdecimal() else -1
     if not 0 <= limit <= sys.maxsize:
         raise ImportError(
-            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got {text!r:.40}"
+            f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got "
+            f"{text!r:.40}"
         )
     return limit
 

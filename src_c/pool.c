@@ -280,9 +280,8 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Keep this thread off the caller's CPU (-1: the environment binds threads). A virtual machine's
- * sleeping CPUs look busy: the system wakes a thread where its caller runs, to work when that is
- * done. */
+/* Keep this thread off the caller's CPU (-1: the environment binds threads). In virtual machines
+ * sleeping CPUs look busy, so the system wakes a thread where its caller runs, to wait for it. */
 static void keep_off(int cpu, pid_t caller) {
     cpu_set_t others;
     if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(caller, sizeof others, &others))
