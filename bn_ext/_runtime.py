@@ -17,9 +17,9 @@ __all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 
 # How often an idle thread of libgomp looks for work before it sleeps. At libgomp's own
-# choice (300 000 on a quiet machine) two pools fight: a NumPy product followed by a
-# gradient on two threads took 8.0 ms, with this 0.29; at 0 the gradient alone takes
-# twice as long (0.16 ms against 0.09), as its threads sleep between calls.
+# choice (300 000 on a quiet machine) two pools fight: a large product by NumPy followed by
+# a gradient on two threads took 17.0 ms, with this 10.2 (docs/design.md). At 0, threads
+# sleep between the calls of a loop.
 _SPIN_COUNT = "1000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 

@@ -27,9 +27,9 @@
 #include <unistd.h>
 #endif
 
-/* Elements that are worth a thread that has to wake up; and one that still looks for work, as it
- * does for about a MOMENT, in nanoseconds, behind a call (measured). */
-enum { ELEMENTS_PER_THREAD = 98304, OF_AWAKE = 49152, MOMENT = 10000 };
+/* Elements that are worth a thread that looks for work, as it does for about a MOMENT, in
+ * nanoseconds, behind a call; and those that are worth waking threads, 15 to 50 us (measured). */
+enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
 enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU has */
 
 /* ---- how many threads -------------------------------------------------- */
@@ -61,12 +61,10 @@ static int threads_wanted(int num_threads, int64_t elements) {
         return 1;
     if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    may_share = elements >= 2 * OF_AWAKE;
-    const bool awake = may_share && nanoseconds() - ended < MOMENT;
-    const int64_t worth = elements / (awake ? OF_AWAKE : ELEMENTS_PER_THREAD);
-    if (worth <= 1)
+    may_share = elements >= 2 * ELEMENTS_PER_THREAD;
+    if (!may_share || (elements < WORTH_WAKING && nanoseconds() - ended > MOMENT))
         return 1;
-    return (int)at_most(worth, shared_with_others(bn_default_threads()));
+    return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));
 }
 
 int bn_enter(int num_threads, int64_t elements) {
@@ -280,23 +278,39 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Keep this thread off the caller's CPU (-1: the environment binds threads). In virtual machines
- * sleeping CPUs look busy, so the system wakes a thread where its caller runs, to wait for it. */
-static void keep_off(int cpu, pid_t caller) {
-    cpu_set_t others;
-    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(caller, sizeof others, &others))
+/* Until when this thread keeps its CPU: another process took long when it was let in. */
+static _Thread_local int64_t keeps_cpu;
+
+/* Let threads that were woken on this CPU run. */
+static void let_others_run(void) {
+    enum { LONG = 500000, PAUSE = 1000000000 }; /* ns */
+    const int64_t before = nanoseconds();
+    if (before < keeps_cpu)
         return;
-    CPU_CLR(cpu, &others);
-    if (CPU_COUNT(&others) > 0)
-        (void)sched_setaffinity(0, sizeof others, &others);
+    sched_yield();
+    const int64_t now = nanoseconds();
+    if (now - before > LONG)
+        keeps_cpu = now + PAUSE;
 }
 
-/* Let the threads that come late run. A caller that waited for them asleep would wake when they
- * sleep again, at every call: 115 us instead of 20 (measured). */
+/* Move this thread off its caller's CPU (-1: stay). In virtual machines sleeping CPUs look busy, so
+ * the system wakes a thread where its caller runs, to wait for it. */
+static void move_off(int cpu) {
+    cpu_set_t mine, others;
+    if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof mine, &mine))
+        return;
+    others = mine;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof others, &others) == 0)
+        (void)sched_setaffinity(0, sizeof mine, &mine);
+}
+
+/* A caller that waited asleep for threads that come late would wake when they sleep again, at every
+ * call: 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
     enum { MOST_YIELDS = 200 }; /* some 50 us: what it takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)
-        sched_yield();
+        let_others_run();
 }
 
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
@@ -307,18 +321,20 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         return;
     }
     atomic_int entered = 0;
-    const int cpu = omp_get_proc_bind() == omp_proc_bind_false ? sched_getcpu() : -1;
-    const pid_t caller = (pid_t)syscall(SYS_gettid);
+    const bool room = threads <= omp_get_num_procs() && nanoseconds() >= keeps_cpu;
+    const int cpu = room ? sched_getcpu() : -1;
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num();
         if (me == 0 && grows)
             pthread_mutex_unlock(&growing);
+        if (me == 0 && room && atomic_load(&entered) == 0)
+            let_others_run();
         if (me > 0)
-            keep_off(cpu, caller);
+            move_off(cpu);
         atomic_fetch_add(&entered, 1);
         work(argument, me);
-        if (me == 0)
+        if (me == 0 && room)
             wait_for_late(&entered, omp_get_num_threads());
     }
     /* A team of one leaves the pool as it was, and so does one within somebody else's region. */

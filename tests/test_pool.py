@@ -124,17 +124,17 @@ def test_many_callers_share_the_processors(rng):
     assert set(used_by(2)) == {2}
     # And alone again, all of them.
     p.run(bn_ext.batch_norm_backward)
-    assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 98304)
+    assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 49152)
 
 
 @pytest.mark.parametrize(
     ("shape", "data_format", "worth"),
     [
-        ((2048, 49), "NXC", 1),
-        ((1, 2048, 7, 7), "NCX", 2),  # as many elements, and channels that have runs of their own
-        ((1, 300, 14, 14), "NCX", 1),
-        ((3072, 64), "NXC", 2),
-        ((1, 22_000), "NXC", 2),
+        ((15_000, 49), "NXC", 1),
+        ((16_384, 49), "NXC", 16),
+        ((49, 4096), "NXC", 1),
+        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, and channels that have runs of their own
+        ((1, 90_000), "NXC", 16),
     ],
 )
 def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
@@ -173,7 +173,7 @@ def test_two_callers_have_all_the_processors(rng):
     most = _core._default_threads()
     if most < 2:
         pytest.skip("one CPU")
-    small = Problem(rng, (most * 98304, 1), "NXC")
+    small = Problem(rng, (16 * most * 49152, 1), "NXC")
     # 2^30 elements, since runs begin within the one before: at work far longer than small calls.
     memory, mean = np.ones(1 << 21, np.float32), np.ones(1, np.float32)
     large = np.lib.stride_tricks.as_strided(memory, (1 << 20, 1, 1 << 10), (4, 4, 4))

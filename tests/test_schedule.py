@@ -71,7 +71,7 @@ class TestHowMany:
     @needs_cpus
     def test_by_size(self, rng):
         assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
-        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 19)
+        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 26)
 
     def test_a_million(self):
         """More than a thousand threads are never started, whatever is asked for."""
