@@ -110,6 +110,7 @@ def errors(rank, size):
 @case
 def gone(rank, size):
     """A process that ends in the middle is an error on the others."""
+    distributed.barrier()  # all are connected
     if rank == 1:
         sys.exit()
     try:

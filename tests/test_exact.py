@@ -114,6 +114,25 @@ def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
         assert found.tolist() == [float(Fraction(u, 2**149)) for u in units]
 
 
+@pytest.mark.parametrize("name", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [31, 63])
+def test_terms_that_fill_a_sum(name, rows):
+    """Large ones of all bits and one sign, and one whose last bit is the lowest: at some exponent
+    their sum has one bit more than a double. Squares are cut into parts: those fill a sum, too.
+    """
+    number, eps = np.dtype(name).type, np.finfo(name).eps
+    mean, one = np.zeros(128, name), np.ones((rows, 128), name)
+    for top in range(33):
+        for last in (eps, *np.ldexp(number(1), [-12, -13, -17, -18, -26])):
+            x = np.full_like(one, np.ldexp(2 - last, top))
+            x[0] = 1 + last
+            states = gradients_of(one, x, mean), moments_of(x, mean=mean)
+            for state, second in zip(states, (x, x * x), strict=True):
+                _, lowest = STATES[len(state)]
+                assert integer_of(state, 0, 0) == units_of(x[:, 0], lowest)
+                assert integer_of(state, 1, 0) == units_of(second[:, 0], lowest)
+
+
 def test_flags_of_tasks_are_not_added():
     """One thread, two tasks: each has a NaN."""
     x = np.ones((1, 1, 600_000), np.float32)
