@@ -147,13 +147,13 @@ def test_affinity_at_each_call(rng):
 def test_a_thread_on_the_callers_cpu_moves():
     """To others that it may use, and may use all of them as before."""
     code = """
-import ctypes, os
+import ctypes, os, time
 before = {*os.listdir("/proc/self/task")}
 call(5000, num_threads=2)
 allowed = os.sched_getaffinity(0)
 worker, = map(int, {*os.listdir("/proc/self/task")} - before)
-apart = 0
-for _ in range(100):
+apart, end = 0, time.monotonic() + 30
+while apart < 3 and time.monotonic() < end:  # beside busy processes few do
     cpu = ctypes.CDLL(None).sched_getcpu()
     os.sched_setaffinity(worker, {cpu})  # where it sleeps then
     call(5000, num_threads=2)
@@ -165,8 +165,7 @@ for _ in range(100):
         apart += int(stat.read().rpartition(")")[2].split()[36]) != cpu
 print(apart)
 """
-    (apart,) = in_new_process(CALL + code)
-    assert int(apart) > 50, apart
+    assert in_new_process(CALL + code) == ["3"]
 
 
 @needs_openmp
