@@ -41,7 +41,7 @@ def batch_norm_statistics_backward(
     Raises
     ------
     TypeError
-        If an argument is no array, or has another dtype than diff_gamma.
+        If an argument cannot be an array, or has another dtype than diff_gamma.
     ValueError
         If it has another shape, or epsilon is negative or not finite.
 

@@ -9,7 +9,10 @@ The extra ``torch`` installs what it needs; nothing here is imported by ``import
     _over_processes    exact sums over the processes of a group
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +61,8 @@ def _array(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
     tensor = tensor.detach()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
     import ml_dtypes
@@ -84,45 +89,91 @@ def _vector(src: Tensor, size: int | None = None, dtype: torch.dtype = torch.flo
 # ---- several processes ------------------------------------------------------------------------
 
 
-def _over_processes(part: LocalPart, function: str, group: str) -> NDArray[np.int64]:
-    """Apply a part to the sums of all processes; returns its own.
+#: How many sums each group has begun; a process with another number is in another call.
+_begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    Words in each sum tell all processes whether one has failed or has other arguments.
-    """
+
+class _Sums:
+    """A call's sums over the processes of a group; words in each tell whether all go together."""
+
+    def __init__(self, function: str, group: str) -> None:
+        self.function = function
+        found = distributed.distributed_c10d._resolve_process_group(group) if group else None
+        self.ranks, self.rank, self.size = found, 0, 1
+        if found:
+            self.rank, self.size = found.rank(), found.size()
+
+    @property
+    def begun(self) -> int:
+        return _begun.get(self.ranks, 0) if self.ranks else 0
+
+    def begin(self) -> None:
+        self.number = self.begun + 1
+        if self.ranks:
+            _begun[self.ranks] = self.number
+
+    def send(self, alike: Mapping[str, Any] | None, sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The total; alike is None if this process has failed, and sums are zeros."""
+        prints = None
+        if alike is not None:
+            alike = {"call": self.number, **alike}
+            prints = fingerprints({"function": self.function, **alike})
+        sent = torch.from_numpy(np.append(words(prints, self.rank), sums))
+        if self.ranks:
+            distributed.all_reduce(sent, group=self.ranks)
+        total: NDArray[np.int64] = sent.numpy()
+        if alike is not None:
+            judged = judge(total[:WORDS], prints, self.rank, self.size, alike)
+            if judged:
+                raise CollectiveError(f"{self.function}: {judged.partition(';')[0]}")
+        return total[WORDS:]
+
+
+def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) -> NDArray[np.int64]:
+    """Apply a part to the sums of all processes; returns its own."""
     part.exact = True
-    ranks = distributed.distributed_c10d._resolve_process_group(group) if group else None
-    rank, size = (ranks.rank(), ranks.size()) if ranks else (0, 1)
+    over = _Sums(function, group)
     total: NDArray[np.int64] | None = None
-    prints: NDArray[np.int64] | None = None
+    over.begin()
     for _ in range(part.rounds):
-        error: BaseException | None = None
         try:
             sums = part.find(total)
-            prints = fingerprints({"function": function, **part.alike})
-        except BaseException as caught:  # raised when the others have been told
-            error, sums = caught, _nothing(part)
-        sent = torch.from_numpy(np.append(words(None if error else prints, rank), sums))
-        if ranks:
-            distributed.all_reduce(sent, group=ranks)
-        if error:
-            raise error
-        judged = judge(sent.numpy()[:WORDS], prints, rank, size, {"call": 0, **part.alike})
-        if judged:
-            raise CollectiveError(f"{function}: {judged.partition(';')[0]}")
-        total = sent.numpy()[WORDS:]
+        except BaseException:  # raised when the others have been told
+            given = part.given
+            vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
+            channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
+            over.send(None, _nothing(channels, given["src"].dtype == np.float64))
+            raise
+        total = over.send({**part.alike, **alike}, sums)
     assert total is not None
     part.apply(total)
     return sums
 
 
-def _nothing(part: LocalPart) -> NDArray[np.int64]:
+def _nothing(channels: int, in_doubles: bool) -> NDArray[np.int64]:
     """Zeros of the size that the others sum, as far as the arguments tell."""
-    given = part.given
-    vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
-    channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
-    kind = np.float64 if given["src"].dtype == np.float64 else np.float32
-    state = _core.batch_norm_training_reduce(np.empty((0, channels), kind), exact=True)
-    return np.zeros_like(state)
+    empty = np.empty((0, channels), np.float64 if in_doubles else np.float32)
+    return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
+
+
+@contextmanager
+def _telling(
+    function: str, group: str, sizes: list[int], dtype: torch.dtype | None
+) -> Iterator[None]:
+    """What fails in here before its sums have begun is an error in the other processes too.
+
+    Unless nothing says how many channels they sum: then they wait, and the next call tells them.
+    """
+    over = _Sums(function, group)
+    before = over.begun
+    try:
+        yield
+    except BaseException:
+        if over.begun == before:
+            over.begin()
+            if sizes:
+                over.send(None, _nothing(sizes[0], dtype == torch.float64))
+        raise
 
 
 # ---- the operators ----------------------------------------------------------------------------
@@ -196,7 +247,7 @@ def _gradients(
         _core.batch_norm_backward(**given, **gate)
         return outputs
     part = GradientPart({"beta": None, "dst": None, **given, **gate})
-    own = _over_processes(part, "batch_norm_backward", group)
+    own = _over_processes(part, "batch_norm_backward", group, whole_gradients=whole)
     if vectors and not whole:  # from no elements, and the sums of this process
         given |= {name: given[name][:0] for name in ("src", "diff_dst")}
         _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
@@ -231,9 +282,17 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(src, mean, variance, weight, workspace)
     ctx.options, ctx.over = (training, eps, relu, src_1 is not None), over
+    ctx.shared = (over[0], [mean.numel()], src.dtype) if training and over[0] else None
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if ctx.shared and not torch.compiler.is_compiling():
+        with _telling("batch_norm_backward", *ctx.shared):
+            return _backward_here(ctx, diff_dst)
+    return _backward_here(ctx, diff_dst)
+
+
+def _backward_here(ctx: Any, diff_dst: Tensor | None) -> tuple[Tensor | None, ...]:
     needed, rest = ctx.needs_input_grad[:4], (None,) * 9
     if diff_dst is None:
         return (None,) * 4 + rest
@@ -287,7 +346,7 @@ def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any
 
     def call(src: Tensor, *rest: Any) -> Any:
         is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
-        if torch.compiler.is_compiling() or not is_real:
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not is_real:
             return operator(src, *rest)
         return function.apply(src, *rest)
 
@@ -361,6 +420,21 @@ def batch_norm(
     >>> y.detach().flatten()
     tensor([-1.,  1.])
     """
+    given = (input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu,
+             group, whole_gradients)  # fmt: skip
+    if not training or not group or torch.compiler.is_compiling():
+        return _batch_norm(*given)
+    tensors = [t for t in (input, running_mean, weight, bias) if isinstance(t, Tensor)]
+    sizes = [t.numel() for t in tensors if t is not input] + [*getattr(input, "shape", ())[1:2]]
+    with _telling("batch_norm", group, sizes, tensors[0].dtype if tensors else None):
+        return _batch_norm(*given)
+
+
+def _batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
+    bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
+    relu: bool, group: str | None, whole_gradients: bool,
+) -> Tensor:  # fmt: skip
     running = {"running_mean": running_mean, "running_var": running_var}
     vectors = {"weight": weight, "bias": bias, **running}
     for name, tensor in running.items():
@@ -381,7 +455,10 @@ def batch_norm(
         if tensor.shape != input.shape[1:2]:
             got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
             raise ValueError(f"{name}: expected shape {wanted}, got {got}")
-    if training and group is None and input.numel() == input.shape[1]:
+    if not torch.compiler.is_compiling():
+        _core._as_epsilon(eps, "eps")
+        _core._as_real(momentum, "momentum", "a finite number")
+    if training and group is None and input.numel() == input.shape[1] > 0:
         raise ValueError(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
@@ -511,7 +588,6 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     """
 
     whole_gradients = False
-    _check_input_dim = nn.SyncBatchNorm._check_input_dim
 
     def __init__(
         self,
@@ -530,9 +606,14 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         self.process_group = process_group
         self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
 
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass  # batch_norm does, and tells the other processes
+
     def _over(self: Any) -> dict[str, Any]:
         group = ""
         if distributed.is_available() and distributed.is_initialized():
+            if self.process_group is distributed.GroupMember.NON_GROUP_MEMBER:
+                raise ValueError("process_group: expected one that this process is in")
             group = (self.process_group or distributed.group.WORLD).group_name
         return {"group": group, "whole_gradients": self.whole_gradients}
 

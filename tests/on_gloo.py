@@ -3,6 +3,7 @@
 python on_gloo.py SIZE FOLDER CASE       prints what the processes have found
 """
 
+import contextlib
 import datetime
 import hashlib
 import sys
@@ -83,28 +84,61 @@ def shares(rank, size):
     print("shares\n", end="", flush=True)
 
 
+def wrong_call(made, x, broken):
+    """What rank 1 does where the others do as they should."""
+    if broken in ("src_1", "float64"):
+        made(x, x[:1])
+    elif broken == "channels":
+        made(x[:, :2])
+    elif broken == "dimensions":
+        made(x[0, 0, 0])
+    elif broken == "eps":
+        layer(eps=1e-3)(x)
+    elif broken == "whole":
+        layer(whole_gradients=True)(x).sum().backward()
+    elif broken == "weight":
+        dst = made(x)
+        made.weight.data = made.weight.data.clone().mul_(2)
+        dst.sum().backward()
+    else:
+        dst = made(x)
+        with torch.no_grad():
+            x.mul_(2)
+        dst.sum().backward()
+
+
+BROKEN = ("src_1", "float64", "channels", "dimensions", "eps", "whole", "weight", "in place")
+
+
 @case
 def errors(rank, size):
     """A process that fails, and processes that differ; afterwards, all is well."""
-    for broken in ("src_1", "float64", "eps", "backward"):
+    for broken in BROKEN:
         dtype = torch.float64 if broken == "float64" else torch.float32
         made = layer(dtype)
         x = torch.randn(2, 3, 4, 4, dtype=dtype, requires_grad=True)
         try:
-            if rank == 1 and broken in ("src_1", "float64"):
-                made(x, x[:1])
-            elif rank == 1 and broken == "eps":
-                layer(eps=1e-3)(x)
+            if rank == 1:
+                wrong_call(made, x, broken)
             else:
-                dst = made(x)
-                if rank == 1:
-                    made.weight.data = made.weight.data.clone().mul_(2)
-                dst.sum().backward()
-            print(f"{rank} {broken} no error\n", end="", flush=True)
+                made(x).sum().backward()
+            print(f"{rank} {broken}: no error\n", end="", flush=True)
         except Exception as error:
-            print(f"{rank} {broken} {type(error).__name__} {error}\n", end="", flush=True)
-        distributed.barrier()
+            print(f"{rank} {broken}: {type(error).__name__} {error}\n", end="", flush=True)
     step(layer(), range(rank, SAMPLES, size))
+
+
+@case
+def apart(rank, size):
+    """A process of whose error the others could not be told is a call ahead: all learn it."""
+    made = bn_ext.torch.SyncBatchNorm(3, affine=False, track_running_stats=False)
+    if rank == 1:
+        with contextlib.suppress(TypeError):
+            made("of unknown channels")
+    try:
+        made(torch.randn(2, 3, 4, 4))
+    except bn_ext.torch.CollectiveError as error:
+        print(f"{rank} {error}\n", end="", flush=True)
 
 
 @case

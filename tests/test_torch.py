@@ -11,6 +11,7 @@ from tree import TESTS
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from bn_ext import _core  # noqa: E402
 from bn_ext.torch import BatchNorm1d, BatchNorm2d, SyncBatchNorm, batch_norm, convert  # noqa: E402
@@ -280,10 +281,33 @@ def test_what_is_refused():
         (lambda: batch_norm(x, *torch.ones(2, 3, dtype=torch.int64)), TypeError,
          r"^running_mean: expected a floating-point dtype, got torch.int64"),
         (lambda: batch_norm(x, made.running_mean, None, training=True), ValueError, r"^running_v"),
+        (lambda: batch_norm(x, None, None, training=True, eps=-1.0), ValueError, "^eps: expected"),
+        (lambda: batch_norm(x, None, None, training=True, momentum=None), TypeError, "^momentum:"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             call()
     assert_same(made.buffers(), BatchNorm2d(3).buffers())
+
+
+def test_what_traces_without_a_compiler_finds_the_operators():
+    made, (x, y) = BatchNorm2d(3), torch.randn(2, 4, 3, 2, 2)
+
+    def gradient(x):
+        return torch.autograd.grad(made(x).square().sum(), x)[0]
+
+    x.requires_grad_(), y.requires_grad_()
+    graph = make_fx(gradient)(x)
+    assert {OP.batch_norm.default, OP.batch_norm_backward.default} <= {
+        node.target for node in graph.graph.nodes
+    }
+    torch.testing.assert_close(graph(y), gradient(y))
+
+
+def test_no_channels_and_negated_memory():
+    assert BatchNorm2d(0)(torch.randn(4, 0, 5, 5)).shape == (4, 0, 5, 5)
+    x = torch.randn(4, 3, 5, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    assert_same([BatchNorm1d(3)(x)], [BatchNorm1d(3)(x.clone())])
 
 
 def test_saving_and_copying():
@@ -384,18 +408,30 @@ def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
 
 def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
     """And calls work afterwards."""
-    found = on_gloo(tmp_path, 3, "errors")
-    differ = "CollectiveError {}: not all ranks have the same channels, dtype, epsilon, "
-    for line in found:
-        rank, broken, error = line.split(maxsplit=2)
-        if broken in ("src_1", "float64") and rank == "1":
-            assert error.startswith("ValueError src_1: expected shape (2, 3, 4, 4), like input")
-        elif broken in ("src_1", "float64"):
-            assert error.startswith("CollectiveError batch_norm: rank 1 failed, and its error says")
-        else:
-            name = "batch_norm" if broken == "eps" else "batch_norm_backward"
-            assert error.startswith(differ.format(name))
-    assert len(found) == 12
+    found = dict(line.split(": ", 1) for line in on_gloo(tmp_path, 3, "errors"))
+    differ = "not all ranks have the same channels, dtype, epsilon, "
+    own = {
+        "src_1": "ValueError src_1: expected shape (2, 3, 4, 4), like input",
+        "float64": "ValueError src_1: expected shape (2, 3, 4, 4), like input",
+        "channels": "ValueError weight: expected shape (2,), got (3,)",
+        "dimensions": "ValueError input: expected at least 2 dimensions, got shape (4,)",
+        "eps": f"CollectiveError batch_norm: {differ}",
+        "whole": f"CollectiveError batch_norm_backward: {differ}",
+        "weight": f"CollectiveError batch_norm_backward: {differ}",
+        "in place": "RuntimeError one of the variables needed for gradient computation has been",
+    }
+    assert len(found) == 3 * len(own)
+    for broken, error in own.items():
+        name = "batch_norm_backward" if broken == "in place" else "batch_norm"
+        failed = f"CollectiveError {name}: rank 1 failed, and its error says"
+        others = error if "Collective" in error else failed
+        for rank, expected in enumerate((others, error, others)):
+            assert found[f"{rank} {broken}"].startswith(expected)
+
+
+def test_processes_that_have_not_made_the_same_calls(tmp_path):
+    found = on_gloo(tmp_path, 3, "apart")
+    assert [line[:20] for line in found] == [f"{rank} batch_norm: call: " for rank in range(3)]
 
 
 def test_a_process_that_ends_is_an_error_on_the_others(tmp_path):

@@ -40,7 +40,7 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
 NAMES = (
     "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
     "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
-    "exponential_avg_factor", "correction",
+    "exponential_avg_factor", "correction", "whole_gradients",
 )  # fmt: skip
 _FAILURES, _FAILED_RANKS, _CALLS, _HIGH, _LOW, WORDS = range(6)
 _ANOTHER_CALL = "some rank has made a call that others have not"
