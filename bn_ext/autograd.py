@@ -197,7 +197,10 @@ def batch_norm_training(
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
     exact: Flag = False,
-    **running: Any,
+    running_mean: Array | None = None,
+    running_variance: Array | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsFloat | None = None,
 ) -> NDArray[Any]:
     """`bn_ext.batch_norm_training` for autograd, which returns dst alone.
 
@@ -208,10 +211,9 @@ def batch_norm_training(
     epsilon, data_format, relu, num_threads, exact
         As for `bn_ext.batch_norm_training`. `exact` concerns the first
         gradient too.
-    **running
-        running_mean, running_variance, exponential_avg_factor and correction, as for
-        `bn_ext.batch_norm_training`: each evaluation of the function changes them, those that
-        ``check_grads`` makes too.
+    running_mean, running_variance, exponential_avg_factor, correction
+        As for `bn_ext.batch_norm_training`. Each evaluation of the function changes the first two,
+        those of ``check_grads`` too.
 
     Returns
     -------
@@ -240,7 +242,10 @@ def batch_norm_training(
     array([21.426122])
     """
     shared = {"epsilon": epsilon, "data_format": data_format, "num_threads": num_threads}
-    step = _Step(shared, relu, exact=exact, **running)
+    step = _Step(
+        shared, relu, exact=exact, running_mean=running_mean, running_variance=running_variance,
+        exponential_avg_factor=exponential_avg_factor, correction=correction,
+    )  # fmt: skip
     given = _as_arrays(src=src, gamma=gamma, beta=beta, src_1=src_1)
     found: NDArray[Any] = _normalize(*given.values(), step)
     return found
