@@ -92,8 +92,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         tensors are not copied. A list or tuple is converted by NumPy, which makes
         Python floats float64.
     diff_dst : array
-        Gradient with respect to the output of the forward pass, with src's shape and
-        dtype.
+        Gradient by the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
         The statistics that the forward pass normalized with, used as given;
         ``variance`` is the biased one (divided by M). float64 with any data, float32 with
@@ -126,13 +125,11 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         element pass, and 0 elsewhere; it lets all pass that is not 0 or less, so a NaN too. Which
         elements those are is said by exactly one of the next three.
     beta : array, shape (C,), optional
-        The shift of the forward pass, in mean's dtype: its result is computed again, from src.
-        See Notes.
+        The shift of the forward pass, in mean's dtype: its result is computed again (Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
     workspace : array of uint8, optional
-        What the forward pass wrote to its ``workspace``, for a src whose axes have the same order
-        in memory.
+        What the forward pass wrote to its ``workspace``, for a src with axes in the same order.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to what the forward pass added
         before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
@@ -319,8 +316,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     src, diff_dst, mean, variance, gamma
         As for `batch_norm_backward`; src and diff_dst are one part; gamma may be None.
     sums : array of float64, shape (3, C), or of int64, shape (k, 2, C)
-        What `batch_norm_backward_reduce` returned, added over all parts, this one too: sums, or a
-        state.
+        What `batch_norm_backward_reduce` returned, added over all parts: sums, or a state.
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1

@@ -43,8 +43,7 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
         Arrays to write to; any of them may be None. ``diff_src`` may be exactly src, diff_dst or
-        diff_diff_src, and so may ``diff_diff_dst``, but not the same one; no other shared memory
-        is accepted.
+        diff_diff_src, and so may ``diff_diff_dst``, but not the same one; nothing else is shared.
 
     Returns
     -------

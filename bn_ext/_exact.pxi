@@ -214,8 +214,7 @@ def batch_norm_training_stats(state, mean=None):
     state : array of int64, shape (k, 2, C)
         What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
     mean : array, shape (C,), optional
-        What that was given as its mean: what a first pass gave. None means that the sums are about
-        zeros.
+        The mean that was given to it, from a first pass. None: the sums are about zeros.
 
     Returns
     -------

@@ -48,8 +48,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
         byte; contiguous.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
-        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta, where given, are
-        too.
+        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
     num_threads : int, optional
         As for `batch_norm_backward`.
     exact : bool, optional
@@ -70,8 +69,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`; ValueError also for ``correction=1`` with one element in each
-        channel.
+        As for `batch_norm_backward`; ValueError for ``correction=1`` with one element per channel.
 
     See Also
     --------
@@ -99,8 +97,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     float64 data, M times the variance must stay below 1.8e308. With ``exact=True`` there are two
     passes, and mean and variance are as near, but where squares overflow.
 
-    An empty problem gives an empty dst and NaN for mean and variance, and leaves the running
-    statistics alone.
+    An empty problem gives an empty dst and NaN statistics, and leaves running ones alone.
 
     Examples
     --------
@@ -298,8 +295,7 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon=...,
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `batch_norm_training`; given for one of the parts alone, since each call takes a
-        step.
+        As for `batch_norm_training`; give them with one part alone: each call takes a step.
 
     Returns
     -------

@@ -113,8 +113,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     """Run a formula's write kernel `calls` times. Nothing is checked.
 
     span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal,
-    relu), the first four by operand. coefs, stride: as for sums; period, layout: as kernels.h has
-    them.
+    relu), the first four by operand. coefs, stride: as for sums; period, layout: see kernels.h.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)

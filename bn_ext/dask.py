@@ -209,9 +209,7 @@ def _result(*arrays: NDArray[Any], **call: Any) -> Any:
 
 
 def _summed(*arrays: NDArray[Any], **call: Any) -> NDArray[Any]:
-    """The sums that a function returns, as a block with one element along each axis of src but the
-    channels.
-    """
+    """A function's sums, as a block with one element along each axis of src but the channels."""
     part: NDArray[Any] = _call(*arrays, **call)
     return part.reshape((1,) * (arrays[0].ndim - 1) + part.shape)
 
@@ -355,8 +353,7 @@ def batch_norm_training(
     epsilon, data_format, relu
         As for `bn_ext.batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`: NumPy arrays, changed in place once the statistics are
-        computed.
+        As for `bn_ext.batch_norm_training`: NumPy arrays, which computing the statistics changes.
     exact : bool, optional
         If True, mean and variance come from exact sums: the bits of all results depend on the
         values alone, and src is read twice. If False, the statistics of the blocks are merged: src
@@ -504,9 +501,8 @@ def batch_norm_backward(
     epsilon, data_format, is_training, param_grads, relu
         As for `bn_ext.batch_norm_backward`.
     exact : bool, optional
-        If True, the sums are exact, and the bits of the results depend on the values alone. If
-        False, the sums of the blocks are added: that takes less time, and the bits depend on the
-        chunks.
+        If True, sums are exact, and the bits of the results depend on the values alone. If False,
+        the sums of the blocks are added: faster, and the bits depend on the chunks.
     num_threads : int or None, optional
         As for `bn_ext.batch_norm_backward`, for each task: Dask's workers have their own threads.
 

@@ -1,8 +1,7 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
  * build_c.py has the levels, compiles the dtypes' kernels and operations/ once for each, and
- * defines BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each one needs of
- * a CPU.
+ * defines BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each needs.
  */
 #include "kernels/kernels.h"
 

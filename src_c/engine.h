@@ -13,8 +13,7 @@ typedef struct {
 } bn_call;
 
 /* One call after another, BN_MOST_CALLS at most, over problems of the same shape. Nothing is
- * written unless there is memory for all. Of empty problems the last call alone is made: it has the
- * results. */
+ * written unless there is memory for all. Of empty problems only the last call is made. */
 enum { BN_MOST_CALLS = 2 };
 bn_status bn_execute(const bn_call *calls, int n);
 

@@ -9,8 +9,7 @@
  *
  *     terms -> numbers of the accumulator -> its limbs -> the state's limbs
  *
- * Integers are added to the state in whatever order, by several threads atomically: no order
- * matters.
+ * Integers are added to the state in any order, by several threads atomically.
  */
 #include "exact.h"
 

@@ -2,8 +2,7 @@
  *
  * Kernels read them at any place and a little behind the last, so they are given a copy, which is a
  * thirty-second of float32 data. It is made by blocks, each of whole bytes of its own, so that
- * threads need not wait for one another: bits of a block's segments are brought together in a
- * buffer.
+ * threads need not wait for one another: a buffer brings together the bits of a block's segments.
  */
 #include "gates.h"
 

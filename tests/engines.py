@@ -49,9 +49,7 @@ class Ended:
 
 
 def run(ranks, arguments, folder, timeout=120):
-    """Run a program on `ranks` ranks, all of which an uncaught error ends; nothing of it runs
-    afterwards.
-    """
+    """Run a program on `ranks` ranks; an uncaught error ends all, and nothing goes on running."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
     environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them

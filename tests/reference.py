@@ -2,8 +2,7 @@
 
 Forward, backward, and backward once more; a gate of ReLU is given as the elements it lets pass.
 
-examples/plain_loop.py is the same as loops, element by element; test_formulas.py holds them
-together.
+examples/plain_loop.py is the same as loops, element by element; test_formulas.py compares them.
 """
 
 from typing import NamedTuple

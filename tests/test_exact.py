@@ -289,9 +289,7 @@ def dealt(rng, samples):
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("kind", ["normal", "wide", "nonfinite"])
 def test_any_parts_give_the_same_bits(rng, kind, name):
-    """The gradient of the whole in one call; of parts, of any samples, merged as it comes; channels
-    first and last.
-    """
+    """The gradient of the whole in one call, and of parts of any samples; both layouts."""
     samples, channels = 23, 5
     p = Problem(rng, (samples, 6, channels), "NXC", name)
     p.src, p.diff_dst = (values(rng, kind, p.src.shape, name) for _ in "ab")

@@ -36,9 +36,7 @@ def test_integers_of_every_size(rng, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_ties(rows):
-    """A half is rounded to even, unless anything at all lies beside it: random data has no such
-    bits.
-    """
+    """A half is rounded to even, unless anything lies beside it: random data has no such bits."""
     for top in range(54, BITS[rows] - 2, 7):
         for odd in (0, 1):
             kept = (1 << 52 | odd) << (top - 52)

@@ -157,9 +157,7 @@ class Problem:
 
     @property
     def vectors(self) -> tuple[Array, ...]:
-        """What is given per channel to all but the forward pass of training: mean, variance,
-        gamma.
-        """
+        """Mean, variance and gamma: what all but training's forward pass is given."""
         return self.mean, self.variance, self.gamma
 
     @property

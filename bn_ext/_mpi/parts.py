@@ -1,7 +1,6 @@
 """One rank's part of a call: its sums, and its results from those of all ranks.
 
-A rank refuses what it can before it sends its sums: a dry run checks what it will do with those of
-all ranks.
+A rank refuses what it can before it sends its sums: by a dry run of what it does with the total.
 """
 
 from collections.abc import Callable
