@@ -2,8 +2,8 @@
 
 A step is two passes:
 
-    forward     src, src_1 -> dst                keeps src, the batch's statistics, the gate
-    backward    diff_dst -> diff_src, diff_src_1     and diff_gamma, diff_beta beside gamma, beta
+    forward     src, src_1 -> dst                keeps src, the statistics, the ReLU's gate
+    backward    diff_dst -> diff_src, diff_src_1     writes diff_gamma, diff_beta
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class _Saved(NamedTuple):
 
 
 class BatchNorm:
-    """Batch normalization as a layer, with an optional addition and ReLU behind it.
+    """Batch normalization as a layer, optionally followed by an addition and a ReLU.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class BatchNorm:
     relu : bool, optional
         Whether negative results become zeros.
     track_running_stats : bool, optional
-        Whether there are running statistics. Without, batches are normalized with their own in
-        every mode, as in torch.
+        Whether to keep running statistics. If False, each batch is normalized with its own
+        statistics in every mode, as in torch.
     dtype : {float64, float32}, optional
-        Of parameters and statistics. float64 goes with data of any dtype, and keeps gradients
-        right however far a mean lies from 0; float32 goes with all data but float64.
+        The dtype of parameters and statistics. float64 works with data of any dtype, and gradients
+        stay accurate however far a mean is from 0; float32 works with all data except float64.
     num_threads : int or None, optional
         As for `bn_ext.batch_norm_training`.
 
@@ -76,12 +76,12 @@ class BatchNorm:
     Raises
     ------
     TypeError, ValueError
-        If an option is none of these.
+        If an option has another type or value.
 
     Notes
     -----
-    src, the parameters and, where they are what normalizes, the running statistics must stay as
-    they are until `backward`, which reads them again.
+    `backward` reads src and the parameters again, and the running statistics if `forward` used
+    them: do not change them before.
 
     Examples
     --------
@@ -169,7 +169,7 @@ class BatchNorm:
     def freeze(self, mode: Flag = True) -> "BatchNorm":
         """Keep statistics and parameters as they are, in training too; returns the layer.
 
-        `backward` then gives the gradients of data alone, and `parameters` is empty.
+        `backward` then gives only the gradients with respect to data, and `parameters` is empty.
         """
         self.frozen = _core._as_flag(mode, "mode")
         return self
@@ -183,7 +183,7 @@ class BatchNorm:
 
     @property
     def gradients(self) -> list[NDArray[Any]]:
-        """Of `parameters`, as the last `backward` left them."""
+        """The gradients of `parameters`, from the last `backward`."""
         if self.diff_gamma is None or self.diff_beta is None or self.frozen:
             return []
         return [self.diff_gamma, self.diff_beta]
@@ -198,7 +198,7 @@ class BatchNorm:
         src : array, shape (N, ..., C) or (N, C, ...)
             As for `bn_ext.batch_norm_training`.
         src_1 : array, optional
-            What is added before the ReLU, with src's shape and dtype.
+            Added before the ReLU; of src's shape and dtype.
 
         Returns
         -------
@@ -208,14 +208,14 @@ class BatchNorm:
         Raises
         ------
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`; nothing
-            of the layer has changed then.
+            As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`. The layer is then
+            unchanged.
 
         Notes
         -----
-        Whatever else ends it early, such as a KeyboardInterrupt, leaves nothing for `backward`,
-        which says so. The running statistics and num_batches_tracked have both taken the step
-        then, or neither has.
+        If anything else ends `forward` early, such as a KeyboardInterrupt, the next `backward`
+        raises RuntimeError. The running statistics and num_batches_tracked are then both updated,
+        or neither is.
         """
         try:
             found: Any = _core._committed(*self._step(src, src_1), vars(self))
@@ -313,23 +313,23 @@ class BatchNorm:
         Returns
         -------
         ndarray or tuple of two
-            diff_src; and diff_src_1, if there was a src_1: without a ReLU that is diff_dst
-            itself. `diff_gamma` and `diff_beta` are written, unless frozen.
+            diff_src, or (diff_src, diff_src_1) if there was a src_1. Without a ReLU, diff_src_1 is
+            diff_dst itself. `diff_gamma` and `diff_beta` are written, unless frozen.
 
         Raises
         ------
         RuntimeError
-            If there was no `forward`, or the last one was refused or interrupted.
+            If no `forward` has succeeded, or the last one was interrupted.
         TypeError, ValueError, MemoryError
-            As for `bn_ext.batch_norm_backward`; nothing has been written then.
+            As for `bn_ext.batch_norm_backward`. Nothing has then been written.
 
         Notes
         -----
-        It can be called again, also if it was interrupted.
+        It can be called again, even after an interrupted call.
         """
         saved = self._saved
         if saved is None:
-            raise RuntimeError("backward: expected a forward before it that succeeded")
+            raise RuntimeError("backward: expected a forward that succeeded before it")
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
@@ -375,7 +375,7 @@ class BatchNorm:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of parameters and statistics, under torch's names.
 
-        weight and bias, running_mean, running_var and num_batches_tracked, as far as there are.
+        Those of weight, bias, running_mean, running_var and num_batches_tracked that the layer has.
         """
         return {name: array.copy() for name, array in self._state().items()}
 
@@ -391,18 +391,18 @@ class BatchNorm:
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over parameters and statistics, from torch too.
+        """Copy parameters and statistics from a state, which may be torch's.
 
         Parameters
         ----------
         state : mapping of str to array
-            The names of `state_dict`, all of them and no others; num_batches_tracked may
-            be missing. Arrays of any real floating-point dtype are converted.
+            The names of `state_dict`, all of them and no others; num_batches_tracked may be
+            missing. Arrays of float32, float64, float16 and bfloat16 are converted.
 
         Raises
         ------
         TypeError, ValueError
-            If a name, a shape or a dtype does not fit. Nothing has been written then.
+            If a name, a shape or a dtype does not fit. Nothing has then been written.
         """
         own = self._state()
         new = _as_state(state, own)

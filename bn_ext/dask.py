@@ -361,7 +361,7 @@ def batch_norm_training(
     num_threads : int or None, optional
         As for `batch_norm_backward`.
     **refused
-        Nothing, as for `bn_ext.batch_norm_training`.
+        Wrong names, such as ``momentum``: an error says what to use.
 
     Returns
     -------

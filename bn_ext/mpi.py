@@ -1,8 +1,8 @@
 """Batch normalization over the ranks of an MPI communicator, each with samples of its own.
 
-The extra ``mpi`` installs what it needs. ``import bn_ext`` does not import this module, and
-importing it does not initialize MPI. Run programs by ``mpiexec -n 4 python -m mpi4py program.py``:
-an error on one rank then ends all.
+The extra ``mpi`` installs what this module needs. ``import bn_ext`` does not import this module,
+and importing it does not initialize MPI. Run programs with ``mpiexec -n 4 python -m mpi4py
+program.py``: an uncaught error on one rank then ends all ranks.
 """
 
 from collections.abc import Callable
@@ -79,9 +79,9 @@ class _Options(TypedDict, total=False):
 class Pending(Generic[_T]):
     """A gradient whose sums are on their way: what `batch_norm_backward_start` returns.
 
-    It keeps the arrays that it needs. Without a call of `wait`, no gradient is computed. When the
-    process ends, the sums get five seconds to arrive. If another rank has not started its own by
-    then, MPI cannot be finalized: all ranks are aborted with a message.
+    It holds references to the arrays. Without a call of `wait`, no gradient is computed. When the
+    process ends, the sums get five seconds to arrive. If another rank has not made the call by
+    then, MPI cannot be finalized, and all ranks are aborted with a message.
     """
 
     def __init__(self, exchange: Exchange, part: GradientPart) -> None:
@@ -91,7 +91,7 @@ class Pending(Generic[_T]):
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Have the sums arrived? In most MPIs, a call of this also makes them progress."""
+        """Have the sums arrived? In most MPI libraries, asking also advances the exchange."""
         with _core._DefaultMode():
             return self._part is None or self._exchange.last.arrived()
 
@@ -103,7 +103,7 @@ class Pending(Generic[_T]):
         CollectiveError
             If another rank failed. A rank that failed itself raises its own error.
         CollectiveTimeoutError
-            `timeout` seconds after this call, if there was a timeout.
+            If the sums have not arrived `timeout` seconds after this call.
         """
         if self._part is not None:
             with _core._DefaultMode():
@@ -159,36 +159,38 @@ def batch_norm_backward(
     """Gradient of batch normalization over the samples of all ranks.
 
     **The parameter gradients are those of all samples, on every rank alike: do not sum or average
-    them over ranks again.** (What other layers compute from a rank's own samples is to be summed.)
+    them over ranks again.** (The gradients of other layers, which each rank computes from its own
+    samples, must be summed.)
 
     Parameters
     ----------
     src, diff_dst : array
-        As for `bn_ext.batch_norm_backward`: this rank's samples. A rank may have none, in arrays
-        of shape (0, ..., C) or (0, C, ...).
+        As for `bn_ext.batch_norm_backward`: this rank's samples. A rank without samples passes
+        arrays of shape (0, ..., C) or (0, C, ...).
     mean, variance, gamma, epsilon
         As for `bn_ext.batch_norm_backward`, the same on all ranks.
     comm : mpi4py.MPI.Intracomm
         The ranks that share a batch; to use some of them, pass what ``comm.Split`` returns. All
-        ranks pass the same `exact` and `check`, and a `timeout` if one of them does.
+        ranks must pass the same `exact` and `check`, and a `timeout` if any of them does.
     exact : bool, optional
-        If True, the sums are exact and rounded once: the result has the same bits for any number of
-        ranks, and whichever rank has which samples. If False, sums of float64 are added: less to
-        send, and the same bits only for the same samples on the same ranks.
+        If True, the sums are exact and rounded once: the bits of the result depend neither on the
+        number of ranks nor on which rank has which samples. If False, sums in float64 are added.
+        That sends less, and gives the same bits only for the same samples on the same ranks.
     check : bool, optional
-        If True, ranks compare their arguments before every sum, in a small collective of its own,
-        and the error names the rank that differs and the argument. If False, they compare once for
-        each number of channels and dtype. After that the error only says that ranks differ, and a
-        rank with another number of channels or dtype is not noticed (see Notes).
+        If True, ranks compare their arguments before every sum, in one more small collective, and
+        the error names the rank that differs and the argument. If False, they compare once for each
+        number of channels and dtype. After that the error only says that ranks differ, and a rank
+        with another number of channels or dtype is not noticed (see Notes).
     timeout : float, optional
-        Seconds to wait for a rank that does not call. The communicator cannot be used after that.
+        Seconds to wait for the other ranks. After a timeout, the communicator can no longer be
+        used.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
         As for `bn_ext.batch_norm_backward`. relu, is_training and beta are the same on all ranks.
 
     Returns
     -------
     BatchNormGradients or BatchNormAddGradients
-        diff_src of this rank's samples; diff_gamma and diff_beta of those of all ranks.
+        diff_src of this rank's samples; diff_gamma and diff_beta of all samples.
 
     Raises
     ------
@@ -196,18 +198,18 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument is wrong; likewise for
         comm, exact, check and timeout.
     CollectiveError
-        On all other ranks if one has raised such an error; on all ranks if arguments differ that
-        must be the same. If ranks have compared first, it names the rank and the argument.
+        On all other ranks if one has raised such an error; on all ranks if arguments that must be
+        the same differ. It names the rank and the argument if ranks compared them before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
     Notes
     -----
-    There is one collective, an allreduce. Words before the sums tell every rank whether another has
-    failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. They tell
-    nothing if ranks send different numbers of bytes. That can happen with ``check=False``: calls
-    with 64 and with 128 channels have been made, then one rank calls with 64 and the others with
-    128. The MPI decides what follows: an error, a crash or a wait without end.
+    The sums take one collective, an allreduce. A header tells every rank whether one of them has
+    failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. It cannot be
+    read if ranks send different numbers of bytes. That can happen with ``check=False``: calls with
+    64 and with 128 channels have been made, then one rank calls with 64 and the others with 128.
+    What follows depends on the MPI library: an error, a crash or a deadlock.
 
     A MemoryError after the sums have arrived is raised on that rank alone.
 
@@ -274,9 +276,9 @@ def batch_norm_backward_start(
     Parameters
     ----------
     src, diff_dst, mean, variance, gamma, epsilon, comm, exact, check
-        As for `batch_norm_backward`. Do not change data or vectors before ``wait()``.
+        As for `batch_norm_backward`. Do not change any array before ``wait()``.
     timeout : float, optional
-        The most seconds that ``wait()`` waits.
+        How many seconds ``wait()`` waits at most.
     data_format, is_training, param_grads, out, num_threads, relu, beta, dst, workspace, diff_src_1
         As for `batch_norm_backward`; `out` is written by ``wait()``.
 
@@ -288,9 +290,9 @@ def batch_norm_backward_start(
     Raises
     ------
     TypeError, ValueError, MemoryError, CollectiveError, CollectiveTimeoutError
-        As for `batch_norm_backward`, if ranks compare their arguments in this call: the first time,
-        or with ``check=True``. Otherwise ``wait()`` raises them, even on the rank whose argument is
-        wrong: so start and wait in the same order on all ranks.
+        As for `batch_norm_backward`, if ranks compare their arguments in this call (see `check`).
+        Otherwise ``wait()`` raises them, even on the rank whose argument is wrong. Start and wait
+        in the same order on all ranks.
 
     Examples
     --------
@@ -350,31 +352,32 @@ def batch_norm_training(
     gamma, beta, epsilon, relu
         As for `bn_ext.batch_norm_training`, the same on all ranks.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`, the same on all ranks; each changes its own arrays.
+        As for `bn_ext.batch_norm_training`, the same on all ranks; each rank updates its own
+        arrays.
     data_format, src_1, workspace, out, num_threads
         As for `bn_ext.batch_norm_training`.
     **refused
-        Nothing, as for `bn_ext.batch_norm_training`.
+        Wrong names, such as ``momentum``: an error says what to use.
 
     Returns
     -------
     BatchNormTraining
-        dst of this rank's samples; mean and variance of those of all ranks.
+        dst of this rank's samples; mean and variance of all samples.
 
     Raises
     ------
     TypeError, ValueError, MemoryError, CollectiveError, CollectiveTimeoutError
-        As for `batch_norm_backward`. With ``correction=1`` and one element in each channel of all
-        ranks together, ValueError on every rank.
+        As for `batch_norm_backward`. ValueError on every rank if ``correction=1`` and a channel has
+        one element on all ranks together.
 
     Notes
     -----
-    There are two collectives, one for the mean and one for the squares about it, and with
-    ``exact=True`` src is read once more than otherwise.
+    The statistics take two collectives: one for the mean, one for the squares of the distances from
+    it. ``exact=True`` reads src once more.
 
-    With ``exact=False`` the statistics are equal on every rank because MPI demands that of an
-    allreduce. They are the same every time, for the same samples on the same ranks, if the MPI sums
-    in the same order every time, as the standard recommends.
+    With ``exact=False`` the statistics are equal on every rank, because the MPI standard demands
+    that of an allreduce. For the same samples on the same ranks they are the same every time if the
+    MPI library always sums in the same order, as the standard recommends.
 
     Examples
     --------
@@ -416,15 +419,16 @@ class BatchNorm(_layer.BatchNorm):
     comm, exact, check, timeout
         As for `batch_norm_backward`.
     **options
-        As for `bn_ext.BatchNorm`: all else but channels.
+        The other options of `bn_ext.BatchNorm`.
 
     Notes
     -----
     Ranks that do the same steps keep the same parameters and statistics, to the bit. A rank without
     samples counts the batch in num_batches_tracked, too.
 
-    ``forward`` after ``eval()`` exchanges nothing, nor does either pass of a frozen layer. All
-    ranks make all other calls, and what ends a call on one rank is an error on all.
+    ``forward`` after ``eval()`` exchanges nothing, nor does either pass of a frozen layer, if it
+    has running statistics. All ranks must make every other call, and an error that ends it on one
+    rank is an error on all.
 
     Examples
     --------

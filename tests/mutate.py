@@ -116,10 +116,10 @@ def kill(folder, finders):
     """What finds the mutant built in a folder, or ''."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
-    if "verify" in finders:
-        why = run([sys.executable, "-m", "bn_ext", "verify", "--all"], folder, VERIFY_HANGS)
+    for depth in ([], ["--all"]) if "verify" in finders else ():
+        why = run([sys.executable, "-m", "bn_ext", "verify", *depth], folder, VERIFY_HANGS)
         if why:
-            return f"bn-ext verify --all: {why}"
+            return " ".join(["bn-ext verify", *depth]) + f": {why}"
     for part in [["--slow", *files], FAST, REST][not files :]:
         why = run(pytest + part, folder)
         if why:

@@ -7,7 +7,7 @@
 enum { BYTES = bf16_BYTES, LOSES = bf16_LOSES, PACK = 2, PAIRED = true };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xff80u
-#define TO_ZERO      0x1p-134f /* half the smallest, a tie with even 0 */
+#define TO_ZERO      0x1p-134f /* half the smallest: a tie, rounded to even 0 */
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     return keep_even_f32(bits >> h, v);

@@ -2,8 +2,8 @@
  *
  * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE
  * computes results from coefficients that follow from those sums. Each is a formula: what is
- * added and what is written stands in formulas.inc; what happens once per channel in between,
- * and which formulas make an operation, in operations/.
+ * added and what is written is in formulas.inc; what happens once per channel in between, and
+ * which formulas make an operation, is in operations/.
  */
 #ifndef BN_FORMULAS_H
 #define BN_FORMULAS_H
@@ -39,17 +39,17 @@
 #define ENUMERATED(formula) formula,
 typedef enum {
     SUM_FORMULAS(ENUMERATED) WRITE_FORMULAS(ENUMERATED) FORMULAS,
-    NOTHING = FORMULAS, /* for an operation that has one pass alone */
+    NOTHING = FORMULAS, /* for an operation that has only one pass */
 } formula;
 #undef ENUMERATED
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
-/* Coefficients: of each, every channel has one number, of the arithmetic type. OFFSET is what is
- * added last; behind a ReLU, the forward pass's shift. */
+/* Coefficients: each channel has one number of each, in the arithmetic type. OFFSET is the shift of
+ * the forward pass if ReLU's gate is recomputed; in double backward, the constant of diff_src. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS };
 
-/* Sums of a formula, at most. */
+/* The most sums that a formula has. */
 enum { MOST_SUMS = 5 };
 
 #define OPERAND(role) (1u << BN_##role)
@@ -106,13 +106,13 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Formulas of most calls: they are worth loops for more cases. */
+/* Is this a formula of most calls? Those are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
            f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
 }
 
-/* Planes that hold the coefficients a formula takes: up to the last of them. */
+/* The planes of coefficients up to the last one that a formula takes. */
 static inline int bn_coef_planes(formula f) {
     int planes = 0;
     while (formula_table[f].takes >> planes)

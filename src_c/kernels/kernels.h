@@ -1,5 +1,5 @@
-/* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level
- * has. A kernel carries one pass of one formula over a block to sum, or a span to write, and its
+/* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level has.
+ * A kernel runs one pass of one formula over a block (to sum) or a span (to write) and its
  * repeats; it knows nothing of shapes. The gate's addresses are as in bits_at (vec.h).
  */
 #ifndef BN_KERNELS_H
@@ -8,13 +8,13 @@
 #include "bn.h"
 #include "kernels/formulas.h"
 
-/* BN_ROWS: the leaves of the tree of loops.inc. BN_GROUP: repeats whose trees are added up before
- * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. All decide
- * bits. */
+/* BN_ROWS: the leaves of the tree in loops.inc. BN_GROUP: repeats whose trees are added up before
+ * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. Results depend
+ * on all three to the bit. */
 enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
 
-/* What is summed: up to BN_ROWS rows of the same number of columns, `pitch` bytes apart: `repeats`
- * times in all, each `step` bytes behind the one before. The elements of a row are contiguous, and
+/* What is summed: up to BN_ROWS rows of `cols` columns each, `pitch` bytes apart; `repeats` times
+ * in all, each repeat `step` bytes after the one before. The elements of a row are contiguous, and
  * a kernel touches no byte outside of them. */
 typedef struct {
     char *data[BN_OPERANDS];
@@ -24,9 +24,9 @@ typedef struct {
     int rows;
 } bn_block;
 
-/* What is summed of runs: `channels` channels, `apart` bytes from one to the next, each with these
- * blocks. Their rows are parts of a channel's runs and have any number of columns. Those of long
- * runs are `folded` to the columns of a stretch; short runs keep theirs to the end. */
+/* Runs to sum: `channels` channels, `apart` bytes from one to the next, each with these blocks. A
+ * row is part of a run and may have any number of columns. Long runs are `folded` to the columns of
+ * a stretch; in short runs, each element keeps a column of its own until all rows are added. */
 enum { BN_PARTS = 2 };
 
 typedef struct {
@@ -37,11 +37,11 @@ typedef struct {
     bool folded;
 } bn_runs;
 
-/* What is written: `cols` contiguous elements, `repeats` times in all, each `step` bytes behind
- * the one before; with `strands`, BN_STRANDS of all that, `pitch` bytes apart. Element i belongs to
- * column first + i, which goes round where coefficients do. A kernel touches no byte outside. With
- * `nontemporal`, whole registers bypass the cache; with `fetches` as well, where coefficients are
- * ONE_FOR_ALL, what lies `ahead` bytes behind what is read is brought into it meanwhile. */
+/* What is written: `cols` contiguous elements; `repeats` times in all, each repeat `step` bytes
+ * after the one before; with `strands`, all that BN_STRANDS times, `pitch` bytes apart. Element i
+ * belongs to column first + i, which goes round if coefficients are a ring. A kernel touches no
+ * byte outside. With `nontemporal`, whole registers bypass the cache; with `fetches` too, and
+ * coefficients ONE_FOR_ALL, a kernel prefetches the data `ahead` bytes after what it reads. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {
@@ -52,19 +52,19 @@ typedef struct {
     int64_t ahead[BN_OPERANDS];
     int64_t repeats, channels, cols, first;
     bool strands, nontemporal, fetches;
-    bool relu; /* of what normalizes: does ReLU follow? */
+    bool relu; /* if the formula normalizes: does ReLU follow? */
 } bn_span;
 
-/* Numbers of a ring behind its period: those of a step, four units of 32. */
+/* Numbers that a ring has past its period: as many as a step, four units of 32 at most. */
 enum { BN_RING_PAD = 128 };
 
-/* Coefficients: planes of `stride` numbers each, in the arithmetic type (double for BN_F64,
- * float for the others). What sums takes them by columns. What writes takes any layout, but not by
- * columns where the dtype is paired. */
+/* Coefficients: planes of `stride` numbers in the arithmetic type (double for BN_F64, else float).
+ * Kernels that sum take them BY_COLUMNS, or ONE_FOR_ALL for runs of one channel. Kernels that write
+ * take any layout, except BY_COLUMNS for a `paired` dtype. */
 typedef enum {
     BY_COLUMNS,
     AS_RING,     /* round after `period` columns, an even number */
-    ONE_FOR_ALL, /* the first number of each plane */
+    ONE_FOR_ALL, /* one number of each plane for each channel */
 } bn_layout;
 
 typedef struct {
@@ -73,12 +73,12 @@ typedef struct {
     bn_layout layout;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles each: `count` planes of sums, which are those of
- * the formula, and, behind them, as many of compensations, what rounding took from them (BN_F64
- * alone: the other types sum floats in doubles and lose nothing that matters). `group` is a
- * kernel's own: as many planes of sums in numbers, `stride` apart, with room for two units more
- * than the columns. BN_PAD: columns behind the last that kernels may add zeros to: more than those
- * of a unit, 32 at most (a register of 64 bytes, elements of two). */
+/* Sums by columns, in planes of `stride` doubles each: `count` planes, one for each sum of the
+ * formula; then, for BN_F64 only, as many of compensations, which hold what rounding took from the
+ * sums (the other types sum floats in doubles and lose nothing that matters). `group` is scratch
+ * for a kernel: as many planes in the arithmetic type, `stride` numbers apart, with room for two
+ * units more than the columns. BN_PAD: columns after the last that kernels may add zeros to: more
+ * than a unit has, which is 32 at most (a register of 64 bytes, elements of two). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -88,13 +88,13 @@ typedef struct {
     int count;
 } bn_sums;
 
-/* Exact sums, see exact.c: of a strip of up to BN_STRIP columns at a time, and of no more terms
- * than fill BN_TERMS_BYTES for each of the BN_SUMS sums.
+/* Exact sums (exact.c) take one strip at a time: up to BN_STRIP columns, and no more terms than
+ * fill BN_TERMS_BYTES for each of the BN_SUMS sums.
  *
- * A block's `step` says how far behind its data lies what should be fetched meanwhile.
+ * For them, a block's `step` is the distance from its data to the data to be prefetched.
  *
  * Where terms go: `plane` numbers from those of one sum to the next, `pitch` from one row to the
- * next. Behind a row that fills no unit are zeros, of less than a unit. */
+ * next. A row that ends within a unit is padded with zeros to the end of that unit. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -102,21 +102,21 @@ typedef struct {
     int64_t plane, pitch;
 } bn_terms;
 
-/* Magnitudes but for 0: below 2^top, and 2^low or more. */
+/* A range of nonzero magnitudes: at least 2^low, below 2^top. */
 typedef struct {
     int top, low;
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* What was added up as numbers: terms in `range`, at most `adds` of them to a lane. */
+/* Terms that were added up as doubles: the range of each sum's terms, and the most in a lane. */
 typedef struct {
     bn_range range[BN_SUMS];
     int64_t adds;
 } bn_added;
 #define BN_NOTHING_ADDED ((bn_added){{BN_NO_RANGE, BN_NO_RANGE}, 0})
 
-/* A block's sums, to which those of others can be added: BN_PLANES of BN_STRIP columns at most.
- * They are right if bn_fits says so. */
+/* A block's sums, in up to BN_PLANES planes of BN_STRIP doubles; those of other blocks can be added
+ * to them. They are exact if bn_fits says so. */
 enum { BN_PLANES = 5 };
 
 typedef struct {
@@ -125,10 +125,10 @@ typedef struct {
     bn_added added;
 } bn_strip;
 
-/* What was summed of a panel of columns: by strips, numbers that hold it without having been
- * rounded; and what those could not hold, as limbs: (limbs and flags, BN_SUMS, columns), or,
- * where all columns are of one channel, (limbs and flags, BN_SUMS), `pitch` from one row of them
- * to the next. Only rows that are `touched` have been set. */
+/* The sums of a panel of columns. Doubles hold, strip by strip, what can be added without rounding.
+ * Limbs hold the rest: (limbs and flags, BN_SUMS, columns) or, if all columns are of one channel,
+ * (limbs and flags, BN_SUMS); `pitch` is the distance from one limb's row to the next. Only rows
+ * that are `touched` have been set. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {
@@ -141,22 +141,22 @@ typedef struct {
     bool squares; /* is the second sum one of squares? */
 } bn_accumulator;
 
-/* What exact sums need of an arithmetic type, whatever is summed. */
+/* What exact sums need to know of an arithmetic type, whatever the formula. */
 typedef struct {
-    int part_bits, square_part_bits; /* of what a term is cut into */
-    int largest_top;                 /* of finite terms */
+    int part_bits, square_part_bits; /* of the parts that a term is cut into */
+    int largest_top;                 /* `top` of the range of finite terms */
 
     /* Add rows of terms to an accumulator's columns from `column` on, as limbs. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows);
-    /* Add a strip's sums to an accumulator's numbers, from a column on. */
+    /* Add a strip's sums to an accumulator's doubles, from `column` on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
-    /* Move the numbers of the strip from a column on to limbs; or all numbers, and carry. */
+    /* Move the doubles of the strip at `column` to limbs; or those of all strips, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
     /* Move an accumulator of one channel to an empty column of another. */
     void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
-    /* Carry from each of `rows` rows of n limbs to the next, `pitch` numbers behind it. */
+    /* Carry from each of `rows` rows of n limbs to the next, `pitch` limbs further. */
     void (*carry)(int64_t *limb, int64_t pitch, int rows, int64_t n);
 } bn_exact_kernels;
 
@@ -195,15 +195,15 @@ typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
 
-    /* Long runs, with coefficients ONE_FOR_ALL: add a block of one channel to a stretch's sums. Or
-     * sum all of several channels: theirs are the columns of `sums`, which are set. */
+    /* Runs, with coefficients ONE_FOR_ALL. fold: add a block of one channel to a stretch's sums.
+     * sum_runs: sum all of several channels; each sets one column of `sums`. */
     bn_sum_kernel *fold[FORMULAS];
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 
     bn_write_kernel *write[FORMULAS];
 
-    /* The terms of a block without repeats, coefficients by columns or ONE_FOR_ALL; and their
-     * sums. */
+    /* The terms of a block without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL; or the
+     * sums of these terms. */
     bn_terms_kernel *terms[FORMULAS];
     bn_strip_kernel *add_up[FORMULAS];
     const bn_exact_kernels *exact;
@@ -217,17 +217,17 @@ typedef struct {
     /* Sum n neighbouring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
-    /* Lay out one number per channel by columns: each channel's `each` times in a row, and from
-     * the first channel again after the last, until there are n. */
+    /* Lay out one number per channel by columns: each channel's number `each` times in a row, and
+     * from the first channel again after the last, until there are n. */
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
-    /* The same as a ring, in which what starts at any column can be read without a break: n is
-     * even, the period and BN_RING_PAD or more. A paired dtype has even columns first and, from n /
-     * 2 on, odd ones, since so its elements come out of memory. */
+    /* The same as a ring, from any column of which a step can be read without a break: n is even,
+     * and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come first
+     * and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
-    int lanes; /* numbers in a register: a paired dtype's terms, and an accumulator's columns, are
-                  this many even elements, then as many odd ones, and so on */
+    int lanes; /* numbers in a register. The terms of a paired dtype, and an accumulator's columns
+                  for it, are this many even elements, then as many odd ones, and so on */
 } bn_dtype_kernels;
 
 typedef struct {

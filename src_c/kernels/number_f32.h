@@ -38,13 +38,13 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* A term is added as doubles that have bits to spare: its low and high columns, of PART_BITS bits.
- * Squares, whose exponents differ twice as much, are cut in two first. */
+/* A register of terms is added as two registers of doubles, its lower and its upper half: doubles
+ * have bits to spare. Squares, whose exponents differ twice as much, are cut in two first. */
 enum {
     NUMBER_BITS = 24,
     PART_BITS = 24,
     SQUARE_PART_BITS = 12,
-    PARTS = 2,        /* registers of doubles that a register of terms makes */
+    PARTS = 2,        /* registers of doubles that a register of terms becomes */
     SQUARE_PARTS = 4, /* ... of squares */
     LARGEST_EXPONENT = 127,
 };

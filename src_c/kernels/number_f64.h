@@ -1,4 +1,4 @@
-/* number_f64.h: registers of doubles, which float64 are computed in. */
+/* number_f64.h: registers of doubles, which float64 is computed in. */
 #ifndef BN_NUMBER_H
 #define BN_NUMBER_H
 
@@ -21,7 +21,7 @@ INLINE vec canonical(vec v) {
     return (vec)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
 }
 
-/* Doubles are summed with what the additions round away kept beside them. */
+/* Doubles are summed in one register; the other keeps what the additions round away. */
 INLINE void wide_add(wide *w, vec term) {
     two_sum(&w->v[0], &w->v[1], term);
 }
@@ -35,13 +35,13 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* A term is added as doubles that have bits to spare: its upper 26 bits, and the other 27. Squares,
- * whose exponents differ twice as much, are cut in three. */
+/* A term is added as two doubles that have bits to spare: its upper 26 bits and the other 27.
+ * Squares, whose exponents differ twice as much, are cut in three. */
 enum {
     NUMBER_BITS = 53,
     PART_BITS = 27,
     SQUARE_PART_BITS = 18,
-    PARTS = 2,        /* registers of doubles that a register of terms makes */
+    PARTS = 2,        /* registers of doubles that a register of terms becomes */
     SQUARE_PARTS = 3, /* ... of squares */
     LARGEST_EXPONENT = 1023,
 };
@@ -62,7 +62,7 @@ INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
     }
 }
 
-/* Half h of a register of numbers as doubles; there is one. */
+/* Half h of a register of numbers as doubles: here the whole register. */
 INLINE f64v doubles_of(vec v, int h) {
     (void)h;
     return v;

@@ -2,29 +2,29 @@
  * instruction-set level, and nothing about batch normalization.
  *
  * A C vector type is as wide as the level's registers, so that ordinary operators
- * (a * x + b) compile to one instruction each. What C cannot say stands in one file
- * per instruction set, vec_*.h; for what a set has no instruction, in vec_portable.h. No other
- * file tests which instruction set it is built for. The functions are:
+ * (a * x + b) compile to one instruction each. What C cannot say is in one file per
+ * instruction set, vec_*.h; functions for which a set has no instruction are in vec_portable.h. No
+ * other file tests which instruction set it is built for. The functions are:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
- *     store_nontemporal            past the cache, to a multiple of VEC_BYTES: it neither reads
+ *     store_nontemporal            bypasses the cache, to a multiple of VEC_BYTES: it neither reads
  *                                  the line first nor evicts others, and is ordered with nothing
  *                                  until nontemporal_fence()
  *     larger_u32, smaller_u32, ...  of integers, lane by lane; ..._u64
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
- *     f32_where_positive, f64_...  v where the gate is not 0 or less (a NaN is not), elsewhere 0
+ *     f32_where_positive, f64_...  v where the gate is above 0 or NaN, elsewhere 0
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
- *     keep_even_f32                the same of bit 2 * i
+ *     keep_even_f32                the same with bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
- *     sum_of_lanes                 lane i and the one half a register behind, until one is left
+ *     sum_of_lanes                 adds lane i and the one half a register on, until one is left
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     join_halves                  two halves to a register of f16
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
- *     in_hand                      a register, not to be loaded again for each use
+ *     in_hand                      keeps a value in a register: it is not loaded again for each use
  *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
- * number_f32.h and number_f64.h say the same of a type that is computed in; f32.c, f64.c, f16.c and
- * bf16.c, one a dtype, how its elements become registers of numbers.
+ * number_f32.h and number_f64.h add what is special to an arithmetic type; f32.c, f64.c, f16.c and
+ * bf16.c say how the elements of a dtype become registers of numbers.
  *
  * Rounding assumes the default floating-point environment (see fp_mode.h).
  */
@@ -54,8 +54,8 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* 64 bits of a tensor of bits, which has the addresses of a tensor of elements: an address is the
- * number of a bit, times element_bytes. 8 bytes behind the last bit may be
+/* 64 bits of a tensor of bits. To have the strides of a tensor of elements, it is addressed by the
+ * number of a bit times element_bytes. Up to 8 bytes past the last bit may be
  * read. */
 INLINE uint64_t bits_at(const char *at, int element_bytes) {
     const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
@@ -66,9 +66,9 @@ INLINE uint64_t bits_at(const char *at, int element_bytes) {
 
 /* ---- sums that are wider than their terms ------------------------------ */
 
-/* The sums so far of a register of columns. Floats are summed in doubles, two registers of them
- * for one of floats. Doubles are summed with what the additions round away kept beside them
- * (TwoSum: Knuth, TAOCP vol. 2, 4.2.2, theorem B). */
+/* The sums so far of a register of columns. Floats are summed in two registers of doubles. Doubles
+ * are summed in one register; the other keeps what the additions round away (TwoSum: Knuth, TAOCP
+ * vol. 2, 4.2.2, theorem B). */
 typedef struct {
     f64v v[2];
 } wide;

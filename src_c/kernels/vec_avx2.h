@@ -9,7 +9,7 @@
 #include "kernels/vec_types.h"
 
 #define OWN_LOAD_BYTES
-/* By words; the half of one that may be left is put where it belongs. */
+/* Loads whole words; then a half word that may be left is put in its place. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     const __m256i byte = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
     const __m256i all = _mm256_set1_epi32((int)n - 3);

@@ -96,7 +96,7 @@ INLINE u32v join_halves(u16h low, u16h high) {
 }
 
 #define OWN_BF16_ROUND
-/* bf16_round_by_bits, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
+/* The sum of vec_portable.h, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
  * ~((bits >> 16 & 1) | 0x7ffe). */
 INLINE u32v bf16_round(f32v v) {
     const u32v bits = (u32v)v;
@@ -106,7 +106,7 @@ INLINE u32v bf16_round(f32v v) {
 
 #define OWN_IN_HAND
 /* gcc prefers instructions that read memory, one for the even and one for the odd elements; a load
- * that straddles cache lines counts twice. */
+ * that straddles cache lines then costs twice. */
 INLINE u32v in_hand(u32v v) {
     __asm__("" : "+v"(v));
     return v;

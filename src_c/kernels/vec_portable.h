@@ -1,12 +1,12 @@
-/* vec_portable.h: the functions of vec.h in plain C, for registers of any width: those of which an
- * instruction set's file does not say that it has its OWN.
+/* vec_portable.h: the functions of vec.h in plain C, for registers of any width. Each is left out
+ * if the instruction set's file has its own and says so (OWN_...).
  */
 #ifndef BN_VEC_PORTABLE_H
 #define BN_VEC_PORTABLE_H
 
 #ifndef OWN_LOAD_BYTES
-/* Of registers of 16 bytes. By words that overlap, which never pass through memory: a register that
- * is loaded from where words were just stored waits for them. */
+/* For registers of 16 bytes. Loads words that overlap and puts them together without memory: a
+ * register that is loaded from where words were just stored waits for these stores. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     uint64_t low = 0, high = 0;
     uint32_t word;
@@ -38,7 +38,7 @@ INLINE void store_bytes(char *p, u32v v, int64_t n) {
 #endif
 
 #ifndef OWN_NONTEMPORAL
-/* Arm has such a store (STNP), and gcc no intrinsic for it. */
+/* Arm has such a store (STNP), but gcc has no intrinsic for it. */
 INLINE void store_nontemporal(char *p, u32v v) {
     *(u32v_any *)p = v;
 }
@@ -65,7 +65,7 @@ INLINE u64v smaller_u64(u64v a, u64v b) {
 #endif
 
 #ifndef OWN_ANY_NAN
-/* There may be: looking costs as much as replacing. */
+/* Always true, as looking for NaNs costs as much as replacing them. */
 INLINE bool f32_any_nan(f32v a, f32v b) {
     (void)a, (void)b;
     return true;
@@ -84,7 +84,7 @@ INLINE f64v f64_where_positive(f64v gate, f64v v) {
     return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
 }
 
-/* Of lane i, bit i; and bit 2 * i. */
+/* For lane i, bit i; then bit 2 * i. */
 static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
                                        1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                        1u << 12, 1u << 13, 1u << 14, 1u << 15};
@@ -125,8 +125,8 @@ INLINE double sum_of_lanes(f64v v) {
 #ifndef OWN_F16
 /* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
  * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
- * spacing of f16's subnormals. Called, not inlined: a third of the lowest level's code would be
- * copies of them. */
+ * spacing of f16's subnormals. Called, not inlined: inlined copies would be a third of
+ * the lowest level's code. */
 #define CALLED static __attribute__((noinline, unused))
 CALLED f32v widen_f16(u16h half) {
     const u32v bits = __builtin_convertvector(half, u32v);
@@ -165,7 +165,7 @@ INLINE u32v bf16_round(f32v v) {
 #endif
 
 #ifndef OWN_IN_HAND
-/* With 16 registers sums are faster without, and results slower. */
+/* Does nothing: with 16 registers, keeping v in one would slow sums down, but speed up writes. */
 INLINE u32v in_hand(u32v v) {
     return v;
 }

@@ -23,7 +23,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
-/* gcc makes copies of a function for constants that it is called with, even where it is not to be
+/* gcc clones a function for the constants that it is called with, even if it must not be
  * inlined. */
 #if defined(__clang__)
 #define ONE_COPY __attribute__((noinline))
