@@ -49,6 +49,9 @@ MACHINE = sysconfig.get_platform().rpartition("-")[2]
 # After the user's CFLAGS: the promise of equal bits depends on these.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+# Python's own flags let signed integers wrap around. Without, compilers know more about addresses:
+# sums of 40 elements per channel take 0.7 of the time at v3. Nothing here relies on it.
+OURS = ["-fno-wrapv"]
 # The C around the kernels fills small structures field by field and reads them back;
 # vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce). What it
 # does once per channel (operations) is full of selects, which gcc vectorises only if exceptions do
@@ -133,7 +136,7 @@ class Unit:
 def units(source=SOURCE, machine=MACHINE, system=sys.platform):
     """All objects of the C part: kernels and operations once per level, the others once."""
     built = levels(machine)
-    common = [*FLAGS, *warnings(), f"-I{source}"]
+    common = [*FLAGS, *OURS, *warnings(), f"-I{source}"]
     table = "-DBN_LEVELS(X)=" + " ".join(f"X({level})" for level in built)
     for path in sorted(Path(source).rglob("*.c")):
         if path.parent.name in (KERNELS, OPERATIONS):
