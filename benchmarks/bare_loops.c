@@ -1,11 +1,10 @@
 /* bare_loops.c: bare loops that bound what any operation can reach on this memory.
  *
- * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. A
- * loop moves bytes as an operation must and computes nothing that costs time: in one pass it reads
- * so many tensors and writes others (the floor); or it reads all once before, as two passes must
- * without a cache. Every thread takes one contiguous share. With `nontemporal`, stores bypass the
- * cache.
- * And, to be compared with, the gradient itself without any art: `plain`.
+ * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. A loop moves
+ * bytes as an operation must and computes nothing that costs time. In one pass it reads some
+ * tensors and writes others (the floor); or it first reads all of them once more, as two passes
+ * must without a cache. Every thread takes one contiguous share. With `nontemporal`, stores bypass
+ * the cache. For comparison, `plain` computes the gradient itself, without optimization.
  */
 #include <math.h>
 #include <stdint.h>
@@ -85,7 +84,7 @@ static int64_t to_next_line(const void *p) {
     return (int64_t)(-(uintptr_t)p & 63);
 }
 
-/* What is written is whole cache lines, from the first of each result on; bytes before and behind
+/* Only whole cache lines are written, from the first one in each result on; bytes before and after
  * them are left alone. */
 void loop(const char **read, int reads, char **written, int writes, int64_t bytes, int passes,
           int threads, int nontemporal) {

@@ -34,9 +34,9 @@ memory::format_tag tag_of(int layout, size_t ndims) {
 
 enum { BACKWARD, FROZEN, TRAINING, INFERENCE };
 
-// data: src, diff_dst, diff_src, or of TRAINING and INFERENCE src, dst; vectors: mean, variance,
-// gamma, beta, then of the first two diff_gamma, diff_beta. NULL where oneDNN has no such
-// implementation.
+// data: src, diff_dst, diff_src; for TRAINING and INFERENCE, src, dst. vectors: mean, variance,
+// gamma, beta; for BACKWARD and FROZEN, diff_gamma and diff_beta too. Returns NULL if oneDNN has no
+// such implementation.
 extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, void **data,
                         float **vectors, float epsilon, int op, int threads) try {
     omp_set_num_threads(threads);
@@ -85,7 +85,7 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
         }
         c->arguments.insert({names[i], given});
     }
-    // The gradient's shift comes last: it needs none.
+    // A gradient is first tried without a shift, which it does not need.
     std::vector<int> vector_names{DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE};
     std::vector<float *> given(vectors, vectors + 3);
     if (is_backward) {
@@ -127,7 +127,7 @@ extern "C" void bn_version(int *version) {
     version[2] = dnnl_version()->patch;
 }
 
-// Does omp_set_num_threads set the number of its threads?
+// Does omp_set_num_threads set oneDNN's number of threads?
 extern "C" bool bn_has_openmp() {
     return DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP;
 }

@@ -3,7 +3,8 @@
 
 /* ---- order -------------------------------------------------------------- */
 
-/* The axes that are longer than 1 and have a stride, largest |stride| first; returns how many. */
+/* Fill `moving` with the axes that are longer than 1 and have a nonzero stride, largest |stride|
+ * first; return their number. */
 static int sort_moving(const bn_view *view, int moving[BN_MAX_AXES]) {
     int n = 0;
     for (int axis = 0; axis < view->ndim; axis++) {

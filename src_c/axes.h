@@ -1,10 +1,9 @@
-/* axes.h: arrays as they lie in memory, and how their axes become those of a problem.
+/* axes.h: array views, and how their axes become the axes of a problem.
  *
- * The axis order decides the bits, so it is a rule, not a guess: axes of length 1 are
- * dropped; the rest are sorted by |stride| of src, largest first, equal strides in logical
- * order; axes of stride 0 keep their place; no axis is flipped. What comes before the
- * channel is outer, what comes after it inner. One channel has no place among the others:
- * all axes are inner then.
+ * The axis order decides the bits, so it follows a fixed rule. Axes of length 1 are dropped. The
+ * others are sorted by |stride| in src, largest first; equal strides stay in logical order. Axes of
+ * stride 0 keep their place. No axis is flipped. Axes before the channel axis are outer, axes after
+ * it inner. With a single channel, the channel axis is dropped too, and all others are inner.
  *
  * An operand whose own axes do not follow src's order is copied to memory that does. The caller
  * provides that memory: nothing here allocates, and nothing can fail.
@@ -27,10 +26,10 @@ typedef struct {
 typedef struct {
     int n;                 /* axes longer than 1 */
     int axis[BN_MAX_AXES]; /* slowest first */
-    int channel_place;     /* of the channel axis, in axis; -1 if it is not there */
+    int channel_place;     /* index of the channel axis in `axis`, or -1 if it is dropped */
 } bn_order;
 
-/* Places along n axes; one if there are none. */
+/* The number of index tuples along n axes; 1 if n is 0. */
 static inline int64_t count_of(const bn_axis *axes, int n) {
     int64_t count = 1;
     for (int a = 0; a < n; a++)
@@ -38,7 +37,8 @@ static inline int64_t count_of(const bn_axis *axes, int n) {
     return count;
 }
 
-/* Add the offset of the index-th place along axes, the last of them fastest. */
+/* Add each operand's byte offset of the index-th tuple along n axes; the last axis varies
+ * fastest. */
 static inline void add_offset(const bn_axis *axes, int n, int64_t index,
                               int64_t offset[BN_OPERANDS]) {
     for (int a = n - 1; a >= 0 && index; a--) {
@@ -59,12 +59,12 @@ static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
 /* The axis order of src, by the rule above. */
 void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 
-/* Can it be walked in this order? Its axes must lie in the same order (stride 0 fits anywhere but
- * last), and the last must be contiguous. */
+/* Can kernels walk `view` in this order? Its axes must lie in the same order (stride 0 fits
+ * anywhere but last), and the last must be contiguous. */
 bool bn_follows(const bn_view *view, const bn_order *order);
 
-/* Append an axis, or merge it into the one before if, along all strides, a step of that one leads
- * just behind the end of this one. */
+/* Append an axis. Merge it into the previous one instead if, in every operand, a step of the
+ * previous axis is as long as all of this one. */
 void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis);
 
 /* Set a problem's data and axes, from operands of the same shape that follow this order. */
@@ -73,18 +73,19 @@ void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order
 
 bool bn_same_shape(const bn_view *a, const bn_view *b);
 
-/* Does each element of `a` lie where that of `b` does? Shape and itemsize are the same. */
+/* Does each element of `a` have the same address as the same element of `b`? Both must have the
+ * same shape and itemsize. */
 bool bn_same_place(const bn_view *a, const bn_view *b);
 
-/* Might two of its elements share memory? False is certain; what is uncertain counts as true. */
+/* Might two elements of `view` share memory? False is certain; true may be a false alarm. */
 bool bn_overlaps_itself(const bn_view *view);
 
-/* Copy between arrays of the same shape and itemsize, not empty, taking axes in this order, on as
- * many threads as the elements are worth (copies.c). */
+/* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
+ * on as many threads as pay for its elements (copies.c). */
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
                       int num_threads);
 
-/* Do the two overlap, if each is taken with its gaps, from its first byte to its last? */
+/* Do the byte ranges of the two overlap, each from its first byte to its last, gaps included? */
 bool bn_extents_meet(const bn_view *a, const bn_view *b);
 
 #endif

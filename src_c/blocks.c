@@ -17,12 +17,11 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    /* Blocks taken until one that nobody took is unmapped: more than the results of one training
-     * step, which may be a few hundred. */
+    /* A parked block is unmapped once more than this many blocks were taken after it. One training
+     * step may take a few hundred. */
     MOST_AGE = 512,
-    WASTE = 8, /* a block that is taken again is longer than asked for by at most one part in WASTE,
-                * or by a huge page */
-    HELD = 8,  /* parts of the limit, of which one may be held: the pages of the youngest blocks */
+    WASTE = 8, /* a reused block may exceed the request by 1/WASTE of it, or by a huge page */
+    HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
 };
 
 typedef struct {
@@ -48,8 +47,9 @@ static mapping remove_parked(int i) {
     return m;
 }
 
-/* The lock is held. Where threads are at work, offering a huge page interrupts each of their cores:
- * as much as writing a third of it. So what is taken again soon is not offered. */
+/* The lock is held. Offering a huge page to the system interrupts every core that runs a thread of
+ * this process, which costs as much as writing a third of the page. So the youngest blocks, which
+ * will probably be taken again soon, are not offered. */
 static void offer_old(void) {
     size_t bytes = 0;
     for (int i = n_parked - 1; i >= 0; i--) {
@@ -67,7 +67,7 @@ static void unmap(mapping m) {
         munmap(m.start, m.bytes);
 }
 
-/* Unmap the oldest while they are too many bytes, or too old. */
+/* Unmap the oldest blocks until at most `most` bytes are parked and no block is too old. */
 static void shed(size_t most) {
     mapping m;
     do {
@@ -80,7 +80,7 @@ static void shed(size_t most) {
     } while (m.start);
 }
 
-/* The youngest that fits: it may still be in a cache. */
+/* Take the youngest block that fits: it may still be in a cache. */
 static mapping take_parked(size_t bytes) {
     const size_t most = bytes + (size_t)at_least((int64_t)bytes / WASTE, HUGE_BYTES);
     mapping m = {0};
@@ -93,7 +93,7 @@ static mapping take_parked(size_t bytes) {
     return m;
 }
 
-/* From the start of a huge page on, so that the system can use them. */
+/* Map from a huge-page boundary on, so that the system can use huge pages. */
 static mapping map_new(size_t bytes) {
     char *all =
         mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -110,7 +110,7 @@ static mapping map_new(size_t bytes) {
     return (mapping){all + before, bytes, 0, false};
 }
 
-/* Before a block's first byte there is a cache line, which says how long its map is. */
+/* The cache line before a block's first byte holds the length of its mapping. */
 void *bn_take_block(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
@@ -169,7 +169,8 @@ int64_t bn_parked_bytes(void) {
     return bytes;
 }
 
-/* A child has its parent's parked blocks as copies on write, which cost more than new ones. */
+/* A child inherits its parent's parked blocks, but a write to one copies the page, which costs more
+ * than a new one. So the child unmaps them. */
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
 }
@@ -185,7 +186,7 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(before_fork, in_parent, in_child);
 }
 
-#else /* pages cannot be handed to the system and kept */
+#else /* without MADV_FREE nothing is parked */
 
 void *bn_take_block(size_t bytes) {
     return malloc(bytes);

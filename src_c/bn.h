@@ -5,7 +5,7 @@
  * With xc = src - mean and rstd = 1/sqrt(variance + epsilon):
  *
  *     forward    mean = sum(src)/M    variance = sum(xc*xc)/M    (or both given: inference)
- *                dst = gamma*rstd * xc + beta (+ src_1, then 0 where relu and not above 0)
+ *                dst = gamma*rstd * xc + beta (+ src_1, then 0 where relu and 0 or less)
  *
  * and backward, with dy = diff_dst:
  *
@@ -16,12 +16,12 @@
  *
  * and the gradient of these with respect to src, diff_dst and gamma: operations/double_backward.c.
  *
- * Where ReLU followed the forward pass, dy is diff_dst where the ReLU passed its element, and 0
- * elsewhere; and diff_src_1 = dy.
+ * If ReLU followed the forward pass, dy is diff_dst for the elements that passed the ReLU and 0 for
+ * all others; diff_src_1 = dy.
  *
- * The caller has checked everything: this side trusts shapes, strides and
- * pointers. What is written must be one of the operands read, or share no byte with any;
- * diff_src_1 must not be src.
+ * The caller has checked everything: this side trusts shapes, strides and pointers. Each array that
+ * is written must be one of the operands read or share no byte with any of them; diff_src_1 must
+ * not be src.
  */
 #ifndef BN_H
 #define BN_H
@@ -31,7 +31,8 @@
 
 #include "dtypes.h"
 
-/* Before anything else of ours fails for want of vector types or __builtin_convertvector. */
+/* Refuse old compilers here, before our code fails for lack of vector types or
+ * __builtin_convertvector. */
 #if defined(__clang__)
 #if __clang_major__ < 14
 #error "bn_ext needs clang 14 or newer"
@@ -52,15 +53,15 @@ typedef enum { BN_OK, BN_NO_MEMORY } bn_status;
 
 /* ---- the problem ------------------------------------------------------- */
 
-/* The tensors and the (C,) vectors of a problem, by role. The gate says which elements ReLU let
- * pass, by one bit each: gates.h. */
+/* The tensors and the (C,) vectors of a problem, by role. The gate has one bit per element: did the
+ * ReLU let it pass? See gates.h. */
 enum {
     BN_SRC,
     BN_DIFF_DST,
     BN_SRC_1,
     BN_DIFF_DIFF_SRC,
     BN_GATE,
-    BN_DST, /* from here on, what is written; a backward pass may read dst */
+    BN_DST, /* written from here on; a backward pass may read dst */
     BN_DIFF_SRC,
     BN_DIFF_DIFF_DST,
     BN_DIFF_SRC_1,
@@ -87,36 +88,36 @@ typedef struct {
     int64_t stride[BN_OPERANDS];
 } bn_axis;
 
-/* A (C,) vector of any dtype of the table; data is NULL where the vector is absent. */
+/* A (C,) vector of any dtype (dtypes.h); data is NULL if the vector is absent. */
 typedef struct {
     char *data;
     int64_t stride; /* bytes */
     bn_dtype dtype;
 } bn_vector;
 
-/* The axes before the channel (outer), the channel, the axes after it (inner), slowest
- * first, neighbours merged wherever all operands allow. The last axis of all is contiguous
- * in every operand. An operand that the call does not touch has the strides of src. Outer or
- * inner without axes stands for one of length 1. */
+/* The axes before the channel (outer), the channel, the axes after it (inner), slowest first,
+ * neighbors merged wherever all operands allow. The last axis of all is contiguous in every
+ * operand. An operand that the call does not touch has the strides of src. If outer or inner has no
+ * axes, it stands for one axis of length 1. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];
     int n_outer, n_inner;
     bn_axis outer[BN_MAX_AXES], channel, inner[BN_MAX_AXES];
 
-    bn_vector vector[BN_VECTORS]; /* gamma absent: ones; beta and diff_diff_*: zeros; a
-                                      result: not wanted */
+    bn_vector vector[BN_VECTORS]; /* if absent: gamma is ones, beta and diff_diff_* are zeros, a
+                                     result is not wanted */
     double epsilon;
-    bool training; /* of backward and double backward */
-    bool relu;     /* of forward; of backward by the gate, or where that has no data, by src */
-    /* running = (1 - factor) * running + factor * batch; of the variance, that of M - correction
-     * degrees of freedom. */
+    bool training; /* used by backward and double backward */
+    bool relu;     /* is there a ReLU? backward takes its gate or, if that has no data, src */
+    /* running = (1 - factor) * running + factor * batch. The batch variance has M - correction
+     * degrees of freedom here. */
     double exponential_avg_factor;
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 
-    /* What reduce writes: sums, (BN_SUMS, channels), or where these are exact a state (state.h).
-     * NULL, or what a whole call takes in place of its own sums: those of all parts, and the
+    /* Reduce writes `sums`, (BN_SUMS, channels), or, if they are exact, `state` (state.h). A whole
+     * call takes `sums`, unless NULL, in place of its own: the sums over all parts, with `count`
      * elements per channel over all parts. */
     double *sums;
     int64_t *state;
@@ -124,7 +125,7 @@ typedef struct {
 } bn_problem;
 
 /* Nothing is written unless BN_OK is returned. A call without sums gives the same bits as reduce
- * and then a call with what that wrote, over the same arrays. */
+ * followed by a call with the sums that reduce wrote, over the same arrays. */
 enum { BN_SUMS = 2 };
 typedef bn_status bn_entry(const bn_problem *p);
 
@@ -136,14 +137,14 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;
 
-/* With exact sums. Reduce adds to a state of zeros, which merges with others by +: of gradients,
- * about the mean as kernels take it; of moments, sum(x) and sum(x*x), where x is src less the mean,
- * or where that is absent src. */
+/* The same with exact sums. Reduce adds to a state that must be zeros; states merge by +. Gradients
+ * are summed about the mean as kernels take it. Moments are sum(x) and sum(x*x), where x is src -
+ * mean, or src if the mean is absent. */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
-/* The sums that bn_backward takes, from the state of all parts; the problem has a dtype, channels
- * and a mean. Returns a channel whose limbs no such sum has, or -1. */
+/* Compute the sums that bn_backward takes from the merged state of all parts; the problem needs a
+ * dtype, channels and a mean. Return the first channel whose limbs no such sum can have, or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

@@ -22,7 +22,7 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-/* A float with the half's digits has an exponent that is too small by 112: scaling is exact, of
+/* A half's digits in a float's place give its value times 2^-112. Scaling that up is exact, for
  * subnormals too. */
 static inline double f16_to_double(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
@@ -30,10 +30,9 @@ static inline double f16_to_double(uint16_t half) {
     return float_from_bits(bits | sign | (magnitude >= 0x7c00u ? 0x7f800000u : 0));
 }
 
-/* The bits of value rounded towards zero to a float, the last one set if that is
- * inexact. A second rounding, to a type at least two bits shorter, then gives what
- * rounding value itself would (Boldo and Melquiond, "Emulation of FMA and correctly
- * rounded sums", 2008). */
+/* Round value to a float towards zero, and set the last bit if that is inexact. Return the bits. A
+ * second rounding, to a type at least two bits shorter, then gives what rounding value itself would
+ * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
 static inline uint32_t float_bits_to_odd(double value) {
     const uint32_t bits = float_bits((float)value);
     const double rounded = float_from_bits(bits);
@@ -43,7 +42,7 @@ static inline uint32_t float_bits_to_odd(double value) {
 static inline uint16_t f16_from_double(double value) {
     const uint32_t bits = float_bits_to_odd(value);
     const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* Of subnormals, 0.5f's last place is their spacing. */
+    /* The last place of 0.5f is 2^-24, the spacing of subnormal halves. */
     const uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     const uint32_t finite = magnitude < 113u << 23 ? small : normal;
@@ -72,7 +71,7 @@ static inline double element_read(bn_dtype dtype, const char *at) {
     return dtype == BN_F16 ? f16_to_double(bits16) : float_from_bits((uint32_t)bits16 << 16);
 }
 
-/* Rounded once, every NaN the canonical one. */
+/* Write value, rounded once; every NaN becomes the canonical NaN. */
 static inline void element_write(bn_dtype dtype, char *at, double value) {
     const double canonical = isnan(value) ? fabs((double)NAN) : value;
     const float single = isnan(value) ? float_from_bits(0x7fc00000u) : (float)value;
@@ -86,7 +85,7 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
     }
 }
 
-/* A loop for each dtype, and one more where elements are neighbours, which fills registers. */
+/* A loop for each dtype, and one more for contiguous elements, which the compiler vectorizes. */
 #define EACH_ELEMENT(code, c_name, name, computed, bytes, ...)                                     \
     case code:                                                                                     \
         if (v->stride == (bytes))                                                                  \
@@ -115,7 +114,8 @@ static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, in
 #undef ELEMENT
 }
 
-/* The n elements from index `first` on become these doubles; where it is absent nothing does. */
+/* Write these doubles to the n elements from index `first` on; do nothing if the vector is
+ * absent. */
 static __attribute__((noinline, unused)) void vector_write(const bn_vector *v, int64_t first,
                                                            int64_t n, const double *from) {
     if (!v->data)

@@ -1,5 +1,6 @@
-/* copies.c: elements from one array to another, wherever both lie. By hand, since nothing may fail
- * here: NumPy's own copy needs memory, and crashes (2.4) where it gets none.
+/* copies.c: copies elements from one array to another, whatever their strides. It is written by
+ * hand because nothing may fail here: NumPy's own copy allocates memory, and NumPy 2.4 crashes if
+ * it gets none.
  */
 #include <stddef.h>
 #include <string.h>
@@ -27,8 +28,9 @@ static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t item
             memcpy(to + i * axis.to, from + i * axis.from, 2);
 }
 
-/* Where the last axis has the longer stride, a cache line holds elements of several places along
- * the other one: a strip of the last axis is copied at all of them before the next strip. */
+/* If the last axis has the longer stride in `from`, one cache line holds elements of several places
+ * along the other axis. So a strip of the last axis is copied at all of these places before the
+ * next strip. */
 static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
                           ptrdiff_t itemsize) {
     const bool across = bytes_apart(other.from) < bytes_apart(last.from);
@@ -47,24 +49,24 @@ static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair
 
 /* ---- pieces, over threads -------------------------------------------------- */
 
-/* Elements of a piece: enough that taking the next one costs nothing. */
+/* Elements per piece: enough to make the cost of taking the next piece negligible. */
 enum { PIECE = 1 << 16 };
 
-/* Two axes at every place along the others. A piece is a part of the two at one place, or all of
- * them at several places. */
+/* A copy runs over two axes, `other` and `last`, at every place along all the other axes. A piece
+ * is a part of these two axes at one place, or all of both at several places. */
 typedef struct {
     const char *from;
     char *to;
     ptrdiff_t itemsize;
-    bn_axis axis[BN_MAX_AXES]; /* the others; from src to dst */
+    bn_axis axis[BN_MAX_AXES]; /* the other axes; strides: BN_SRC in `from`, BN_DST in `to` */
     int n;
     axis_pair other, last;
-    ptrdiff_t others, lasts; /* elements of a piece along each */
-    int64_t across, along;   /* pieces along either */
+    ptrdiff_t others, lasts; /* elements of a piece along `other` and `last` */
+    int64_t across, along;   /* pieces along `other` and `last` */
     int64_t places, places_of_piece;
 } copying;
 
-/* What is left of an axis in its k-th piece, to which both addresses move. */
+/* The k-th piece of an axis; moves both addresses to its start. */
 static axis_pair piece_of(axis_pair axis, int64_t k, ptrdiff_t piece, const char **from,
                           char **to) {
     *from += k * piece * axis.from;
@@ -89,7 +91,7 @@ static void copy_piece(const void *copying_, int64_t index) {
     }
 }
 
-/* The last of the axes, which it no longer is. */
+/* Remove the last of the axes and return it. */
 static axis_pair take_last(copying *c) {
     if (c->n == 0)
         return (axis_pair){1, 0, 0};
@@ -110,7 +112,8 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *or
     c.last = take_last(&c);
     c.other = take_last(&c);
     c.places = count_of(c.axis, c.n);
-    /* Along the other axis whole lines, which two threads would both write. */
+    /* Pieces are whole cache lines along `other`: otherwise two threads would write the same
+     * line. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));
     c.along = ceil_div(c.last.size, c.lasts);

@@ -1,7 +1,8 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
  * build_c.py has the levels, compiles the dtypes' kernels and operations/ once for each, and
- * defines BN_LEVELS(X) as a list of X(name), lowest level first. Here stands what each needs.
+ * defines BN_LEVELS(X) as a list of X(name), lowest level first. This file has what each level
+ * needs.
  */
 #include "kernels/kernels.h"
 
@@ -40,8 +41,8 @@ static const struct {
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* The psABI's level that this CPU has under this operating system, which must save the registers
- * that the level uses: 1, 3 or 4. */
+/* The psABI level of this CPU: 1, 3 or 4. A level counts only if the operating system saves the
+ * registers that it uses. */
 static int cpu_level(void) {
     const uint32_t v3_in_1 = bit_FMA | bit_MOVBE | bit_OSXSAVE | bit_AVX | bit_F16C;
     const uint32_t v3_in_7 = bit_BMI | bit_AVX2 | bit_BMI2, ymm_state = 0x06, zmm_state = 0xe6;

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* X(code, name in C, name in NumPy, type it is computed in, bytes, is what rounding takes from sums
- * kept beside them?). Sums are doubles. */
+/* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums keep what rounding takes from
+ * them?). Sums are doubles. */
 #define BN_DTYPE_TABLE(X)                                                                          \
     X(BN_F32, f32, "float32", f32, 4, false)                                                       \
     X(BN_F64, f64, "float64", f64, 8, true)                                                        \
@@ -19,8 +19,8 @@ typedef enum { BN_DTYPE_TABLE(ENUMERATED) BN_DTYPES } bn_dtype;
 typedef struct {
     const char *name;
     int element_bytes;
-    int number_bytes; /* of the type it is computed in */
-    bool loses;       /* what rounding takes from sums is kept */
+    int number_bytes; /* of the arithmetic type */
+    bool loses;       /* do sums keep what rounding takes from them? */
 } bn_dtype_facts;
 
 /* f32_BYTES, f32_LOSES, ... */

@@ -1,9 +1,9 @@
-/* engine.c: an operation over a problem. A task walks its chunk; each chunk's sums are kept,
+/* engine.c: runs an operation over a problem. A task walks its chunk; each chunk's sums are kept,
  * added in order once all of a tile's chunks are summed, and handed to the operation, which turns
  * them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
- *                                    behind a tile's last task, in parts: chunks in order -> finish
+ *                                    after a tile's last task, in parts: chunks in order -> finish
  *                                  [ task: coefficients by columns -> walk ]
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
@@ -28,9 +28,9 @@ typedef struct {
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
-    double *partial; /* (chunks, planes, channels); of one chunk, the sums themselves */
+    double *partial; /* (chunks, planes, channels); if there is one chunk, the sums themselves */
     int threads;
-    bool given; /* are the sums, of all parts? */
+    bool given; /* did the caller give the sums, over all parts? */
 } engine;
 
 /* ---- memory ------------------------------------------------------------- */
@@ -50,7 +50,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; a few behind are read */
+enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; a few more are read */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
@@ -104,8 +104,8 @@ static channel_range tile_of(const bn_plan *plan, int64_t tile) {
     return (channel_range){from, at_most(plan->channels_per_tile, plan->channels - from)};
 }
 
-/* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0,
- * which adding to 0 would change. */
+/* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0, so
+ * adding them to 0 would change nothing. */
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     const bn_sums sums = sums_from(&e->channels.sums, from);
@@ -126,16 +126,17 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* Where results cross cache lines, coefficients should too: a plane starts as far past a line as
- * puts the coefficient of an element on a line onto one. (Else every load of them straddles two
- * lines: up to 1.4 times as long.) */
+/* If results straddle cache lines, coefficients should straddle them alike. So each plane is
+ * shifted: the coefficient of an element that starts a line starts a line too. Otherwise every load
+ * of coefficients straddles two lines and takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
     const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
 
-/* What a pass takes of the n channels from `from` on, laid out by columns or as a ring. */
+/* The coefficients that a pass takes, for n channels from `from` on, laid out by columns or as a
+ * ring. */
 static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned takes, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
@@ -161,7 +162,7 @@ static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned 
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
 
-/* A pass takes coefficients per channel, or laid out, which a thread keeps for its next task. */
+/* A pass takes coefficients per channel, or laid out; a thread keeps a layout for its next task. */
 static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
@@ -182,7 +183,7 @@ static bn_task_walk *const walks[] = {
 
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-/* What is done to these channels of a chunk, or of a task of joint writes. */
+/* The walk over these channels of chunk `index`, or of joint write task `index`. */
 static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool writes, formula sum,
                        channel_range c, int64_t index) {
     const bn_plan *plan = &e->plan;
@@ -198,7 +199,7 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
         .sums = sums,
         .writes = writes,
     };
-    /* The tile that this thread is likely to take next: the others are at those in between. */
+    /* This thread will probably take that tile next: other threads have the tiles in between. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
     if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
         walk.channels_ahead = ahead;
@@ -222,9 +223,9 @@ static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t i
     walks[plan->form](&walk, index);
 }
 
-/* Data that is summed again is rare, so the thread that finishes the channels does it alone. */
+/* Summing data again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
-    scratch->from[SUM] = -1; /* what is kept there is of other channels, or of before */
+    scratch->from[SUM] = -1; /* the coefficients kept there are for other channels, or outdated */
     for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++) {
         const bn_walk walk = walk_of(e, scratch, true, false, e->operation->again, c, chunk);
         walks[e->plan.form](&walk, chunk);
@@ -274,14 +275,14 @@ static size_t bytes_of_sums(const engine *e) {
     return (size_t)(e->plan.needs[SUM]->sums * e->plan.channels) * sizeof(double);
 }
 
-/* The sums themselves are a result, so in them too every NaN is the canonical one. */
+/* The sums are results too, so every NaN in them must be the canonical one. */
 static void copy_out(const engine *e) {
     double *sums = e->channels.problem->sums;
     const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-/* With the sums of all parts. */
+/* Finish all channels with the sums over all parts, which the caller gave. */
 static void finish_given(const engine *e) {
     memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
     finish(e, (channel_range){0, e->plan.channels});
@@ -295,7 +296,8 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     return wanted;
 }
 
-/* A problem without elements. As a part of a larger one, it has the vectors of the whole. */
+/* A problem without elements. If it is a part of a larger problem, it writes the vectors of the
+ * whole. */
 static bn_status execute_empty(engine *e) {
     const bn_problem *p = e->channels.problem;
     if (!e->plan.writes)
@@ -366,16 +368,16 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-/* In elements. A channel costs as much as so many further ones, most if it has runs of its own
- * (measured). */
+/* What a call is worth, in elements. A channel costs as much as OF_CHANNEL more elements, or as
+ * OF_RUNS if it has runs (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     enum { OF_CHANNEL = 8, OF_RUNS = 150 };
-    const int64_t most = (int64_t)1 << 40; /* times that, and elements, fits */
+    const int64_t most = (int64_t)1 << 40; /* keeps the result within an int64 */
     return elements + (plan->run_length > 1 ? OF_RUNS : OF_CHANNEL) * at_most(plan->channels, most);
 }
 
-/* All memory is one allocation: of two large ones the C library may give the pages back at every
- * call, and the second could fail when the first call has written. */
+/* All memory is one allocation: with two large ones, the C library might return the pages to the
+ * system at every call, and the second could fail after the first call has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];

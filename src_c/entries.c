@@ -1,4 +1,5 @@
-/* entries.c: what bn.h declares: which operation a problem asks for, and which part of it. */
+/* entries.c: the functions of bn.h. They choose the operation that a problem asks for, and the part
+ * of it to run. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +18,8 @@ static int64_t state_bytes(const bn_problem *p) {
     return (bn_limbs(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
-/* A copy of the problem with room for a state, and for sums with a mean behind them; free *given.
- * NULL: there is not enough memory. */
+/* A copy of the problem with room for a state, for sums and, after the sums, for a mean; free
+ * *given. NULL: there is not enough memory. */
 static bn_problem *with_state(const bn_problem *p, char **given) {
     bn_problem *q = NULL;
     int64_t *state = NULL;
@@ -51,7 +52,7 @@ static const bn_operation *backward_of(const bn_problem *p, bool training) {
     return &bn_operations_current()->backward[training][gate];
 }
 
-/* Let an operand take the place of another, which is absent then. */
+/* Give `operand` the data and strides of `other`, which is absent afterwards. */
 static void take_place_of(bn_problem *p, int operand, int other) {
     p->data[operand] = p->data[other];
     p->data[other] = NULL;
@@ -62,7 +63,7 @@ static void take_place_of(bn_problem *p, int operand, int other) {
         p->inner[a].stride[operand] = p->inner[a].stride[other];
 }
 
-/* What came through the ReLU is the gradient of statistics that are given, with a scale of 1. */
+/* diff_src_1 is what passed the ReLU: the diff_src of frozen statistics with a scale of 1. */
 static void state_diff_src_1(bn_problem *q) {
     static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
     q->training = false;
@@ -73,7 +74,7 @@ static void state_diff_src_1(bn_problem *q) {
     take_place_of(q, BN_DIFF_SRC, BN_DIFF_SRC_1);
 }
 
-/* Where diff_src_1 is wanted, it is written first, and read in diff_dst's place. */
+/* If diff_src_1 is wanted, it is written first; then it is read as diff_dst. */
 bn_status bn_backward(const bn_problem *p) {
     if (!p->data[BN_DIFF_SRC_1])
         return bn_execute(&(bn_call){p, backward_of(p, p->training), true}, 1);
@@ -148,7 +149,8 @@ bn_status bn_training_reduce_exactly(const bn_problem *p) {
     return bn_reduce_exactly(p, bn_operations_current()->moments, BN_OF_MOMENTS, p->state);
 }
 
-/* Sums about a mean, or where that is NULL about zeros; and the statistics they come to. */
+/* Exact sums about a mean, or about zeros if it is NULL, and the statistics that follow from
+ * them. */
 static bn_status find_stats(bn_problem *q, double *mean) {
     q->vector[BN_MEAN] = (bn_vector){(char *)mean, sizeof *mean, BN_F64};
     const bn_status status = reduce_from_zeros(q, bn_training_reduce_exactly);
@@ -157,7 +159,7 @@ static bn_status find_stats(bn_problem *q, double *mean) {
     return status;
 }
 
-/* Squares are about the mean, so that is found first. */
+/* Squares are summed about the mean, so the first pass finds the mean. */
 bn_status bn_training_exactly(const bn_problem *p) {
     const uint64_t mode = fp_mode_enter();
     char *given;

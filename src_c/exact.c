@@ -1,8 +1,8 @@
 /* exact.c: a part's exact sums, as a state that merges with others by + (state.h).
  *
- * What is added without rounding has no order. So nothing here need follow the walks of the other
- * sums: terms are computed a strip at a time, as memory lies, and added up by a thread's
- * accumulator, which at the end of a task joins the state.
+ * Additions that round nothing may come in any order. So this code need not follow the walks of the
+ * rounded sums. Terms are computed a strip at a time, in memory order, and added to the thread's
+ * accumulator. At the end of a task, that is added to the state.
  *
  *     by rows   where channels are last, or runs short; a task has some columns of some rows
  *     by runs   a task has some channels, or some elements of one
@@ -20,17 +20,18 @@
 #include "schedule.h"
 
 enum {
-    ROW = BN_STRIP,            /* columns that positions side by side make, at least */
+    ROW = BN_STRIP,            /* columns of a row, at least: positions are put side by side */
     SHORT_RUN = 16,            /* elements: shorter ones go by rows */
-    TASKS_PER_THREAD = 4,      /* of several; at least, where there is enough to do */
+    TASKS_PER_THREAD = 4,      /* at least, for several threads with enough to do */
     FEWEST_ROWS = 128,         /* of a task */
-    MOST_ROWS = 1 << 16,       /* limbs of an accumulator hold what these may have */
+    MOST_ROWS = 1 << 16,       /* of a task; an accumulator's limbs hold their terms */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */
     MOST_ELEMENTS = 1 << 18,   /* likewise */
-    BYTES_AHEAD = 512,         /* of a run; what is fetched later is waited for (measured) */
+    BYTES_AHEAD = 512,         /* prefetch distance; shorter ones make kernels wait (measured) */
 };
 
-/* Tasks add limbs below 2^40 to the state's, which are carried when all are done: 2^23 times. */
+/* Tasks add limbs below 2^40 to the state's limbs, which hold 2^23 such additions: they are carried
+ * only after the last task. */
 _Static_assert((int64_t)MOST_ROWS << (63 - BN_LIMB_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
                "a part's limbs hold its terms");
 
@@ -109,7 +110,8 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
 
 static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bool one_channel,
                                           char *memory, size_t *used) {
-    /* Rows a line apart from a power of two do not meet in one set of the first-level cache. */
+    /* A pitch one cache line off a power of two keeps rows out of the same set of the first-level
+     * cache. */
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
     return (bn_accumulator){
@@ -146,7 +148,7 @@ static void start_thread(void *exact_, void *scratch) {
     clear_numbers(&s->run);
 }
 
-/* Coefficients as kernels take them: by runs a channel's own, else by columns of a row. */
+/* Lay out coefficients as kernels take them: per channel by runs, else by columns of a row. */
 static void set_coefs(bn_exact *e) {
     const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
     e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}
@@ -195,7 +197,7 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
         bn_leave(threads);
         const int64_t n = BN_SUMS * p->channel.size;
         const int first = e.touched ? __builtin_ctzll(e.touched) : e.limbs;
-        if (first < e.limbs) /* those before are zeros */
+        if (first < e.limbs) /* those below `first` are zeros */
             e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
     }
     if (status == BN_OK)

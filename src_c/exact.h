@@ -8,7 +8,7 @@
 #include "state.h"
 
 typedef struct {
-    bn_plan plan; /* the shape alone */
+    bn_plan plan; /* only what follows from the shape */
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
@@ -16,9 +16,9 @@ typedef struct {
     int limbs;
     bool by_runs;
     bool alone;    /* is there one thread? */
-    bool in_order; /* is an accumulator's column a channel, and the next one the next? */
+    bool in_order; /* does each column of an accumulator hold one channel, in order? */
     int64_t tasks, columns_per_task;
-    uint64_t touched; /* rows of the state that may not be zeros, as bits */
+    uint64_t touched; /* rows of the state that may be nonzero, as bits */
 
     bn_coefs coefs; /* of channels, or by columns of a row */
 
@@ -28,28 +28,28 @@ typedef struct {
 
     /* By runs. */
     int64_t channels_per_task, tasks_per_channel, elements_per_task;
-    int64_t channels_ahead; /* that memory is fetched */
+    int64_t channels_ahead; /* how far ahead memory is prefetched */
 } bn_exact;
 
-/* A thread's own. */
+/* A thread's own memory. */
 typedef struct {
-    bn_accumulator accumulator; /* of a task: columns of rows, or channels */
-    bn_accumulator run;         /* of a channel, by runs */
+    bn_accumulator accumulator; /* of a task; its columns are a row's columns, or channels */
+    bn_accumulator run;         /* of one channel, when summing by runs */
     bn_strip strip;
-    int untried; /* parts to come that are not tried as numbers */
-    int backoff; /* such parts behind the next one that fails */
-    char *terms; /* of two sums, terms_of_sum of each, and a strip more */
+    int untried; /* how many of the next parts become limbs without trying doubles */
+    int backoff; /* `untried` after the next part that does not fit */
+    char *terms; /* of both sums: room for terms_of_sum and a strip each */
 } bn_exact_scratch;
 
-/* Terms of each sum that there is room for. */
+/* How many terms of each sum there is room for. */
 static inline int64_t terms_of_sum(const bn_exact *e) {
     return BN_TERMS_BYTES / e->plan.number_bytes;
 }
 
-/* The schedule's: the task of this number. */
+/* The schedule's task number `index`. */
 void bn_exact_task(void *exact, void *scratch, int pass, int64_t tile, int64_t index);
 
-/* The two sums of an operation's formula, into a state of zeros. */
+/* Add the two sums of an operation's formula to a state of zeros. */
 bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
                             bn_kind_of_state kind, int64_t *state);
 

@@ -1,7 +1,8 @@
 /* exact_walk.c: the tasks of exact sums: from terms to an accumulator, and from there to the state.
  *
- * By rows (channels last, or short runs) a row is one or more positions without a gap, and a column
- * has one channel. By runs a channel's elements, run after run, come in any number of columns.
+ * By rows (channels last, or short runs), a row is one or more positions without a gap, and each
+ * column belongs to one channel. By runs, a channel's elements are taken run after run, in any
+ * number of columns.
  */
 #include "axes.h"
 #include "exact.h"
@@ -9,23 +10,23 @@
 #include "walk.h"
 
 enum {
-    BLOCK_ROWS = 32,   /* of all strips, before the next ones (measured) */
-    MOST_UNTRIED = 15, /* parts whose terms become limbs at once, after parts that did not fit */
+    BLOCK_ROWS = 32,   /* rows of a block, in all strips before the next rows (measured) */
+    MOST_UNTRIED = 15, /* most parts that become limbs untried, after one that did not fit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 
 /* ---- blocks ------------------------------------------------------------------------ */
 
-/* What is added up at a time: of rows a strip, or elements of a channel. */
+/* What is added up at a time: a strip of rows, or elements of a channel. */
 typedef struct {
-    int64_t column, columns; /* of the rows; by runs a channel, and a strip's */
+    int64_t column, columns; /* of the rows; by runs, the channel and BN_STRIP */
     int64_t from;            /* position, or element */
-    int64_t terms;           /* of rows, those of whole strips */
+    int64_t terms;           /* by rows, whole strips: rows * BN_STRIP */
     int64_t first, to;       /* by runs: the task's elements of the channel */
 } part;
 
-/* `cols` elements from `at` bytes behind an offset on, in each of `rows` rows, which are
- * `positions` positions apart. */
+/* A block of `rows` rows, `positions` positions apart, with `cols` elements each, from `at` bytes
+ * after an offset on. */
 static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
                          int64_t cols, int64_t rows, int64_t positions) {
     const bn_problem *p = e->plan.problem;
@@ -38,8 +39,8 @@ static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], i
     return b;
 }
 
-/* The rows behind `done` terms: all, or where they lie at any distance the next one. What is
- * fetched meanwhile lies a block behind. */
+/* The rows after `done` terms: all of them, or only the next one if rows are unevenly spaced. The
+ * data to prefetch lies one block further on. */
 static bn_block rows_at(const bn_exact *e, const part *p, int64_t done) {
     int64_t offset[BN_OPERANDS];
     position_offset(&e->plan, p->from + done / BN_STRIP * e->positions_per_row, offset);
@@ -57,9 +58,9 @@ static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
     add_offset(p->inner, p->n_inner, element % e->plan.run_length, offset);
 }
 
-/* The channel's next segment behind `done` terms, or several of one length a fixed distance apart.
- * Fetched meanwhile: what lies behind them, or, if these are the task's last, a later channel's
- * first elements. */
+/* The channel's next segment after `done` terms, or several segments of equal length, evenly
+ * spaced. Kernels prefetch the data that follows or, after the task's last segment, the first
+ * elements of a later channel. */
 static bn_block segments_at(const bn_exact *e, const part *p, int64_t done) {
     const bn_problem *problem = e->plan.problem;
     const int64_t length = problem->n_inner ? problem->inner[problem->n_inner - 1].size : 1;
@@ -98,8 +99,8 @@ static void walk(const bn_exact *e, bn_exact_scratch *s, const part *p, bool sum
     }
 }
 
-/* Add a part's terms to an accumulator's columns from `column` on, as limbs. Those of elements are
- * padded by zeros to whole strips. */
+/* Add a part's terms to an accumulator's columns from `column` on, as limbs. The terms of runs are
+ * padded with zeros to whole strips. */
 static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                     const part *p) {
     const bn_terms terms = {s->terms, terms_of_sum(e) + BN_STRIP, BN_STRIP};
@@ -112,7 +113,7 @@ static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, i
     e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows);
 }
 
-/* Add a part to an accumulator's columns: as numbers, if that takes no rounding. */
+/* Add a part to an accumulator's columns: as doubles if that rounds nothing, else as limbs. */
 static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                      const part *p) {
     const bn_exact_kernels *exact = e->kernels->exact;
@@ -133,7 +134,7 @@ static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, 
     }
     s->backoff = 0;
     if (!bn_fits(exact, a->squares, bn_both(*added, s->strip.added), 1))
-        exact->flush(a, column); /* then nothing is added */
+        exact->flush(a, column); /* now the strip's doubles are zeros */
     exact->add_strip(a, column, &s->strip);
     *added = bn_both(*added, s->strip.added);
 }
@@ -154,15 +155,15 @@ static void join_limbs(const bn_exact *e, int k, const int64_t *limb, int64_t co
     }
 }
 
-/* The column of a row that an accumulator's column is. */
+/* The column of a row that column j of an accumulator holds. */
 static int64_t column_of(const bn_exact *e, int64_t j) {
     const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
     return e->kernels->paired && !e->by_runs ? j - within + 2 * (within % lanes) + within / lanes
                                              : j;
 }
 
-/* The channel of each column of a strip, of which the first `columns` are columns of a row from
- * `first` on; behind those -1. */
+/* The channel of each column of a strip. The first `columns` are columns of a row from `first` on;
+ * the others get -1. */
 static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
                         int64_t channel[BN_STRIP]) {
     const int64_t each = e->by_runs ? 1 : e->plan.run_length;
@@ -209,7 +210,7 @@ static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t 
 
 /* ---- tasks ------------------------------------------------------------------------- */
 
-/* Some rows of a panel of columns. */
+/* Sum rows of a panel of columns. */
 static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t columns,
                       int64_t position, int64_t rows) {
     for (int64_t row = 0, here; row < rows; row += here) {
@@ -230,7 +231,7 @@ static void sum_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t columns = at_most(BN_PANEL, e->columns - first);
     const int64_t rows = at_most(e->rows_per_task, whole - from);
     sum_panel(e, s, first, columns, from * m, rows);
-    if (from + rows == whole) { /* positions that make no row, of which there is one panel */
+    if (from + rows == whole) { /* positions that do not fill a row; there is only one panel then */
         const int64_t left = e->plan.positions % m * (e->columns / m);
         sum_panel(e, s, first, left, whole * m, 1);
     }
@@ -242,7 +243,7 @@ static int64_t even_share(int64_t n, int64_t most) {
     return ceil_div(n, ceil_div(n, most));
 }
 
-/* Whole runs, or an even share of one. */
+/* How many elements to take: whole runs, or an even share of one. */
 static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
     const int64_t left = to - element, most = terms_of_sum(e), run = e->plan.run_length;
     const int64_t done = element % run;

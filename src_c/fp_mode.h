@@ -1,9 +1,8 @@
 /* fp_mode.h: the floating-point environment a thread computes in.
  *
- * Results must not depend on what the caller, or whoever made the thread, left
- * in the control register (flush to zero, another rounding mode). So every
- * thread sets the default on entering, and on leaving puts back what it found,
- * sticky exception flags included. It may enter again within.
+ * Results must not depend on what the caller, or the creator of the thread, left in the control
+ * register (flush to zero, another rounding mode). So every thread sets the default on entering,
+ * and on leaving puts back what it found, sticky exception flags included. Entries may nest.
  */
 #ifndef BN_FP_MODE_H
 #define BN_FP_MODE_H
@@ -40,7 +39,7 @@ static inline void fp_mode_leave(uint64_t found) {
 #else
 #include <fenv.h>
 
-static _Thread_local fenv_t fp_mode_found; /* by the outermost */
+static _Thread_local fenv_t fp_mode_found; /* by the outermost entry */
 static _Thread_local uint64_t fp_mode_depth;
 
 static inline uint64_t fp_mode_enter(void) {

@@ -1,8 +1,8 @@
-/* gates.c: bits of a gate, made from dst or copied from those of the caller.
+/* gates.c: a gate's bits, made from dst or copied from the caller's.
  *
- * Kernels read them at any place and a little behind the last, so they are given a copy, which is a
- * thirty-second of float32 data. It is made by blocks, each of whole bytes of its own, so that
- * threads need not wait for one another: a buffer brings together the bits of a block's segments.
+ * Kernels read bits at any offset and a little past the last one, so they get a copy, a
+ * thirty-second of the size of float32 data. The copy is made in blocks of whole bytes, so that
+ * threads need not wait for one another. A buffer collects the bits of a block's segments.
  */
 #include "gates.h"
 
@@ -15,7 +15,7 @@
 #include "sizes.h"
 
 void bn_copy_bits(uint64_t from, uint64_t to, int64_t n) {
-    enum { AT_ONCE = 56 }; /* what is left of 64 from any bit of a byte on */
+    enum { AT_ONCE = 56 }; /* bits that 8 bytes surely hold from any bit of the first byte on */
     for (int64_t done = 0, here; done < n; done += here) {
         const uint64_t source = from + (uint64_t)done, place = to + (uint64_t)done;
         char *at = (char *)(uintptr_t)(place / 8);
@@ -34,7 +34,7 @@ void bn_copy_bits(uint64_t from, uint64_t to, int64_t n) {
 
 enum { MOST_AXES = 2 * BN_MAX_AXES + 1 };
 
-/* All axes of dst, slowest first, merged where one goes on behind the other. */
+/* All axes of dst, slowest first, merged where they are contiguous. */
 typedef struct {
     const char *data;
     int n;
@@ -56,7 +56,7 @@ static void add_axes(elements *e, const bn_problem *p) {
         add_axis(e, &p->inner[a]);
 }
 
-/* Where the index-th element lies, and how many lie there side by side. */
+/* The address of the index-th element, and the number of contiguous elements from there on. */
 static const char *segment_at(const elements *e, int64_t index, int64_t *n) {
     int64_t offset[BN_OPERANDS] = {0};
     add_offset(e->axis, e->n, index, offset);
@@ -76,7 +76,7 @@ typedef struct {
     int64_t n;
 } making;
 
-/* n elements, from a block's first on; bits behind the last are zeros. */
+/* Make the bits of n elements from a block's first on; bits past the last are zeros. */
 static void make_block(const making *m, int64_t first, int64_t n) {
     uint64_t block[BLOCK / 64 + 1] = {0}, piece[BLOCK / 64 + 1] = {0};
     for (int64_t done = 0, here; done < n; done += here) {
@@ -121,7 +121,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
 
 /* ---- a problem's gate ---------------------------------------------------------- */
 
-/* Let the gate step over an axis by `bytes`; returns the step over all of it. */
+/* Set the gate's stride along an axis; return the bytes that all of the axis spans. */
 static int64_t set_axis(bn_axis *axis, int64_t bytes) {
     axis->stride[BN_GATE] = bytes;
     return bytes * axis->size;

@@ -61,7 +61,7 @@ static int processors(void) {
     DWORD_PTR mine, all;
     if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine)
         return __builtin_popcountll(mine);
-    /* A process in several groups of up to 64 CPUs has no one mask. */
+    /* A process in several groups of up to 64 CPUs has no single mask. */
     return (int)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
 #else
 #ifdef CPU_COUNT
@@ -86,7 +86,7 @@ int bn_default_threads(void) {
 
 /* ---- caches -------------------------------------------------------------- */
 
-/* As on common servers. */
+/* Defaults, as on common servers. */
 static atomic_llong l2_size = 1 << 20, last_level_size = 16 << 20;
 
 int64_t bn_l2_bytes(void) {

@@ -1,4 +1,4 @@
-/* machine.h: CPUs and caches, which decide which thread works when, and never a result. */
+/* machine.h: CPUs and caches. They decide which thread works when, but never a result. */
 #ifndef BN_MACHINE_H
 #define BN_MACHINE_H
 
@@ -7,15 +7,15 @@
 
 /* ---- CPUs ---------------------------------------------------------------- */
 
-int bn_default_threads(void);           /* what num_threads = 0 may use at most, now */
-void bn_set_threads_limit(int threads); /* beside OpenMP's own; 0: none */
+int bn_default_threads(void);           /* the most that num_threads = 0 may use now */
+void bn_set_threads_limit(int threads); /* in addition to OpenMP's own limit; 0: none */
 bool bn_has_openmp(void);
 bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 
 int64_t bn_l2_bytes(void);         /* of one core */
-int64_t bn_last_level_bytes(void); /* that all share */
+int64_t bn_last_level_bytes(void); /* shared by all cores */
 void bn_set_cache_sizes(int64_t l2, int64_t last_level);
 
 #endif

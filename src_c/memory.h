@@ -1,5 +1,5 @@
-/* memory.h: a call's memory, which is one allocation: what needs room says so twice, first to count
- * the bytes, then to get its address. */
+/* memory.h: a call's memory, which is one allocation. Code that needs room asks for it twice: first
+ * to count the bytes, then to get the address. */
 #ifndef BN_MEMORY_H
 #define BN_MEMORY_H
 
@@ -21,7 +21,7 @@ static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t b
     return memory ? memory + at : NULL;
 }
 
-/* malloc, from a cache line on; *given is what to free. */
+/* malloc, but the result starts on a cache line; free *given. */
 static inline char *line_aligned(size_t bytes, char **given) {
     *given = malloc(bytes + LINE_BYTES);
     return *given ? on_line(*given) : NULL;

@@ -7,39 +7,39 @@
  *
  *   position   an index along the outer axes
  *   run        what a channel has at one position: the elements of the inner axes
- *   segment    a part of it whose elements are neighbours in memory; views have gaps
+ *   segment    a part of a run or row whose elements are contiguous; views have gaps between them
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
- *   stretch    as many elements as a long run is folded to: its columns
+ *   stretch    128 bytes of elements: the columns to which a long run is folded
  *   group      up to eight repeats of a block, or stretches of its rows, whose trees are added
  *              before they join the sums
- *   span       neighbouring elements that are written, row by row where there are no gaps
- *   repeat     a kernel does a block or a span once or more, each a fixed step behind the last
+ *   span       contiguous elements that are written: a row or less, or many rows without gaps
+ *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
  *              one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: the head of a wide row that
- *              is summed, or of a span that is written, and what is left at its end
- *   ring       coefficients by columns, which go round from a row's last to its first
- *   part       a chunk of runs is one block and its repeats, or two: of four rows, and of less
+ *   unit       columns of one register of elements; an edge has fewer: what a wide row that is
+ *              summed, or a span that is written, has before its first whole unit or after its last
+ *   ring       coefficients by columns, which wrap around from a row's last column to its first
+ *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
  *   chunk      rows, or part of a run, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
  *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; where rows (of runs, positions) are written of all
- *              tiles together, a joint one: as many of them as suits the threads
+ *   task       a chunk of a tile, in one pass; a joint task writes rows (of runs, positions) of all
+ *              tiles together, and there are as many of these as suits the threads
  *
  * There are three forms:
  *
  *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
- *                      those are few, several positions are read as one row, so that a
+ *                      channels are few, several positions are read as one row, so that a
  *                      register is full; each column of the wide row keeps its own sums.
  *
  *                          position 0  c c c c c c c c     block: rows 0, q, 2q, 3q,
  *                          position 1  c c c c c c c c     then   rows 1, q + 1, ...
  *
- *   SHORT_RUNS         (NCX.) A row is the runs of neighbouring channels at one position.
+ *   SHORT_RUNS         (NCX.) A row is the runs of neighboring channels at one position.
  *
  *                          position 0  c c c c d d d d     columns of one channel are summed
  *                          position 1  c c c c d d d d     at the end of a chunk; at few
@@ -47,16 +47,17 @@
  *
  *   LONG_RUNS          (NCX.) A row is the run of one channel at one position, which is folded:
  *                      element x joins column x mod stretch. A single position's run is read as
- *                      rows of one stretch each, one behind the other.
+ *                      rows of one stretch each, one after the other.
  *
  *                          position 0  [c c c c c][c c c c c][c c        block: positions 0, q, ...
  *                          position 1  [c c c c c][c c c c c][c c        group: eight stretches
  *
- * Which four rows of a chunk are summed together follows from how memory is read fastest: stretches
- * of 128 bytes side by side, or else rows far apart. So the n rows (or positions) of a chunk are
- * cut into four strands of q = ceil(n/4) each, and block g holds row g of each strand. (Consecutive
- * rows of 512 ... 2048 bytes: half the speed, measured.) With few positions, columns that are kept
- * apart to a chunk's end cost more than what is summed; hence the bound between the last two.
+ * Which four rows of a chunk are summed together depends on how memory is read fastest: stretches
+ * of 128 bytes side by side, or rows far apart. So the n rows (or positions) of a chunk are cut
+ * into four strands of q = ceil(n/4) each, and block g holds row g of each strand. Consecutive rows
+ * of 512 to 2048 bytes are read at half the speed (measured). At few positions, keeping columns
+ * apart until the end of a chunk costs more than summing them; hence the bound between the last two
+ * forms.
  */
 #include "plan.h"
 
@@ -64,22 +65,22 @@
 #include "machine.h"
 #include "sizes.h"
 
-/* How sums are split: each of these decides bits. What is called measured can be measured again
+/* How sums are split: each of these decides bits. Values marked as measured can be measured again
  * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
     WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four widest registers */
-    ROW_COLUMNS = 256,   /* at least, of a row of several positions: twice as many ... */
+    ROW_COLUMNS = 256,   /* at least, in a row of several positions: twice WIDE_ENOUGH ... */
     ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
     LONG_RUN = 48,       /* elements from which a run is long, or 16 for each position ... */
     LONGEST_SHORT = 256, /* ... but not more than this (both measured) */
-    /* Rows of a strand: odd, since strands that start an even number of rows apart may share cache
-     * sets; no more than hardware can predict the next line of (both measured). */
+    /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
+     * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
     STRAND_BYTES = 128 << 10, /* where rows are short and many: four strands are 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
-    LONGEST_CHUNK = 16384, /* ... and no longer than memory gains by (measured) */
+    LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */
     TASKS = 64,            /* of a large problem, on any machine: four for each of 16 threads */
 };
 
@@ -176,10 +177,10 @@ static void plan_long_runs(bn_plan *plan) {
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's share of cache
- * from sum to write, and its columns in the first-level cache. But of channels that share rows only
- * a tile's width is read at a time: where only narrow tiles would fit the cache, wide ones that do
- * not are faster (measured for NXC at any width, for NCX from 1000 columns on). Where nothing is
- * summed, wide tiles are faster too: stretches of memory are longer. */
+ * from sum to write, and its columns in the first-level cache. But if channels share rows, only a
+ * tile's width of a row is read at a time. There, wide tiles are faster even if only narrow ones
+ * would fit the cache (measured for NXC at any width, for NCX from 1000 columns on). If nothing is
+ * summed, wide tiles are faster too, because more memory is contiguous. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
@@ -192,7 +193,7 @@ static int64_t tile_channels(const bn_plan *plan) {
     const int64_t columns = plan->form < LONG_RUNS ? plan->run_length : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = bn_l2_bytes() / 2 / bytes;
-    if (!plan->sums && plan->form == SHORT_RUNS) /* then coefficients alone are read again */
+    if (!plan->sums && plan->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
     else if (plan->form == CHANNELS_LAST ||
              width * columns < at_most(LEAST_COLUMNS, plan->channels * columns))
@@ -204,17 +205,17 @@ static int64_t tile_channels(const bn_plan *plan) {
 
 /* ---- threads ------------------------------------------------------------ */
 
-enum { TASKS_PER_THREAD = 4 }; /* so that none waits long for the last ones */
+enum { TASKS_PER_THREAD = 4 }; /* so that no thread waits long for the last tasks */
 
-/* The share of their time in which threads work, if everything is cut into `tasks` tasks, the
- * largest of which is a fraction `largest` of it. */
+/* The fraction of time that threads are busy, if all work is cut into `tasks` tasks, the largest of
+ * which is a fraction `largest` of it. */
 static double busy(int threads, int64_t tasks, double largest) {
     return 1 / (largest * (double)ceil_div(tasks, threads) * threads);
 }
 
 static const double busy_enough = 0.95;
 
-/* Of a channel. */
+/* The largest chunk, as a fraction of a channel. */
 static double largest_chunk(const bn_plan *plan) {
     const double run = (double)plan->run_length, positions = (double)plan->positions;
     if (plan->form == LONG_RUNS)
@@ -225,7 +226,7 @@ static double largest_chunk(const bn_plan *plan) {
 
 /* Channels per tile: fewer than `widest` where there would be too few tasks for all threads, or
  * where the last tasks would leave most threads idle. Rows of interleaved channels are cut only for
- * that: narrow ones cost, and cost more where they are written as well. */
+ * these reasons: narrow rows are slower, and slower still if they are also written. */
 static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = plan->form == CHANNELS_LAST;
@@ -254,8 +255,8 @@ static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     return found;
 }
 
-/* A joint task writes the rows of a chunk, which are still in the cache of the thread that summed
- * them; or, where chunks leave too many threads idle, a part of a thread's share. */
+/* Rows per joint task: a chunk's rows, which are still in the cache of the thread that summed them;
+ * or, if chunks leave too many threads idle, a part of a thread's share. */
 static int64_t rows_to_write(const bn_plan *plan, int threads) {
     const int64_t rows = at_most(plan->rows_per_chunk, plan->rows);
     const int64_t chunks = ceil_div(plan->rows, rows);
@@ -265,22 +266,23 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
     return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
-/* That are read or written. */
+/* Bytes that are read or written. */
 static int64_t all_bytes(const bn_plan *plan) {
     const formula_needs *sum = plan->needs[SUM], *write = plan->needs[WRITE];
     const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
     return plan->channels * plan->positions * plan->run_length * tensors * plan->element_bytes;
 }
 
-/* Writing past the cache pays where what is touched exceeds three quarters of it, and so would not
- * stay there: others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
+/* Stores that bypass the last-level cache pay if the tensors exceed three quarters of it: they
+ * would not stay there, because others use it too (docs/how_it_is_fast.md, "Stores that bypass the
+ * cache"). */
 static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* Coefficients of a channel in registers are not read for each element, and need not be laid out,
- * which few positions would share; but each run has two ends, which are dear where stores bypass
- * the cache. */
+/* By runs, a channel's coefficients stay in registers. They are not read for each element, and need
+ * not be laid out, which does not pay at few positions. But each run has two ends, which are
+ * expensive if stores bypass the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
@@ -290,18 +292,18 @@ static bool by_runs_is_faster(const bn_plan *plan) {
             plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
 }
 
-/* Likewise sums in registers need no memory; but each unit of columns of a run is read by itself,
- * at all positions. */
+/* Likewise, sums by runs stay in registers and need no memory; but each unit of a run's columns is
+ * read separately, at all positions. */
 static bool sums_by_runs_are_faster(const bn_plan *plan) {
     enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run (measured) */
     return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
            plan->evenly && plan->run_is_segment && !plan->fused;
 }
 
-/* Is what is written cut by rows, whatever tiles were summed? All rows of all channels are one
- * stretch of memory. Where channels have runs, those of a tile lie far apart at each position: that
- * pays only where a tile that was just summed is in a cache that is too small for all of them
- * (measured). */
+/* Do joint tasks write whole rows, whatever tiles were summed? With channels last, all rows of all
+ * channels are one piece of memory. With runs, a tile's channels lie far apart at each position. So
+ * writing tile by tile pays only if a tile that was just summed is in a cache too small for all
+ * tiles (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     if (!plan->writes || plan->fused)
         return false;
@@ -336,7 +338,7 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->row.dense =
         (plan->joint || plan->tiles == 1) && plan->form < LONG_RUNS && bn_is_dense(plan, true, ~0u);
-    /* Planes of whole cache lines, in either half of a paired one too. */
+    /* Planes are whole cache lines, and so are both halves of a paired plane. */
     if (plan->writes && !plan->by_runs[WRITE] && (paired || (plan->row.dense && plan->rows > 1)))
         plan->row.ring =
             round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);

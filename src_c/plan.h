@@ -8,21 +8,21 @@
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } form;
 
 enum {
-    /* Elements of each of four rows that are gathered at a time, whole groups: of two float32
-     * operands these fill 32 kB, a first-level cache. */
+    /* Elements of each of four rows that are gathered at a time, in whole groups. With two float32
+     * operands they fill 32 kB, a first-level cache. */
     PIECE = 1024,
     PIECE_ELEMENTS = BN_ROWS * PIECE,
-    /* Bytes that are read when a piece is summed and then written: together with what is written
-     * they fit 256 kB, a small second-level cache. */
+    /* Bytes that are read when a piece is summed and then written. Together with the results they
+     * fit 256 kB, a small second-level cache. */
     PIECE_BYTES = 128 << 10,
 };
 
 /* What a row is made of: CHANNELS_LAST, SHORT_RUNS. */
 typedef struct {
-    int64_t positions; /* of which it has the runs: more than 1 with CHANNELS_LAST alone */
-    bool is_segment;   /* with all channels */
+    int64_t positions; /* whose runs it holds; more than 1 only with CHANNELS_LAST */
+    bool is_segment;   /* is a row of all channels one segment? */
     bool dense;        /* is all of the tensor one segment, row by row? */
-    int64_t ring;      /* numbers in a plane of the ring that writes take; 0: they take columns */
+    int64_t ring;      /* numbers in a plane of the ring for writes; 0: by columns */
 } bn_plan_of_row;
 
 /* What a run is cut into: LONG_RUNS. */
@@ -40,43 +40,44 @@ typedef struct {
     bool run_is_segment;
 
     const formula_needs *needs[PASSES]; /* of the formulas */
-    int planes;                         /* of sums: with or without their compensation */
-    int coef_planes;                    /* that the operation's formulas take */
+    int planes;                         /* of sums, and of their compensations if there are any */
+    int coef_planes;                    /* of coefficients that the operation's formulas take */
     bool sums;                          /* is anything summed? */
     bool writes;                        /* is anything written? */
     bool fused;       /* both in one pass, since what is written depends on no sum */
-    bool nontemporal; /* what is written bypasses the cache */
-    bool far;         /* what is touched exceeds the second-level cache */
+    bool nontemporal; /* do stores bypass the cache? */
+    bool far;         /* do the tensors exceed the second-level cache? */
 
     form form;
     bn_plan_of_row row;
     bn_plan_of_run run;
     bool gathers;            /* are rows gathered before they are summed? */
-    bool by_runs[PASSES];    /* each channel's with its own coefficients, ONE_FOR_ALL? */
-    int64_t columns[PASSES]; /* of a row, in the widest tile, or where tasks are joint in all */
-    int64_t rows;            /* the last may have fewer positions; of long runs, positions */
+    bool by_runs[PASSES];    /* is each run done by itself, with coefficients ONE_FOR_ALL? */
+    int64_t columns[PASSES]; /* of a row of the widest tile, or of all channels if joint */
+    int64_t rows;            /* the last may be shorter; with long runs, a row is a position */
     int64_t rows_per_chunk;
     int64_t chunks; /* of a tile */
 
     int64_t channels_per_tile, tiles;
-    bool joint;             /* are tasks that write of all tiles together? */
-    int64_t rows_per_write; /* of such a task */
+    bool joint;             /* does each write task span all tiles? */
+    int64_t rows_per_write; /* of a joint task */
 } bn_plan;
 
-/* First what follows from the shape and the dtype alone ... */
+/* First set what follows from the shape and the dtype alone. */
 void bn_plan_shape(bn_plan *plan, const bn_problem *p, const formula formulas[PASSES]);
-/* ... then, with sums, writes and fused set, the rest, for at most `threads` threads; `paired` as
- * in the kernels. */
+/* Then, with `sums`, `writes` and `fused` set, make the rest of the plan for at most `threads`
+ * threads; `paired` is as in bn_dtype_kernels. */
 void bn_make_plan(bn_plan *plan, int threads, bool paired);
 
-/* Do all channels' runs follow one another without a gap in each of these operands: at a position,
- * or among positions too? */
+/* In each of these operands, are the runs of all channels contiguous at each position and, if
+ * `among_positions`, from one position to the next? */
 bool bn_is_dense(const bn_plan *plan, bool among_positions, unsigned operands);
 
-/* Bytes per element of what the formula reads in either pass. */
+/* Bytes read per element, of all operands that either pass reads. */
 int64_t bn_bytes_read(const bn_plan *plan);
 
-/* Columns of a row of n channels; long runs have those of a stretch, channel by channel. */
+/* Columns of a row of n channels. With long runs, each channel in turn has the columns of a
+ * stretch. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
     return plan->form == LONG_RUNS ? plan->run.stretch : n * plan->row.positions * plan->run_length;
 }

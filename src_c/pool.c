@@ -1,9 +1,8 @@
-/* pool.c: how many threads a call gets, and where the compiler has OpenMP, a region of it.
- * Elsewhere workers.c has threads of our own.
+/* pool.c: how many threads a call gets and, if the compiler has OpenMP, a parallel region with
+ * these threads. Without OpenMP, workers.c has threads of our own.
  *
- * A call takes its share of the CPUs where several run at once, and never asks OpenMP's
- * runtime for threads that the system would not start. Nothing decided here can change a bit
- * of any result.
+ * If several calls run at once, each takes its share of the CPUs. No call asks OpenMP's runtime for
+ * threads that the system would not start. Nothing decided here can change a bit of any result.
  */
 #define _GNU_SOURCE /* CPU_SET, syscall */
 #include "pool.h"
@@ -27,26 +26,28 @@
 #include <unistd.h>
 #endif
 
-/* Elements that are worth a thread that looks for work, as it does for about a MOMENT, in
- * nanoseconds, behind a call; and those that are worth waking threads, 15 to 50 us (measured). */
+/* A thread that is still looking for work, as it does for about MOMENT nanoseconds after a call,
+ * pays for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us and pays from
+ * WORTH_WAKING elements on (measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
-enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU has */
+enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU can run at once */
 
 /* ---- how many threads -------------------------------------------------- */
 
 /* Calls that run on several threads now. */
 static atomic_int calls_in_flight;
 
-/* Every calling thread has a pool of its own, so calls at once could start callers x CPUs
- * threads. A call takes at most its share of twice the CPUs: two that overlap now and then
- * keep their pools, since a team that shrinks and grows again starts threads anew. */
+/* Every calling thread has a pool of its own, so concurrent calls could start callers x CPUs
+ * threads. A call takes at most its share of twice the CPUs. So two calls that overlap now and then
+ * keep their pools: a team that shrinks and grows again starts new threads. */
 static int shared_with_others(int threads) {
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* When this thread's last call ended that may be worth a second thread. It counts even if it had
- * none: in a loop of such calls the second one wakes a thread for all others. */
+/* When this thread last ended a call that may be worth a second thread. A call counts even if it
+ * had no second thread: in a loop of such calls, the second one wakes a thread for all later
+ * ones. */
 static _Thread_local int64_t ended;
 static _Thread_local bool may_share;
 
@@ -118,7 +119,7 @@ void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_w
 
 /* ---- threads that can be started ------------------------------------------ */
 
-static size_t stack_bytes; /* that the environment asks for; 0: the system's choice */
+static size_t stack_bytes; /* as the environment asks; 0: the system's choice */
 
 void bn_set_stack_bytes(int64_t bytes) {
     stack_bytes = (size_t)bytes;
@@ -127,7 +128,7 @@ void bn_set_stack_bytes(int64_t bytes) {
 #ifdef _OPENMP
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
-/* glibc 2.34 moved these into libc, under new versions that older ones lack. */
+/* glibc 2.34 moved these into libc, under new symbol versions that older glibcs lack. */
 #ifdef __x86_64__
 #define FIRST_GLIBC "GLIBC_2.2.5"
 #elif defined(__aarch64__)
@@ -142,25 +143,25 @@ __asm__(".symver pthread_getattr_np, pthread_getattr_np@" FIRST_GLIBC);
 #endif
 #endif
 
-/* OpenMP's runtimes end the process if they cannot start a thread (a limit on processes
- * or address space, a huge OMP_STACKSIZE). So before a region is entered with more threads
- * than the calling thread's pool has, the missing ones, and one more as a margin, are
- * started and joined here: what fails here is not asked of the runtime. Nothing can be done
- * about what other code takes in between. libgomp keeps only the threads of the last team,
- * so its size is what we remember; we do not notice a region that somebody else enters on
- * this thread, in the same libgomp, with fewer threads. */
+/* OpenMP's runtimes end the process if they cannot start a thread (a limit on processes or address
+ * space, a huge OMP_STACKSIZE). So before a region that needs more threads than the calling
+ * thread's pool has, the missing threads, and one more as a margin, are started and joined here.
+ * The runtime is asked only for as many as could be started. Nothing can be done about resources
+ * that other code takes in between. libgomp keeps only the threads of the last team, so its size is
+ * what we remember; we do not notice a region that somebody else enters on this thread, in the same
+ * libgomp, with fewer threads. */
 static _Thread_local int pool_size = 1;
 
 typedef struct {
     pthread_t thread;
     pthread_mutex_t *gate;
-    long id;         /* the system's */
-    bool binds;      /* itself to each place */
+    long id;         /* the system's thread id */
+    bool binds;      /* does it bind itself to each place, as a test? */
     char room[4096]; /* more than any runtime allocates for a thread of a team */
 } trial;
 
 /* Can a thread be bound to each place that the environment asks for (OMP_PLACES,
- * GOMP_CPU_AFFINITY)? A runtime that cannot ends the process. */
+ * GOMP_CPU_AFFINITY)? If a runtime cannot bind a thread, it ends the process. */
 static bool can_bind(void) {
     for (int place = 0; place < omp_get_num_places(); place++) {
         int ids[CPU_SETSIZE];
@@ -179,8 +180,8 @@ static bool can_bind(void) {
     return true;
 }
 
-/* Do as the runtime's threads do when they start: allocate, for which the C library may reserve
- * much address space per thread. Then wait until all are there. */
+/* Do what the runtime's threads do when they start: allocate memory, for which the C library may
+ * reserve much address space per thread. Then wait until all threads exist. */
 static void *imitate_start(void *trial_) {
     trial *t = trial_;
     void *volatile allocated = malloc(1);
@@ -191,8 +192,8 @@ static void *imitate_start(void *trial_) {
     return NULL;
 }
 
-/* A thread that has been joined counts against the system's limits for a little longer: wait
- * until it does not. False if that takes a second. */
+/* A joined thread counts against the system's limits for a little longer; wait until it no longer
+ * does. False if that takes a second. */
 static bool counts_no_more(long id) {
     enum { MOST_WAITS = 10000 };
     const struct timespec wait = {.tv_nsec = 100000};
@@ -204,11 +205,11 @@ static bool counts_no_more(long id) {
     return false;
 }
 
-/* How many of `wanted` further threads can be started, and exist at once. */
+/* How many of `wanted` more threads can exist at once. */
 static int startable(int wanted) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
-    /* Room for those that the pool has as well: the runtime allocates a team anew. */
+    /* Include room for the threads that the pool has: the runtime allocates a whole new team. */
     trial *trials = malloc((size_t)(pool_size + wanted) * sizeof *trials);
     if (!trials)
         return 0;
@@ -233,9 +234,9 @@ static int startable(int wanted) {
     return gone;
 }
 
-/* Threads that the calling one's stack has room to start: libgomp has a record of each there, half
- * as large as this. A stack that is not the thread's own, as a coroutine's, is taken to be large
- * enough. */
+/* How many threads the calling thread's stack has room to start: libgomp keeps a record of each
+ * there, half as large as OF_A_THREAD. A stack that is not the thread's own, such as a coroutine's,
+ * is assumed to be large enough. */
 static int64_t startable_from_stack(void) {
     enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
     pthread_attr_t attributes;
@@ -249,12 +250,12 @@ static int64_t startable_from_stack(void) {
     return left < size ? at_least((int64_t)left - OF_A_CALL, 0) / OF_A_THREAD : MOST_THREADS;
 }
 
-/* Pools grow one at a time, so that no other call starts threads between the check and the
- * region. It is unlocked inside the region, when all threads are there. */
+/* Pools grow one at a time, so that no other call starts threads between the check and the region.
+ * The mutex is unlocked inside the region, when all threads exist. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-/* The threads, up to `threads`, that a region can be entered with. If it sets *grows, the caller
- * holds `growing`. */
+/* How many threads, at most `threads`, a region can have. If it sets *grows, the caller holds
+ * `growing`. */
 static int startable_team(int threads, bool *grows) {
     const int have = omp_get_level() ? 1 : pool_size;
     if (threads <= have)
@@ -268,7 +269,8 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* Before a fork: a thread that still had a pool in the child would wait for it when it ends. */
+/* Give up the pool before a fork: a thread that still had one in the child would wait for its
+ * threads when it ends. */
 static void leave_pool(void) {
     if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
@@ -278,7 +280,8 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Until when this thread keeps its CPU: another process took long when it was let in. */
+/* Until then this thread does not yield its CPU: when it last did, another process kept the CPU for
+ * long. */
 static _Thread_local int64_t keeps_cpu;
 
 /* Let threads that were woken on this CPU run. */
@@ -294,7 +297,7 @@ static void let_others_run(void) {
 }
 
 /* Move this thread off its caller's CPU (-1: stay). In virtual machines sleeping CPUs look busy, so
- * the system wakes a thread where its caller runs, to wait for it. */
+ * the system wakes a thread on its caller's CPU, where it waits for the caller. */
 static void move_off(int cpu) {
     cpu_set_t mine, others;
     if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof mine, &mine))
@@ -305,10 +308,10 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* A caller that waited asleep for threads that come late would wake when they sleep again, at every
- * call: 115 us instead of 20 (measured). */
+/* A caller that slept while it waited for late threads would wake only when they sleep again, at
+ * every call: 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
-    enum { MOST_YIELDS = 200 }; /* some 50 us: what it takes to wake */
+    enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)
         let_others_run();
 }
@@ -337,7 +340,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         if (me == 0 && room)
             wait_for_late(&entered, omp_get_num_threads());
     }
-    /* A team of one leaves the pool as it was, and so does one within somebody else's region. */
+    /* A team of one leaves the pool as it was, and so does a team within another region. */
     if (atomic_load(&entered) > 1 && !omp_get_level())
         pool_size = atomic_load(&entered);
 }

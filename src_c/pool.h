@@ -1,23 +1,26 @@
-/* pool.h: how many threads a call gets, and a function on as many. See pool.c and workers.c. */
+/* pool.h: how many threads a call gets, and functions that run work on them. See pool.c and
+ * workers.c. */
 #ifndef BN_POOL_H
 #define BN_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A call begins: how many threads it is worth, before the number of tasks is known. It ends with
- * bn_leave, which is given that number. */
+/* Begin a call: return how many threads it is worth, before the number of tasks is known. End it by
+ * bn_leave with that number. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
-/* In a forked child, without OpenMP: the calls of other threads stayed behind. */
+/* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not
+ * copy. */
 void bn_forget_calls(void);
 
-/* Stacks that the environment asks for, of threads that OpenMP starts; 0: the system's choice. */
+/* Set the stack size that the environment asks for, for threads that OpenMP starts; 0: the system's
+ * choice. */
 void bn_set_stack_bytes(int64_t bytes);
 
 /* Run work(argument, me) once for each me from 0 up to less than `threads`, at the same time, and
- * wait until all have ended. The calling thread's is 0; others are left out if their threads
- * cannot be had, or come when the caller is done. */
+ * wait until all have ended. The calling thread has number 0. Other numbers are left out if their
+ * threads cannot be had, or come only when the caller is done. */
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 

@@ -1,4 +1,4 @@
-/* relax.h: how a thread waits for another that is about to be done. */
+/* relax.h: how a thread waits for another that is about to finish. */
 #ifndef BN_RELAX_H
 #define BN_RELAX_H
 
@@ -9,8 +9,8 @@
 #include <sched.h>
 #endif
 
-/* How often a waiting thread looks before it offers its CPU to others: as often as libgomp's idle
- * threads are made to (docs/design.md, "Threads"). */
+/* How often a waiting thread looks before it yields its CPU: as often as libgomp's idle threads do
+ * under our setting (docs/design.md, "Threads"). */
 enum { LOOKS = 1000 };
 
 static inline void relax(int *tries) {

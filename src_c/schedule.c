@@ -1,27 +1,28 @@
 /* schedule.c: which thread does what, and when. Nothing decided here can change a bit of any
  * result.
  *
- * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a
- * chunk each): first tasks in the first pass, second ones in the second. There is one parallel
- * region, and in it no barrier. When the last of a tile's first tasks has ended, the tile is
- * finished, which makes its coefficients: in parts, taken by the thread that ended that task and by
- * all that wait. The tile's second tasks wait for that. Or second tasks are joint, of all tiles,
- * and as many as suits the threads: what is written has no order. There are three orders of work.
+ * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
+ * each): first tasks in the first pass, second ones in the second. There is one parallel region,
+ * without a barrier. When the last of a tile's first tasks ends, the tile is finished, which makes
+ * its coefficients. That is done in parts, which are taken by the thread that ended the task and by
+ * all threads that wait. The tile's second tasks wait for that. Or second tasks are joint: each
+ * spans all tiles, and there are as many as suits the threads, because writes need no order. There
+ * are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.
  *   PHASES   one tile, or all of them in cache, or joint second tasks: all first tasks, then all
- *            second ones, those backwards, since what was summed last is still in cache.
+ *            second ones backwards, because what was summed last is still in cache.
  *   LIST     few large tiles:
  *               sum 0 | sum 1 | write 0, sum 2 | write 1, sum 3 | ...
  *            taken in order by all threads. The distance between a tile's sum and its
  *            write gives every thread a task to do before any has to wait.
  *
  * What a thread takes at a time is an item: with SOLO a tile, else a task. With SOLO and PHASES
- * each thread has a share of the items, the same at every call and in both passes for the sake
- * of its cache; when that is done, it takes from the others' shares. A task waits only for tasks
- * and parts that threads have already taken, so every wait ends, whatever number of threads the
- * runtime delivers, one included.
+ * each thread has a share of the items, the same at every call and in both passes for the sake of
+ * its cache; when that is done, it takes from the others' shares. A task waits only for tasks and
+ * parts that threads have already taken, so every wait ends, however few threads the runtime
+ * delivers, even one.
  */
 #include "schedule.h"
 
@@ -43,17 +44,17 @@ bn_call_facts bn_last_call(void) {
 /* ---- the work of one call ---------------------------------------------- */
 
 typedef enum { SOLO, PHASES, LIST } order_of_work;
-enum { SOLO_TILES = 4 }; /* per thread, so that none waits long for the last ones */
+enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last ones */
 
-/* The next item of one thread's share; a cache line each. */
+/* The next item of one thread's share, in a cache line of its own. */
 typedef struct {
     _Alignas(LINE_BYTES) atomic_llong next;
 } cursor;
 
-/* Of a tile. */
+/* What is left to do of a tile. */
 typedef struct {
     atomic_llong left;       /* first tasks still running or to come */
-    atomic_llong next_part;  /* that nobody has taken */
+    atomic_llong next_part;  /* the first part that nobody has taken */
     atomic_llong unfinished; /* parts */
 } progress;
 
@@ -61,15 +62,15 @@ typedef struct {
     const bn_schedule *s;
     order_of_work order;
     int64_t ahead; /* LIST: tiles that are summed before the first is written */
-    int threads;   /* as asked for: if fewer come, they take the shares of the missing */
+    int threads;   /* as asked for; if fewer come, they take the shares of the missing threads */
     atomic_int entered;
     progress *tile;
     cursor *cursors; /* (BOTH_PASSES, threads) */
     char *scratch;   /* each thread's */
 } bn_team;
 
-/* Finish the parts that are left: the thread that ends a tile's last first task does that, and all
- * threads that wait for the tile. */
+/* Finish the parts that are left. The thread that ends a tile's last first task does that, and so
+ * do all threads that wait for the tile. */
 static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];
@@ -109,8 +110,8 @@ static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64
         finish_parts(team, scratch, tile);
 }
 
-/* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; in the first
- * and the last rounds there is one of the two. */
+/* Item i of the list. A round is the sum of tile t and the write of tile t - ahead; the first and
+ * the last rounds have only one of the two. */
 static void run_listed(bn_team *team, void *scratch, int64_t i) {
     const int64_t n = team->s->tasks, round = i / (2 * n), task = i % (2 * n);
     if (task < n && round < team->s->tiles)
@@ -186,7 +187,7 @@ static void worker(void *team_, int me) {
     fp_mode_leave(mode);
 }
 
-/* Of the pass with more of them. */
+/* The number of tasks in the pass that has more. */
 static int64_t most_tasks(const bn_schedule *s) {
     return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
 }

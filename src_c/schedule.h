@@ -1,4 +1,4 @@
-/* schedule.h: tasks over threads. See schedule.c. */
+/* schedule.h: runs tasks on threads. See schedule.c. */
 #ifndef BN_SCHEDULE_H
 #define BN_SCHEDULE_H
 
@@ -11,9 +11,9 @@ enum { FIRST_PASS, SECOND_PASS, BOTH_PASSES };
 
 typedef struct {
     int64_t tiles;
-    int64_t tile_bytes; /* that a tile's tasks read */
+    int64_t tile_bytes; /* what a tile's tasks read */
     int64_t tasks;      /* per tile and pass ... */
-    int64_t joint;      /* ... or in all, where the second pass has joint ones; else 0 */
+    int64_t joint;      /* ... or the joint tasks of the second pass, over all tiles; 0: none */
     int64_t parts;      /* in which a tile is finished; 0: there is nothing to finish */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
@@ -24,13 +24,13 @@ typedef struct {
     size_t scratch_bytes; /* per thread */
 } bn_schedule;
 
-/* Bytes of memory, from a cache line on, that executing it takes; at most PTRDIFF_MAX, which no
- * malloc gives. */
+/* Bytes of memory, starting on a cache line, that executing the schedule takes; at most
+ * PTRDIFF_MAX, which malloc always refuses. */
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* Of this thread's last call: the threads that took tasks, the tasks of the pass with more of them,
- * and whether those that wrote were joint. */
+/* Facts of this thread's last call: the threads that took tasks, the tasks of the pass that has
+ * more, and whether the write tasks were joint. */
 typedef struct {
     int threads;
     int64_t tasks;

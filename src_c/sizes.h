@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Bytes of a cache line and of a page on the machines we know; elsewhere, what is aligned to them
- * is merely slower. */
+/* Bytes of a cache line and of a page on the machines we know. On others, aligning to them is right
+ * but may be slower. */
 enum { LINE_BYTES = 64, PAGE_BYTES = 4096 };
 
 static inline int64_t at_most(int64_t a, int64_t b) {

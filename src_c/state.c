@@ -1,4 +1,4 @@
-/* state.c: what is done with a state as a whole. See state.h. */
+/* state.c: functions of a whole state. See state.h. */
 #include "state.h"
 
 #include <math.h>
@@ -19,20 +19,21 @@ static int64_t one_of_each(int64_t flags) {
 enum { BLOCK = 16 }; /* few: they lie on the caller's stack */
 typedef struct {
     int64_t limb[f64_LIMBS][BLOCK], flags[BLOCK];
-    int limbs, from, to; /* all limbs before `from` are zeros, and behind `to` signs */
+    int limbs, from, to; /* limbs below `from` are zeros, limbs above `to` only repeat the sign */
 } columns;
 
-/* The largest highest limb of a sum of `terms` terms below 2^128, or 2^1024. */
+/* The largest value of the highest limb in a sum of `terms` terms below 2^128, or 2^1024. */
 static int64_t most_of_highest(int limbs, int64_t terms) {
     return limbs == f64_LIMBS ? terms >> 22 : terms << 8;
 }
 
-/* Take n columns from `first` on, and carry. Returns a channel whose limbs no sum of its parts and
- * terms has, so that carries may overflow; or -1. A part's limbs are canonical: rounded down. */
+/* Take n columns from `first` on, and carry. Return a channel whose limbs no sum of its parts and
+ * terms can have, since carries may overflow there; or -1. A part's limbs are canonical, so its
+ * highest limb is rounded down. */
 static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
-    uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* below 0, as an integer: yes */
+    uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* sign bit: is a limb out of bounds? */
     int64_t zeros[BLOCK] = {0}, most[BLOCK] = {0}, highest[BLOCK] = {0}, lowest[BLOCK] = {0};
     if (n < BLOCK)
         memset(b, 0, sizeof *b);
@@ -95,8 +96,9 @@ static uint64_t mixed(uint64_t x) {
 /* Changes whenever a state's meaning does. */
 enum { FORMAT = 1 };
 
-/* Of the mean as far as terms depend on it: the low part of gradients' mean is taken into account
- * later. Odd, so that no count but 0 times it is 0. */
+/* Hash only the part of the mean that matters. Moments in floats depend on the mean as a float; for
+ * gradients all of it matters, because its low part is used later. The hash is odd, so that count *
+ * hash is 0 only if the count is 0. */
 static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
     const bool in_floats = kind == BN_OF_MOMENTS && bn_limbs(p->dtype) == f32_LIMBS;
@@ -105,7 +107,7 @@ static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t chan
     if (p->vector[BN_MEAN].data)
         vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
     mean = in_floats ? (double)(float)mean : mean;
-    mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one 0, one NaN */
+    mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one kind of 0, one kind of NaN */
     memcpy(&bits, &mean, sizeof bits);
     return mixed(bits ^ what) | 1;
 }
@@ -133,7 +135,7 @@ int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_
 
 /* ---- rounding ---------------------------------------------------------------- */
 
-/* The magnitude of canonical limbs; returns whether they are negative. */
+/* Replace canonical limbs by their magnitude; return whether they were negative. */
 static bool magnitude_of(int64_t *limb, int limbs) {
     if (limb[limbs - 1] >= 0)
         return false;
@@ -147,13 +149,14 @@ static bool magnitude_of(int64_t *limb, int limbs) {
     return true;
 }
 
-/* x * 2^exponent, rounded once at most: x is a number of limbs, far from the ends of exponents. */
+/* x * 2^exponent, rounded at most once: x comes from limbs, so its exponent is far from the ends of
+ * the range. */
 static double scaled(double x, int exponent) {
     const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
     return x * bn_power_of_2(half) * bn_power_of_2(all - half);
 }
 
-/* A column's sum: its limbs, the lowest first, of its magnitude. */
+/* A column's sum: the limbs of its magnitude, the lowest first. */
 typedef struct {
     int64_t limb[f64_LIMBS + 1];
     int limbs, lowest;
@@ -161,10 +164,10 @@ typedef struct {
     double special; /* NaN, Inf, -Inf; or 0 */
 } magnitude;
 
-/* To nearest even, from integers: rounding limbs one by one would depend on the parts. The last of
- * the leading 64 bits says as well whether anything is behind them; they have 11 more than a
- * double's, so rounding them gives what rounding the whole would. A subnormal result has fewer bits
- * than 53, and is exact: no term is finer. */
+/* Round to nearest even, from the whole integer: rounding limb by limb would depend on the parts.
+ * The last of the 64 leading bits also says whether any bit after them is set. These 64 bits are 11
+ * more than a double has, so rounding them gives the same as rounding the whole sum. A subnormal
+ * result has fewer than 53 bits and is exact, because no term is finer. */
 static double rounded(const magnitude *m) {
     const int64_t *limb = m->limb;
     int top = m->limbs - 1;
@@ -207,7 +210,8 @@ static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
     m->special = special_of(b->flags[j]);
 }
 
-/* Is a row of canonical limbs but the sign, or with a mask of 0 nothing at all, in all columns? */
+/* In all columns, does a row of canonical limbs hold only bits of the sign or, with a mask of 0,
+ * only zeros? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     int64_t other = 0;
     for (int j = 0; j < BLOCK; j++)
@@ -215,7 +219,7 @@ static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     return other == 0;
 }
 
-/* The limbs from `from` to `to` have it all. */
+/* Find the limbs, from `from` to `to`, that determine all sums. */
 static void find_range(columns *b) {
     int from = 0, to = b->limbs - 1;
     int64_t sign[BLOCK];
@@ -230,8 +234,8 @@ static void find_range(columns *b) {
     b->to = to;
 }
 
-/* Take n columns from `first` on, BLOCK at most, and hand over the magnitude of each: one at a
- * time, since a block of them is more than a small stack has. */
+/* Take n columns from `first` on, at most BLOCK, and hand over their magnitudes one at a time: a
+ * block of magnitudes is too much for a small stack. */
 typedef void use_magnitude(void *to, int64_t j, const magnitude *m);
 
 static int64_t take_magnitudes(const int64_t *state, int limbs, int64_t channels, int64_t first,
@@ -267,7 +271,7 @@ typedef struct {
     int exponent;
 } wide;
 
-/* Of its four leading limbs, which have 121 bits at least. */
+/* From the four leading limbs, which have at least 121 bits. */
 static wide wide_of(const magnitude *m) {
     int top = m->limbs - 1;
     while (top > 0 && m->limb[top] == 0)
@@ -282,15 +286,17 @@ static wide wide_of(const magnitude *m) {
     return (wide){pair_sum(two.high, two.low + more), m->lowest + BN_LIMB_BITS * (top - 1)};
 }
 
-/* Of sums s and q of x - p and its square: of a mean that was given, p is as kernels took it, and
- * where the sums cannot tell it from their own, it is right to more places. */
+/* Statistics from the sums s of x - p and q of its square. If a mean was given, p is that mean as
+ * kernels took it. If the sums cannot tell the given mean from their own, it is kept: it is right
+ * to more places. */
 static void set_stats(wide s, wide q, double count, const double *given, bool in_doubles,
                       double *mean, double *squares) {
     const double p = !given ? 0 : in_doubles ? *given : (double)(float)*given;
     const pair quotient = pair_over(s.value, count);
     const pair off = pair_sum(quotient.high, quotient.low); /* the high part is rounded once */
     const double deviation = sqrt(scaled(q.value.high / count, q.exponent));
-    /* Rounded differences; of deviations whose squares vanish, too. */
+    /* What rounding the differences may change in the mean, even if squares of deviations
+     * vanish. */
     const double lost =
         in_doubles ? 0x1p-52 * (deviation + 0x1p-537) : 0x1p-23 * (deviation + 0x1p-75);
     *mean = p + scaled(off.high, s.exponent);

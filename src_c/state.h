@@ -1,15 +1,15 @@
 /* state.h: an exact sum as integers that merge by +.
  *
- * A state is int64, (rows, BN_SUMS, channels). Its first rows are limbs, the lowest first: limb k
- * counts units of 2^(lowest + 40 k), so that they are together one integer, which is the sum. A
- * limb may be any int64 while states are added; it is canonical if it lies in [0, 2^40), but for
- * the highest one, which has the sign. Behind the limbs:
+ * A state is int64, (rows, BN_SUMS, channels). Its first rows are limbs, the lowest first. Limb k
+ * counts units of 2^(lowest + 40 k), so all limbs together are one integer, the sum. A limb may be
+ * any int64 while states are added. Canonical limbs lie in [0, 2^40), except for the highest one,
+ * which has the sign. After the limbs:
  *
  *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
- *                      has 1 where it has any.
- *     count, stamp     of terms; and that times a hash of what terms depend on besides the data,
- *                      modulo 2^64: any sum of parts shows whether all agreed.
- *     parts, 0         that were added; BN_MOST_PARTS at most
+ *                      has 1 in a field if it has any such term.
+ *     count, stamp     the number of terms; and that times a hash of what terms depend on besides
+ *                      the data, modulo 2^64: any sum of parts shows whether all agreed.
+ *     parts, 0         the number of parts that were added, at most BN_MOST_PARTS
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
@@ -31,9 +31,9 @@ enum {
     f32_LOWEST = -160,
     f64_LOWEST = -1074,
     BN_MOST_PARTS = (1 << 20) - 1,
-    BN_LOG2_TERMS = 43,         /* of a sum of parts: fewer */
+    BN_LOG2_TERMS = 43,         /* a sum of parts has fewer than 2^43 */
     BN_LOG2_TERMS_OF_PART = 39, /* of a part: see exact.c */
-    /* Behind the limbs. */
+    /* After the limbs. */
     BN_FLAGS = 0,
     BN_COUNT_AND_STAMP,
     BN_PARTS_ADDED,
@@ -44,7 +44,7 @@ enum {
 #define BN_INF_FLAG          ((int64_t)1 << 20)
 #define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
 
-/* In what is summed: the number of limbs, and the exponent of the lowest one's unit. */
+/* The number of limbs for a dtype, and the exponent of the lowest limb's unit. */
 static inline int bn_limbs(bn_dtype dtype) {
     return bn_dtype_table[dtype].number_bytes == sizeof(double) ? f64_LIMBS : f32_LIMBS;
 }
@@ -64,26 +64,26 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 
-/* What follows carries first. A state that somebody made up may have limbs that no sum of its
+/* The functions below carry first. A state that somebody made up may have limbs that no sum of its
  * parts and terms has: these functions return the first channel in which they find such limbs, or
  * -1. */
 
-/* Carry, and let each flag be 0 or 1; it is one part then. */
+/* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
-/* (BN_SUMS, channels): the mean, and the sum of squares about it; of no terms zeros. The mean is
- * that which terms were said to be about; NULL: zeros. */
+/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms.
+ * `mean` is the mean that the terms were about; NULL: zeros. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
                        double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
 
-/* The first channel some part of which was not summed with the problem's dtype and mean (absent:
- * zeros), or not as this kind; -1: none. */
+/* The first channel in which some part was not summed as this kind, with the problem's dtype and
+ * mean (if absent, zeros); or -1. */
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
 
 #endif

@@ -1,5 +1,5 @@
-/* walk.c: the thread's sums, the buffer in which elements are gathered that do not lie as kernels
- * read them, and spans that repeat. */
+/* walk.c: the thread's sums, the buffer that gathers elements for kernels, and spans that
+ * repeat. */
 #include "walk.h"
 
 #include <string.h>
@@ -46,8 +46,8 @@ void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, i
     }
 }
 
-/* Do the strands of n repeats begin, where they are written, at the same place modulo `bytes`: of
- * their cache lines, or pages? */
+/* In all operands that are written, do the strands of n repeats start at the same place modulo
+ * `bytes`, a cache line or a page? */
 static bool strands_meet(const bn_walk *walk, const int64_t apart[BN_OPERANDS], int64_t n,
                          int64_t bytes) {
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -87,8 +87,8 @@ void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t p
     const int64_t together = plan->run_is_segment && plan->evenly ? positions : 1;
     const int64_t abreast = plan->run_is_segment ? channels : 1;
     const int64_t *apart = plan->problem->outer[0].stride;
-    /* At one place of their pages, strands meet in one set of the first-level cache, which is worth
-     * it only where they come from memory (measured). */
+    /* Strands that start at the same place of their pages map to one set of the first-level cache.
+     * They pay only if the data comes from memory (measured). */
     const bool strands =
         together > 1 && (plan->nontemporal || !strands_meet(walk, apart, positions, PAGE_BYTES));
     for (int64_t c = 0; c < channels; c += abreast) {

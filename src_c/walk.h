@@ -1,6 +1,6 @@
-/* walk.h: how a chunk becomes blocks and spans for the kernels. walk_rows.c does it where a row has
- * columns of many channels, walk_runs.c for the long runs of one channel; here and in walk.c
- * stands what they share.
+/* walk.h: how a chunk becomes blocks and spans for the kernels. walk_rows.c does it for rows with
+ * columns of many channels, walk_runs.c for the long runs of one channel; this file and walk.c have
+ * what both share.
  */
 #ifndef BN_WALK_H
 #define BN_WALK_H
@@ -21,7 +21,7 @@ typedef struct {
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
 
-/* What is done to a chunk: of `channels` channels from `from` on. */
+/* What to do with a chunk, for `channels` channels from `from` on. */
 typedef struct {
     const bn_plan *plan;
     bn_scratch *scratch;
@@ -30,7 +30,7 @@ typedef struct {
     bn_write_kernel *write;
     int64_t from, channels;
     bool sums, writes;
-    int64_t channels_ahead; /* where the next tile is that may be fetched meanwhile; 0: none */
+    int64_t channels_ahead; /* how far on the next tile is, which may be prefetched; 0: none */
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */
 } bn_walk;
@@ -60,8 +60,8 @@ static inline void run_offset(const bn_plan *plan, int64_t channel, int64_t posi
 
 /* ---- what both walks do ------------------------------------------------- */
 
-/* The largest multiple of `each` up to n, but one `each` at least: where a piece ends must not
- * decide what is added to what. */
+/* The largest multiple of `each` up to n, but at least `each`: the end of a piece must not decide
+ * which terms are added together. */
 static inline int64_t whole_groups(int64_t n, int64_t each) {
     return at_least(n / each, 1) * each;
 }
@@ -70,14 +70,14 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
     return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->count};
 }
 
-/* From the column, or the channel, of this number on. */
+/* The coefficients from this column or channel on. */
 static inline bn_coefs coefs_from(const bn_plan *plan, const bn_coefs *coefs, int64_t column) {
     const char *first = (const char *)coefs->column + column * plan->number_bytes;
     return (bn_coefs){first, coefs->stride, coefs->period, coefs->layout};
 }
 
-/* A chunk's rows, or of long runs its positions, are cut into n strands of `length` rows, the last
- * of `last`. */
+/* A chunk's rows (of long runs, its positions) are cut into n strands of `length` rows; the last
+ * strand has `last`. */
 typedef struct {
     int64_t length, n, last;
 } bn_strands;
@@ -87,7 +87,8 @@ static inline bn_strands cut_strands(int64_t all, int64_t length) {
     return (bn_strands){length, n, all - (n - 1) * length};
 }
 
-/* A span without repeats, at one offset in all operands: `cols` elements from this column on. */
+/* A span without repeats: `cols` elements from this column on, at an offset of its own in each
+ * operand. */
 static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERANDS], int64_t cols,
                               int64_t column) {
     bn_span span = {.repeats = 1, .channels = 1, .cols = cols, .first = column};
@@ -98,21 +99,21 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
     return span;
 }
 
-/* Write a span as strands, its pitches apart; it ends up behind them. */
+/* Write a span as strands, `pitch` bytes apart, and move the span past them. */
 void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs);
 
-/* Write a span n times, `apart` bytes apart: where `strands` asks for it and it is possible side by
- * side as strands, then what is left one after the other. */
+/* Write a span n times, `apart` bytes apart. If `strands` asks for it and it is possible, write
+ * repeats side by side as strands; then write the rest one by one. */
 void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
                       const int64_t apart[BN_OPERANDS], int64_t n, bool strands);
 
-/* Write elements x ... x + n - 1 of runs, with coefficients ONE_FOR_ALL. The first channel is `own`
- * behind the walk's first. */
+/* Write elements x ... x + n - 1 of runs, with coefficients ONE_FOR_ALL. The first channel is
+ * number `own` of the walk's channels. */
 void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t position,
                    int64_t positions, int64_t x, int64_t n);
 
-/* The segment at element x of a run that starts here: its offset, and how many of n elements it
- * has. */
+/* The segment at element x of a run that starts at `start`: set its offset, and return how many of
+ * n elements it has. */
 int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                       int64_t offset[BN_OPERANDS]);
 

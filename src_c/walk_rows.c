@@ -20,28 +20,29 @@
 typedef struct {
     int64_t column;              /* in the row */
     int64_t cols;                /* how many */
-    int64_t within;              /* the position of the row's that they are of */
-    int64_t offset[BN_OPERANDS]; /* bytes, of position 0's */
+    int64_t within;              /* which of the row's positions they belong to */
+    int64_t offset[BN_OPERANDS]; /* in bytes, at position 0 */
 } segment;
 
 static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->row.positions + s->within;
 }
 
-/* Write n rows without a gap between them: as one span; or, where they come from memory, as four
- * strands that begin at the same place of their cache lines, and the rows that are left. */
+/* Write n rows without a gap between them: as one span or, if they come from memory, as four
+ * strands that begin at the same place of their cache lines, and then the rows that are left. */
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
-    enum { SMALL_RING = 6 << 10 }; /* bytes of a plane: of four, half of a cache of 48 kB */
+    enum { SMALL_RING = 6 << 10 }; /* bytes of all planes: an eighth of a cache of 48 kB */
     const bn_plan *plan = walk->plan;
     const int64_t columns = plan->columns[WRITE], row = columns * plan->element_bytes;
     const int64_t lines = LINE_BYTES / greatest_common_divisor(row, LINE_BYTES);
     int64_t strand = n / BN_STRANDS / lines * lines;
     if (strand > lines && strand * row % PAGE_BYTES == 0)
         strand -= lines;
-    /* At one place of their pages, strands meet in one set of the first-level cache. That is worth
-     * it only where coefficients fill it anyway, and need not be read for every row. */
+    /* Strands that start at the same place of their pages map to one set of the first-level cache.
+     * They pay only if the coefficients would fill that cache anyway: strands read them once for
+     * four rows. */
     const bool meet = strand * row % PAGE_BYTES == 0;
-    const bool far = plan->far && !walk->sums; /* what was just summed is near */
+    const bool far = plan->far && !walk->sums; /* data that was just summed is near */
     if (!far || strand == 0 ||
         (meet && plan->coef_planes * plan->row.ring * plan->number_bytes <= SMALL_RING)) {
         span->cols = n * columns;
@@ -57,7 +58,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
         walk->write(span, &walk->coefs[WRITE]);
 }
 
-/* Rows row ... row + n - 1. */
+/* Write rows row ... row + n - 1. */
 static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_plan *plan = walk->plan;
     if (plan->by_runs[WRITE]) {
@@ -83,16 +84,16 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
     }
 }
 
-/* The columns from s->column on, of a block. */
+/* Sum a block whose first column is s->column. */
 static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
     const bn_coefs coefs = coefs_from(walk->plan, &walk->coefs[SUM], s->column);
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
     walk->kernels->sum[walk->sum](b, &coefs, &sums);
 }
 
-/* Sum blocks that follow one another: block i has row first + i of strand 0, and the row at the
- * same place of each other strand. Rows lie at any distance: a group of blocks is summed from a
- * buffer, few columns at a time. */
+/* Sum consecutive blocks: block i has row first + i of strand 0, and the row at the same place in
+ * every other strand. Rows may be unevenly spaced, so each group of blocks is summed from a buffer,
+ * a few columns at a time. */
 static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
                        int rows, int64_t blocks) {
     enum { COLUMNS = PIECE_ELEMENTS / (BN_ROWS * BN_GROUP) };
@@ -118,7 +119,7 @@ static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, in
     }
 }
 
-/* The same of rows a fixed distance apart. */
+/* The same blocks, if rows are a fixed distance apart. */
 static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand, int64_t first,
                            int rows, int64_t blocks) {
     int64_t offset[BN_OPERANDS];
@@ -201,7 +202,7 @@ static void keep_positions(const bn_walk *walk) {
                (size_t)n * sizeof(double));
 }
 
-/* A channel's columns are neighbours. */
+/* A channel's columns are adjacent: add them up. */
 static void keep_columns(const bn_walk *walk) {
     const int64_t columns = walk->plan->run_length;
     for (int64_t c = 0; c < walk->channels; c++) {
@@ -221,13 +222,13 @@ void bn_walk_channels_last(const bn_walk *walk, int64_t task) {
     if (walk->sums)
         bn_clear_sums(walk, columns_of(plan, walk->channels));
     walk_positions(walk, &s, row, whole - row, plan->row.positions);
-    if (whole < end) /* the last row has fewer */
+    if (whole < end) /* the last row has fewer positions */
         walk_positions(walk, &s, whole, 1, plan->positions - whole * plan->row.positions);
     if (walk->sums)
         keep_positions(walk);
 }
 
-/* Channel by channel, each with its own coefficients. */
+/* Sum channel by channel, each with its own coefficients. */
 static void sum_short_runs(const bn_walk *walk, int64_t row, int64_t rows) {
     const bn_plan *plan = walk->plan;
     segment s = {.cols = plan->run_length};

@@ -1,8 +1,8 @@
 /* walk_runs.c: the long runs of many channels, each folded to the columns of a stretch.
  *
- * Rows are runs at up to four positions side by side, strands of positions; where the last strand
- * is shorter, a row less. Where a chunk has one position, they are four stretches of its run, one
- * behind the other, and then what is left of the run:
+ * Rows are runs at up to four positions side by side, one from each strand of positions; where the
+ * last strand is shorter, blocks have a row less. If a chunk has one position, rows are four
+ * consecutive stretches of its run, and then what is left of the run:
  *
  *     two positions or more                      one position
  *     row 0  ----------  ----------  -----       |row 0|row 1|row 2|row 3|row 0| ... |row 0...|
@@ -10,14 +10,14 @@
  *     row 2  ----------  ----------
  *            repeat 0    repeat 1                 repeat 0                repeat 1 ...
  *
- * Kernels take all channels at once. Where they cannot, runs are brought piece by piece to a
- * stretch's sums: runs with gaps and positions that are not a fixed pitch apart are gathered first,
- * and what is written as well is written while it is in cache.
+ * Kernels take all channels at once. Where they cannot, runs are added to a stretch's sums piece by
+ * piece. Runs with gaps, and positions that are not a fixed pitch apart, are gathered first. If
+ * results are written too, each piece is written while it is in cache.
  */
 #include "machine.h"
 #include "walk.h"
 
-/* What a chunk is: the same elements of the runs at neighbouring positions. */
+/* What a chunk is: the same elements of the runs at neighboring positions. */
 typedef struct {
     int64_t position, positions, x, length;
 } run_chunk;
@@ -29,7 +29,7 @@ static run_chunk run_chunk_of(const bn_plan *plan, int64_t chunk) {
                        at_most(plan->run.elements_per_chunk, plan->run_length - x)};
 }
 
-/* How far something lies behind something else. */
+/* A distance, in positions and in elements of a run. */
 typedef struct {
     int64_t positions, elements;
 } distance;
@@ -64,7 +64,7 @@ static int parts_of(const bn_plan *plan, const run_chunk *c, part parts[BN_PARTS
 
 /* ---- where runs have no gaps and positions a pitch ------------------------- */
 
-/* In bytes. */
+/* A distance in bytes. */
 static int64_t bytes_of(const bn_plan *plan, distance d, int operand) {
     const bn_problem *p = plan->problem;
     const int64_t position = p->n_outer ? p->outer[0].stride[operand] : 0;
@@ -89,7 +89,7 @@ static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, in
     return b;
 }
 
-/* Sum the chunk of n channels, the first of which is `own` behind the walk's. */
+/* Sum the chunk of n channels, from number `own` of the walk's channels on. */
 static void sum_all(const bn_walk *walk, int64_t own, int64_t n, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     part parts[BN_PARTS];
@@ -106,7 +106,7 @@ static void sum_all(const bn_walk *walk, int64_t own, int64_t n, const run_chunk
 
 /* ---- runs with gaps ----------------------------------------------------- */
 
-/* n elements, from x on, of a run, brought together as row k of the buffer. */
+/* Gather n elements of a run, from x on, as row k of the buffer. */
 static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                        int64_t k) {
     const int64_t size = walk->plan->element_bytes;
@@ -120,7 +120,7 @@ static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], in
     }
 }
 
-/* The same block of rows at any distance, brought together. */
+/* The same block, gathered from unevenly spaced rows. */
 static bn_block gathered(const bn_walk *walk, int64_t channel, const part *p, int64_t r,
                          int64_t repeats, int64_t x, int64_t n) {
     for (int64_t i = 0; i < repeats * p->rows; i++) {
@@ -136,7 +136,7 @@ static bn_block gathered(const bn_walk *walk, int64_t channel, const part *p, in
 
 /* ---- piece by piece --------------------------------------------------------- */
 
-/* Elements of each of a part's rows in a piece, whole groups. */
+/* Elements of each row in a piece: whole groups. */
 static int64_t piece_of(const bn_walk *walk, const part *p) {
     const bn_plan *plan = walk->plan;
     const int64_t most = PIECE_BYTES / (p->rows * bn_bytes_read(plan));
@@ -145,7 +145,7 @@ static int64_t piece_of(const bn_walk *walk, const part *p) {
                           : p->repeats * p->cols;
 }
 
-/* What was just summed. */
+/* Write the piece that was just summed. */
 static void write_piece(const bn_walk *walk, int64_t own, const part *p, int64_t r, int64_t repeats,
                         int64_t x, int64_t n) {
     const bool one_behind_the_other = p->row.positions == 0;
@@ -159,7 +159,7 @@ static void write_piece(const bn_walk *walk, int64_t own, const part *p, int64_t
                       n);
 }
 
-/* Groups are of neighbouring stretches: of a row, or, where it has one alone, of repeats. */
+/* A group has neighboring stretches of a row or, if a row is one stretch, neighboring repeats. */
 static void sum_pieces(const bn_walk *walk, int64_t own, const part *p) {
     const bn_plan *plan = walk->plan;
     const int64_t channel = walk->from + own, piece = piece_of(walk, p);
@@ -190,7 +190,7 @@ static void sum_by_pieces(const bn_walk *walk, int64_t own, const run_chunk *chu
 
 /* ---- a chunk ---------------------------------------------------------------- */
 
-/* Channels that are summed, and then written while they are in cache; 0: not even one fits. */
+/* How many channels to sum and then write while they are in cache; 0: not even one fits. */
 static int64_t channels_in_hand(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const int64_t n = walk->channels;

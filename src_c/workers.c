@@ -2,10 +2,10 @@
  *
  * The process has as many workers as its largest call wanted so far. Idle ones look for a job for a
  * while, then sleep. A call puts its job on a list, takes part in it, and takes the job back when
- * it is done with its own part: places in it that nobody has taken by then stay empty, so a call
- * waits for those threads alone that are at work for it, never for one that has yet to wake up.
- * Calls at the same time share the workers. Workers that cannot be started are done without; a
- * forked child has none, and starts its own.
+ * its own part is done. Places that no worker has taken by then stay empty. So a call waits only
+ * for workers that have begun to work for it, never for one that has yet to wake up. Concurrent
+ * calls share the workers. If workers cannot be started, a call does without them. A forked child
+ * has none and starts its own.
  */
 #ifndef _OPENMP
 #include "pool.h"
@@ -84,7 +84,7 @@ static void *thread_of_worker(void *unused) {
     work_forever();
     return NULL;
 }
-/* Signals are for the threads of the program. */
+/* Workers block all signals: signals are for the program's own threads. */
 static bool start_worker(void) {
     sigset_t all, before;
     pthread_t thread;
@@ -100,21 +100,21 @@ static bool start_worker(void) {
 
 /* ---- jobs ---------------------------------------------------------------------- */
 
-/* On the stack of the call that it is of. */
+/* A call's job, on the stack of that call. */
 typedef struct job {
     bn_team_work *work;
     void *argument;
-    int next, threads;  /* the place that is taken next, of `threads` */
+    int next, threads;  /* the next place to take, out of `threads` */
     int64_t number;     /* later jobs have higher ones */
     atomic_int at_work; /* workers */
     struct job *later;
 } job;
 
-/* All under the lock. */
-static job *jobs; /* with places that nobody has taken, the oldest first */
+/* Both are protected by the lock. */
+static job *jobs; /* jobs with free places, the oldest first */
 static int workers;
 
-/* Of the latest job; may be looked at without the lock. */
+/* The number of the latest job; may be read without the lock. */
 static atomic_llong latest;
 
 static void add(job *j) {
@@ -134,7 +134,7 @@ static void take_back(job *j) {
         *at = j->later;
 }
 
-/* The oldest job that is later than one: a worker has no more to do for those it has worked for. */
+/* The oldest job after this number: a worker never works twice for the same job. */
 static job *later_than(int64_t number) {
     job *j = jobs;
     while (j && j->number <= number)
@@ -159,7 +159,7 @@ static void work_forever(void) {
         unlock();
         j->work(j->argument, me);
         lock();
-        /* The last thing that is done to it: its call may return now. */
+        /* This must be the last access to the job: its call may return now. */
         if (atomic_fetch_sub(&j->at_work, 1) == 1)
             wake_all(&part_done);
         unlock();
@@ -176,7 +176,8 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     while (workers < threads - 1 && start_worker())
         workers++;
     add(&own);
-    /* No more than it has places for: an earlier call may have wanted many more. */
+    /* Wake only as many workers as the job has places: an earlier call may have started many
+     * more. */
     for (int i = 1; i < threads; i++)
         wake_one(&work_wanted);
     unlock();
@@ -197,7 +198,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
 /* ---- forks ----------------------------------------------------------------------- */
 
 #ifndef _WIN32
-/* The child has the forking thread alone: no worker, and no call but those to come. */
+/* The child has only the forking thread: no workers, and no calls in progress. */
 static void begin_again(void) {
     static const pthread_mutex_t free_mutex = PTHREAD_MUTEX_INITIALIZER;
     static const condition nobody_waits = PTHREAD_COND_INITIALIZER;

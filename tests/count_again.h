@@ -1,5 +1,6 @@
-/* count_again.h: how often kernels were called to sum again what refine() of operations/forward.c
- * refused, so that a test can say that it came to that. Link with -Wl,--wrap=bn_kernels_current. */
+/* count_again.h: how often kernels summed channels again because refine() in operations/forward.c
+ * asked for it, so that a test can tell that this happened. Link with
+ * -Wl,--wrap=bn_kernels_current. */
 #ifndef COUNT_AGAIN_H
 #define COUNT_AGAIN_H
 

@@ -11,13 +11,13 @@ static _Thread_local long countdown = -1;
 static _Thread_local int armed;
 static atomic_long held;
 
-/* The n-th allocation from now on fails, those after it succeed; -1: none does. */
+/* Let the allocation after the next n fail and all others succeed; -1: none fails. */
 void fail_after(long n) {
     countdown = n;
     armed = n >= 0;
 }
 
-/* Did it come to that? */
+/* Has that allocation failed? */
 int has_failed(void) {
     return armed && countdown < 0;
 }

@@ -3,14 +3,14 @@
  * The bytes decide a problem: operation, dtype, shape, how each operand and vector lies in memory
  * (order of axes, gaps, signs, broadcasts, alignment, what is written in place), options, level,
  * threads, believed cache sizes, and the seed and kind of the values. Every array is allocated to
- * the byte; what an operation does not touch is not there. Arrays become a problem as they do in
- * Python, by axes.h. The properties:
+ * the exact byte; arrays that an operation does not touch are absent. Arrays become a problem as
+ * they do in Python, by axes.h. The properties:
  *
  *     The call as given, or its halves, give bit for bit what the plainest call for the same
  * problem does (elements gathered by hand, lowest level, one thread), and change no other byte. So
  * do its exact sums, as integers.
  *
- * That the plainest call is right, Python's tests know.
+ * Python's tests check that the plainest call is right.
  *
  * Built and run by .ci/fuzz.
  */
@@ -29,12 +29,12 @@
 #define TENSOR(role) (1u << BN_##role)
 #define VECTOR(role) (1u << BN_##role)
 
-/* Roles as bits; what `may` be there is, or is not. */
+/* Roles as bits; the roles in `may_...` may be absent. */
 typedef struct {
     const char *name;
     unsigned reads, may_read, writes;
     unsigned vectors, may_vectors;
-    bool relu, may_freeze; /* what the options mean something to */
+    bool relu, may_freeze; /* which options have a meaning for it */
     bn_entry *whole;
 
     /* Its halves, and the tensors and vectors that the first of them reads; NULL: it has none. */
@@ -116,7 +116,7 @@ void demand(bool holds, const char *what, const tensor *t) {
     abort();
 }
 
-/* The operands or vectors of these that a problem has: others are not there. */
+/* Some of these operands or vectors, or all: the problem has only those. */
 static unsigned some_of(unsigned roles) {
     return roles & (take(4) ? take(1u << 15) : ~0u);
 }
@@ -144,7 +144,7 @@ static ptrdiff_t state_numbers(const tensor *t) {
     return (bn_limbs(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
 }
 
-/* Of zeros, with as much room around it. */
+/* A state of zeros, with as much room around it. */
 static int64_t *allocate_state(const tensor *t) {
     const ptrdiff_t n = state_numbers(t);
     int64_t *state = allocate((n + 2 * AROUND) * (ptrdiff_t)sizeof *state);
@@ -153,7 +153,8 @@ static int64_t *allocate_state(const tensor *t) {
     return state;
 }
 
-/* The problem of this half, which writes there: what else the other one has is absent. */
+/* The problem for the first half, which writes `sums` or `state`; arrays that only the second half
+ * uses are absent. */
 static bn_problem reduced(bn_problem p, double *sums, int64_t *state) {
     p.sums = sums;
     p.state = state;
@@ -166,7 +167,7 @@ static bn_problem reduced(bn_problem p, double *sums, int64_t *state) {
     return p;
 }
 
-/* Dense, in the tensor's order, at the lowest level, by one thread. */
+/* Call with dense arrays in the tensor's order, at the lowest level, on one thread. */
 static void call_plainly(const tensor *t, bn_problem p, plain *results) {
     const int64_t size = bn_dtype_table[t->dtype].element_bytes;
     p.n_outer = t->outer > 1;
@@ -320,7 +321,7 @@ static void gather_all(const tensor *t, plain *to) {
     to->sums = chosen->reduce ? allocate(2 * t->channels * (ptrdiff_t)sizeof(double)) : NULL;
 }
 
-/* F(an array, its role) of all that are there and own their memory. */
+/* F(array) for each array that is there and owns its memory. */
 #define EACH_ARRAY(t, F)                                                                           \
     do {                                                                                           \
         for (int role = 0; role < BN_OPERANDS; role++)                                             \
@@ -331,7 +332,7 @@ static void gather_all(const tensor *t, plain *to) {
                 F(&(t)->vector[role]);                                                             \
     } while (0)
 
-/* What all of the memory must be afterwards: as it is, but for what is written. */
+/* Note what all memory must hold after the call: what it holds now, except for the results. */
 static void expect(const tensor *t, const plain *results) {
 #define AS_IT_IS(a) memcpy((a)->expected, (a)->memory, (size_t)(a)->bytes)
     EACH_ARRAY(t, AS_IT_IS);

@@ -16,10 +16,10 @@ typedef struct {
     bn_dtype dtype;
     bn_view view; /* data is NULL where there is no array */
     ptrdiff_t strides[MOST_AXES];
-    bool owns;        /* its memory, or has it that of another array? */
-    char *memory;     /* whole, elements and all around them */
-    char *expected;   /* what that must be after the call */
-    ptrdiff_t bytes;  /* of either */
+    bool owns;        /* its memory, or does it share another array's? */
+    char *memory;     /* all of it: elements, gaps, and what is around them */
+    char *expected;   /* what `memory` must hold after the call */
+    ptrdiff_t bytes;  /* of each of the two */
     ptrdiff_t before; /* bytes in memory ahead of its lowest element */
     ptrdiff_t reach;  /* bytes from there to the end of the highest one */
     bool nested;      /* each axis steps over all that lies within it */
@@ -36,8 +36,8 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } tensor;
 
-/* The same problem's arrays without anything between elements, (outer, channels, inner) and (C,);
- * results are those of the plainest call. */
+/* The same problem's arrays, dense, (outer, channels, inner) and (C,); the results are from the
+ * plainest call. */
 typedef struct {
     char *data[BN_OPERANDS], *vector[BN_VECTORS];
     double *sums;   /* of reduce; NULL: there is none */
@@ -53,13 +53,14 @@ unsigned take(unsigned below); /* the input's next choice */
 void *allocate(ptrdiff_t bytes);
 
 void choose_shape(tensor *t);
-/* Of numbers: 0 ordinary, 1 small and whole, 2 some of any bits, 3 of each channel's own kind. */
+/* Kinds of numbers: 0 ordinary, 1 small integers, 2 some with any bits, 3 a kind of its own for
+ * each channel. */
 enum { KINDS = 4, BY_CHANNEL = KINDS - 1 };
 void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind);
 void choose_vector(tensor *t, int vector, unsigned kind, bool positive);
 
-/* Copy the elements of an array to neighbouring places, in the tensor's order; or from them to
- * where they lie in its memory, or in a copy of that. */
+/* Copy an array's elements to contiguous memory, in the tensor's order; or copy them from there to
+ * where they lie in `memory`, the array's own or a copy of that. */
 void gather(const tensor *t, const array *a, char *to);
 void scatter(const tensor *t, const array *a, const char *from, char *memory);
 void gather_vector(const tensor *t, int vector, char *to);

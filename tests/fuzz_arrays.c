@@ -1,5 +1,5 @@
-/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory; by hand,
- * element by element, what axes.h says of them. See fuzz.h. */
+/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory. It checks by
+ * hand, element by element, what axes.h says of them. See fuzz.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "fuzz.h"
 
 enum { FARTHEST = 1 << 26 }; /* bytes that an axis reaches: libFuzzer allows 2 GB in all */
-enum { GUARD = 64 };         /* bytes behind some arrays, which nobody may write */
+enum { GUARD = 64 };         /* bytes after some arrays, which nothing may write */
 
 /* ---- choices ------------------------------------------------------------ */
 
@@ -23,7 +23,8 @@ static uint64_t next_random(void) {
     return state;
 }
 
-/* From the input while it lasts; then from what it was: short inputs are whole problems. */
+/* Take from the input while it lasts, then from a hash of it: so short inputs give whole problems
+ * too. */
 unsigned take(unsigned below) {
     if (left < 2)
         return (unsigned)(next_random() >> 32) % below;
@@ -51,8 +52,9 @@ void *allocate(ptrdiff_t n) {
 
 /* ---- numbers ------------------------------------------------------------ */
 
-/* Of a channel: numbers lie `scale` about `offset`, both times a power of two, which is a share of
- * the largest that the dtype has; one in so many is anything but. */
+/* A channel's character. Its numbers are `offset` plus `scale` times a random number, times a power
+ * of two; `power` is that power's share of the dtype's largest exponent. If `rare` is not 0, one
+ * number in `rare` is `rarity` instead. */
 static const struct {
     double offset, scale, power;
     int rare;
@@ -68,7 +70,7 @@ static const struct {
     {0, 1, 0, 3000, NAN}, {1, 1, 0.8, 2000, INFINITY},
 };
 enum { CHARACTERS = sizeof characters / sizeof *characters };
-static unsigned first_character; /* that of channel 0; then one after the other */
+static unsigned first_character; /* channel 0's; each next channel's is 5 further on */
 
 static double of_channel(double value, bn_dtype dtype, ptrdiff_t channel) {
     static const int most[BN_DTYPES] = {
@@ -123,8 +125,8 @@ static void shuffle(int *axes, int n) {
     }
 }
 
-/* Strides for axes in this order, slowest first, with gaps and turned axes; if it is only
- * read, sometimes with elements in the places of others. */
+/* Strides for axes in this order, slowest first, with gaps and flipped axes. If the array is only
+ * read, elements sometimes share places. */
 static void choose_strides(const tensor *t, array *a, const int *order, bool read_only) {
     const ptrdiff_t size = bn_dtype_table[t->dtype].element_bytes;
     ptrdiff_t step = size * (take(8) ? 1 : 1 + (ptrdiff_t)take(3));
@@ -143,8 +145,8 @@ static void choose_strides(const tensor *t, array *a, const int *order, bool rea
         }
 }
 
-/* Memory for it: elements need not be aligned, and half of the arrays end where their memory does,
- * which the sanitizer guards against reads too. */
+/* Allocate an array. Elements need not be aligned. Half of the arrays end where their memory does,
+ * so that the sanitizer sees reads past the end too. */
 static void place(array *a, bn_dtype dtype, int ndim, const ptrdiff_t *shape) {
     const ptrdiff_t size = bn_dtype_table[dtype].element_bytes;
     ptrdiff_t down = 0, up = size;
@@ -164,7 +166,7 @@ static void place(array *a, bn_dtype dtype, int ndim, const ptrdiff_t *shape) {
 
 /* ---- element by element -------------------------------------------------- */
 
-/* The rule of axes.h: again and again the axis of the largest stride that is left. */
+/* The rule of axes.h: again and again, take the axis that has the largest stride of those left. */
 static void order_by_hand(tensor *t) {
     const ptrdiff_t *strides = t->operand[BN_SRC].strides;
     bool taken[MOST_AXES] = {false}, before = t->channels > 1;
@@ -196,7 +198,7 @@ static bool next(const tensor *t, ptrdiff_t *at) {
     return false;
 }
 
-/* Of an element, in the array's memory. */
+/* An element's offset in the array's memory. */
 static ptrdiff_t offset_of(const array *a, const ptrdiff_t *at) {
     ptrdiff_t offset = a->view.data - a->memory;
     for (int axis = 0; axis < a->view.ndim; axis++)
@@ -260,7 +262,7 @@ static bool overlaps_by_hand(const tensor *t, const array *a) {
     return overlaps;
 }
 
-/* What axes.h says of where an array lies. */
+/* Check what axes.h says of where an array lies. */
 static void check_place(const tensor *t, const array *a) {
     const bool overlaps = bn_overlaps_itself(&a->view);
     demand(!a->nested || !overlaps, "overlap seen where there is none", t);
@@ -277,7 +279,7 @@ static void check_place(const tensor *t, const array *a) {
 
 /* ---- the arrays of a problem ------------------------------------------------ */
 
-/* Sometimes it is written in place of an operand that is read, and by nothing else. */
+/* Sometimes put an output in the place of an input that no other output has. */
 static bool in_place(tensor *t, array *a, unsigned reads, unsigned writes, int o) {
     const int other = (int)take(2 * BN_OPERANDS);
     if (other >= BN_OPERANDS || !(reads >> other & 1))
@@ -295,7 +297,7 @@ static bool in_place(tensor *t, array *a, unsigned reads, unsigned writes, int o
     return true;
 }
 
-/* Those that are read filled; often all in one order of axes. */
+/* Choose all operands, often all in one order of axes, and fill the inputs. */
 void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind) {
     int order[MOST_AXES];
     for (int a = 0; a < t->ndim; a++)
@@ -319,7 +321,7 @@ void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind) 
     }
 }
 
-/* Of the arithmetic type, or of any; its elements neighbours, or not. */
+/* Choose a vector of the arithmetic type or of any dtype, contiguous or not. */
 void choose_vector(tensor *t, int vector, unsigned kind, bool positive) {
     array *a = &t->vector[vector];
     const bn_dtype usual = t->dtype == BN_F64 ? BN_F64 : BN_F32;

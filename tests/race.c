@@ -1,9 +1,9 @@
 /* race.c: every schedule and form with many threads, for ThreadSanitizer.
  *
- * Shapes of all four forms under believed cache sizes that lead to each order of work
- * (see schedule.c), through every entry; results must be those of one thread, bit for bit. Some
- * channels have squares that overflow, so that those who finish them sum them again. Then the same
- * from several callers at once. Built and run by .ci/tsan.
+ * Shapes of all three forms, with assumed cache sizes that lead to each order of work (see
+ * schedule.c), go through every entry. Results must be the same as with one thread, bit for bit.
+ * Some channels have squares that overflow, so that the threads that finish them sum them again.
+ * Then the same from several callers at once. Built and run by .ci/tsan.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ static bn_status training_halves(const bn_problem *p) {
     return by_halves(p, bn_training_reduce, bn_training);
 }
 
-/* src to where channels come last. */
+/* Copy src to an array with channels last. */
 static bn_status copied(const bn_problem *p) {
     const ptrdiff_t size = sizeof(float), channels = p->channel.size,
                     outer = p->n_outer ? p->outer->size : 1,
@@ -101,7 +101,7 @@ static float number(int64_t i) {
     return (float)(mixed >> 8) / 0x1p22f - 2;
 }
 
-/* In every seventh channel too large to be squared. */
+/* Every seventh channel has numbers too large to be squared. */
 static float *numbers(const shape *s, int64_t seed) {
     const int64_t all = (int64_t)s->outer * s->channels * s->inner;
     float *values = malloc((size_t)all * sizeof *values);
@@ -128,7 +128,7 @@ static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERAN
     bn_set_axes(p, views, &order, 1);
 }
 
-/* What one call with so many threads made of the arrays that each call gets. */
+/* The arrays after one call; every call starts with equal ones. */
 typedef struct {
     float *data[BN_OPERANDS], *vector[BN_VECTORS];
     bool ok;

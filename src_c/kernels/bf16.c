@@ -1,13 +1,14 @@
-/* bf16.c: kernels for bfloat16. A register of elements is 32-bit words, each an even element below
- * an odd one: register 0 of its pack has the even elements, register 1 the odd ones. Either is one
- * shift or one mask away. kernels.inc says what it needs. */
+/* bf16.c: kernels for bfloat16. A register of elements holds 32-bit words, each with an even
+ * element in its lower half and an odd one in its upper half. Register 0 of a pack has the even
+ * elements, register 1 the odd ones. Either is one shift or one mask away. kernels.inc lists what
+ * it needs of a dtype. */
 #include "kernels/number_f32.h"
 
 #define STORAGE bf16
 enum { BYTES = bf16_BYTES, LOSES = bf16_LOSES, PACK = 2, PAIRED = true };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xff80u
-#define TO_ZERO      0x1p-134f /* half the smallest: a tie, rounded to even 0 */
+#define TO_ZERO      0x1p-134f /* half the smallest number: a tie, which rounds to even, to 0 */
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     return keep_even_f32(bits >> h, v);

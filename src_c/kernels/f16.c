@@ -1,12 +1,12 @@
 /* f16.c: kernels for float16: a register of elements makes two of floats, in the order of columns.
- * kernels.inc says what it needs. */
+ * kernels.inc lists what it needs of a dtype. */
 #include "kernels/number_f32.h"
 
 #define STORAGE f16
 enum { BYTES = f16_BYTES, LOSES = f16_LOSES, PACK = 2, PAIRED = false };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xfc00u
-#define TO_ZERO      0x1p-25f /* half the smallest: a tie, rounded to even 0 */
+#define TO_ZERO      0x1p-25f /* half the smallest number: a tie, which rounds to even, to 0 */
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     return keep_f32(bits >> h * LANES, v);

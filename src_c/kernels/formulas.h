@@ -1,16 +1,16 @@
 /* formulas.h: the formulas, and what each reads, takes and writes.
  *
- * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE
- * computes results from coefficients that follow from those sums. Each is a formula: what is
- * added and what is written is in formulas.inc; what happens once per channel in between, and
- * which formulas make an operation, is in operations/.
+ * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE computes
+ * results from coefficients that follow from those sums. Each pass is a formula. formulas.inc has
+ * what is added and what is written. operations/ has what happens once per channel in between, and
+ * which formulas make an operation.
  */
 #ifndef BN_FORMULAS_H
 #define BN_FORMULAS_H
 
 #include "bn.h"
 
-/* F(a formula), for each. */
+/* F(formula) for each formula. */
 #define SUM_FORMULAS(F)                                                                            \
     F(GRADIENTS)                                                                                   \
     F(GRADIENTS_RELU)                                                                              \
@@ -106,7 +106,7 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Is this a formula of most calls? Those are worth loops for more cases. */
+/* Is this one of the formulas that most calls use? They are worth loops for more cases. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
            f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;

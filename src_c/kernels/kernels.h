@@ -55,7 +55,7 @@ typedef struct {
     bool relu; /* if the formula normalizes: does ReLU follow? */
 } bn_span;
 
-/* Numbers that a ring has past its period: as many as a step, four units of 32 at most. */
+/* Numbers of a ring past its period: as many as a step takes, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
 
 /* Coefficients: planes of `stride` numbers in the arithmetic type (double for BN_F64, else float).
@@ -63,7 +63,7 @@ enum { BN_RING_PAD = 128 };
  * take any layout, except BY_COLUMNS for a `paired` dtype. */
 typedef enum {
     BY_COLUMNS,
-    AS_RING,     /* round after `period` columns, an even number */
+    AS_RING,     /* wraps around after `period` columns, an even number */
     ONE_FOR_ALL, /* one number of each plane for each channel */
 } bn_layout;
 
@@ -73,12 +73,12 @@ typedef struct {
     bn_layout layout;
 } bn_coefs;
 
-/* Sums by columns, in planes of `stride` doubles each: `count` planes, one for each sum of the
- * formula; then, for BN_F64 only, as many of compensations, which hold what rounding took from the
- * sums (the other types sum floats in doubles and lose nothing that matters). `group` is scratch
- * for a kernel: as many planes in the arithmetic type, `stride` numbers apart, with room for two
- * units more than the columns. BN_PAD: columns after the last that kernels may add zeros to: more
- * than a unit has, which is 32 at most (a register of 64 bytes, elements of two). */
+/* Sums by columns, in planes of `stride` doubles: `count` planes, one for each sum of the formula.
+ * For BN_F64 only, `count` planes of compensations follow; they hold what rounding took from the
+ * sums. (The other types sum floats in doubles and lose nothing that matters.) `group` is scratch
+ * for a kernel: `count` planes in the arithmetic type, `stride` numbers apart, with room for two
+ * units more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
+ * It is more than a unit, which has at most 32 (2-byte elements in a register of 64 bytes). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -93,8 +93,8 @@ typedef struct {
  *
  * For them, a block's `step` is the distance from its data to the data to be prefetched.
  *
- * Where terms go: `plane` numbers from those of one sum to the next, `pitch` from one row to the
- * next. A row that ends within a unit is padded with zeros to the end of that unit. */
+ * Where terms go: sums lie `plane` numbers apart, rows `pitch` numbers apart. A row that ends
+ * within a unit is padded with zeros to the end of that unit. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -108,15 +108,16 @@ typedef struct {
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* Terms that were added up as doubles: the range of each sum's terms, and the most in a lane. */
+/* Terms that were added up as doubles: the range of each sum's terms, and the most terms in a
+ * lane. */
 typedef struct {
     bn_range range[BN_SUMS];
     int64_t adds;
 } bn_added;
 #define BN_NOTHING_ADDED ((bn_added){{BN_NO_RANGE, BN_NO_RANGE}, 0})
 
-/* A block's sums, in up to BN_PLANES planes of BN_STRIP doubles; those of other blocks can be added
- * to them. They are exact if bn_fits says so. */
+/* A block's sums, in up to BN_PLANES planes of BN_STRIP doubles; other blocks' sums can be added to
+ * them. They are exact if bn_fits says so. */
 enum { BN_PLANES = 5 };
 
 typedef struct {
@@ -151,7 +152,8 @@ typedef struct {
                           int64_t rows);
     /* Add a strip's sums to an accumulator's doubles, from `column` on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
-    /* Move the doubles of the strip at `column` to limbs; or those of all strips, and carry. */
+    /* flush: move the doubles of the strip at `column` to limbs. flush_all: move all strips'
+     * doubles, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
     /* Move an accumulator of one channel to an empty column of another. */
@@ -172,7 +174,7 @@ static inline bn_added bn_both(bn_added a, bn_added b) {
                       a.adds + b.adds};
 }
 
-/* Are sums of these terms exact, once `lanes` lanes are added to one? */
+/* Are the sums of these terms exact, even after `lanes` lanes are added together? */
 static inline bool bn_fits(const bn_exact_kernels *exact, bool squares, bn_added added,
                            int64_t lanes) {
     enum { DOUBLE_BITS = 53, LARGEST = 1022 };
@@ -214,14 +216,14 @@ typedef struct {
     /* Add n columns of sums to n others. */
     void (*add)(const bn_sums *to, const bn_sums *from, int64_t n);
 
-    /* Sum n neighbouring columns to one, the first of `to`. */
+    /* Sum n neighboring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
     /* Lay out one number per channel by columns: each channel's number `each` times in a row, and
      * from the first channel again after the last, until there are n. */
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
-    /* The same as a ring, from any column of which a step can be read without a break: n is even,
+    /* The same as a ring, in which a step can be read from any column without a break: n is even,
      * and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come first
      * and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);

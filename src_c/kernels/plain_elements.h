@@ -1,4 +1,4 @@
-/* plain_elements.h: elements that are the numbers they are computed as, for f32.c and f64.c. */
+/* plain_elements.h: elements stored in their arithmetic type, for f32.c and f64.c. */
 #ifndef BN_PLAIN_ELEMENTS_H
 #define BN_PLAIN_ELEMENTS_H
 

@@ -16,7 +16,7 @@
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
  *     keep_even_f32                the same with bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
- *     sum_of_lanes                 adds lane i and the one half a register on, until one is left
+ *     sum_of_lanes                 adds lane i and the lane half a register on, until one is left
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     join_halves                  two halves to a register of f16
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
@@ -54,9 +54,9 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* 64 bits of a tensor of bits. To have the strides of a tensor of elements, it is addressed by the
- * number of a bit times element_bytes. Up to 8 bytes past the last bit may be
- * read. */
+/* 64 bits of a tensor of bits. Bit number n, counted from address 0, has the address n *
+ * element_bytes, so that the tensor can have the strides of a tensor of elements. Up to 8 bytes
+ * past the last bit may be read. */
 INLINE uint64_t bits_at(const char *at, int element_bytes) {
     const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
     uint64_t bits;

@@ -1,12 +1,12 @@
-/* vec_portable.h: the functions of vec.h in plain C, for registers of any width. Each is left out
- * if the instruction set's file has its own and says so (OWN_...).
+/* vec_portable.h: the functions of vec.h in plain C; some of them only for registers of 16 bytes.
+ * Each is left out if the instruction set's file has its own and says so (OWN_...).
  */
 #ifndef BN_VEC_PORTABLE_H
 #define BN_VEC_PORTABLE_H
 
 #ifndef OWN_LOAD_BYTES
-/* For registers of 16 bytes. Loads words that overlap and puts them together without memory: a
- * register that is loaded from where words were just stored waits for these stores. */
+/* For registers of 16 bytes. Load words that overlap and combine them in registers: a load from
+ * memory that words were just stored to would wait for these stores. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     uint64_t low = 0, high = 0;
     uint32_t word;
@@ -123,10 +123,10 @@ INLINE double sum_of_lanes(f64v v) {
 #endif
 
 #ifndef OWN_F16
-/* f16 and f32 by integers. Two exact facts: an f16's bits, shifted to an f32's place, are its
- * value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
- * spacing of f16's subnormals. Called, not inlined: inlined copies would be a third of
- * the lowest level's code. */
+/* f16 to f32 and back, by integers. Two exact facts: an f16's bits, shifted to an f32's place, are
+ * its value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
+ * spacing of f16's subnormals. Called, not inlined: inlined copies would be a third of the lowest
+ * level's code. */
 #define CALLED static __attribute__((noinline, unused))
 CALLED f32v widen_f16(u16h half) {
     const u32v bits = __builtin_convertvector(half, u32v);

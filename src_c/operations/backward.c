@@ -1,23 +1,24 @@
 /* backward.c: batch normalization backward, once per channel: what kernels need besides the
- * elements, and what becomes of the sums. The formula itself, element by element, stands in
- * kernels/formulas.inc; as a plain loop, in examples/plain_loop.py.
+ * elements, and what becomes of the sums. The formula itself is in kernels/formulas.inc, element by
+ * element, and in examples/plain_loop.py as a plain loop.
  *
  *     rstd = 1/sqrt(variance + epsilon)
  *     diff_beta  = sum(dy)                shift = diff_beta/M
  *     diff_gamma = rstd * sum(dy * xc)    slope = rstd*diff_gamma/M     scale = gamma*rstd
  *
- * Where the gate of ReLU is recomputed from src, offset is the shift of the forward pass
- * (coefs.h), so that kernels find the very same y.
+ * If ReLU's gate is recomputed from src, offset is the shift of the forward pass (coefs.h), so that
+ * kernels recompute exactly the same y.
  *
- * Double data deserves coefficients that are rounded once, so those go through pairs of
- * doubles; for the rest, doubles are far finer than the float they end as.
+ * For float64 data, coefficients should be rounded only once, so they are computed in pairs of
+ * doubles. For other dtypes, doubles are far finer than the floats that the coefficients become.
  */
 #include <math.h>
 
 #include "channel.h"
 #include "operations/coefs.h"
 
-/* Values that are kept per channel. TO_CONVERT: one on its way to a coefficient or a vector. */
+/* Values that are kept per channel. TO_CONVERT: a value that is about to become a coefficient or a
+ * vector's element. */
 enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, OFFSET, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
@@ -34,17 +35,17 @@ static void prepare_results(const bn_channels *c) {
     bn_set_scale(c, 0, n, c->value[RSTD], c->value[RSTD_LOW], c->value[TO_CONVERT]);
 }
 
-/* All of it before sums, since ReLU's gate takes it. */
+/* Everything is prepared before the sums, because ReLU's gate needs it. */
 static void prepare_gate(const bn_channels *c) {
     const int64_t n = c->channels;
-    double *mean = c->value[SLOPE]; /* which is not there yet */
+    double *mean = c->value[SLOPE]; /* not computed yet, so its room is free */
     prepare_sums(c);
     prepare_results(c);
     vector_read(&c->problem->vector[BN_MEAN], 0, n, mean);
     bn_set_shift(c, COEF_OFFSET, 0, n, mean, c->value[TO_CONVERT], c->value[OFFSET]);
 }
 
-/* About the mean itself, not its high part. */
+/* Correct the sums: they are about the mean's high part, not the mean itself. */
 static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
@@ -107,7 +108,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         [GATED] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
                               prepare_results),                                                    \
     }
-/* By whether statistics are of the batch (training), and by the gate. */
+/* Indexed by whether statistics are computed from the batch (training), and by the gate. */
 const bn_operation BN_OF_LEVEL(bn_backward)[2][GATES] = {
     EACH_GATE(false, FROZEN),
     EACH_GATE(true, BACKWARD),

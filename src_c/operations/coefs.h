@@ -5,12 +5,12 @@
 #include "channel.h"
 #include "operations/operation.h"
 
-/* Is the data computed in doubles? Then coefficients go through pairs of them. */
+/* Is the data computed in doubles? If so, coefficients are computed in pairs of doubles. */
 static inline bool in_doubles(const bn_channels *c) {
     return bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double);
 }
 
-/* A sum of the channels from `from` on. */
+/* A sum's plane, from channel `from` on. */
 static inline double *bn_plane(const bn_channels *c, int sum, int64_t from) {
     return c->sums.plane + sum * c->sums.stride + from;
 }
@@ -25,7 +25,7 @@ static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t fr
         memset(to, 0, (size_t)n * sizeof *to);
 }
 
-/* A coefficient of the n channels from `from` on, rounded to the arithmetic type. */
+/* Set a coefficient of n channels from `from` on, rounded to the arithmetic type. */
 static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *values) {
     const int64_t at = coef * c->channels + from;
@@ -36,18 +36,18 @@ static inline void bn_set_coefs(const bn_channels *c, int coef, int64_t from, in
             ((float *)c->coefs)[at + i] = (float)values[i];
 }
 
-/* Is there a low part of the mean that is given, beyond the arithmetic type? */
+/* Can the given mean have a low part that the arithmetic type does not hold? */
 static inline bool bn_has_low(const bn_channels *c) {
     return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
 }
 
-/* What a float's rounding takes from a number; 0 where that means nothing. */
+/* What rounding to a float takes from a number; 0 if that is not finite. */
 static inline double bn_low_of(double value) {
     const double low = value - (double)(float)value;
     return isfinite(low) ? low : 0;
 }
 
-/* The mean that is given, as kernels take it, and its low part. */
+/* Read the given mean and set its coefficient; `low` gets the part that kernels do not see. */
 static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) {
     vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
     bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
@@ -55,9 +55,9 @@ static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) 
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
-/* Of the n channels from `from` on: 1/sqrt(variance + epsilon), in the place of the variance, and
- * the scale, gamma times that; in pairs, of whose rstd `low` becomes the low part, if the data is
- * computed in doubles. */
+/* For n channels from `from` on: replace the variance, which is in `rstd`, by 1/sqrt(variance +
+ * epsilon), and set the scale, gamma * rstd. If the data is computed in doubles, both are computed
+ * in pairs, and `low` gets the low part of rstd. */
 static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
                                 double *low, double *scale) {
     const double epsilon = c->problem->epsilon;
@@ -77,7 +77,7 @@ static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, d
     bn_set_coefs(c, COEF_SCALE, from, n, scale);
 }
 
-/* The shift of the forward pass: beta, less what the mean loses when it is rounded, times scale. */
+/* The shift of the forward pass: beta - scale * (what rounding takes from the mean). */
 static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, int64_t n,
                                 const double *mean, const double *scale, double *beta) {
     bn_read_or_zeros(c, BN_BETA, from, n, beta);

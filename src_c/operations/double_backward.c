@@ -13,18 +13,20 @@
  *               diff_diff_dst = gamma*rstd * g + diff_diff_gamma*xhat + diff_diff_beta
  *               diff_gamma    = M*rstd * [g dy]
  *
- * which are linear in dy, g and xc: kernels take the factors of each. What xc is in diff_diff_dst,
- * dy is in diff_src, since both are the mixed derivative of one function: so they share a factor.
+ * diff_src and diff_diff_dst are linear in dy, g and xc, so kernels take a factor for each. In
+ * diff_diff_dst, xc has the same factor as dy in diff_src, because both factors are the mixed
+ * derivative of one function.
  *
  *     diff_src      = slope*dy + cross*g + bend*xc + offset
  *     diff_diff_dst = scale*g + slope*xc + shift
  *
- * Factors are computed in doubles, of double data too: what they lose is little next to what sums
- * of products have lost before (docs/numerics.md).
+ * Factors are computed in doubles, even for float64 data: their rounding errors are small next to
+ * the errors that the sums of products already have (docs/numerics.md).
  */
 #include "operations/coefs.h"
 
-/* Values that are kept per channel. MEAN_LOW: what the mean has beyond the arithmetic type. */
+/* Values that are kept per channel. MEAN_LOW: the part of the mean that the arithmetic type does
+ * not hold. */
 enum { RSTD, RSTD_LOW, MEAN_LOW, SCALE, DIFF_DIFF_GAMMA, TO_CONVERT, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
@@ -44,7 +46,7 @@ static void prepare_results(const bn_channels *c) {
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
 }
 
-/* A coefficient times xc is one about the mean's high part, and this much. */
+/* Kernels subtract only the mean's high part from x; this corrects a coefficient times xc. */
 static double about_low(double coef, double low) {
     return low == 0 ? 0 : -coef * low;
 }

@@ -1,15 +1,16 @@
 /* forward.c: batch normalization forward, once per channel: the statistics from the sums, and what
- * kernels need of them. The formulas, element by element, stand in kernels/formulas.inc.
+ * kernels need of them. The formulas themselves are in kernels/formulas.inc, element by element.
  *
  * Sums are about a pivot p, which stands in for the mean (Chan, Golub, LeVeque, "Algorithms for
  * computing the sample variance", 1983):
  *
  *     mean = p + sum(x - p)/M        sum(xc*xc) = sum((x - p)^2) - sum(x - p)^2/M
  *
- * What rounding adds to the second grows with ((p - mean)/std)^2. The pivot is about the mean of a
- * few elements, spread over the channel by a rule that knows the shape alone; where it turns out to
- * lie more than two standard deviations off the mean, the tile is summed again about the mean
- * found. So it is, scaled by a power of two, where squares overflow or vanish.
+ * The rounding error of the second grows with ((p - mean)/std)^2. The pivot is close to the mean of
+ * a few elements, spread over the channel by a rule that depends on the shape alone. If it lies
+ * more than two standard deviations from the mean, the channels that are finished together with
+ * this one are summed again, about the mean found. They are also summed again, scaled by a power of
+ * two, if squares overflow or vanish.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
@@ -20,8 +21,8 @@
 #include "operations/coefs.h"
 #include "sizes.h"
 
-/* Values that are kept per channel. PIVOT is times POWER, a power of two, as the elements are;
- * SPREAD: how far the elements that made the pivot lie from the first of them. */
+/* Values that are kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
+ * are. SPREAD: the largest distance of a sampled element from the first one. */
 enum { PIVOT, POWER, SPREAD, TO_CONVERT, RSTD, RSTD_LOW, MEAN, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
@@ -31,24 +32,24 @@ enum { STAT_MEAN, STAT_SQUARES };
 
 /* ---- the pivot ------------------------------------------------------------ */
 
-/* Elements of a channel that make its pivot. If elements are independent, so small a sample misses
- * the mean by more than two standard deviations about once in 10^8 channels. */
+/* How many elements of a channel are sampled for its pivot. If elements are independent, a sample
+ * of this size misses the mean by more than two standard deviations about once in 10^8 channels. */
 enum {
-    SAMPLED_POSITIONS = 8, /* of runs of one element; of longer ones, which lie far apart, */
+    SAMPLED_POSITIONS = 8, /* for runs of one element; for longer ones, which lie far apart: */
     SAMPLED_RUNS = 4,
-    SAMPLED_NEIGHBOURS = 2, /* of each */
+    SAMPLED_NEIGHBOURS = 2, /* of each of these */
 };
 
-/* A pivot: from + step, where the step is rounded to a 32nd to a 16th of how far elements spread.
- * Such a fraction makes no pivot worse; and where elements have few bits, their distances from it
- * and the squares of these have few, so that sums are exact. Adding a number as large as this
- * rounds to multiples of its last place, a power of two. */
+/* A pivot at from + step. The step is rounded to a multiple of 1/32 to 1/16 of the spread. A step
+ * that is off by such a fraction does not make a pivot worse. If elements have few bits, so do
+ * their distances from the pivot and the squares of these: sums are exact then. Adding and
+ * subtracting `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);
     return in_doubles(c) ? to : (double)(float)to;
 }
 
-/* How far an element of each channel lies from the first ones, in sum and at most. */
+/* Add one sample of each channel: sum its distance from the first sample, keep the largest. */
 static void add_sample(const bn_channels *c, const double *value) {
     const double *first = c->value[PIVOT];
     double *sum = c->value[POWER], *spread = c->value[SPREAD];
@@ -72,7 +73,8 @@ static void prepare_sums(const bn_channels *c) {
     for (int64_t i = 0; i < places; i++) {
         const int64_t position = positions * (2 * i + 1) / (2 * places);
         const int64_t x = run * (2 * i + 1) / (2 * places);
-        /* Each by itself: whether they are neighbours in memory must not matter. */
+        /* Address each element by itself: whether neighbors are adjacent in memory must not
+         * matter. */
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBOURS; k++, count++) {
             int64_t offset[BN_OPERANDS] = {0};
             add_offset(p->outer, p->n_outer, position, offset);
@@ -97,8 +99,8 @@ static void prepare_sums(const bn_channels *c) {
 
 /* ---- statistics ------------------------------------------------------------- */
 
-/* Powers of two that bring numbers whose squares overflow, or vanish, to where they do neither; and
- * the mean square below which some may have vanished. */
+/* `down` and `up` are powers of two that scale numbers so that squares neither overflow nor vanish.
+ * Below a mean square of `vanishing`, some squares may have vanished. */
 typedef struct {
     double down, up, vanishing;
 } powers;
@@ -108,9 +110,9 @@ static powers powers_of(const bn_channels *c) {
                          : (powers){0x1p-96, 0x1p96, 0x1p-100};
 }
 
-enum { MOST_ROUNDS = 3 }; /* the power, the pivot where squares overflowed, and one to spare */
+enum { MOST_ROUNDS = 3 }; /* one for the power, one for the pivot after an overflow, one to spare */
 
-/* Must a channel be summed again? Then its pivot and power change. */
+/* Must a channel be summed again? If so, change its pivot or power. */
 static bool wants_another(const bn_channels *c, int64_t i, double sum, double squares) {
     const powers by = powers_of(c);
     double *pivot = &c->value[PIVOT][i], *power = &c->value[POWER][i];
@@ -159,16 +161,16 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
 
 /* ---- coefficients ----------------------------------------------------------- */
 
-/* From the mean, and the variance, which is in the place of RSTD. */
+/* Set scale and shift from the mean and from the variance, which is in RSTD's place. */
 static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean) {
     double *scale = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
     bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
-    double *beta = rstd; /* which has done its work */
+    double *beta = rstd; /* no longer needed */
     bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
 }
 
-/* A factor of 1 does not read what was before. */
+/* A factor of 1 ignores the old value, even if that is NaN or Inf. */
 static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
     const bn_vector *v = &c->problem->vector[vector];
     const double factor = c->problem->exponential_avg_factor;
@@ -214,7 +216,7 @@ static void prepare_given(const bn_channels *c) {
 
 /* ---- the operations -------------------------------------------------------- */
 
-/* By whether src_1 is added. */
+/* Indexed by whether src_1 is added. */
 #define TRAINING(writes)                                                                           \
     {                                                                                              \
         .formulas = {MOMENTS, writes},                                                             \

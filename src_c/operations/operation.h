@@ -23,16 +23,16 @@ typedef struct {
     /* Does WRITE take coefficients that follow from sums? If not, sums are needed only for the
      * vectors, and one pass can both sum and write. */
     bool writes_need_sums;
-    unsigned vectors;  /* that it writes, as bits */
-    double of_nothing; /* what these hold of a problem without elements */
-    int values;        /* that it keeps per channel; one at least */
+    unsigned vectors;  /* the vectors that it writes, as bits */
+    double of_nothing; /* what it writes there if a problem has no elements */
+    int values;        /* how many values it keeps per channel, at least one */
 
     /* Any function may be NULL. Set the coefficients that need no sums: what SUM takes, then what
      * WRITE takes. */
     void (*prepare[PASSES])(const bn_channels *c);
 
-    /* Turn sums into what is handed out; or set other coefficients and return true: then the n
-     * channels are summed again, by the formula `again`. `round` counts how often. */
+    /* Turn sums into the sums that the caller gets. Or set other coefficients and return true: then
+     * the n channels are summed again, by the formula `again`. `round` counts how often. */
     bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
@@ -41,17 +41,18 @@ typedef struct {
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
-/* How the gradient comes through ReLU: there is none, its gate is recomputed from src, or given. */
+/* How the gradient passes the ReLU: there is no ReLU, its gate is recomputed from src, or its gate
+ * is given. */
 enum { NO_GATE, FROM_SRC, GATED, GATES };
 
-/* The files beside this one are compiled once per level, since thousands of square roots and
- * divisions take as long as sums do where channels have few elements. So a level has tables: by
- * whether statistics are of the batch, and by the gate; by whether src_1 is added. */
+/* The .c files of this folder are compiled once per level: where channels have few elements,
+ * thousands of square roots and divisions take as long as the sums. So each level has tables of its
+ * own, indexed by training and by gate, or by whether src_1 is added. */
 typedef struct {
     const bn_operation (*backward)[GATES];
     const bn_operation *double_backward;
     const bn_operation *training, *inference;
-    const bn_operation *moments; /* about the mean that is given */
+    const bn_operation *moments; /* about a given mean */
 } bn_operations;
 
 const bn_operations *bn_operations_current(void);
