@@ -6,27 +6,29 @@ import numpy as np
 import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
-#: Roundings between exact operands and diff_src, with training and with frozen statistics; and
-#: between the terms of a sum and the sum. Those counted on the longest path, and one more for
-#: all that is smaller.
+#: The number of roundings from exact operands to diff_src, with training and with frozen
+#: statistics, and from the terms of a sum to the sum. They are counted on the longest path, plus
+#: one for everything smaller.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
-#: What products and coefficients lose by underflow, in smallest numbers.
+#: What products and coefficients lose by underflow, in units of the smallest number.
 UNDERFLOW = 8
-#: Roundings between exact operands and dst: of scale * xc (its difference, the scale, the product,
-#: the addition) and of the shift; src_1 costs each of them one more.
+#: The number of roundings from exact operands to dst: of scale * xc (its difference, the scale, the
+#: product, the addition) and of the shift; src_1 adds one to each of them.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Of the batch's mean, in standard deviations; and of its variance, in units of itself. About a
-#: pivot that is two deviations off, sum(|x - p|) and sum((x - p)^2) are at most sqrt(5) and 5 times
-#: what they are about the mean; a term has one rounding and three, and a sum nine more.
+#: Bounds in u: of the batch's mean, in standard deviations, and of its variance, relative to it.
+#: About a pivot that is two deviations off, sum(|x - p|) and sum((x - p)^2) are at most sqrt(5) and
+#: 5 times what they are about the mean. Their terms have one rounding and three; a sum adds nine.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: Between exact operands and any result of the double backward, by arithmetic.
+#: The number of roundings from exact operands to any result of the double backward, by arithmetic.
 SECOND = {"float32": 30, "float64": 48}
 
 
 class Error(NamedTuple):
-    """Of every element: how far off it is, what rounding to its dtype allows, what comes on top."""
+    """For every element: its error, what rounding to its dtype allows, and the bound on the
+    rest.
+    """
 
     found: np.ndarray
     half_ulp: np.ndarray
@@ -43,7 +45,9 @@ class Error(NamedTuple):
 
 
 def smallest(data):
-    """The smallest positive number of the arithmetic; its half may be no double."""
+    """The smallest positive number of the arithmetic, as a long double: half of it may be no
+    double.
+    """
     return np.exp2(np.longdouble(-1074 if arithmetic(data) == "float64" else -149))
 
 
@@ -52,9 +56,10 @@ def distance(got, exact):
 
 
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
-    """Of sums that were rounded to `vector` (None: of doubles, as reduce gives them).
+    """{output: Error} of sums that were rounded to `vector` (None: doubles, as reduce returns
+    them).
 
-    `parts` is how many of them were added to one in float64.
+    `parts` is the number of partial sums that were added up in float64.
     """
     u = np.longdouble(unit(arithmetic(data)))
     k = SUM[data] + (parts - 1 if data == "float64" else 0)
@@ -89,7 +94,9 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 
 
 def statistics_errors(mean, variance, want, data, vector=None):
-    """Of a batch's mean and variance, rounded to `vector` (None: doubles, as reduce gives them)."""
+    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: doubles, as reduce
+    returns them).
+    """
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     bounds = {
         "mean": MEAN * u * want.deviation + UNDERFLOW * least,
@@ -107,11 +114,11 @@ def statistics_errors(mean, variance, want, data, vector=None):
 
 
 def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
-    """Of a forward pass; `from_batch`: with statistics of its own; `added`: with src_1."""
+    """The Error of a dst; `from_batch`: with the batch's own statistics; `added`: with src_1."""
     u = np.longdouble(unit(arithmetic(data)))
     product, shift = DST_PRODUCT + added, DST_SHIFT + added
 
-    def by_channel(vector):  # to be multiplied with dst
+    def by_channel(vector):  # in a shape that multiplies dst
         return np.moveaxis(vector.reshape(-1, *[1] * (dst.ndim - 1)), 0, axis)
 
     bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
@@ -134,7 +141,9 @@ def forward_errors(found, want, data, vector, axis, *, added=False):
 
 
 def running_errors(found, old, new, factor, want, data, *, vector, count=None, correction=0):
-    """Of running statistics, (mean, variance): their own half ulp, and the batch's errors."""
+    """{name: Error} of running statistics, (mean, variance): their own half ulp, and the batch's
+    errors.
+    """
     errors = statistics_errors(want.mean, want.variance, want, data)
     results = {}
     for name, got, before, batch in zip(("mean", "variance"), found, old, new, strict=True):
@@ -179,7 +188,7 @@ def reference_of(problem, is_training=True):
 
 
 def assert_near(problem, grads, is_training=True):
-    """Of random data more can be asked: a few units of the sizes of the terms, sums included."""
+    """For random data the bound is tighter: a few u of the sizes of the terms, sums included."""
     want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))

@@ -55,7 +55,7 @@ def half_ulp(values, name):
 
 
 def bits(array):
-    """Its bits, in logical order."""
+    """An array's bits, in logical order."""
     return np.ascontiguousarray(array).tobytes()
 
 
@@ -64,12 +64,14 @@ def all_bits(grads):
 
 
 def with_count(sums, count):
-    """As the first half of a gradient gives them."""
+    """Sums as the first half of a gradient returns them."""
     return np.vstack([sums, np.broadcast_to(np.float64(count), (1, np.shape(sums)[1]))])
 
 
 def as_stats(moments, count):
-    """As the first half of a forward pass gives them: the mean and the squares, then these two."""
+    """Statistics as the first half of a forward pass returns them: the mean and the squares, then
+    the number of elements and of parts.
+    """
     return with_count(with_count(moments, count), 1)
 
 
@@ -83,7 +85,7 @@ class Problem:
     def __init__(
         self, rng, shape, data_format, data="float32", vector=None, *, ratio=1.0, statistics="given"
     ):
-        """Random data with |mean|/std = ratio; the batch's own statistics or any."""
+        """Random data with |mean|/std = ratio; the batch's own statistics or arbitrary ones."""
         self.data_format, self.axis = data_format, FORMATS[data_format]
         channels = shape[self.axis]
         vector = dtype(vector or vector_dtype(data))
@@ -120,7 +122,7 @@ class Problem:
 
 
 class Family(Problem):
-    """The same with the arguments of the other members."""
+    """A problem that also has the arguments of the other members."""
 
     def __init__(self, rng, shape, data_format, data="float32", vector=None, **options):
         super().__init__(rng, shape, data_format, data, vector, **options)
@@ -155,8 +157,8 @@ def placed(array, how="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: as they are
     named), starting `offset` bytes past a cache line.
 
-    how: "contiguous"; "gaps" behind every axis; "backwards" along the slowest axis;
-    "spread" elements. All are one axis order.
+    how: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread"
+    elements. None of these changes the order of axes.
     """
     order = range(array.ndim) if order is None else order
     source = array.transpose(order)
@@ -176,7 +178,7 @@ def placed(array, how="contiguous", offset=0, order=None):
 
 
 def memory_order(ndim, channel, channels_last):
-    """Axis order, slowest first, with the channel fastest or behind axis 0."""
+    """Axis order, slowest first, with the channel fastest or right after axis 0."""
     others = [axis for axis in range(ndim) if axis != channel % ndim]
     return [*others, channel % ndim] if channels_last else [others[0], channel % ndim, *others[1:]]
 
@@ -190,7 +192,7 @@ def axis_order(array):
 
 
 def full_order(array):
-    """The same with all axes: those of length 1 lie anywhere."""
+    """The same with all axes: axes of length 1 may be anywhere."""
     order = axis_order(array)
     return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
 
@@ -202,13 +204,15 @@ LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads
 
 
 def threads_used(p, **options):
-    """By a call of the general function."""
+    """The number of threads that a call of the general function used."""
     p.run(bn_ext.batch_norm_backward, **options)
     return _core._last_call()["threads"]
 
 
 def are_expected(threads, asked, tasks):
-    """Is it a number of threads for a call that may have so many? Our own may come too late."""
+    """Can a call that asked for `asked` threads have had `threads`? Threads of our own may come too
+    late.
+    """
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 
@@ -216,7 +220,7 @@ def are_expected(threads, asked, tasks):
 def mixed_bits(seed, num_threads=None):
     """The gradient of a small problem whose form, dtype and mode depend on the seed.
 
-    Here, since worker processes must be able to import it.
+    The function is here because worker processes must be able to import it.
     """
     data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]

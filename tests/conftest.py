@@ -45,7 +45,7 @@ def _same_machine_afterwards():
     _core._set_cache_sizes(*caches)
 
 
-#: A level that is forced is tested alone: the suite at the highest one has them all.
+#: A forced level is tested alone; without one, the suite tests all levels.
 LEVELS = [bn_ext.get_isa()] if os.environ.get("BN_EXT_ISA") else bn_ext.available_isas()
 
 

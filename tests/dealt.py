@@ -1,4 +1,4 @@
-"""One problem dealt to ranks in several ways, and the digest of all that comes of it."""
+"""One problem dealt to ranks in several ways, and a digest of all its results."""
 
 import hashlib
 import itertools
@@ -60,7 +60,7 @@ def dealt(deal, size):
 
 
 def digest(problem, data, vectors):
-    """Of values in one order of axes, so that layouts can be compared."""
+    """The digest of values in one order of axes, so that layouts can be compared."""
     found = hashlib.sha256()
     for array in data:
         found.update(np.moveaxis(array, problem.axis, -1).tobytes())

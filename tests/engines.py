@@ -1,4 +1,4 @@
-"""An MPI: its mpiexec, programs on its ranks, and that none of them is left over."""
+"""An MPI: its mpiexec, programs on its ranks, and a check that none of them is left over."""
 
 import json
 import os
@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from tree import TESTS
 
-#: Beside this Python, where the wheels of MPICH, Open MPI and Intel MPI put theirs; or on the path.
+#: mpiexec is beside this Python, where the wheels of MPICH, Open MPI and Intel MPI put it, or on
+#: the path.
 _BESIDE = Path(sys.executable).with_name("mpiexec")
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
 PROGRAM = TESTS / "on_ranks.py"
@@ -26,11 +27,11 @@ if_mpi = pytest.mark.skipif(
 
 
 def needs_mpi(test):
-    """Most tests over ranks: slow, since each starts several processes."""
+    """Mark a test over ranks, as most are: slow, because it starts several processes."""
     return pytest.mark.slow(if_mpi(test))
 
 
-#: Open MPI refuses root, and more ranks than cores, unless it is told.
+#: Open MPI refuses to run as root, or with more ranks than cores, unless it is told to.
 _OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -49,7 +50,7 @@ class Ended:
 
 
 def run(ranks, arguments, folder, timeout=120):
-    """Run a program on `ranks` ranks; an uncaught error ends all, and nothing goes on running."""
+    """Run a program on `ranks` ranks; an uncaught error ends them all, and none is left running."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
     environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them
@@ -57,7 +58,7 @@ def run(ranks, arguments, folder, timeout=120):
         [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, start_new_session=True,
-        cwd=folder,  # -m would take what lies here for what is installed
+        cwd=folder,  # else -m would import these files in place of what is installed
     )  # fmt: skip
     try:
         printed, _ = process.communicate(timeout=timeout)
@@ -82,7 +83,7 @@ def on_ranks(ranks, function, folder, *arguments, status=0, **options):
 
 
 def left_over(mark, kill=False):
-    """Processes that were started with this mark and still run, where the system tells."""
+    """Processes that were started with this mark and still run, on systems that tell."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -1,6 +1,6 @@
 """Every public function and method, called on values of every kind, in any mode of the caller.
 
-What is public and has no call here fails a test. Those over ranks run by themselves:
+A public name that has no call here fails a test. Calls over ranks run separately:
 
     python -m mpi4py tests/every_call.py bn_ext.mpi.        prints those whose results change
 """
@@ -32,7 +32,9 @@ MODULES = [
 
 
 def public():
-    """Names of all that a user may call; tuples of results and errors compute nothing."""
+    """Names of all that a user may call, but for tuples of results and errors, which compute
+    nothing.
+    """
     for module in map(import_module, MODULES):
         for name in module.__all__:
             found = getattr(module, name)
@@ -51,7 +53,7 @@ def public():
 
 # ---- values of every kind -----------------------------------------------------------------
 
-#: Of which channels are: subnormal, with squares that vanish or overflow, huge.
+#: Scales of channels: subnormal, with squares that vanish or overflow, huge.
 SCALES = {
     "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],
     "float32": [1e-45, 1e-40, 1e-22, 1e22, 3e38],
@@ -68,7 +70,7 @@ def signalling(name):
 
 
 class Values:
-    """Arguments by name, a channel of each kind, of which vectors have another than the data."""
+    """Arguments by name. Each channel has a kind of values, and another kind in vectors."""
 
     def __init__(self, data, turn):
         rng = np.random.default_rng(turn)
@@ -88,7 +90,7 @@ class Values:
         self.mean, self.gamma, self.beta = (of(vector, (), turn + i) for i in range(3))
         self.variance = of(vector, (), turn, absolute=True)
         self.stats = of("float64", (3, 4), turn, absolute=True)
-        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1  # counts; not added
+        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1  # counts; parts
         self.epsilon = [1e-3, np.float32(1e-40), Fraction(1, 3)][turn % 3]
         self.factor = [0.1, Fraction(1, 3), np.float32(1e-40)][turn % 3]
         self.wide = {"weight": of("float64", (), turn), "bias": of("float64", (), turn + 1),
@@ -122,7 +124,7 @@ def bits(found):
 
 
 def both(call):
-    """With plain sums and with exact ones."""
+    """Make a call with plain sums and with exact ones."""
     return lambda v: [bits(call(v, exact)) for exact in (False, True)]
 
 
@@ -138,7 +140,7 @@ def operands(v):
 
 
 def guarded_calls(name):
-    """Of a function: what is returned and what is updated."""
+    """Calls of a function: what they return and what they update."""
 
     def call(v):
         a = operands(v)
@@ -222,7 +224,7 @@ CALLS = {
         v.image("src"), v.gamma, v.beta, v.mean, v.variance, [v.image("src_1")],
         epsilon=v.epsilon, exponential_avg_factor=v.factor, activation_mode="Relu"),
 }  # fmt: skip
-#: Dtypes of data; those of vectors, here, go with them.
+#: Dtypes of data; the vectors of Values fit them.
 TYPES = {
     "onednn_graph": ["float32", "float16", "bfloat16"],
     "tensorflow": ["float32", "float16", "bfloat16"],
@@ -236,7 +238,7 @@ if "bn_ext.dask" in MODULES:
     import bn_ext.dask
 
     def lazily(function):
-        """By blocks, of channels too, in this thread."""
+        """Call by blocks, of channels too, in this thread."""
 
         def call(v, exact):
             blocks = {name: da.from_array(getattr(v, name), chunks=(2, 5))
@@ -270,7 +272,7 @@ if "bn_ext.autograd" in MODULES:
     import bn_ext.autograd
 
     def derived(function, *given, wanted=0):
-        """A result, and what comes back to one argument: autograd adds up what comes to several."""
+        """A result, and the gradient of one argument: autograd adds up the gradients of several."""
         vjp, found = autograd.make_vjp(function, wanted)(*given)
         return [bits(found), bits(vjp(given[-1]))]
 
@@ -307,7 +309,7 @@ if "bn_ext.mpi" in MODULES:
     import bn_ext.mpi
 
     def over_ranks(function, **more):
-        """With the same samples on all ranks."""
+        """Call with the same samples on all ranks."""
         from mpi4py import MPI
 
         return lambda *arguments, **options: function(
@@ -358,14 +360,14 @@ MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 
 
 def problems(name):
-    """Those that a call is tried with."""
+    """The problems that a call is tried with."""
     for data in TYPES.get(name.split(".")[-2], DATA_DTYPES):
         for turn in range(3):
             yield data, turn
 
 
 def changes(name):
-    """Modes in which a call gives an error, or other bits than in the default; or that it ends."""
+    """Modes in which a call fails, gives other bits than in the default mode, or ends the mode."""
     found = []
     for problem in problems(name):
         with np.errstate(all="ignore"):
@@ -386,7 +388,7 @@ def changes(name):
     return found
 
 
-#: A name for each call: what a layer's methods do together is called once.
+#: One name for each call: a layer's methods share a call, which is made once.
 ONCE = list({call: name for name, call in CALLS.items()}.values())
 
 if __name__ == "__main__":

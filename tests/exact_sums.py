@@ -1,4 +1,4 @@
-"""Sums of floating-point numbers as fractions have them, and states made by hand."""
+"""Sums of floating-point numbers by fractions, and states made by hand."""
 
 from fractions import Fraction
 
@@ -9,12 +9,13 @@ LIMB = 40
 #: Rows of a state -> limbs, and the exponent of the lowest one's unit.
 STATES = {11: (8, -160), 57: (54, -1074)}
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
-#: Bits of the integers that they have room for: of so many terms below 2**128, or 2**1024.
+#: Rows of a state -> bits of the integers that its limbs hold: sums of 2**43 terms below 2**128, or
+#: 2**1024.
 BITS = {11: 160 + 128 + 43, 57: 1074 + 1024 + 43}
 
 
 def rounded(total):
-    """To the nearest double, ties to even."""
+    """Round to the nearest double, ties to even."""
     try:
         return float(total)
     except OverflowError:
@@ -86,14 +87,14 @@ def units_of(terms, lowest):
 
 
 def integer_of(state, s, c):
-    """So many units are the sum s of channel c."""
+    """The sum s of channel c, in units of the lowest limb."""
     limbs, _ = STATES[len(state)]
     return sum(int(state[k, s, c]) << LIMB * k for k in range(limbs))
 
 
 def state_of(integers, rows, rng=None):
-    """A state of one channel whose two sums are so many units; with rng, limbs as the additions of
-    many parts leave them.
+    """A state of one channel whose two sums are these numbers of units; with rng, its limbs are
+    such as the addition of many parts leaves.
     """
     limbs, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)

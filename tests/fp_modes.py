@@ -1,4 +1,4 @@
-"""Floating-point modes that a caller may be in: set, and told by what they do."""
+"""Floating-point modes that a caller may be in: how to set them, and how to tell them apart."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,4 @@
-"""Calls whose every array ends, or starts, at a page that must not be touched.
+"""Calls in which every array ends, or starts, at a page that must not be touched.
 
 Run by test_memory.py in a process of its own, one per instruction-set level: reading or
 writing one byte too many ends it.
@@ -41,7 +41,8 @@ class Region:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def array(self, shape, dtype, gaps, at_end):
-        """An array with its last byte before the guard behind, or its first after the one before.
+        """An array that ends right before the guard after it, or starts right after the guard
+        before it.
 
         gaps: elements left out after each position of an axis; the last axis has none.
         """
@@ -69,7 +70,7 @@ def shapes():
 
 
 def gaps_of(shape, layout):
-    """No gaps; gaps between n; gaps between the axes behind (never in the last axis)."""
+    """No gaps; gaps on the last axis but one; with more than two axes, gaps on the first."""
     zeros = (0,) * len(shape)
     yield zeros
     yield tuple(3 if axis == len(shape) - 2 else 0 for axis in range(len(shape)))
@@ -81,7 +82,7 @@ def gaps_of(shape, layout):
 
 
 def calls(a, options):
-    """Of every function: plain, with each of what is fused, in place."""
+    """Calls of every function: plain, with each fused option, in place."""
 
     def ready(function, names, **more):
         return functools.partial(function, *(getattr(a, n) for n in names.split()), **more)
@@ -161,7 +162,7 @@ def calls(a, options):
 
 
 def dense(rng, shape, layout, data):
-    """What the calls take, wherever it may lie."""
+    """The operands of the calls, in ordinary memory."""
     a = Family(rng, shape, layout, data)
     a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
     a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
@@ -197,7 +198,7 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
 
 
 def run():
-    """All of them; the number of calls."""
+    """Make all calls; return their number."""
     regions = {name: Region(80) for name in (*READ, *WRITTEN)}
     for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "parts", "workspace"):
         regions[name] = Region(10)
@@ -217,6 +218,6 @@ def run():
 
 if __name__ == "__main__":
     _core._use_isa(sys.argv[1])
-    # Nontemporal stores begin and end inside rows: with small caches even here.
+    # With small caches even these problems have nontemporal stores, which begin and end in rows.
     _core._set_cache_sizes(*map(int, sys.argv[2:4]))
     print(run(), "calls")

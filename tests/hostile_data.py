@@ -24,8 +24,8 @@ from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
 
-#: form: (data_format, leading axes, trailing axes, channels), the last two by size of an element:
-#: for each column a group of eight blocks of four rows and more, as far as a form has them.
+#: form: (data_format, leading axes, trailing axes, channels); the axes depend on an element's size.
+#: Each column has at least a group of eight blocks of four rows, as far as a form allows.
 FORMS = {
     "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
     "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
@@ -60,7 +60,7 @@ class Population(NamedTuple):
     epsilon: float
 
     def arrays(self, names=ARRAYS):
-        """Some of them."""
+        """Some of the arrays."""
         return tuple(getattr(self, name) for name in names)
 
     def take(self, channels):
@@ -68,7 +68,7 @@ class Population(NamedTuple):
         return self._replace(**{name: getattr(self, name)[channels] for name in ARRAYS})
 
     def laid_out(self, form, names):
-        """The arguments of a call: tensors as the form has them."""
+        """The arguments of a call, with tensors laid out in the form."""
         arrays = zip(names, self.arrays(names), strict=True)
         return [laid_out(a, form) if name in TENSORS else a for name, a in arrays]
 
@@ -81,7 +81,7 @@ def size_of(form, data):
 
 
 def laid_out(array, form):
-    """(C, M) as the form's tensor."""
+    """A (C, M) array as a tensor of the form."""
     data_format, before, behind, _ = FORMS[form]
     size = array.dtype.itemsize
     whole = array.reshape(len(array), *before(size), *behind(size))
@@ -89,7 +89,7 @@ def laid_out(array, form):
 
 
 def by_channel(array, form):
-    """The way back."""
+    """The inverse of laid_out."""
     return reference.by_channel(array, FORMATS[FORMS[form][0]])
 
 
@@ -97,7 +97,7 @@ def by_channel(array, form):
 
 
 def magnitudes(rng, m, span):
-    """Powers of two over `span` octaves, with any digits behind, of either sign."""
+    """Numbers over `span` octaves, with any digits, of either sign."""
     values = np.exp2(rng.uniform(-span, 0, m)) * rng.choice([-1, 1], m)
     return values
 
@@ -122,7 +122,7 @@ def alternating(rng, m, span):
 
 
 def cancelling(rng, m, span):
-    """Its second half takes the first one back, but for a trace."""
+    """The second half cancels the first one; of an odd number of values, one is left."""
     values = magnitudes(rng, m, span)
     values[m // 2 : m // 2 * 2] = -values[: m // 2]
     return rng.permutation(values) if rng.random() < 0.5 else values
@@ -134,7 +134,7 @@ def alike(rng, m, span):
 
 
 def swallowed(rng, m, span):
-    """One value followed by such that each addition takes or adds almost half an ulp."""
+    """One value, then values with which each addition loses or gains almost half an ulp."""
     values = np.full(m, 2.0**-24 * (1 + rng.choice([-1, 1]) * np.exp2(-rng.integers(2, 11))))
     values[0] = 1
     return values
@@ -163,7 +163,9 @@ def sampled(form, data):
 
 
 def channel(rng, m, data, sampled):
-    """All arrays of one channel, as doubles; `sampled` are the elements of that name."""
+    """All arrays of one channel, as doubles; `sampled` are the elements that the pivot is made
+    of.
+    """
     long_span = 20 if data == "float16" else 60
     x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
     if rng.random() < 0.2:  # the pivot lies as far off as it may without another sum
@@ -182,7 +184,7 @@ def channel(rng, m, data, sampled):
         if rng.random() < 0.5:  # and the others are zero: their xc is tiny
             x = np.where(x == largest, x, 0)
             dy = np.where(np.arange(m) == 0, dy[0] or 1, rng.uniform(0.9, 1.1) / max(units, 1))
-    if rng.random() < 0.25:  # what normalization itself leaves
+    if rng.random() < 0.25:  # dy close to xhat, of which normalization leaves nothing
         xhat = (x - mean) / np.sqrt(variance + 1e-5) if variance > 0 else x
         dy = xhat + rng.choice([0, 1, 1e-3]) * rng.random()
 
@@ -213,7 +215,7 @@ def population(rng, form, data, vector):
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
         found = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
-        # What undoes a sum of floats, for sure, however few the channels are.
+        # A channel that undoes a sum of floats for sure, however few channels there are.
         found.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
             np.array(part).astype(dtype(data if name in TENSORS else vector))
@@ -231,7 +233,9 @@ def limit(name):
 
 
 def tops(data):
-    """Nothing on the way may reach this; of float64 data, so that pairs of doubles have room."""
+    """No intermediate value may reach this; for float64 data it leaves room for pairs of
+    doubles.
+    """
     return 2.0**996 if data == "float64" else 2.0**127
 
 
@@ -270,7 +274,9 @@ def fits(p, want, data, vector):
 
 
 def fits_forward(p, want, form, data, vector):
-    """(C,): the same of a forward pass: what a variance may lose is nothing beside it."""
+    """(C,): where a forward pass's bounds are promised: no value comes near overflow, and what a
+    variance loses by underflow does not matter.
+    """
     wide = np.longdouble
     spread = want.variance + wide(p.epsilon)
     x = abs(p.src.astype(wide)).max(axis=1) + abs(want.mean)
@@ -285,7 +291,9 @@ def fits_forward(p, want, form, data, vector):
 
 
 def fits_second(p, want, form, data, vector):
-    """(C,): the same of the double backward, and neither products nor factors underflow."""
+    """(C,): where the double backward's bounds are promised: nothing overflows, and neither
+    products nor factors underflow.
+    """
     wide = np.longdouble
     top = wide(2.0**900 if data == "float64" else 2.0**126)
     mean, gamma, ggg = (
@@ -314,7 +322,7 @@ def fits_second(p, want, form, data, vector):
 
 
 def computed(p, form, names, function, wanted, **options):
-    """What the reference and the function make of a population's arrays of these names."""
+    """What the reference and the function return for these arrays of a population."""
     arguments, data_format = p.laid_out(form, names), FORMS[form][0]
     options = {"epsilon": p.epsilon, **options}
     want = wanted(*arguments, axis=FORMATS[data_format], wide=np.longdouble, **options)
@@ -324,7 +332,7 @@ def computed(p, form, names, function, wanted, **options):
 def gradient(
     p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
 ):
-    """({output: Error}, where they are promised): as do all that follow."""
+    """({output: Error}, where the bounds are promised): all functions below return that."""
     want, grads = computed(
         p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )
@@ -333,7 +341,9 @@ def gradient(
 
 
 def exact_gradient_sums(src, diff_dst, mean, data_format):
-    """Both sums of a state, which are about the mean as kernels take it, about the mean given."""
+    """Both sums of a state. They are about the mean as kernels take it; make them about the given
+    one.
+    """
     reduce = bn_ext.batch_norm_backward_reduce
     state = reduce(src, diff_dst, mean, data_format=data_format, exact=True)
     sums = bn_ext.batch_norm_sums(state)
@@ -343,7 +353,9 @@ def exact_gradient_sums(src, diff_dst, mean, data_format):
 
 
 def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
-    """Those that reduce gives, which no rounding hides: diff_gamma is sum(dy * xc) here."""
+    """Errors of the sums that reduce returns, not hidden by rounding: diff_gamma is sum(dy * xc)
+    here.
+    """
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
 
     def sums_of(src, diff_dst, mean, *_, data_format, epsilon):
@@ -354,7 +366,7 @@ def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_
 
 
 def have_squares(p, want, data):
-    """(C,): of which deviations have squares, which exact sums are of."""
+    """(C,): whether squares of deviations are finite, as exact sums need them."""
     far = abs(p.src.astype(np.longdouble) - want.mean[:, None]).max(axis=1)
     return far < (2.0**511 if arithmetic(data) == "float64" else 2.0**63)
 
@@ -368,7 +380,7 @@ def training(p, form, data, vector, *, exact=False):
 
 
 def exact_statistics(src, data_format):
-    """Of both passes."""
+    """The statistics after both passes."""
     options, mean = {"data_format": data_format, "exact": True}, None
     for _ in range(2):
         state = bn_ext.batch_norm_training_reduce(src, mean=mean, **options)
@@ -378,7 +390,7 @@ def exact_statistics(src, data_format):
 
 
 def statistics(p, form, data, vector, *, exact=False):
-    """Those that reduce gives, which no rounding hides; of any data."""
+    """Errors of the statistics that reduce returns, not hidden by rounding; for any data."""
     function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
 
     def stats_of(src, *, data_format, epsilon):
@@ -406,7 +418,7 @@ def double_backward(p, form, data, vector, *, is_training=True):
 
 
 _exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
-#: By member: what it computes, whose errors are measured.
+#: member: the function that measures its errors.
 MEMBERS = {
     "backward": gradient,
     "backward, frozen": functools.partial(gradient, is_training=False),
@@ -468,7 +480,7 @@ def mutated(rng, p):
                 a[rows[some], at[some]] *= rng.choice([-1, 0, 0.5, 2], some.sum()).astype(a.dtype)
                 some = rng.random(c) < 0.1
                 a[rows[some], at[some]] = a[rows[some], at[some] - 1]
-            for channel in np.flatnonzero(rng.random(c) < 0.1):  # elements that are alike, alike
+            for channel in np.flatnonzero(rng.random(c) < 0.1):  # equal elements stay equal
                 of = a[channel] == a[channel, rng.integers(m)]
                 a[channel, of] = nudged(rng, a[channel, of][:1])
             some = rng.random(c) < 0.03

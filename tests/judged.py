@@ -10,8 +10,8 @@ def judge(found, exact, sizes, name):
 
     All are sequences of arrays, `sizes` of the terms' absolute values; `name` is the dtype that
     `found` was rounded to. (A sum of squares or a gradient may be smaller than its terms by any
-    factor. dst of float32 has several roundings, where that of 16 bits has one that counts.) NaN
-    and Inf are where the exact ones are.
+    factor. dst of float32 has several roundings, dst of 16 bits one that counts.) NaN and Inf are
+    where the exact ones are.
     """
     ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
     for place, arrays in enumerate(zip(found, exact, sizes, strict=True)):

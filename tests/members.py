@@ -1,4 +1,4 @@
-"""The members of the family, as tests call them that hold for every one of them."""
+"""The members of the family, in a form for tests that hold for every one of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ import bn_ext
 
 
 class Member(NamedTuple):
-    """What it reads and returns; the call."""
+    """What a member reads and returns, and its call."""
 
     #: Tensors, by name; src first.
     reads: list[str]
-    #: Of each result: is it a tensor like src, or a vector?
+    #: For each result: is it a tensor like src, or a vector?
     returns: list[str]
-    #: Takes a problem, the tensors as they lie, is_training and halves (in two calls, if there are
-    #: halves?), `out` and options; returns the results, and what else was written.
+    #: Takes a problem, the tensors to use, is_training, halves (in two calls?), `out` and options;
+    #: returns the results, and what else was written.
     call: Callable[..., tuple[Any, list[Any]]]
 
     def run(self, p, tensors=None, *, is_training=True, halves=False, out=None, **options):
-        """What it returns for a problem, and the bits of that and of what else it wrote."""
+        """What the member returns for a problem, and the bits of that and of what else it wrote."""
         tensors = {name: getattr(p, name) for name in self.reads} | (tensors or {})
         options = {"data_format": p.data_format, **options}
         found, written = self.call(p, tensors, is_training, halves, out, **options)
@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def problem(rng, shape, data_format, *types):
-    """With a gate in two forms that no forward pass need have made."""
+    """A problem with a gate in two forms, which need not come from a forward pass."""
     p = Family(rng, shape, data_format, *types)
     p.passes = rng.random(p.src.shape, np.float32) < 0.5
     p.dst = p.src_1 * p.passes
@@ -37,7 +37,7 @@ def problem(rng, shape, data_format, *types):
 
 
 def backward(gate=None, diff_src_1=False, **exact):
-    """The gradient; gate: what a ReLU let pass is known by this."""
+    """The gradient; `gate` is the argument that tells what a ReLU let pass."""
 
     def call(p, t, is_training, halves, out, **options):
         given = {

@@ -5,9 +5,10 @@
     python -P tests/mutate.py --list                   is each row's place found? runs nothing
 
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
-of the tree. First runs what the row's heading names: `verify` or test files; then the fast tests,
-then all others, until something fails. A mutant that hangs is found too. The exit status is 1 if
-one survived or does not compile, or if the text of a row does not occur exactly once.
+of the tree. The checks that the row's heading names run first (`verify` or test files), then the
+fast tests, then all others, until something fails. A mutant that hangs is found too. The exit
+status is 1 if one survived or does not compile, or if the text of a row does not occur exactly
+once.
 
 Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
 all but the rows of vec_avx2.h and vec_avx512.h can be found.
@@ -128,7 +129,7 @@ def kill(folder, finders):
 
 
 def main(arguments=None):
-    """Try them; the exit status."""
+    """Try the mutants; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

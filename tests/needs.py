@@ -1,4 +1,4 @@
-"""What a test asks of the machine and of the build: marks to skip it where they lack it."""
+"""Marks that skip a test where the machine or the build lacks what it needs."""
 
 import os
 import sys

@@ -22,8 +22,8 @@ library.blocks_held.restype = ctypes.c_long
 SHAPES = [((6, 5), "NXC"), ((300, 40), "NXC"), ((3, 4, 50), "NCX"), ((9, 3, 900), "NCX"),
           ((0, 5), "NXC"), ((2, 5, 0), "NCX")]  # fmt: skip
 MOST = 2000
-#: A leak keeps a block in each of so many calls, in each of so many rounds of them; the
-#: interpreter's own caches keep some too, until they are full.
+#: A leak keeps a block in each of CALLS calls, in each of ROUNDS rounds. The interpreter's own
+#: caches keep some too, but only until they are full.
 CALLS, ROUNDS = 10, 10
 
 
@@ -34,7 +34,7 @@ def attempt(call, n):
         library.fail_after(n)
         result = call()
     except MemoryError as error:
-        raised = error.with_traceback(None)  # which holds this frame, and so itself
+        raised = error.with_traceback(None)  # a traceback holds this frame, and so the error
     while True:
         try:
             failed = bool(library.has_failed())
@@ -45,13 +45,13 @@ def attempt(call, n):
 
 
 def bits(result):
-    """Of all arrays and numbers of a result, which may be one."""
+    """The bits of all arrays and numbers of a result, which may be just one."""
     several = result if isinstance(result, (list, tuple)) else (result,)
     return [np.asarray(a).tobytes() for a in several]
 
 
 def check(call, out):
-    """Fail each allocation in turn until the call has no more; how many there are."""
+    """Fail each allocation in turn until the call has no more; return how many there are."""
 
     def fill():
         for array in out:
@@ -76,7 +76,9 @@ def check(call, out):
 
 
 def check_freed(call, allocations):
-    """Whether the n-th allocation fails or none does: afterwards as many blocks as before."""
+    """After a call there are as many blocks as before, whether the n-th allocation fails or none
+    does.
+    """
     for n in (*range(allocations), -1):
         for _ in range(ROUNDS):
             before = library.blocks_held()
@@ -90,8 +92,8 @@ def check_freed(call, allocations):
 
 
 def operands(shape, layout, data):
-    """Three times what guarded.py's calls take: dense; what goes through copies, read and written;
-    and axes in another order.
+    """Operands for guarded.py's calls, in three ways: dense; not contiguous, so that they are read
+    and written through copies; and with axes in another order.
     """
     for how in (np.copy, spread, np.asfortranarray):
         a = guarded.dense(np.random.default_rng([*shape]), shape, layout, data)
@@ -124,7 +126,7 @@ def written_by(call):
 
 
 def calls(a, layout):
-    """Each with `out`, and without."""
+    """Each call, with `out` and without."""
     options = {"data_format": layout, "num_threads": 1}
     for call in guarded.calls(a, options):
         yield call
@@ -142,7 +144,7 @@ def steps_of(kind, relu, added, mode):
 
 
 def check_layer(*options):
-    """A step of the layer that fails changes no number of it; how many allocations failed."""
+    """A failed step changes no number of the layer; return how many allocations failed."""
     failures = 0
     for number in range(4):
         for n in range(MOST):

@@ -39,7 +39,7 @@ CHUNKINGS = {
 
 
 def problem():
-    """Sums that cancel: partial sums are rounded, and so remember in what order they were."""
+    """A problem whose sums cancel: rounded partial sums show the order in which they were added."""
     rng = np.random.default_rng(3)
     src, diff_dst = rng.standard_normal((2, *SHAPE), np.float32) * 3 + 1
     diff_dst[0] *= 1e6
@@ -88,7 +88,7 @@ class Noted:
 
 
 def killing(client, notes, work):
-    """The work, of which half is done when one of the workers goes."""
+    """Do the work; kill one of the workers when half of it is done."""
     notes.write_text("")
     pids = {*client.run(os.getpid).values()}
     result = []
@@ -132,12 +132,12 @@ BLOCKS = 44
 
 
 def status(name):
-    """In bytes, of this process."""
+    """A number of this process's status, in bytes."""
     return 1024 * int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def begin():
-    """Forget the peak; what is there now."""
+    """Reset the peak; return the memory that is in use."""
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 
@@ -153,7 +153,7 @@ class Sink:
 
 
 def steps(src, diff_dst, sink, exact):
-    """What there is to do, one after the other."""
+    """The steps, one after the other."""
     ones = np.ones(BLOCK[-1], np.float32)
     how = {"epsilon": EPSILON, "exact": exact}
     grads = bn_ext.dask.batch_norm_backward(src, diff_dst, ones, ones, **how)
@@ -167,7 +167,7 @@ def steps(src, diff_dst, sink, exact):
 
 
 def measured(client, src, diff_dst, sink):
-    """The most of each step; of its second time, since the first imports and allocates."""
+    """The peak of each step the second time, because the first one imports and allocates."""
     two = slice(2 * BLOCK[0])
     found = {}
     for exact in (False, True):

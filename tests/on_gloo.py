@@ -47,7 +47,9 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
 
 @case
 def digests(rank, size):
-    """A line for each dtype and memory format; each deal of the samples must give it."""
+    """Print a line for each dtype and memory format: one digest, if all deals of the samples
+    agree.
+    """
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):
             found = set()
@@ -72,7 +74,9 @@ def digests(rank, size):
 
 @case
 def shares(rank, size):
-    """DistributedDataParallel's average of the processes' gradients is that of the whole batch."""
+    """DistributedDataParallel's average of the processes' gradients, times their number, is the
+    gradient of the whole batch.
+    """
     whole = layer()
     distributed.barrier()
     alone = bn_ext.torch.BatchNorm2d(3, relu=True)
@@ -85,7 +89,7 @@ def shares(rank, size):
 
 
 def wrong_call(made, x, broken):
-    """What rank 1 does where the others do as they should."""
+    """What rank 1 does wrong while the others do it right."""
     if broken in ("src_1", "float64"):
         made(x, x[:1])
     elif broken == "channels":
@@ -130,7 +134,7 @@ def errors(rank, size):
 
 @case
 def apart(rank, size):
-    """A process of whose error the others could not be told is a call ahead: all learn it."""
+    """A process whose error the others cannot be told of is a call ahead: then all get an error."""
     made = bn_ext.torch.SyncBatchNorm(3, affine=False, track_running_stats=False)
     if rank == 1:
         with contextlib.suppress(TypeError):

@@ -82,10 +82,10 @@ def layers(comm, size):
 
 
 class Interrupted(BaseException):
-    """What a signal's handler may raise: no Exception."""
+    """What a signal handler may raise: not an Exception."""
 
 
-#: Where bn_ext.mpi's Python stands.
+#: The files of bn_ext.mpi's Python code.
 OVER_RANKS = f"{Path(_mpi.__file__).parent}{os.sep}", mpi.__file__
 
 
@@ -130,7 +130,7 @@ def batch(function, number, comm):
 
 
 def ended(function, number, comm, options):
-    """How a call ends: right, wrong, or by an error, whose class it is."""
+    """How a call ends: "right", "wrong", or the class of the error."""
     arguments, wanted = batch(function, number, comm)
     try:
         found = FUNCTIONS[function][0](**arguments, comm=comm, **options)
@@ -141,8 +141,8 @@ def ended(function, number, comm, options):
 
 
 def interrupted(comm, function, exact, instructions, step, again):
-    """One rank's call is interrupted at every `step`-th event, and its end a second time if `again`
-    is not 0; then all go on: {when and where: how the calls of this rank ended}
+    """Interrupt one rank's call at every `step`-th event and, if `again` is not 0, a second time
+    while it ends; then all ranks go on: {when and where: how this rank's calls ended}
     """
     found, instructions = {}, bool(int(instructions))
     for when, timeout in itertools.product(("first", "later"), (None, 30.0)):
@@ -170,7 +170,7 @@ def interrupted(comm, function, exact, instructions, step, again):
 
 
 def refused_by_a_layer(comm):
-    """What one rank is refused in a layer: in forward, and in backward after eval()."""
+    """A layer refuses a call of one rank: in forward, and in backward after eval()."""
     good, options = backward_arguments(), {"timeout": 10}
     layer = mpi.BatchNorm(8, comm=comm, **options)
     found = [outcome(layer.forward, src=np.zeros((3, 9)) if comm.rank else good["src"])]
@@ -180,7 +180,9 @@ def refused_by_a_layer(comm):
 
 
 def refused_of_several(comm):
-    """What one rank is refused in one of the exchanges that differ in exact and timeout alone."""
+    """A call of one rank is refused, in one of the exchanges that differ in exact and timeout
+    alone.
+    """
     good, found = backward_arguments() | {"comm": comm}, []
     known = [{"exact": e, "timeout": t} for e, t in ((False, 20), (True, 20), (True, 10))]
     for options in ({"exact": True}, *known):
@@ -192,8 +194,9 @@ def refused_of_several(comm):
 
 
 def ended_on_one_rank(comm, where):
-    """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait"):
-    does it end by that there alone? And how the next calls end, the first of which tells the other.
+    """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait").
+    Does only that rank's call end by it? And how do the next calls end, the first of which tells
+    the other rank?
     """
     call, post = backward_arguments() | {"comm": comm}, exchange.OverRanks.post
 
@@ -219,8 +222,9 @@ def ended_on_one_rank(comm, where):
 
 
 def plain_statistics(comm):
-    """Of data whose mean has no digits left for its deviations, of constants, and of ranks whose
-    means differ: relative errors of the first and last variances, and what the others are off.
+    """Of data whose mean has no digits left for its deviations, and of ranks whose means differ:
+    the largest relative error of the variances. Of constants: the variances, and errors of the
+    means.
     """
     rng = np.random.default_rng(5)
     centred = rng.standard_normal((2, 901, 3))
@@ -234,12 +238,12 @@ def plain_statistics(comm):
 
 
 def apart(comm):
-    """One rank's call cannot be told to the others, and it makes another: all are told then."""
+    """One rank cannot tell the others of its call, and makes another one: all are told then."""
     own = comm.Dup()
     good, options = backward_arguments(), {"comm": own}
     for each in (good, more(good)):
         mpi.batch_norm_backward(**each, **options)
-    if own.rank:  # it does not say which of the two it is in
+    if own.rank:  # its arguments do not tell which of the two calls it is
         nothing = dict.fromkeys(("src", "diff_dst", "mean", "variance", "gamma"))
         refused = outcome(mpi.batch_norm_backward, **good | nothing, **options)
         assert re.match("TypeError: (.|\n)*other ranks could not be told", refused)
@@ -276,7 +280,7 @@ def training_arguments():
 
 
 def wide(good):
-    """The same with float64 data, or twice the channels."""
+    """The same arguments with float64 data."""
     return {k: v.astype(np.float64) if isinstance(v, np.ndarray) else v for k, v in good.items()}
 
 
@@ -287,8 +291,8 @@ def more(good):
     }
 
 
-#: What one rank does otherwise than the others: for a call of which first words are exchanged
-#: ("first"), of one that has been made before ("later"), or with check=True ("check").
+#: What one rank does differently: in the first call, whose words are exchanged ("first"), in a call
+#: that has been made before ("later"), or with check=True ("check").
 BACKWARD = {
     "channels": (more, ["first", "check"]),
     "dtype": (wide, ["first", "check"]),
@@ -310,7 +314,7 @@ TRAINING = {
     "correction": (lambda good: good | {"correction": 0}, ["first", "later"]),
     "relu": (lambda good: good | {"relu": True}, ["later"]),
 }
-#: What one rank is refused.
+#: Calls of one rank that are refused.
 REFUSED = {
     "backward": {
         "shape": lambda good: good | {"diff_dst": good["diff_dst"][:-1]},
@@ -355,7 +359,7 @@ def outcome(function, **options):
 def faults(comm, exact):
     """{function, kind, when: the error of this rank, and of a good call after it}"""
     found = {}
-    odd = comm.size - 1  # the rank that does otherwise
+    odd = comm.size - 1  # the rank that differs
     for name, (function, arguments) in FUNCTIONS.items():
         kinds = TRAINING if name == "training" else BACKWARD
         cases = [(kind, when, how) for kind, (how, whens) in kinds.items() for when in whens]
@@ -378,13 +382,13 @@ def faults(comm, exact):
 
 
 def functions_mixed(comm):
-    """A rank that starts, beside one that waits at once: is each told?"""
+    """One rank starts a call, the other one waits at once: is each told?"""
     function = mpi.batch_norm_backward_start if comm.rank else mpi.batch_norm_backward
     return "function: rank" in outcome(function, **backward_arguments(), comm=comm)
 
 
 def no_call(comm, seconds):
-    """All ranks but one call; it sleeps."""
+    """Rank 0 calls; the others sleep."""
     if comm.rank:
         time.sleep(float(seconds) * 20)
         return None
@@ -395,12 +399,12 @@ def no_call(comm, seconds):
 
 
 def never_waited(comm, who):
-    """What `start` has sent off when the process ends."""
+    """The process ends while what `start` has sent is on its way."""
     call = {**backward_arguments(), "comm": comm}
     started(**call)
     time.sleep(comm.rank if who == "late" else 0)
     for _ in range(3):
-        mpi.batch_norm_backward_start(**call)  # of no name: nothing but bn_ext keeps it
+        mpi.batch_norm_backward_start(**call)  # no name refers to it: only bn_ext keeps it
     if who == "finalized":
         comm.Barrier()
         MPI.Finalize()
@@ -408,7 +412,7 @@ def never_waited(comm, who):
 
 
 def let_go(comm):
-    """Does what nobody waits for go?"""
+    """Are calls that nobody waits for let go of?"""
     call = {**backward_arguments(), "comm": comm}
     for _ in range(100):
         mpi.batch_norm_backward_start(**call)
@@ -417,7 +421,7 @@ def let_go(comm):
 
 
 def refused_at_once(comm):
-    """What no rank can be told of."""
+    """Errors of which no rank can be told."""
     call = backward_arguments() | {"comm": comm}
     wrong = [
         {"comm": None}, {"comm": MPI.COMM_NULL}, {"comm": "COMM_WORLD"},
@@ -435,7 +439,7 @@ def intercommunicator(comm):
 
 
 def examples(comm):
-    """Of the docstrings."""
+    """Run the examples of the docstrings."""
     flags = doctest.NORMALIZE_WHITESPACE
     return list(doctest.testmod(mpi, optionflags=flags))
 
@@ -444,7 +448,9 @@ def examples(comm):
 
 
 def groups(comm):
-    """Each half of the ranks by itself, then all; a duplicate and a freed one know of nothing."""
+    """Each half of the ranks by itself; a duplicate, and a new communicator after one was freed,
+    have agreed on nothing.
+    """
     good = backward_arguments()
     own = comm.Split(comm.rank % 2, comm.rank)
     part = {**good, "diff_dst": good["diff_dst"] * (1 + comm.rank % 2)}
@@ -464,7 +470,7 @@ def groups(comm):
 
 
 def in_order(comm):
-    """Several sums at once may be waited for in another order."""
+    """Several sums that are on their way may be waited for in any order."""
     good = backward_arguments()
     pending = [
         mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
@@ -475,8 +481,8 @@ def in_order(comm):
 
 
 def one_element(comm):
-    """Of all ranks together, a channel has no unbiased variance: all ranks know, and there is
-    nothing to tell in the next call.
+    """If a channel has one element over all ranks, its variance cannot be corrected. All ranks know
+    that by themselves, so the next call has nothing to tell.
     """
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
@@ -504,7 +510,7 @@ def no_samples(comm):
 
 
 def page(comm):
-    """Examples of the page on several machines."""
+    """Run the examples of docs/howto/several_machines.md."""
     text = (ROOT / "docs" / "howto" / "several_machines.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"^```pycon\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     test = doctest.DocTestParser().get_doctest(blocks, {}, "page", "page", 0)
@@ -513,7 +519,7 @@ def page(comm):
 
 def main(function, folder, *arguments):
     rank = MPI.COMM_WORLD.rank
-    # mpiexec may drop what comes just before an abort, a file has it.
+    # mpiexec may drop output that comes just before an abort; a file keeps it.
     errors = os.open(Path(folder) / f"{rank}.err", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(errors, sys.stderr.fileno())
     found = globals()[function](MPI.COMM_WORLD, *arguments)

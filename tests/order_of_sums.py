@@ -1,7 +1,7 @@
 """The order of every sum in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
-What src_c/plan.c and the walks say in C, once more and in the same words, for dense arrays: the
-order depends on nothing else. What becomes of one block is bn_ext/_verify/arithmetic.py's.
+It repeats what src_c/plan.c and the walks say in C, in the same words, for dense arrays: the order
+depends on nothing else. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ SHORTEST_CHUNK, LONGEST_CHUNK, PIECE = 4096, 16384, 1024
 
 
 def blocks_of_strands(n):
-    """Of so many rows: how many a block has, and the order of all rows of such blocks."""
+    """For n rows: how many a block has, and the order of all rows of such blocks."""
     if n == 0:  # a chunk's only row may have fewer positions than others
         return
     each = -(-n // ROWS)
@@ -34,7 +34,7 @@ class Columns:
     """A chunk's sums, column by column."""
 
     def __init__(self, dtype, mean):
-        """`mean` is that of each column."""
+        """`mean`: the mean of each column."""
         self.dtype, self.coefs = dtype, np.zeros((len(COEFS), len(mean)), dtype.number)
         self.coefs[COEFS.index("mean")] = mean
         self.planes = np.zeros((PLANES, len(mean)))
@@ -43,7 +43,9 @@ class Columns:
         return Case(self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns])
 
     def blocks(self, rows, src, diff_dst):
-        """Repeats of so many rows, one behind the other, of as many columns in each operand."""
+        """Add repeats of `rows` rows each, one after the other; all operands have as many
+        columns.
+        """
         if len(src):
             columns = src.shape[1]
             case = self.case(columns, {"src": src, "diff_dst": diff_dst})
@@ -51,12 +53,12 @@ class Columns:
             self.planes[:, :columns] = found["sums"]
 
     def strands(self, *operands):
-        """All rows of (rows, columns): block g has row g of each of up to four strands."""
+        """Add all rows of (rows, columns): block g has row g of each of up to four strands."""
         for rows, order in blocks_of_strands(len(operands[0])):
             self.blocks(rows, *(a[order] for a in operands))
 
     def fold(self, rows, src, diff_dst):
-        """Repeats of so many rows of any number of elements."""
+        """Fold repeats of `rows` rows each, of any number of elements."""
         if src.size:
             case = Case(
                 self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
@@ -64,12 +66,12 @@ class Columns:
             self.planes = folded("gradients", case, rows)["sums"]
 
     def add(self, columns, other):
-        """Others to the first columns."""
+        """Add other sums to those of the first columns."""
         with np.errstate(all="ignore"):
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
     def channels(self, each):
-        """Every `each` neighbours summed to one: (PLANES, channels)."""
+        """Sum every `each` neighbors to one: (PLANES, channels)."""
         found = []
         for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
             case = Case(self.dtype, {}, self.coefs, own)
@@ -139,7 +141,7 @@ def of_each_channel(dtype, mean, operands):
 
 
 def one_behind_the_other(sums, *operands):
-    """Of one run: rows are four stretches; then what is left is a row."""
+    """One run: rows are stretches, four to a block; what is left is one row."""
     block = ROWS * stretch_of(sums.dtype)
     whole = operands[0].shape[1] // block * block
     sums.fold(ROWS, *(a[0, :whole].reshape(-1, block // ROWS) for a in operands))
@@ -161,7 +163,7 @@ def merged(positions, channels, run):
 
 
 def form_of(*shape):
-    """What takes a problem apart."""
+    """The function that cuts a problem of this shape into chunks."""
     positions, _, run = merged(*shape)
     if run == 1:
         return channels_last
@@ -169,7 +171,9 @@ def form_of(*shape):
 
 
 def sums_of(dtype, src, diff_dst, mean):
-    """(2, channels): sum(dy) and sum(dy * xc), of bits (positions, channels, run)."""
+    """(2, channels): sum(dy) and sum(dy * xc), from the operands' bits, (positions, channels,
+    run).
+    """
     form, channels = form_of(*src.shape), src.shape[1]
     operands = [a.reshape(merged(*a.shape)) for a in (src, diff_dst)]
     if form is channels_last:

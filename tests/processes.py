@@ -9,7 +9,7 @@ from tree import TESTS
 
 
 def python(*arguments, cwd=None, timeout=120, **environment):
-    """Run Python with these arguments; a variable that is None is not there."""
+    """Run Python with these arguments; an environment variable that is None is unset."""
     variables = {**os.environ, **environment}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -22,17 +22,17 @@ def python(*arguments, cwd=None, timeout=120, **environment):
 
 
 def python_code(code, *options, **more):
-    """Run code; what is imported is what is installed, not what lies here."""
+    """Run code that imports what is installed, not the files that lie here."""
     return python("-P", *options, "-c", code, **more)
 
 
 def strict(code, **more):
-    """The same with warnings as errors, at the level that is chosen where none is forced."""
+    """The same with warnings as errors, at the level that is chosen if none is forced."""
     return python_code(code, "-W", "error", **{"BN_EXT_ISA": None, **more})
 
 
 def printed_by(code, *options, **more):
-    """What code that must succeed prints."""
+    """What the code prints, which must succeed."""
     done = python_code(code, *options, **more)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
@@ -42,7 +42,7 @@ def printed_by(code, *options, **more):
 
 IMPORTS = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n"
 
-#: call(n): threads of a call on n rows of 64 channels; threads(): those that there are.
+#: call(n): threads of a call on n rows of 64 channels; threads(): threads of the process.
 CALL = """
 def call(n, **options):
     x = np.ones((n, 64), np.float32)
@@ -53,7 +53,7 @@ def threads():
     return len(os.listdir("/proc/self/task"))
 """
 
-#: How a process gets at the OpenMP runtime that bn_ext has loaded; region(): a team of it.
+#: Access to the OpenMP runtime that bn_ext has loaded; region(): run a function in a team of it.
 GOMP = f"""
 import ctypes, sys, threading
 sys.path.insert(0, {str(TESTS)!r})

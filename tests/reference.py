@@ -1,8 +1,9 @@
 """Batch normalization in a wide float, all channels at once, and the sizes of its errors.
 
-Forward, backward, and backward once more; a gate of ReLU is given as the elements it lets pass.
+Forward, backward, and double backward; a ReLU's gate is given as the elements that it lets pass.
 
-examples/plain_loop.py is the same as loops, element by element; test_formulas.py compares them.
+examples/plain_loop.py has the same formulas as loops, element by element; test_formulas.py compares
+the two.
 """
 
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class Normalized(NamedTuple):
     """A forward pass, and the sizes of the terms that its error bounds are made of."""
 
     dst: np.ndarray
-    mean: np.ndarray  # (C,), as are all up to here, then as src
+    mean: np.ndarray  # (C,), as are all up to spread; the others are like src
     variance: np.ndarray  # biased: divided by M
     deviation: np.ndarray  # sqrt(variance)
     farthest: np.ndarray  # max|xc|
@@ -58,7 +59,7 @@ def by_channel(array, axis):
 
 
 def accurate_sum(terms):
-    """Sum over the last axis, kept: pairs of halves, with what each addition loses."""
+    """Sum over the last axis, which is kept: add halves, and keep what each addition loses."""
     if terms.shape[-1] == 0:
         return np.zeros((*terms.shape[:-1], 1), terms.dtype)
     lost = np.zeros_like(terms)
@@ -75,7 +76,7 @@ def accurate_sum(terms):
 
 
 def as_before(rows, like, axis):
-    """(C, M) in the shape of `like` again: the way back from by_channel."""
+    """Put (C, M) back into the shape of `like`: the inverse of by_channel."""
     shape = np.moveaxis(like, axis, 0).shape
     whole = np.broadcast_to(rows, (shape[0], int(np.prod(shape[1:]))))
     return np.moveaxis(whole.reshape(shape), 0, axis)
@@ -90,8 +91,8 @@ def column(vector, wide, absent):
 
 
 def moments(x):
-    """Mean, and what is left of each element without it: exact at any mean/std, since the
-    channel's first element is taken off first and the mean of the rest is corrected.
+    """The mean, in two parts, and each element less the mean. The latter is exact at any mean/std:
+    the channel's first element is taken off first, and the mean of the rest is corrected.
     """
     pivot, m = x[:, :1] if x.shape[1] else np.full((len(x), 1), np.nan), x.shape[1]
     rest = x - pivot
@@ -164,7 +165,7 @@ def running(old, new, factor, *, count=None, correction=0, wide=np.float64):
 
 
 def gate(dst):
-    """What passes the ReLU behind: all but what is at most zero, so a NaN does."""
+    """Which elements pass a ReLU: all that are not 0 or less, so NaNs pass."""
     return ~(dst <= 0)
 
 
@@ -217,7 +218,7 @@ def batch_norm_double_backward(
     src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
     diff_diff_beta=None, *, epsilon, axis=-1, is_training=True, wide=np.float64,
 ):  # fmt: skip
-    """The derivative of sum(diff_diff_src diff_src) + the same of diff_gamma and diff_beta."""
+    """The derivative of sum(diff_diff_src diff_src), plus the same for diff_gamma and diff_beta."""
     x, dy, ggx = (by_channel(a, axis).astype(wide) for a in (src, diff_dst, diff_diff_src))
     m = x.shape[1]
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)

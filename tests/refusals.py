@@ -1,6 +1,6 @@
 """What the functions take and return, and how they refuse a call: nothing is written.
 
-And errors that are the caller's own, which pass.
+Errors of the caller's own pass unchanged.
 """
 
 import functools
@@ -36,7 +36,7 @@ RESULTS = {
     "inference": {"dst": "src"},
     "double_backward": {"diff_src": "src", "diff_diff_dst": "src", "diff_gamma": "mean"},
 }
-#: What may be absent.
+#: Arguments that may be absent.
 OPTIONAL = [*AFFINE, *SECOND[1:]]
 
 
@@ -45,7 +45,7 @@ def function_of(name):
 
 
 def arguments(p, name):
-    """Those that a function needs; sums and statistics are of more elements than p has."""
+    """The arguments that a function needs; sums and statistics are of more elements than p has."""
     given = {each: getattr(p, each, None) for each in OPERANDS[name]}
     moments = np.ones((2, len(p.mean)))
     whole = {"sums": with_count(moments, 2**40), "stats": as_stats(moments, 2**40)}
@@ -60,7 +60,7 @@ def outs(p, name):
 
 
 def as_out(name, out):
-    """As the function takes it."""
+    """`out` as the function takes it."""
     return out[0] if name == "inference" else tuple(out)
 
 
@@ -75,8 +75,8 @@ def four(p, **changed):
 def refused(kind, message, p, *names, **changed):
     """Each of these functions and its dry run raise this, and write nothing.
 
-    Without names: the gradient and its halves, of which the first does not take all that may be
-    changed.
+    Without names: the gradient and its halves. The first half does not take every argument that may
+    be changed.
     """
     if not names:
         of_reduce = [*TENSORS, "mean", "data_format", "num_threads"]
@@ -114,13 +114,13 @@ def undecodable(text):
 
 
 RAISED = [BufferError, RuntimeError, TypeError, ValueError, OverflowError, CodedError, undecodable]
-#: What asks an argument for its array, or its number.
+#: Methods that ask an argument for its array, or for its number.
 ARRAYS = ["__array__", "__array_interface__", "__dlpack__", "__dlpack_device__"]
 NUMBERS = ["__float__", "__index__"]
 
 
 def raising(error, way):
-    """An object that raises it when it is asked."""
+    """An object that raises the error when it is asked."""
 
     def fail(self, *_, **__):
         raise error
@@ -132,7 +132,7 @@ def raising(error, way):
 
 
 def check_passes(error, call):
-    """The very object, unchanged but for notes."""
+    """The call raises the same error object, unchanged but for notes."""
     before = type(error), error.args, str(error)
     with pytest.raises(type(error)) as caught:
         call()

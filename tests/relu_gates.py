@@ -5,7 +5,7 @@ from cases import Family, packed, shape
 
 import bn_ext
 
-#: N, C, X: each form of src_c/plan.c, and numbers of elements that fill no byte.
+#: N, C, X: each form of src_c/plan.c, and numbers of elements that are not whole bytes of bits.
 SIZES = [
     (1, 1, 1), (3, 5, 1), (300, 7, 1), (40, 200, 1), (9, 130, 3), (37, 6, 49), (2, 3, 47),
     (9, 3, 143), (9, 3, 150), (70, 2, 300), (1, 3, 1500), (3, 2, 5000), (5, 3, 2049),
@@ -15,7 +15,7 @@ PLAIN = ("src", "diff_dst", "mean", "variance", "gamma")
 
 
 def lets_pass(dst):
-    """Which elements a ReLU did, by its result."""
+    """Which elements a ReLU let pass, by its result."""
     return ~(dst.astype(np.float64) <= 0)
 
 
@@ -26,7 +26,7 @@ def forward(p, **options):
 
 
 def problem(rng, dims, data_format, *types):
-    """With a gate: its dst, which elements pass, and the same as bits."""
+    """A problem with a gate: its dst, which elements pass, and the same as bits."""
     p = Family(rng, shape(*dims, data_format), data_format, *types)
     p.dst = forward(p, relu=True)
     p.passes = lets_pass(p.dst)
@@ -41,7 +41,7 @@ def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
 
 
 def passed(p):
-    """What of diff_dst came through."""
+    """The part of diff_dst that came through."""
     return np.where(p.passes, p.diff_dst, np.zeros((), p.diff_dst.dtype))
 
 

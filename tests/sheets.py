@@ -1,4 +1,6 @@
-"""The operators of bn_ext.specs as tests call them, and everything that may bring an array."""
+"""The operators of bn_ext.specs as tests call them, and every kind of object that may hold an
+array.
+"""
 
 import inspect
 
@@ -33,7 +35,7 @@ class Sheet:
         return {name: carry(np.array(getattr(p, role))) for name, role in self.roles.items()}
 
     def call(self, arguments):
-        """A tuple of what comes back."""
+        """The results, as a tuple."""
         found = self.operator(**arguments)
         return found if isinstance(found, tuple) else (found,)
 

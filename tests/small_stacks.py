@@ -1,8 +1,8 @@
-"""Calls in threads that have little stack: each function, in threads with the smallest that Python
-gives them; and how far down each writes in a thread with more.
+"""Calls in threads that have little stack: each function, in threads with the smallest stack that
+Python gives them, and how far down each writes in a thread with more.
 
-Run by test_stacks.py in a process of its own, one per instruction-set level. Too little stack ends
-it, after the name of what was called.
+Run by test_stacks.py in a process of its own, one per instruction-set level. If the stack is too
+small, the process ends, after the name of the call.
 """
 
 import ctypes
@@ -20,12 +20,12 @@ import bn_ext
 from bn_ext import _core
 
 SMALLEST, AMPLE = 32 << 10, 1 << 20
-#: Of the stack of a thread that has just begun: its own frames lie within.
+#: Bytes of a new thread's stack within which its own frames lie.
 BEGUN = 10 << 10
 #: Wide and narrow rows, long, short and middling runs.
 SHAPES = [((700, 33), "NXC"), ((3000, 5), "NXC"), ((4, 3, 5000), "NCX"), ((40, 30, 7), "NCX"),
           ((6, 80, 49), "NCX")]  # fmt: skip
-#: Exponents of data that sums in doubles cannot hold without rounding.
+#: Exponents that spread so far that sums in doubles must be rounded.
 SPREAD = {"float32": 40, "float64": 300, "float16": 4, "bfloat16": 40}
 
 libc = ctypes.CDLL(None)
@@ -34,7 +34,7 @@ libc.pthread_attr_getstack.argtypes = [ctypes.c_void_p] * 3
 
 
 def stack_of(thread):
-    """Its lowest address, and its size."""
+    """A thread's stack: its lowest address, and its size."""
     attributes = ctypes.create_string_buffer(256)
     lowest, size = ctypes.c_void_p(), ctypes.c_size_t()
     libc.pthread_getattr_np(thread.ident, attributes)
@@ -44,7 +44,7 @@ def stack_of(thread):
 
 
 def started(size, steps):
-    """A thread of so much stack that takes these steps."""
+    """Start a thread with a stack of this size that takes these steps."""
     threading.stack_size(size)
     thread = threading.Thread(target=lambda: [step() for step in steps])
     thread.start()
@@ -57,7 +57,7 @@ def depth_of(call):
     thread = started(AMPLE, [at_work.set, cleared.wait, call, done.set, seen.wait])
     at_work.wait()
     lowest, size = stack_of(thread)
-    ctypes.memset(lowest, 0, size - BEGUN)  # OpenMP's threads, which had it before, left much
+    ctypes.memset(lowest, 0, size - BEGUN)  # it is full of what OpenMP's threads left
     cleared.set()
     done.wait()
     depth = len(ctypes.string_at(lowest, size).lstrip(b"\0"))
@@ -67,7 +67,7 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """What guarded.py's calls take, of values that doubles do not hold the sums of."""
+    """The operands of guarded.py's calls, with values whose sums doubles do not hold."""
     a = guarded.dense(rng, shape, layout, data)
     for name in (*guarded.READ, *guarded.WRITTEN):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
@@ -76,7 +76,7 @@ def operands(rng, shape, layout, data):
 
 
 def more_calls(a, options):
-    """Copies, an error, parts that are merged, the layer."""
+    """Calls with copies, of a layer, and one with an error."""
     given = {"epsilon": 1e-3, **options}
     turned = np.asfortranarray(a.diff_dst)
     statistics = a.mean, a.variance
@@ -97,7 +97,7 @@ def more_calls(a, options):
 
 
 def words_of(call):
-    """Its function, and the options that it has."""
+    """The name of a call's function, and of its options."""
     given = {}
     while isinstance(call, functools.partial):
         given |= call.keywords
@@ -106,13 +106,13 @@ def words_of(call):
 
 
 def fail(args):
-    """What a thread raises is not lost."""
+    """Print what a thread raises, and end the process."""
     traceback.print_exception(args.exc_value)
     os._exit(1)
 
 
 def calls():
-    """Of each function: every dtype, shape and option."""
+    """Calls of each function, with every dtype, shape and option."""
     rng = np.random.default_rng(0)
     for data in DATA_DTYPES:
         for shape, layout in SHAPES:
@@ -131,7 +131,7 @@ def main():
     deepest = 0, "nothing"
     for name, call in calls():
         print(name, flush=True)
-        call()  # what is imported at first is imported here
+        call()  # the first call imports what it needs
         started(SMALLEST, [call]).join()
         deepest = max(deepest, (depth_of(call) - empty, name))
     print("below the caller:", *deepest)

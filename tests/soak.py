@@ -14,7 +14,7 @@ from cases import DATA_DTYPES, FORMATS, Problem
 import bn_ext
 
 CALLERS = 4
-#: Resident memory may grow by so much after the first tenth: arenas of malloc, no leak.
+#: Resident memory may grow by this much after the first tenth: malloc's arenas, not a leak.
 SLACK = 48 << 20
 
 
@@ -48,7 +48,7 @@ def call_until(end, seed, counts, errors):
 
 
 def main(seconds):
-    """Run; the exit status."""
+    """Run; return the exit status."""
     start = time.monotonic()
     counts, errors = [0] * CALLERS, []
     callers = [

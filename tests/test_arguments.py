@@ -62,7 +62,7 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
      ("axis", "data_format")],
 )  # fmt: skip
 def test_other_packages_names_are_translated(p, theirs, ours):
-    """By each function, and even where a required argument is missing for it."""
+    """Each function does so, even if a required argument is missing."""
     for function in (
         bn_ext.batch_norm_backward,
         bn_ext.batch_norm_double_backward,
@@ -101,7 +101,7 @@ def test_unaligned_out_vectors(p):
 
 
 def test_sequences_are_what_numpy_makes_of_them(rng, p):
-    """Lists of Python's floats are float64, which vectors may be with data of any dtype."""
+    """Lists of Python's floats become float64, which vectors may be with data of any dtype."""
     for message, changed in (
         ("mean: expected float64 with float64 data, got float32",
          {"src": p.src.tolist(), "diff_dst": p.diff_dst.tolist()}),
@@ -153,7 +153,7 @@ def test_messages_are_short(p):
 
 
 class Exported:
-    """An array of another library, which says that its memory is that of a device."""
+    """An array of another library that says that it lies in the memory of a device."""
 
     def __init__(self, array, device):
         self.array, self.device = array, device
@@ -211,7 +211,9 @@ def test_doubles_to_float32():
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_the_table_and_nothing_else(rng, data):
-    """Another dtype beside data of each: as vectors computed if the table has them, or refused."""
+    """Another dtype next to data of each: vectors are accepted if the table has the pair, else
+    refused.
+    """
     for other in DATA_DTYPES:
         p = Problem(rng, (6, 5), "NXC", data, other)
         if (data, other) in DTYPES or other == "float64":

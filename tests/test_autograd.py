@@ -1,4 +1,4 @@
-"""bn_ext.autograd: derivatives are those of differences, and gradients bn_ext's own."""
+"""bn_ext.autograd: derivatives agree with differences, and gradients with bn_ext's own."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def of(stats, **options):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 def test_derivatives(rng, training, relu, dims, data_format):
-    """The first and the second ones, forward, in reverse and mixed, in any order."""
+    """First and second derivatives, in forward and in reverse mode, mixed in any order."""
     given, stats = arrays(rng, dims, data_format)
     function = of(() if training else stats, relu=relu, data_format=data_format)
     for wanted in ((0,), (1,), (2,), (3,), (0, 1, 2, 3)):
@@ -106,9 +106,9 @@ def test_third_derivatives_are_refused(rng):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
-    """To the bit, in each argument's own dtype, through a cotangent of any.
+    """They agree to the bit, in each argument's own dtype, for a cotangent of any dtype.
 
-    But for a zero's sign: autograd adds what comes back from a tuple's places to zeros.
+    Only a zero's sign may differ: autograd adds the gradients of a tuple's entries to zeros.
     """
     vectors = "float32" if name in SHORT else name
     given, stats = arrays(rng, (6, 4, 5), data_format, name, vectors)
@@ -136,7 +136,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
 
 @pytest.mark.parametrize("name", ["float32", "float16"])
 def test_second_derivatives_of_other_dtypes(rng, name):
-    """Where autograd's own arithmetic makes float64 of what comes back."""
+    """Where autograd's own arithmetic turns gradients into float64."""
     given, _ = arrays(rng, (12, 3), "NXC", name, "float32")
     weights = rng.standard_normal((12, 3))
     found = []
@@ -169,7 +169,7 @@ def test_exact_sums_do_not_depend_on_the_layout(rng):
 
 
 def test_running_statistics_take_one_step_for_an_evaluation(rng):
-    """However often it is differentiated."""
+    """They take one step, however often the evaluation is differentiated."""
     (src, *_), _ = arrays(rng, (6, 2), "NXC")
     kept = [np.zeros(2), np.ones(2)]
     options = {"exponential_avg_factor": 0.5, "correction": 1}
@@ -181,7 +181,7 @@ def test_running_statistics_take_one_step_for_an_evaluation(rng):
 
 
 def test_layer(rng):
-    """Its steps are those of bn_ext.BatchNorm, in every mode."""
+    """In every mode its steps give the same as those of bn_ext.BatchNorm."""
     data = [rng.standard_normal((6, 3)) for _ in range(3)]
     for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
         ours, theirs = bn_ext.autograd.BatchNorm(3, **options), bn_ext.BatchNorm(3, **options)

@@ -1,4 +1,4 @@
-"""The gradients are those of the formula, at every shape, dtype, layout and mode: values."""
+"""The gradients agree with the formula, at every shape, dtype, layout and mode: values."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
 
 
 def test_large_values(rng):
-    """Values around 1e20 overflows nothing on the way."""
+    """Values around 1e20 make nothing overflow on the way."""
     problem = Problem(rng, (200, 6), "NXC")
     problem.src *= np.float32(1e20)
     problem.mean *= np.float32(1e20)
@@ -77,7 +77,9 @@ def test_vector_published_by_ngraph():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("name", _core._TABLE)
 def test_gradient_of_given_statistics(rng, name, affine):
-    """Of doubles, the derivatives of the loss; of other dtypes, those of their values, rounded."""
+    """Of doubles, the derivatives of the loss; of other dtypes, what their values give as doubles,
+    rounded.
+    """
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)
@@ -106,7 +108,7 @@ def test_statistics_that_are_refused(name):
         (np.ones(3), ValueError), (np.ones((1, 7)), ValueError), (np.ones(()), ValueError),
         (np.ones(7, "i4"), TypeError), (np.ones(7, ">f8"), TypeError), (1.0, TypeError),
     ):  # fmt: skip
-        # Of two that do not fit, the second is named.
+        # If two arguments do not fit together, the second is named.
         size = getattr(wrong, "size", 0)
         other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
         with pytest.raises(error, match=f"^{other}: expected .*, got "):

@@ -37,7 +37,7 @@ class OldOnDevice:
 
 @pytest.mark.parametrize("argument", INPUTS)
 def test_memory_of_an_accelerator(p, argument):
-    """Of DLPack's: test_arguments.py."""
+    """test_arguments.py has devices of DLPack."""
     message = rf"^{argument}: this .*OldOnDevice cannot be .* is not in CPU memory; copy it"
     refused(TypeError, message, p, **{argument: OldOnDevice()})
 
@@ -53,7 +53,7 @@ def test_a_device_that_is_none(p, rubbish):
 
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
 def test_an_exporter_that_refuses(p, error):
-    """Its error passes; a note says whose it is, and the fix for torch's bfloat16."""
+    """Its error passes; a note names the argument, and the fix for torch's bfloat16."""
 
     class Refusing:
         dtype = "torch.bfloat16"
@@ -82,7 +82,7 @@ def test_an_exporter_that_numpy_refuses(p, wrong):
 @pytest.mark.parametrize("kind", RAISED)
 @pytest.mark.parametrize("name", OPERANDS)
 def test_errors_of_the_callers_own_pass(p, name, kind):
-    """As they are, whatever they are, and wherever in an argument they are raised."""
+    """They pass unchanged, whatever they are and wherever in an argument they are raised."""
     error, function = kind("my src has no epsilon"), function_of(name)
     takes = inspect.signature(function).parameters
     gates = {"beta", "dst", "workspace"} & takes.keys() if "diff_dst" in takes else set()
@@ -150,7 +150,7 @@ def test_the_other_layout_is_named(rng):
 
 
 def test_one_vector_that_does_not_fit_where_mean_does(rng):
-    """It is that vector that is wrong, whatever other axis has its length."""
+    """That vector is called wrong, even if another axis has its length."""
     p = Problem(rng, (4, 6, 5, 3), "NXC")
     for size in (4, 5, 6, 7):
         message = rf"got \({size},\)$"

@@ -244,7 +244,7 @@ def test_a_call_with_exact_sums(op):
 
 
 def test_operations_differ():
-    """Each by what it is given."""
+    """Operations differ in what they are given."""
     digests = set()
     for op in problems.OPS:
         problem = problems.Problem((40, 3, 5), "NXC", "float32", op=op)
@@ -287,7 +287,7 @@ def test_what_is_as_large_as_the_problem():
 
 @pytest.mark.parametrize("places", [(), (0, 1536, 2560), (48, 4000, 16)])
 def test_arrays_lie_where_they_shall(places):
-    """By default where NumPy's do."""
+    """By default, arrays lie where NumPy's do."""
     problem = problems.Problem((6, 5), "NXC", "float32", *[places] * bool(places))
     found = tuple(a.ctypes.data % 4096 for a in problem.tensors.values())
     assert found == (places or (16, 16, 16))

@@ -1,4 +1,4 @@
-"""Calls: the whole and its halves; what they take, and that they let go of it."""
+"""Calls, whole and by halves: what they take, and that they let go of it."""
 
 import tracemalloc
 import weakref
@@ -21,7 +21,7 @@ def laid(array, how):
 
 
 def operands(rng, shape, data_format, how):
-    """What guarded.py's calls take, laid out so."""
+    """The operands of guarded.py's calls, laid out in this way."""
     a = guarded.dense(rng, shape, data_format, "float64")
     for name in (*guarded.READ, *guarded.WRITTEN):
         setattr(a, name, laid(getattr(a, name), how))
@@ -31,7 +31,7 @@ def operands(rng, shape, data_format, how):
 
 
 def refusals(a, data_format):
-    """How many calls are refused; all are made."""
+    """Make all calls; return how many of them are refused."""
     count = 0
     for call in guarded.calls(a, {"data_format": data_format}):
         try:
@@ -48,7 +48,7 @@ WRONG = [{}, {"epsilon": -1.0}, {"another_vector": np.zeros(1)}, {"another_vecto
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 @pytest.mark.parametrize("how", LAYOUTS)
 def test_arrays_are_let_go_of(rng, how, wrong):
-    """After every call, one that is refused too, nothing refers to them."""
+    """After every call, even a refused one, nothing refers to the arrays."""
     for data_format in FORMATS:
         a = operands(rng, (4, 5, 6), data_format, how)
         alive = {name: weakref.ref(array) for name, array in vars(a).items()

@@ -84,7 +84,7 @@ def test_wrong_usage_ends_with_2(capsys, monkeypatch, tmp_path, arguments, messa
 
 @pytest.mark.parametrize("by", ["script", "module"])
 def test_an_unknown_isa_is_a_sentence(tmp_path, by):
-    # As pip writes it.
+    # The script as pip writes it.
     script = tmp_path / "bn-ext"
     script.write_text("import sys\nfrom bn_ext._cli import main\nsys.exit(main())\n")
     what = [script] if by == "script" else ["-P", "-m", "bn_ext"]
@@ -137,7 +137,7 @@ def test_interrupted(capsys, monkeypatch):
 
 
 def test_interrupted_while_python_imports(tmp_path):
-    """Without a traceback, while the command line is."""
+    """There is no traceback, even while the command line is being imported."""
     (tmp_path / "statistics.py").write_text("raise KeyboardInterrupt")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)

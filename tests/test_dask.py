@@ -39,7 +39,7 @@ def chunks_of(how, data_format="NXC"):
 
 def problem(rng, data="float32", data_format="NXC", shape=None):
     p = Family(rng, shape or SHAPE[data_format], data_format, data, ratio=3.0)
-    if len(p.src) > 1:  # what cancels but for the rounding of partial sums
+    if len(p.src) > 1:  # sums cancel, but for the rounding of partial sums
         p.diff_dst[0] *= p.diff_dst.dtype.type(1000)
         p.diff_dst[1] = -p.diff_dst[0]
     return p
@@ -207,14 +207,14 @@ def test_chunks_of_unknown_sizes(rng, exact):
 
 
 class Stored:
-    """Data that lies elsewhere, and what was read of it."""
+    """Data that lies elsewhere; it notes what is read of it."""
 
     def __init__(self, shape, dtype=np.float32):
         self.shape, self.dtype, self.ndim = shape, np.dtype(dtype), len(shape)
         self.read = []
 
     def __dask_tokenize__(self):
-        return id(self)  # no other holds the same
+        return id(self)  # no other data is the same
 
     def __getitem__(self, where):
         self.read.append(where)
@@ -262,7 +262,7 @@ def test_results_are_like_src(rng):
 
 
 def test_the_same_call_has_the_same_tasks(rng):
-    """So that Dask computes nothing twice, and a dashboard shows what it is."""
+    """So Dask computes nothing twice, and a dashboard shows what a task is."""
     p = problem(rng)
     names = {Lazily(p, 3).backward().diff_src.name for _ in range(2)}
     assert len(names) == 1
@@ -270,7 +270,7 @@ def test_the_same_call_has_the_same_tasks(rng):
 
 
 def test_a_block_is_one_task(rng):
-    """Which reads them too: between tasks, a scheduler keeps blocks."""
+    """The task reads the block too, because a scheduler keeps the blocks that tasks pass on."""
     p = problem(rng, shape=(40, 5, 4, 8))
     lazily = Lazily(p, -1)
     lazily.src, lazily.diff_dst = (
@@ -281,7 +281,7 @@ def test_a_block_is_one_task(rng):
 
 
 def test_fewer_than_four_chunks_in_memory_for_each_worker():
-    """Of 44 for each; with the graphs, results and sums that there are."""
+    """Of 44 chunks for each worker, with graphs, results and sums included."""
     workers, chunk = 2, (64, 128, 64)
     shape = (44 * workers * chunk[0], *chunk[1:])
     src, diff_dst = (da.from_array(Stored(shape), chunks=chunk) for _ in range(2))
@@ -323,7 +323,7 @@ with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool, scheduler="thread
 @needs_linux
 @needs_openmp
 def test_threads_of_kernels_do_not_multiply_those_of_workers():
-    """Unless they are asked to: then each of the two has two more."""
+    """Only if they are asked to: then each of the two workers has two more threads."""
     assert in_new_process(THREADS, OMP_NUM_THREADS="3") == ["0", "4"]
 
 
@@ -333,7 +333,7 @@ DATA = SHAPE["NXC"]
 
 
 def never_read(shape=DATA, dtype=np.float32, chunks=3):
-    """An array that raises if anything is computed of it."""
+    """An array that raises if anything is computed from it."""
     array = da.from_array(Stored(shape, dtype), chunks=chunks)
     return array.map_blocks(
         lambda block: 1 // 0, dtype=dtype, meta=np.empty((0,) * len(shape), dtype)
@@ -429,7 +429,7 @@ def test_chunks_of_another_dtype_than_said(rng):
 
 @pytest.mark.quick
 def test_no_number_of_blocks_is_too_large():
-    """Merged two by two: twice as many as states may be added."""
+    """States are merged two by two: here twice as many as may be added."""
     total = bn_ext.batch_norm_training_reduce(np.ones((3, 2), np.float32), exact=True)
     for _ in range(21):
         total = merged_states(np.stack([total, total]))

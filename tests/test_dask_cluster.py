@@ -2,7 +2,7 @@
 
     pytest -m cluster
 
-.ci/dask installs what this needs: distributed and zarr. on_cluster.py is what runs there.
+.ci/dask installs what this needs: distributed and zarr. on_cluster.py runs there.
 """
 
 import doctest
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def on_cluster(job):
-    """What it finds; nothing of it is left running."""
+    """Return what the job finds; none of its processes is left running."""
     done = python(TESTS / "on_cluster.py", job, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     printed = json.loads(done.stdout)
@@ -32,7 +32,7 @@ def on_cluster(job):
 
 
 def test_one_digest():
-    """With exact sums, for any chunks; plain ones differ."""
+    """Exact sums give one digest for any chunks; plain sums give several."""
     found = on_cluster("digests")
     print(*found, sep="\n")
     assert len({digest for _, exact, digest in found if exact}) == 1
@@ -49,7 +49,7 @@ def test_a_killed_worker():
 
 
 def test_fewer_than_four_chunks_on_a_worker():
-    """Of 22 for each of two workers."""
+    """Of 22 chunks for each of two workers."""
     pytest.importorskip("zarr")
     found = on_cluster("memory")
     print(found)

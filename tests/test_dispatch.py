@@ -13,7 +13,7 @@ from bn_ext import _core
 
 ISAS = bn_ext.available_isas()
 
-#: What /proc/cpuinfo calls the instructions that a level needs beside those of the one before.
+#: What /proc/cpuinfo calls the instructions that a level adds to those of the one before.
 NEEDED = {
     "baseline": "sse2",
     "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe",

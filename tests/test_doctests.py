@@ -53,7 +53,7 @@ CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOT
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
 def test_pages(path):
-    """Examples with prompts; "pycon" marks those that need what is not installed here."""
+    """Examples with prompts; "pycon" marks examples that need what is not installed here."""
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
     text = re.sub(r"^```pycon\n.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -74,7 +74,7 @@ def test_notebooks(path, monkeypatch):
     pyplot.close("all")
 
 
-#: Of docs/figures.csv: peers that return new arrays, and one that writes to given ones.
+#: Peers in docs/figures.csv that return new arrays, and one that writes to given ones.
 FRESH_PEERS, GIVEN_PEERS = ["numpy", "torch", "jax", "tensorflow"], ["oneDNN"]
 
 
@@ -85,7 +85,9 @@ def over_best_peer(row):
 
 
 def test_the_one_number():
-    """The README's is the median of its comparisons, of which it tells the ends too."""
+    """The README's number is the median of the comparisons; it tells their smallest and largest,
+    too.
+    """
     lines = (ROOT / "docs" / "figures.csv").read_text().splitlines()
     times = []
     for row in csv.DictReader(line for line in lines if not line.startswith("# ")):

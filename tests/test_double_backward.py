@@ -1,6 +1,6 @@
 """The double backward: the gradient of the gradient, near the exact one and with the same bits.
 
-That the reference is the derivative of the backward pass is test_formulas.py's.
+test_formulas.py tests that the reference is the derivative of the backward pass.
 """
 
 import numpy as np
@@ -73,7 +73,7 @@ def test_near_the_exact_one(rng, dims, data, vector, is_training):
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_products_that_underflow(data, is_training):
-    """Each of g*dy loses up to half of the smallest number, which is far more than roundings do."""
+    """Each product g*dy loses up to half of the smallest number, far more than roundings cost."""
     m, rstd, least = 1000, 10, smallest(data)
     src = np.linspace(-1, 1, m, dtype=data)[:, None]
     signs = np.where(np.arange(m) % 2, 1, -1 if is_training else 1)[:, None].astype(data)
@@ -105,7 +105,9 @@ def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mean_of_more_digits_than_the_data(rng, is_training):
-    """What a float64 mean has beyond float32 counts: here a hundredth of the deviation."""
+    """The digits that a float64 mean has beyond float32 count: here a hundredth of the
+    deviation.
+    """
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)

@@ -1,6 +1,6 @@
 """A dry run refuses what the call would, reads no data and writes nothing.
 
-That it refuses the same is asked of every refusal in refusals.py.
+refusals.py makes a dry run at every refusal, which must refuse the same.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def test_nothing_is_written(p, name, options):
 
 @each
 def test_data_is_neither_read_nor_copied(p, name, options):
-    """There could be no such arrays, nor copies of them."""
+    """No memory could hold such arrays, or copies of them."""
     for tensor in ("src", "diff_dst", "diff_diff_src"):
         setattr(p, tensor, np.broadcast_to(np.float32(0), (2**30, 5, 4)).transpose(0, 2, 1))
     dry(name, **arguments(p, name), **options)
@@ -63,7 +63,7 @@ def test_sums_that_are_not_known_yet(p):
 
 
 def test_words_of_a_specification(p):
-    """What is written has names of its own, too."""
+    """Outputs have names of their own, too."""
     words = _core._Words("NXC", {"src": "input", "out: mean": "save_mean", "gamma": "weight"})
     for out, message in (
         ((None, p.gamma, None), "^save_mean: shares memory with weight$"),

@@ -40,7 +40,9 @@ def f32(*values):
 )
 @pytest.mark.parametrize("name", MEMBERS)
 def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
-    """New or given; but statistics of nothing are NaN, and running ones stay as they were."""
+    """In new and in given outputs; but statistics of no elements are NaN, and running ones stay as
+    they were.
+    """
     member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
     for (data, vector), is_training, halves in itertools.product(
         DTYPES, (True, False), (True, False)
@@ -100,7 +102,7 @@ def test_what_is_not_finite_stays_in_its_channel(rng, name, x, data_format):
                 assert kept[0] == kept[1], (types, read, value)
 
 
-#: Vectors with more digits than the data's numbers have: a mean has a second part.
+#: Vectors with more digits than the data's arithmetic: a mean has a low part.
 FINER = [("float32", "float64"), ("bfloat16", "float64")]
 #: Operands that are not tensors.
 VECTORS = {
@@ -118,7 +120,7 @@ def rows(array, axis):
 
 
 def formula(p, name, is_training, epsilon):
-    """What a member's results are in NumPy, in rows."""
+    """A member's results by the formula in NumPy, in rows."""
     if name == "double backward" and is_training:
         operands = (getattr(p, n) for n in (*INPUTS, *SECOND))
         found = reference.batch_norm_double_backward(*operands, epsilon=epsilon, axis=p.axis)
@@ -154,13 +156,13 @@ def kinds(a):
 def test_nan_and_inf_go_where_the_formula_puts_them(
     rng, data, vector, name, is_training, data_format
 ):
-    """One number of a tensor, or of a vector; roots of variances that have none, or are 0."""
+    """Such a number in a tensor or in a vector; and variances that are negative, or 0."""
     member, values = MEMBERS[name], [np.nan, np.inf, -np.inf]
     tensors = member.reads if (data, vector) in DTYPES else []
     for x, where in itertools.product((1, 5, 1100), [*tensors, *VECTORS[name]]):
         for value in values + [-1, 0] * (where == "variance"):
             if name == "double backward" and is_training and not (np.isnan(value) or value == -1):
-                continue  # whatever these give
+                continue  # nothing is promised for these
             p = members.problem(rng, shape(9, 4, x, data_format), data_format, data, vector)
             p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # where xhat is 0
             channels = np.moveaxis(getattr(p, where), p.axis if where in tensors else 0, 0)
@@ -186,7 +188,7 @@ def test_frozen_diff_src_never_reads_src(rng):
 
 # ---- the operators' gradients: the general function's, but for what each says ------------
 
-#: By sheet: what it calls its layouts.
+#: sheet: its names of the layouts.
 LAYOUTS = {
     "onednn_backprop": FORMATS, "onednn_backward": FORMATS, "ngraph_backprop": [None],
     "tensorflow_grad": ["NHWC", "NCHW", "NDHWC", "NCDHW"],

@@ -1,4 +1,4 @@
-"""The engine: an operation over a problem, tile after tile; what it overwrites has been read."""
+"""The engine: an operation over a problem, tile after tile; it overwrites only what it has read."""
 
 import itertools
 
@@ -23,7 +23,7 @@ every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS)
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize(("data_format", "outer", "channels", "inner"), IN_PLACE)
 def test_in_place(rng, data_format, outer, channels, inner, is_training, member):
-    """Each result over each operand, which has been read by then."""
+    """Each result is written over each operand."""
     results = member.returns.count("tensor")
     overs = set(itertools.permutations([*member.reads, *[None] * (results - 1)], results))
     for types in DTYPES:

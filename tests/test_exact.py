@@ -1,4 +1,4 @@
-"""Exact sums: what fractions say, whatever the values and the parts."""
+"""Exact sums agree with fractions, whatever the values and the parts."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ import bn_ext
 
 pytestmark = pytest.mark.quick
 
-#: States of a part: of both sums of a gradient, of both of the statistics.
+#: States of a part: both sums of a gradient, and both sums of the statistics.
 gradients_of = functools.partial(bn_ext.batch_norm_backward_reduce, exact=True)
 moments_of = functools.partial(bn_ext.batch_norm_training_reduce, exact=True)
 apply, stats_of = bn_ext.batch_norm_backward_apply, bn_ext.batch_norm_training_stats
@@ -40,7 +40,7 @@ KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling", "subnorm
 
 
 def values(rng, kind, shape, name):
-    """Of every kind that a sum can go wrong with."""
+    """Values of every kind with which a sum can go wrong."""
     wide, smallest = (900, 1e-310) if arithmetic(name) == "float64" else (100, 1e-41)
     x = rng.standard_normal(shape)
     some = rng.random(shape) < 0.5
@@ -101,8 +101,8 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 @pytest.mark.parametrize("exponents", [(0, 19), (126, 126)])
 @pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
-    """The sum of each lane is a double; that of all lanes, or of all lanes in units of the lowest
-    limb, is not, whatever a register's width. Not every sum needs the bits that it has.
+    """Each lane's sum is a double, but the sum of all lanes, or of all lanes in units of the lowest
+    limb, is none, whatever a register's width. Not every sum needs the bits that it has.
     """
     for _ in range(16):
         few = rng.random((1, 2, n)) < 0.1
@@ -117,8 +117,9 @@ def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
-    """Large ones of all bits and one sign, and one whose last bit is the lowest: at some exponent
-    their sum has one bit more than a double. Squares are cut into parts: those fill a sum, too.
+    """Large terms of all bits and one sign, and one term whose last bit is the lowest: at some
+    exponent their sum has one bit more than a double. Squares are cut into parts, which fill a sum,
+    too.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)
@@ -142,8 +143,8 @@ def test_flags_of_tasks_are_not_added():
 
 
 def patchwork(rng, rows, channels, name):
-    """Stretches of rows, each of a kind of its own, so that ways of adding that were right for one
-    are wrong for the next.
+    """Ranges of rows, each with its own kind of values, so that a way of adding that was right for
+    one is wrong for the next.
     """
     most, tiny, sigma = {"float64": (500, 1e-300, 3), "float16": (8, 1e-7, 1)}.get(
         name, (58, 1e-40, 3)
@@ -223,8 +224,8 @@ def test_exponents_that_change(rng, walk, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_counts_of_the_shortest_runs(rng, run, name):
-    """With gaps behind them, so that they are walked as runs: many rows, all in the same lanes; and
-    terms as large as anchors take, all of one sign.
+    """Gaps after the runs make the walk go by runs: many rows, all in the same lanes. And terms as
+    large as anchors take, all of one sign.
     """
     number = np.dtype(name).type
     narrow = rng.uniform(1, 2, 30_000) * 2.0 ** rng.integers(-20, 20, 30_000)
@@ -243,8 +244,8 @@ def test_counts_of_the_shortest_runs(rng, run, name):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_ties(rng, name):
-    """Written down: random data has no bit far below a half. Among others that cancel, so that it
-    is found by every way of adding.
+    """The ties are written down: random data has no bit far below a half. They are among terms that
+    cancel, so that every way of adding meets them.
     """
     for rows in (3, 41, 701):
         for odd, tiny, sign in itertools.product((0, 1), (-140, -130, 0), (1, -1)):
@@ -264,7 +265,7 @@ def test_ties(rng, name):
 
 
 def merged(rng, states):
-    """Added in any order, some made canonical in between."""
+    """Add states in any order; make some canonical in between."""
     states = list(states)
     while len(states) > 1:
         a, b = (states.pop(int(rng.integers(len(states)))) for _ in "ab")
@@ -315,7 +316,9 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
 def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
-    """Gates, frozen statistics, what is fused: as with sums that are rounded, but for those."""
+    """Gates, frozen statistics and what is fused give the same as with rounded sums, but for
+    rounding.
+    """
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
@@ -332,10 +335,10 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_a_mean_finer_than_the_data(rng, name):
-    """Its low part is taken into account: the gradient is that about the mean itself."""
+    """The mean's low part counts: the gradient is about the mean itself."""
     p = Problem(rng, (4000, 3), "NXC", name, "float64", ratio=1000.0)
     p.mean = p.mean + 1e-6
-    p.diff_dst = (p.diff_dst + np.float32(1)).astype(p.diff_dst.dtype)  # sums that tell it
+    p.diff_dst = (p.diff_dst + np.float32(1)).astype(p.diff_dst.dtype)  # sums that show it
     found = p.run(bn_ext.batch_norm_backward, exact=True)
     plain = p.run(bn_ext.batch_norm_backward)
     np.testing.assert_allclose(found.diff_gamma, plain.diff_gamma, rtol=1e-4)
@@ -376,7 +379,7 @@ def test_statistics_of_any_parts(rng, name, ratio):
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_the_mean_is_rounded_once_and_squares_are_about_it(rng, name):
-    """However far it lies from 0, and where sums overflow; in one call and in parts."""
+    """However far the mean lies from 0, and where sums overflow; in one call and in parts."""
     src = far_from_0(rng, name)
     src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
     own = np.empty((2, src.shape[1]))
@@ -410,7 +413,7 @@ def test_a_constant_channel_of_any_length(name):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_squares_about_zeros(rng, name):
-    """That are exact leave what is right to many places, however little it is of them."""
+    """Exact squares leave a variance that is right to many places, however little it is of them."""
     far, few = (2**26 - 8, 8) if name == "float64" else (2**11, 2**11)
     src = far + rng.integers(0, few, (997, 40))
     stats = stats_of(moments_of(src.astype(name)))
@@ -422,7 +425,7 @@ def test_squares_about_zeros(rng, name):
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_squares_that_round_down_leave_no_variance_below_0(rng, name):
-    """Sums about anything; the mean is right about what it is."""
+    """Sums may be about anything; the mean is right even so."""
     for _ in range(20):
         x = rng.uniform(1, 2, 50).astype(dtype(name))
         about = rng.uniform(0.9, 2.1, 50).astype(arithmetic(name))
@@ -451,7 +454,7 @@ def test_a_mean_finer_than_the_data_is_what_it_is_taken_for(name):
 
 
 def test_states_that_do_not_go_together(rng):
-    """Wherever they were merged."""
+    """They are refused, wherever they were merged."""
     p = Problem(rng, (40, 3), "NXC")
     state, about = gradients_of(p.src, p.diff_dst, p.mean), moments_of(p.src, mean=p.mean)
     other = p.mean.copy()
@@ -478,7 +481,9 @@ def test_states_that_do_not_go_together(rng):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_means_that_are_no_numbers_are_alike(rng, name):
-    """Whatever bits a NaN has, and a 0 its sign: of other machines, or made by another sum."""
+    """Whatever a NaN's bits or a 0's sign: they may be from another machine, or from another
+    sum.
+    """
     p = Problem(rng, (40, 3), "NXC", name)
     several = np.zeros((4, 3), p.mean.dtype)
     several[:, 0] = [np.nan, -np.nan, np.nan, -np.nan]
@@ -517,7 +522,7 @@ def test_more_elements_than_a_state_has_room_for():
 @pytest.mark.parametrize(("data", "scales"), [("float32", range(-40, -140, -7)),
                                               ("float64", range(-400, -1060, -37))])  # fmt: skip
 def test_the_mean_is_right_where_squares_vanish(rng, data, scales):
-    """To half an ulp, as elsewhere, at any scale."""
+    """It is right to half an ulp at any scale, as elsewhere."""
     for scale in scales:
         src = np.ldexp(rng.standard_normal((12, 9)), scale).astype(data)
         mean = bn_ext.batch_norm_training(src, np.ones(9), epsilon=1e-5, exact=True).mean

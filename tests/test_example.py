@@ -109,7 +109,9 @@ def test_a_training_has_the_weights_that_the_readme_says(level, threads):
 
 @pytest.mark.slow
 def test_folding_keeps_the_scores():
-    """Of a trained network; its predictions stay, but where two scores are as good as equal."""
+    """Of a trained network. Its predictions stay the same, except where two scores are nearly
+    equal.
+    """
     done = python(ROOT / "examples" / "fold.py")
     assert done.returncode == 0, done.stderr
     found = re.findall(

@@ -1,8 +1,9 @@
 """The formulas, against three nested loops: examples/plain_loop.py says what they compute.
 
-The loops are compared with tests/reference.py, which says the same of large arrays at once and adds
-what error bounds are made of; test_backward.py compares the package with that. For the rest of the
-family the reference is compared with differences of itself and with what the definition implies.
+The loops are compared with tests/reference.py, which computes the same for large arrays at once and
+adds what error bounds are made of; test_backward.py compares the package with the reference. For
+the rest of the family the reference is compared with differences of itself and with what the
+definition implies.
 """
 
 import numpy as np

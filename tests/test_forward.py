@@ -65,7 +65,7 @@ def test_training(rng, data, vector, dims, data_format, ratio):
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format):
-    """Less than 4 u off in all that can be off, where the bound allows for far more."""
+    """The errors are below 4 u, although the bound allows for far more."""
     p = Family(rng, dims, data_format, data)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     errors = statistics_errors(mean, squares / p.count, wanted(p), data)
@@ -125,7 +125,9 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
      ("float64", 500), ("float64", -500)],
 )  # fmt: skip
 def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_format, ratio):
-    """Where squares vanish elements are scaled, about the same pivot: bit for bit the same."""
+    """Where squares vanish, elements are scaled about the same pivot: the results are the same bit
+    for bit.
+    """
     p = Family(rng, dims, data_format, data, ratio=ratio)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
@@ -133,7 +135,7 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
     want = np.array([np.ldexp(mean, power), np.ldexp(squares, 2 * power)])
     if power < 0:
         assert found.tobytes() == want.tobytes()
-    else:  # where they overflow, about another one
+    else:  # where squares overflow, about another one
         np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
@@ -148,8 +150,9 @@ def test_squares_that_vanish_where_none_is_sampled():
 
 @pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
 def test_deviations_that_count_as_none(data):
-    """As docs/semantics.md has it: where no square is above 0, nor the sum, nor is any sampled. The
-    least more of any of these is seen; the bounds hold in any case.
+    """As docs/semantics.md says, deviations count as none if no square is above 0, the sum is 0 and
+    no sampled element is off. If any of these is the least bit more, it is seen; the bounds hold in
+    any case.
     """
     kind, number = dtype(data), np.float64 if data == "float64" else np.float32
     d = kind.type(2.0 ** (-537.5 if data == "float64" else -75))
@@ -191,7 +194,7 @@ GRIDS = {
 
 
 def exact_statistics(sixteenths):
-    """Of (C, M) integers: mean and variance as float64, rounded once."""
+    """The mean and the variance of (C, M) sixteenths as float64, rounded once."""
     rows = [[int(v) for v in row] for row in sixteenths]
     sums = [(sum(row), sum(v * v for v in row), len(row)) for row in rows]
     mean = [float(Fraction(s, 16 * m)) for s, _, m in sums]
@@ -201,7 +204,9 @@ def exact_statistics(sixteenths):
 
 
 def check_exact_statistics(src, data_format, sixteenths):
-    """As rounded: float32 vectors; float64 ones, where the mean is a number of few bits."""
+    """Vectors have the exact values, rounded: float32 ones always, float64 ones if the mean has few
+    bits.
+    """
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
     for vector in dict.fromkeys([vector_dtype(src.dtype.name), "float64"]):
         out = None, *(np.empty(len(sixteenths), vector) for _ in range(2))
@@ -241,7 +246,9 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """One element in a hundred far from all others, wherever it is: the pivot may be of such."""
+    """One element of each channel is far from all others, wherever it is: a pivot may be made of
+    it.
+    """
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
@@ -307,7 +314,7 @@ def test_running_statistics_are_their_formula_in_doubles(rng, running):
 
 
 def test_a_factor_of_zero_hides_no_nan(fam):
-    """As its formula, torch and TensorFlow have it."""
+    """As in its formula, in torch and in TensorFlow."""
     fam.src[0, 2] = np.nan
     mean, variance = np.zeros(5), np.ones(5)
     training(

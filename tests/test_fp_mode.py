@@ -14,7 +14,7 @@ OVER_RANKS = "bn_ext.mpi."
 
 @pytest.mark.parametrize("name", FP_MODES)
 def test_fp_modes_take_effect(name):
-    """Without this, the factor below would test nothing."""
+    """Without this, the tests below would test nothing."""
     with fp_mode(name):
         found = fp_mode_in_effect()
     assert (found, fp_mode_in_effect()) == (name, "default")
@@ -24,7 +24,7 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
-    """And no operation of ours has raised an exception flag there."""
+    """And our operations have raised no exception flag."""
     a = guarded.dense(rng, (300, 70), "NXC", "float32")
     a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf  # invalid; divisions by zero
     libm = math_library()
@@ -39,21 +39,21 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
 
 @pytest.mark.quick
 def test_every_public_function_and_method_is_called():
-    """Here and below: one that is added must be given a call, one that is gone has none."""
+    """Here and below: a new one must be given a call, and one that is gone must have none."""
     assert set(every_call.public()) == set(every_call.CALLS)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", [n for n in every_call.ONCE if not n.startswith(OVER_RANKS)])
 def test_every_call_gives_the_same_in_any_mode(name, capfd):
-    """The bits, without an error, a warning or a print; np.seterr's modes too."""
+    """The same bits, without an error, a warning or a print; in np.seterr's modes too."""
     assert every_call.changes(name) == []
     assert capfd.readouterr() == ("", "")
 
 
 @needs_mpi
 def test_every_call_over_ranks_gives_the_same_in_any_mode(tmp_path):
-    """MPI adds up in it, too."""
+    """MPI adds up in that mode, too."""
     ended = run(2, [every_call.__file__, OVER_RANKS], tmp_path)
     assert (ended.status, ended.printed) == (0, "")
 

@@ -1,7 +1,7 @@
 """The gradient through a fused ReLU: which elements it let pass, and all else as without it.
 
-What a gated call must give is known bit for bit: what the plain one gives for a diff_dst whose
-other elements are zeros.
+A gated call must give, bit for bit, what the plain call gives for a diff_dst with zeros in place of
+the elements that did not pass.
 """
 
 import numpy as np
@@ -52,7 +52,7 @@ every_format = pytest.mark.parametrize("data_format", FORMATS)
 def test_gated_is_plain_with_zeros_where_nothing_passed(
     rng, data, vector, data_format, gate, is_training
 ):
-    """And a fourth result is what came through, which a gate made of src does not know."""
+    """A fourth result is what came through; a call whose gate is made from src has none."""
     for dims in SIZES:
         p = problem(rng, dims, data_format, data, vector)
         assert p.passes.any() or p.src.size < 20
@@ -73,7 +73,9 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
 @pytest.mark.parametrize("size", [65535, 65537, 131072, 200_003, 3 * 65536])
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_every_bit_of_a_workspace_counts(size, num_threads):
-    """Also those behind many: where all pass, nothing that memory had before lets one stop."""
+    """Even bits after many others: if all elements pass, nothing that memory held before stops
+    one.
+    """
     src, vector = np.ones((size, 1), np.float32), np.ones(1, np.float32)
     given = {"epsilon": 1, "num_threads": num_threads}
 
@@ -108,7 +110,9 @@ def test_training_with_statistics_in_doubles_passes_the_same(rng, data, data_for
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_results_at_the_edge_of_zero(isa, data):
-    """Sums of src and beta that are 0 when they are stored, or just not; and all other kinds."""
+    """Sums of src and beta that just become 0 when they are stored, or just do not; and all other
+    kinds.
+    """
     stored = STORED[data]
     kinds = boundary(stored)
     src = np.concatenate([kinds] * 2).view(dtype(data))[:, None]
@@ -131,7 +135,7 @@ def test_results_at_the_edge_of_zero(isa, data):
 
 @every_gate
 def test_what_is_nan_passes(rng, isa, gate):
-    """As in PyTorch and oneDNN. A NaN that comes in and does not pass is 0."""
+    """As in PyTorch and oneDNN. A NaN of diff_dst that does not pass becomes 0."""
     for data in DATA_DTYPES:
         p = problem(rng, (4, 3, 40), "NCX", data)
         p.src[1, 1, ::3] = np.nan
@@ -173,7 +177,7 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
 
 @pytest.mark.parametrize("name", STORED)
 def test_every_short_value_by_itself(isa, name):
-    """All bits of 16-bit types; of others, the kinds."""
+    """All bits of 16-bit types; of the other types, every kind of number."""
     stored = STORED[name]
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)

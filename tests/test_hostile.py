@@ -132,7 +132,7 @@ def meddle(by, target):
     ):
         found, want = changed_by(by, target, change, function, how, given)
         if found is None or name in ("smaller", "larger", "other dtype", "wider dtype"):
-            continue  # refused, or computed from values that are others by now
+            continue  # refused, or computed from values that have changed by now
         found, want = (a if isinstance(a, tuple) else (a,) for a in (found, want))
         for a, b in zip(found, want, strict=True):
             assert a.tobytes() == b.tobytes(), (name, function, how, given)
@@ -193,12 +193,12 @@ for size in range(1, 4000):
 
 
 def test_finalizers_that_change_an_array():
-    """What was read of an array is not read again: new memory has the size that is written."""
+    """An array's properties are not read again, so new memory has the size that is written."""
     printed_by(FINALIZER, MALLOC_CHECK_="3")
 
 
 def test_garbage_that_changes_an_array():
-    """The same by a cycle that is collected between the checks and the first allocation."""
+    """The same, by a cycle that is collected between the checks and the first allocation."""
     code = """
 import gc, numpy as np, bn_ext
 x, dy, v = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32), np.ones(16, np.float32)
@@ -252,7 +252,7 @@ def test_lists_that_change_while_they_are_read(p):
     with pytest.raises(TypeError, match="^gamma: .* too deep"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, p.variance, endless, epsilon=EPSILON)
     shared = [1.0]
-    for _ in range(60):  # 2^60 elements to who counts them
+    for _ in range(60):  # 2^60 elements, if they were counted
         shared = [shared, shared]
     for argument in ("epsilon", "data_format", "num_threads", "is_training"):
         with pytest.raises((TypeError, ValueError), match=f"^{argument}: "):

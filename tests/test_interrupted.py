@@ -1,4 +1,6 @@
-"""Whatever ends a layer's step early, wherever it comes: what has not ended counts as not done."""
+"""Whatever ends a layer's step early, wherever it comes: a step that has not ended does not
+count.
+"""
 
 import contextlib
 import dis
@@ -18,17 +20,17 @@ CHANNELS = 5
 
 
 class Interrupted(BaseException):
-    """None that anybody knows."""
+    """An exception that nobody knows."""
 
 
 class TroubleError(Exception):
-    """What a signal handler of the caller's may raise."""
+    """What a caller's signal handler may raise."""
 
 
 @contextlib.contextmanager
 def interruption(number, error):
-    """Raise it at the number-th place in bn_ext's Python where a signal's handler may run: where a
-    function begins, and after each call. Yields how many have been passed.
+    """Raise the error at the number-th place in bn_ext's Python where a signal handler may run:
+    where a function begins, and after each call. Yields how many places have been passed.
     """
     seen = [0]
 
@@ -59,7 +61,7 @@ def interruption(number, error):
 
 
 class Steps:
-    """Two batches, and a layer that has taken the first."""
+    """Two batches, and a layer that has seen the first."""
 
     def __init__(self, rng, mode, added=False, **options):
         self.src, self.other, self.diff_dst, src_1 = rng.standard_normal(
@@ -113,7 +115,9 @@ LAYERS = [
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Interrupted, TroubleError])
 def test_forward_interrupted_anywhere(rng, options, error):
-    """It is counted, and the running statistics have taken it, or neither; nothing is saved."""
+    """Either the batch counts and the running statistics have taken it, or neither; nothing is
+    saved.
+    """
     steps = Steps(rng, **options)
     whole = [steps.after(0), steps.after(1)]
     before = steps.gradients(steps.layer())
@@ -138,7 +142,7 @@ def test_forward_interrupted_anywhere(rng, options, error):
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TroubleError])
 def test_backward_interrupted_anywhere(rng, options, error):
-    """What forward saved is as it was: backward can be called again."""
+    """What forward saved stays as it was: backward can be called again."""
     steps = Steps(rng, **options)
     before, gradients = steps.after(0), steps.gradients(steps.layer())
     for _, layer in interrupted_layers(steps, error, lambda layer: layer.backward(steps.diff_dst)):

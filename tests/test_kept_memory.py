@@ -1,4 +1,4 @@
-"""The memory of large results is kept for the next ones, and nobody can tell but by the time."""
+"""The memory of large results is kept for the next ones, which shows in nothing but the time."""
 
 import pickle
 import sys
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(bn_ext.keep_memory() == 0, reason="nothing can b
 
 @pytest.fixture(autouse=True)
 def only_ours():
-    """Nothing is kept from before, and 64 MiB may be."""
+    """Keep nothing from before, and at most 64 MiB."""
     bn_ext.keep_memory(0)
     bn_ext.keep_memory(64 * MIB)
     yield
@@ -29,7 +29,7 @@ def kept():
 
 
 def result(mib=1.0):
-    """Of about that size."""
+    """A result of about this size."""
     x = np.zeros((int(mib * MIB) // 256, 64), np.float32)
     return bn_ext.batch_norm_inference(x, x[0], x[0], epsilon=1)
 
@@ -236,7 +236,7 @@ keep = [call() for _ in range(3)]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space")
 def test_without_memory_what_is_kept_goes_first():
-    """It is unmapped before a call says that there is no memory."""
+    """Kept memory is unmapped before a call says that there is none."""
     printed_by(START + """
 import resource
 bn_ext.keep_memory(1 << 40)

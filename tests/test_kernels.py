@@ -46,7 +46,7 @@ def test_nan_has_one_pattern(rng, isa):
 
 # ---- the fence ------------------------------------------------------------------------------
 
-#: What calls of these lead to: nothing.
+#: Calls of these never return.
 NO_RETURN = re.compile("__stack_chk_fail|abort|__asan_report|__ubsan_handle|__sanitizer")
 
 
@@ -71,7 +71,7 @@ def follow(operation, arguments, behind):
         return []
     if not operation.startswith("j"):
         return [behind]
-    if arguments.startswith("*"):  # to who knows where
+    if arguments.startswith("*"):  # to an unknown place
         return []
     target = int(arguments.split()[0], 16)
     return [target] if operation == "jmp" else [target, behind]
@@ -81,11 +81,11 @@ def follow(operation, arguments, behind):
 @pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads the listing of an ELF file")
 def test_no_store_past_the_cache_without_a_fence():
-    """From each such store a way leads over a fence before it returns.
+    """From each such store, some way leads over a fence before it returns.
 
-    Some way: what is not optimized has others, which no call takes. No run would show the loss
-    of a fence: before another thread reads what was stored, a lock or an atomic operation of the
-    runtimes has done the same, on the CPUs of today.
+    Not every way: code that is not optimized has others, which no call takes. No run would show
+    that a fence is missing: before another thread reads the data, a lock or an atomic operation of
+    the runtime has done the same, on today's CPUs.
     """
     if b"__asan_init" in Path(_core.__file__).read_bytes():
         pytest.skip("sanitizers keep functions apart, and this test does not look into callers")

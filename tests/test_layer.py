@@ -88,7 +88,9 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
 
 @pytest.mark.parametrize("number", ["float64", "float32"])
 def test_the_gate_is_that_of_the_result(rng, number):
-    """Also where it is within rounding of 0: every element that passes shows in diff_beta."""
+    """Even where the result is within rounding of 0: every element that passes shows in
+    diff_beta.
+    """
     src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
     layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
     layer.beta[...] = 0
@@ -165,7 +167,7 @@ def written(layer, p, added):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
-    """Also where that is what the layer returned before."""
+    """Even if it is what the layer returned before."""
     p = problem(rng)
     layer = layer_of(p, relu=relu).freeze(frozen)
     for _ in range(3):
@@ -300,7 +302,7 @@ def test_a_layer_that_cannot_take_a_state_over_keeps_its_own():
 
 @pytest.mark.parametrize("mode", ["train", "eval", "freeze"])
 def test_without_running_statistics(rng, mode):
-    """Each batch is normalized with its own, in every mode, and no state remembers any."""
+    """Each batch is normalized with its own statistics, in every mode; no state has any."""
     p = problem(rng)
     with_them = layer_of(p)
     without = bn_ext.BatchNorm(

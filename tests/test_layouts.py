@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 
 
 def any_shape(rng):
-    """Up to five axes, now and then a long one, of a few thousand elements together."""
+    """Up to five axes, now and then a long one, a few thousand elements in all."""
     while True:
         dims = [int(n) for n in rng.choice([1, 2, 3, 5, 8, 40], rng.integers(2, 6))]
         if rng.random() < 0.3:
@@ -45,7 +45,9 @@ def any_view(rng, dims, dtype):
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_any_strides(rng, name, data, vector, data_format):
-    """Of every operand, and of a result: the bits of dense arrays in src's order of axes."""
+    """Any strides of every operand, and of a result, give the bits of dense arrays in src's order
+    of axes.
+    """
     member = MEMBERS[name]
     for _ in range(30):
         dims = any_shape(rng)
@@ -76,7 +78,7 @@ def test_any_strides(rng, name, data, vector, data_format):
 
 
 def test_axes_of_equal_strides_keep_their_order(rng):
-    """Windows of a row, or of an image, each one step from the one before it."""
+    """Windows of a row or of an image, each one step further than the one before it."""
     row = rng.standard_normal(700, np.float32)
     image = rng.standard_normal((20, 12), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view
@@ -116,9 +118,9 @@ def test_more_axes_than_anyone_has(rng):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_out_with_an_axis_that_newaxis_made(rng, data_format):
-    """Its stride is 0, but with one position along it nothing lies twice in one place."""
+    """Its stride is 0, but it has only one position, so no element lies in the place of another."""
     p = Problem(rng, (6, 3, 4), data_format)
-    # With gaps: the buffer of a contiguous array has other strides than the array.
+    # The gaps are there because the buffer of a contiguous array has other strides than the array.
     into = placed(np.zeros_like(p.src), "gaps")
     src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
     assert memoryview(diff_src).strides[-2] == 0
@@ -138,7 +140,7 @@ SLACK = 100_000
 
 
 def peak(call):
-    """Most memory that NumPy had allocated at a time, beyond what there was."""
+    """The most memory that NumPy allocated at a time, beyond what there was before."""
     call()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -190,7 +192,7 @@ def test_what_is_copied_is_copied_once(rng):
     assert peak(call(spread, other, other_out)) < 3 * one + SLACK
 
 
-#: More than a piece, along each axis: see PIECE of copies.c.
+#: More than a piece along each axis: see PIECE in copies.c.
 LONG = {
     "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
     "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
@@ -200,7 +202,9 @@ LONG = {
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Over threads, of every operand that has one: all elements are there, and no others."""
+    """Copies by several threads, of every operand that has one: all elements are there, and no
+    others.
+    """
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
     for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):
@@ -216,4 +220,4 @@ def test_copies_in_pieces(rng, data, dims):
             )  # fmt: skip
             assert all_bits(grads) == all_bits(dense)
             own = np.frombuffer(out.tobytes(), np.uint8)
-            assert np.count_nonzero(out.base) == np.count_nonzero(own)  # none between them
+            assert np.count_nonzero(out.base) == np.count_nonzero(own)  # no gap is written

@@ -58,8 +58,8 @@ def lie(array, **lies):
 
 @pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_an_output_that_lies(p, which):
-    """About its dtype, or its shape: fewer bytes than would be written. Or that the memory of a
-    bytes object, which is shared by all who hold it, is writable.
+    """It lies about its dtype or its shape, so that it has fewer bytes than would be written. Or it
+    says that the memory of a bytes object, which all who hold it share, is writable.
     """
     like = (p.src, p.mean, p.mean)[which]
     short, memory = fenced(like.shape, "float16")
@@ -87,7 +87,7 @@ def test_an_output_that_lies(p, which):
 @pytest.mark.parametrize("which", [1, 2])
 @pytest.mark.parametrize("name", SHORT)
 def test_an_output_whose_view_is_another_array(rng, name, which):
-    """16-bit vectors are seen as integers: by their memory, not by their view method."""
+    """16-bit vectors are seen as integers by their memory, not by their view method."""
     p = Problem(rng, (6, 5), "NXC", name, name)
     want = p.run(bn_ext.batch_norm_backward)
     array, _ = fenced(p.mean.shape, name)
@@ -112,7 +112,7 @@ def test_a_subclass_that_does_not_lie_is_written_and_returned(p):
 
 @pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_a_dtype_whose_type_runs_code(p):
-    """The name of a dtype's type would come from its metaclass: it is not read."""
+    """The name of a dtype's type would come from its metaclass, so it is not read."""
     asked = []
 
     class Meta(type(np.void)):
@@ -140,7 +140,9 @@ def test_a_dtype_whose_type_runs_code(p):
 
 
 def test_bfloat16_is_ml_dtypes_own(p, rng, monkeypatch):
-    """Recognised by identity; what calls itself bfloat16 is not, nor a module that is none."""
+    """It is recognised by identity; a type that is only called bfloat16 is not, nor is one of a
+    false module.
+    """
 
     class bfloat16(np.void):  # noqa: N801 - the name is the point
         pass
@@ -190,7 +192,7 @@ def test_an_object_that_does_not_tell_its_class(p, argument):
 
 
 def test_names_that_are_not_told(p):
-    """A message is written even where the type or the repr of a thing refuses."""
+    """A message is written even if a thing refuses to tell its type or its repr."""
 
     class Meta(type):
         __module__ = __name__ = property(lambda cls: 1 / 0)

@@ -35,7 +35,7 @@ def test_one_cpu_alone():
 
 @needs_fork
 def test_fork_while_another_thread_is_inside_a_call():
-    """OpenMP's threads are lost to the child; workers of our own start anew."""
+    """OpenMP's threads are lost to the child; our own workers start anew."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

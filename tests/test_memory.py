@@ -80,7 +80,7 @@ def test_every_allocation_may_fail(tmp_path):
 @pytest.mark.huge
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_more_than_2_to_the_31_elements(data_format):
-    """Three tensors of 4 GB: every offset beyond 32 bits, in both forms of loops."""
+    """Three tensors of 4 GB: offsets beyond 32 bits, in walks over rows and over runs."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     n, channels = 2**31 // 64 + 5, 64
     shape = (n, channels) if data_format == "NXC" else (1, channels, n)

@@ -37,7 +37,7 @@ def test_parts_are_the_whole(rng, mean):
 
 
 def test_one_part_is_itself_bit_for_bit(rng):
-    """Whatever its values are, and beside parts without elements."""
+    """Whatever its values are, and next to parts without elements."""
     special = [[-0.0, np.inf, -np.inf, np.nan], [0, np.inf, 0, np.nan]]
     for moments in (rng.uniform(1, 2, (2, 4)), special):
         part, none = as_stats(moments, 7), as_stats(np.full((2, 4), np.nan), 0)
@@ -67,7 +67,7 @@ def test_no_elements(parts):
     ],
 )
 def test_nothing_overflows_that_both_together_do_not(off, counts):
-    """What the distance of two means adds to the squares, as fractions have it."""
+    """What the distance of two means adds to the squares, compared with fractions."""
     found = merge([as_stats([[m], [0.0]], n) for m, n in zip((0.0, off), counts, strict=True)])
     first, second = map(Fraction, counts)
     mean = Fraction(off) * second / (first + second)
@@ -98,7 +98,7 @@ def test_elements_are_counted_not_samples(rng, data_format):
 
 
 def ways_to_add(parts):
-    """As `+`, `sum`, NumPy, an MPI's sum and Dask's do."""
+    """What `+`, `sum`, NumPy, an MPI's sum and Dask's do."""
     yield parts[0] + parts[1]
     yield sum(parts)
     yield np.add.reduce(parts)
@@ -180,7 +180,7 @@ def test_refused(kind, message, stats):
 
 
 def test_parts_without_channels_take_no_memory():
-    """However many there are: of arrays without bytes there may be any number."""
+    """However many parts there are: there may be any number of arrays without bytes."""
     n = 3_000_000
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
 """On the ranks of an MPI: the same bits however samples are dealt, and nobody waits for ever.
 
-The ranks are processes of an mpiexec, which run on_ranks.py. Marked "engines" are those with other
-numbers of ranks than two; .ci/mpi runs all, with each MPI that has a wheel.
+The ranks are processes of an mpiexec, which run on_ranks.py. Tests marked "engines" mostly have
+other numbers of ranks than two; .ci/mpi runs all of them, with each MPI that has a wheel.
 """
 
 import re
@@ -23,7 +23,7 @@ quick = pytest.mark.quick
 
 
 def told(values, failed=(), dtype=np.int64):
-    """What each rank finds in the sums of all words, and in the rows of all."""
+    """What each rank learns from the sums of all words, and from all rows."""
     size = len(values)
     prints = [
         None if r in failed else agreement.fingerprints(each) for r, each in enumerate(values)
@@ -41,7 +41,7 @@ def told(values, failed=(), dtype=np.int64):
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 @pytest.mark.parametrize("size", [2, 3, 7, 1000])
 def test_the_rank_that_differs_is_named(rng, size, dtype):
-    """By the rows; words say that there is one."""
+    """Rows tell which one; words only tell that there is one."""
     mean = rng.standard_normal(5)
     values = [{"call": 9, "epsilon": 1e-5, "mean": mean} for _ in range(size)]
     assert told(values, dtype=dtype) == ([""] * size, [""] * size)
@@ -95,14 +95,14 @@ def test_another_call_is_told_before_another_function():
     end = "some rank has made a call that others have not"
     assert words[0] == f"call: this is number 1 on rank 0, and another on other ranks: {end}"
     assert rows[0] == f"call: rank 1 differs from rank 0, which has 1: {end}"
-    # Of calls whose sum is that of equal ones, too.
+    # Calls whose sum is that of equal ones are told, too.
     words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
     assert all(words)
 
 
 @quick
 def test_every_name_counts():
-    """Each alone is noticed, and called by its name."""
+    """Each name alone is noticed, and is in the message."""
     for name in agreement.NAMES:
         words, rows = told([{"call": 1, "check": False, name: n} for n in (1, 2)])
         assert all(name in each for each in words)
@@ -147,7 +147,9 @@ def test_exact_sums_give_one_calls_bits_however_samples_are_dealt(ranks, tmp_pat
 @needs_mpi
 @pytest.mark.parametrize("ranks", RANKS)
 def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_path):
-    """And others than exact ones: or the test above would not tell the two apart."""
+    """And other bits than exact sums give: otherwise the test above would not tell the two
+    apart.
+    """
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
@@ -161,7 +163,9 @@ def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_p
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_plain_statistics(ranks, tmp_path):
-    """Far from 0 as near as the means of parts are: doubles, here up to 1/16 of a deviation off."""
+    """Far from 0 they are as near as the parts' means are, which are doubles: here up to 1/16 of a
+    deviation off.
+    """
     for far, near, *constants in on_ranks(ranks, "plain_statistics", tmp_path).returned:
         assert far < 1 / 16**2
         assert near < 1e-12
@@ -255,7 +259,9 @@ WAYS = [
 def test_a_call_interrupted_anywhere_ends_on_all_ranks(
     ranks, instructions, step, again, function, exact, tmp_path
 ):
-    """And nothing is wrong then: each call ends by the same on the others, an error or results."""
+    """And no result is wrong: each call ends in the same way on all other ranks, by an error or
+    with results.
+    """
     program = "interrupted", tmp_path, function, exact, instructions, step, again
     found = on_ranks(ranks, *program, timeout=600).returned
     assert len(found[0]) > 12
@@ -267,7 +273,7 @@ def test_a_call_interrupted_anywhere_ends_on_all_ranks(
         (first, second, third) = others[0]
         assert odd[0] in ("Interrupted", "right"), (where, odd, others)
         assert first in ("CollectiveError", "right"), (where, odd, others)
-        # What came too late for this call is told in the next.
+        # What came too late for this call is told in the next one.
         assert second in ("CollectiveError", "right"), (where, odd, others)
         assert odd[1] == second, (where, odd, others)
         assert odd[2] == third == "right", (where, odd, others)
@@ -289,7 +295,7 @@ def test_what_a_layer_is_refused_is_told(tmp_path):
 
 @needs_mpi
 def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
-    """Here the known ones differ in exact and timeout alone."""
+    """The known exchanges differ in exact and timeout alone."""
     other, odd = on_ranks(2, "refused_of_several", tmp_path, status=None).returned
     assert all("rank 1 failed, and its error says why" in each for each in other)
     assert all(each.startswith("ValueError: epsilon") for each in odd)
@@ -310,7 +316,7 @@ def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
 
 # ---- small programs -------------------------------------------------------------------------
 
-#: {program, its argument: what it returns on both of two ranks}; its docstring says what for.
+#: {program, its argument: what it returns on both of two ranks}; the program's docstring says why.
 RETURNED = {
     ("functions_mixed",): True,
     ("intercommunicator",): "TypeError: comm: expected an intracommunicator, got Intercomm",
@@ -345,7 +351,7 @@ def test_what_a_program_returns_on_both_ranks(program, tmp_path):
 @pytest.mark.parametrize("ranks", [2, pytest.param(7, marks=pytest.mark.engines)])
 def test_groups_of_ranks(ranks, tmp_path):
     found = on_ranks(ranks, "groups", tmp_path).returned
-    # A duplicate has agreed on nothing, nor has what comes after one that was freed.
+    # A duplicate has agreed on nothing, nor has a communicator that comes after one was freed.
     assert [each[:2] for each in found] == [[True, [1, 0, 0]]] * ranks
     none = "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL"
     assert [each[2] for each in found] == ["", *[none] * (ranks - 1)]

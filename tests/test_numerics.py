@@ -33,8 +33,9 @@ pytestmark = needs_long_double
 # ---- any input: a search -----------------------------------------------------------
 
 #: A member of the family, the output whose error the search makes worse, and the share of its bound
-#: that it must reach, by dtype: bounds that nothing comes near would hold for anything. (Half an
-#: ulp of 16 bits hides most of diff_src and dst; statistics may have a pivot two deviations off.)
+#: that the search must reach, by dtype: a bound that nothing comes near would prove nothing. (Half
+#: an ulp of 16 bits hides most of diff_src and dst; statistics may have a pivot two deviations
+#: off.)
 GRADIENT_AIMS = {
     ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
     ("backward", "diff_gamma"): (0.55, 0.4, 0.65, 0.65),
@@ -52,7 +53,7 @@ FAMILY_AIMS = {
     ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
     ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
-#: What else is searched, whose errors lie further from the bounds: those of exact sums.
+#: Aims that are searched too, but stay further from their bounds: those of exact sums.
 EXACT_AIMS = [
     ("backward, exact", "diff_src"),
     ("backward, frozen, exact", "diff_src"),
@@ -169,7 +170,7 @@ def in_parts(parts):
 @pytest.mark.parametrize("parts", [2, 3, 17])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts(rng, data, parts):
-    """Sums added over parts: for float64 data each part more is a rounding more."""
+    """Sums added over parts: for float64 data each further part adds a rounding."""
     vector = vector_dtype(data)
     for form in ("channels last", "short runs" if parts < 9 else "channels last"):
         p = hostile_data.population(rng, form, data, vector)
@@ -186,7 +187,9 @@ MANY = [1, 2, 3, 4, 5, 6, 8, 9, 16, 31, 64, 100, 1000, 10_000, 100_000, 1_000_00
 
 
 def dims_of(m, data_format, channels=64):
-    """A shape of M elements per channel: channels enough for statistics, elements few enough."""
+    """A shape of M elements per channel, with enough channels for statistics and not too many
+    elements.
+    """
     channels = max(1, min(channels, 200_000 // m))
     n = next(n for n in (32, 10, 7, 3, 2, 1) if m % n == 0)
     return shape(n, channels, m // n, data_format)
@@ -238,7 +241,9 @@ def sums_in_norms(grads, want, vector, u):
 
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_random_data(rng, data):
-    """In units of u: of the largest term at any M, of the largest result where M is not small."""
+    """In units of u: relative to the largest term at any M, to the largest result if M is not
+    small.
+    """
     u, of_terms, of_result, in_norms = unit(data), [], {1: [], 16: [], 1000: []}, []
     for (m, _), grads, want in random_cases(rng, data):
         error = largest(grads.diff_src.astype(np.longdouble) - want.diff_src) / u
@@ -299,7 +304,9 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Gradients that make every column err alike, or leave next to nothing of a sum."""
+    """Gradients for which every column errs alike, or for which next to nothing is left of a
+    sum.
+    """
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)
@@ -352,12 +359,12 @@ def test_sum_of_a_hundred_million(rng):
     wide = row.astype(np.longdouble).ravel()
     for got, terms in zip(sums[:2], (wide, wide * (wide - mean[0])), strict=True):
         exact, norm = 1000 * terms.sum(), np.sqrt(1000 * (terms**2).sum())
-        # The same terms a thousand times err alike: 1000, not its square root.
+        # The same terms a thousand times err in the same way: by 1000, not by its square root.
         assert abs(got[0] - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)
 
 
 def test_more_elements_than_32_bits_count():
-    """The mean and the variance are those of all (broadcast: little memory)."""
+    """The mean and the variance are those of all elements (broadcast: little memory)."""
     row = np.zeros((1, 1, 2**16), np.float32)
     row[..., ::2] = 2
     src = np.broadcast_to(row, (2**16 + 1, 1, 2**16))

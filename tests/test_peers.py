@@ -1,8 +1,8 @@
-"""The answers of others, where they are installed: torch, TensorFlow, oneDNN.
+"""The answers of other packages, where they are installed: torch, TensorFlow, oneDNN.
 
     pytest -m peers
 
-Values within what the other's own arithmetic allows, and the same classes of NaN and
+Values agree within what the other's own arithmetic allows, and so do the classes of NaN and
 infinities; where semantics.md says that one of them differs, it is not asked.
 """
 
@@ -29,12 +29,12 @@ SHAPES = [
     (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
 ]  # fmt: skip
 EPSILON = 1e-3
-#: Of the largest magnitude: the others sum and normalize in float32, in whatever order.
+#: Relative to the largest magnitude: the others sum and normalize in float32, in any order.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2.0**-7, "float16": 2.0**-9, "float64": 1e-12}
 
 
 def problem(shape, layout="NCX", data="float32", vector=None, special=False):
-    """Of this shape, (N, C, ...), in memory as `layout` has it."""
+    """A problem of this shape, (N, C, ...), in memory as `layout` says."""
     rng = np.random.default_rng([*shape, len(layout)])
     dims = shape if layout == "NCX" else (shape[0], *shape[2:], shape[1])
     p = Family(rng, dims, layout, data, vector, statistics="batch")
@@ -79,7 +79,7 @@ def aten(name, *arguments):
 
 
 def inverse(variance, like):
-    """What torch keeps of a variance."""
+    """What torch keeps of a variance: its inverse root."""
     with np.errstate(invalid="ignore"):
         return (1 / np.sqrt(variance.astype(float) + EPSILON)).astype(like.dtype)
 
@@ -122,7 +122,7 @@ def test_torchs_backward(data, vector, layout, train):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
-    """And the other way round, by way of the state."""
+    """And the other way round, by the state."""
     torch = pytest.importorskip("torch")
     from bn_ext.torch import _array as array
 
@@ -223,7 +223,7 @@ def test_tensorflows_edges(tf):
         options = {"epsilon": EPSILON, **options}
         found = ours.fused_batch_norm_v3(**arguments, **options)
         theirs = tensorflows(tf, arguments, **options)
-        count = 5 if arguments["x"].size else 3  # reserve spaces of nothing: one kernel's zeros
+        count = 5 if arguments["x"].size else 3  # without elements, one kernel has zeros
         agree(found[:count], theirs[:count], "float32")
 
 
@@ -282,7 +282,7 @@ def test_tensorflows_gradient(tf, data, layout, training):
 
 def benchmark(name):
     if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # last: the package there has no compiled core
+        sys.path.append(str(ROOT))  # last, because the package there has no compiled core
     return importlib.import_module(f"benchmarks.{name}")
 
 
@@ -378,7 +378,7 @@ def test_operators_take_tensors():
 def test_what_bench_times_computes_the_same(name, op):
     p = Timed((4, 8, 5, 6), "NCX", "float32", op=op)
     p.src[::2] += 1
-    # torch's second derivative knows no others than these.
+    # torch's second derivative takes no other statistics than the batch's.
     p.mean[:], p.variance[:] = p.src.mean(axis=(0, 2, 3)), p.src.var(axis=(0, 2, 3))
     if name == "onednn":
         peer = onednn_or_skip().call
@@ -390,7 +390,7 @@ def test_what_bench_times_computes_the_same(name, op):
         pytest.skip("no such call")
     p.out[0][...] = np.nan
     found = call()
-    if found is None:  # in given outputs
+    if found is None:  # it wrote to given outputs
         found = p.out[0].copy()
     elif isinstance(found, (tuple, list)):
         found = found[0]

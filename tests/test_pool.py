@@ -1,4 +1,4 @@
-"""If threads cannot be started, a call goes on with those that can; many callers share."""
+"""If threads cannot be started, a call goes on with those that can; many callers share the CPUs."""
 
 import functools
 import threading
@@ -54,7 +54,7 @@ right = call(1)[0]
 
 
 def threads_used(code, **environment):
-    """Threads of each call that a fresh process makes, all with the right result."""
+    """The threads of each call that a fresh process makes; all have the right result."""
     printed = printed_by(SETUP + code, OPENBLAS_NUM_THREADS="1", **environment)
     found = [line.split() for line in printed.splitlines()]
     assert all(right == wanted for right, wanted, _ in found)
@@ -62,7 +62,9 @@ def threads_used(code, **environment):
 
 
 def test_a_limit_on_threads():
-    """All but one of those that can be started are used; with none, the caller's own."""
+    """All but one of the threads that can be started are used; if there are none, the caller's
+    own.
+    """
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
     assert threads_used(code.format(5)) == [5, 5, 2]
     assert threads_used(code.format(1)) == [1, 1, 1]
@@ -70,7 +72,7 @@ def test_a_limit_on_threads():
 
 
 def test_what_a_pool_has_is_not_asked_for_again():
-    """A second call needs no thread left over by the first one: none could be started."""
+    """A second call uses the first one's threads: no others could be started."""
     code = "print(right, *call(4)); allow(0); print(right, *call(4)); print(right, *call(6))"
     assert threads_used(code) == [4, 4, 4]
 
@@ -99,7 +101,7 @@ def test_the_stack_that_threads_shall_have(variable, size, threads):
 
 
 def test_many_callers_share_the_processors(rng):
-    """By default, once calls overlap; what was asked for is given."""
+    """That is the default, once calls overlap; a number that was asked for is given."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
     p = Problem(rng, (400_000, 8), "NXC")
@@ -122,7 +124,7 @@ def test_many_callers_share_the_processors(rng):
 
     assert min(used_by(None)) < _core._default_threads()
     assert set(used_by(2)) == {2}
-    # And alone again, all of them.
+    # And a call that is alone again has all of them.
     p.run(bn_ext.batch_norm_backward)
     assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 49152)
 
@@ -133,7 +135,7 @@ def test_many_callers_share_the_processors(rng):
         ((15_000, 49), "NXC", 1),
         ((16_384, 49), "NXC", 16),
         ((49, 4096), "NXC", 1),
-        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, and channels that have runs of their own
+        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, and channels with runs, which cost more
         ((1, 90_000), "NXC", 16),
     ],
 )
@@ -144,7 +146,7 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
-    """Its threads are awake. After a pause, such a call is not worth waking one."""
+    """The loop's threads are awake. After a pause, such a call does not pay for waking one."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
@@ -169,12 +171,15 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
 
 def test_two_callers_have_all_the_processors(rng):
-    """Each: a team that shrinks whenever another call comes along starts threads anew."""
+    """Each of them has all: a team that shrank whenever another call came along would start threads
+    anew.
+    """
     most = _core._default_threads()
     if most < 2:
         pytest.skip("one CPU")
     small = Problem(rng, (16 * most * 49152, 1), "NXC")
-    # 2^30 elements, since runs begin within the one before: at work far longer than small calls.
+    # 2^30 elements, since runs begin within the one before: its call takes far longer than small
+    # ones.
     memory, mean = np.ones(1 << 21, np.float32), np.ones(1, np.float32)
     large = np.lib.stride_tricks.as_strided(memory, (1 << 20, 1, 1 << 10), (4, 4, 4))
     used = []
@@ -182,7 +187,7 @@ def test_two_callers_have_all_the_processors(rng):
         other = pool.submit(
             bn_ext.batch_norm_backward_reduce, large, large, mean, data_format="NCX", num_threads=2
         )
-        # Whether it has begun or not, there is no third one.
+        # Whether it has begun or not, there is no third call.
         while not other.done():
             small.run(bn_ext.batch_norm_backward)
             used.append(_core._last_call()["threads"])
@@ -191,7 +196,7 @@ def test_two_callers_have_all_the_processors(rng):
 
 
 def test_a_call_that_fails_gives_back_its_share():
-    """Failing to allocate memory ends a call between its two ends."""
+    """A call that cannot allocate memory ends early."""
     huge = np.broadcast_to(np.float32(1), (2, 2**56))
     for _ in range(100):
         with pytest.raises(MemoryError):
@@ -202,7 +207,7 @@ def test_a_call_that_fails_gives_back_its_share():
 
 
 def test_callers_that_start_together_under_a_limit():
-    """What one call has found free, another does not take before it is used."""
+    """Threads that one call has found free are not taken by another before it uses them."""
     code = """
 import threading
 together = threading.Barrier(4)
@@ -229,8 +234,8 @@ def test_processors_that_are_not_there(cpus):
 
 @pytest.mark.parametrize("within", [False, True])
 def test_regions_of_others_have_threads_of_their_own(within):
-    """A call within one gets none of the caller's pool, nor does the pool get its threads: what the
-    limit forbids is not asked of the runtime, which would end the process.
+    """A call within a region has none of the caller's pool, and the pool has none of the region's
+    threads. The runtime is not asked for threads that the limit forbids: it would end the process.
     """
     steps = [f"outside({4 if within else 2})", "region(1, lambda data: inside(4))", "outside(4)"]
     steps.insert(1 if within else 2, "allow(0)")
@@ -252,7 +257,7 @@ print(*used)
 @needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
-    """In the child it would wait for its pool, whose threads are not there, as it ends."""
+    """In the child the thread would wait, as it ends, for its pool, whose threads are not there."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

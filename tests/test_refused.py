@@ -30,7 +30,7 @@ BATCH = ["training", "training_apply"]
 FORWARD = [*BATCH, "inference"]
 BACKWARD = ["backward", "backward_apply"]
 GATED = [*BACKWARD, "backward_reduce"]
-#: Operands of the shape of src, src first; what no vector is.
+#: Operands of the shape of src, src first; operands that are no vectors.
 LIKE_SRC = [*TENSORS, "diff_diff_src"]
 NO_VECTORS = [*LIKE_SRC, "sums", "stats"]
 
@@ -79,7 +79,7 @@ def wrong_arrays(name, operand, array):
 
 @every_function
 def test_arrays_that_do_not_fit(rng, p, name):
-    """Another shape, or dtype, or none; and of two dtypes."""
+    """Operands of another shape or dtype, or absent; and of two dtypes."""
     for operand in OPERANDS[name]:
         for kind, message, thing in wrong_arrays(name, operand, arguments(p, name)[operand]):
             refused(kind, f"^{operand}: {message}", p, name, **{operand: thing})
@@ -121,7 +121,7 @@ def state(q, **options):
     return bn_ext.batch_norm_backward_reduce(q.src, q.diff_dst, q.mean, exact=True, **options)
 
 
-#: What an option may not be: its error, and what all of these are told.
+#: What an option may not be: its error, and the message for all of these values.
 OPTIONS = [
     ("epsilon", TypeError, "a real number, got",
      [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
@@ -142,7 +142,7 @@ FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correctio
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
 ONE_ALONE = "^correction: expected 0, since each channel has one element alone, got 1; leave such a"
 A_STATE = "^sums: expected float64, or a state"
-#: Functions, of which those that take it are called; the error; what is changed.
+#: Functions (only those that take the argument are called); the error; what is changed.
 REFUSED = [
     *((list(RESULTS) if option == "epsilon" else OPERANDS, kind, f"^{option}: expected {expected}",
        lambda q, option=option, value=value: {option: value})
@@ -174,7 +174,7 @@ REFUSED = [
      lambda q: four(q, running_variance=np.ones(4))),
     (BATCH, ValueError, "^running_mean: expected a writable array",
      lambda q: four(q, running_mean=read_only(q.mean))),
-    # What is added, and outputs.
+    # src_1, and outputs.
     (FORWARD, TypeError, "^src_1: expected float32, like src, got float64; pass np.asarray",
      lambda q: {"src_1": q.src_1.astype(float)}),
     (FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
@@ -185,7 +185,7 @@ REFUSED = [
     (BACKWARD, ValueError,
      r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, got 3 entries$",
      lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True, "out": (None,) * 3}),
-    # Gates: what does not go together ...
+    # Gates: arguments that do not go together ...
     (GATED, ValueError, EXACTLY + "none$", lambda q: {"relu": True}),
     (GATED, ValueError, EXACTLY + "beta and dst$",
      lambda q: {"relu": True, "beta": q.beta, "dst": q.dst}),
@@ -206,7 +206,7 @@ REFUSED = [
      lambda q: {"gamma": q.gamma[1:]}),
     (FORWARD, ValueError, "^relu: expected True with workspace, got False$",
      lambda q: {"workspace": q.workspace}),
-    # ... and what does not fit.
+    # ... and arguments that do not fit.
     (BACKWARD, TypeError, "^dst: expected float32, like src, got float64",
      lambda q: {"relu": True, "dst": q.dst.astype(float)}),
     (BACKWARD, ValueError, r"^dst: expected shape \(6, 4, 5\), like src, got",

@@ -1,8 +1,8 @@
 """16-bit types: every pattern up, every boundary down, at every level; no double rounding.
 
-The kernels' conversions are reached through problems that leave a number as it is: with
-one element per channel sum(dy) is that element, and with variance 1, epsilon 0, frozen
-statistics and dy = 1 diff_src is gamma, rounded.
+The kernels' conversions are reached by problems that leave a number as it is. With one element per
+channel, sum(dy) is that element; with variance 1, epsilon 0, frozen statistics and dy = 1, diff_src
+is gamma, rounded.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def test_every_pattern_up(isa, name):
 
 
 def boundaries(name):
-    """All finite positive values of a type, as doubles, with the overflow boundary behind."""
+    """All finite positive values of a type, as doubles, and after them the overflow boundary."""
     patterns = all_patterns(name)
     values = as_doubles(patterns[: 1 << 15])
     values = values[np.isfinite(values)]
@@ -93,7 +93,7 @@ def test_every_boundary_down_in_the_kernel(isa, name):
 
 @pytest.mark.parametrize("name", SHORT)
 def test_doubles_are_rounded_once(name):
-    """From a double straight to 16 bits: a stop at float32 would lose the last digits."""
+    """From a double straight to 16 bits: rounding to float32 first would lose the last digits."""
     with np.errstate(over="ignore"):
         numbers, want = around_every_boundary(name, np.float64)
     n = len(numbers)

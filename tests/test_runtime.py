@@ -1,4 +1,4 @@
-"""Import, configuration, and the level that is forced."""
+"""Import, configuration, and a forced level."""
 
 import os
 import re
@@ -78,7 +78,9 @@ def test_who_decides_how_idle_threads_wait():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's /proc")
 def test_libgomp_that_was_loaded_before():
-    """Then its idle threads wait as it found the environment, and show_config says so."""
+    """Then its idle threads wait as the environment said when it was loaded, and show_config says
+    so.
+    """
     code = (
         "import bn_ext\n"
         "paths = bn_ext.show_config(mode='dicts')['openmp_libraries']\n"

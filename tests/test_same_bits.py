@@ -1,9 +1,9 @@
 """Same bits, whatever the machine does: equality of every output, never closeness.
 
-The values and the order of src's axes in memory decide the bits. Everything else is
-a factor here: instruction set, threads, alignment, outputs given or fresh or in place,
-gaps between rows, one call or reduce and apply, the caller's floating-point mode. Every
-member of the family is run so. Factors are combined pairwise.
+The values and the order of src's axes in memory decide the bits. Everything else is a factor here:
+instruction set, threads, alignment, outputs given or fresh or in place, gaps between rows, one call
+or reduce and apply, the caller's floating-point mode. Every member of the family is run in this
+way. Factors are combined pairwise.
 """
 
 import itertools
@@ -41,7 +41,7 @@ CIRCUMSTANCES = {
     "out": ["fresh", "given", "given with gaps", "over src", "over another"],
     "halves": [False, True],
     "fp": list(FP_MODES),
-    # Sizes that make every tile one channel, or all of them, and every store nontemporal.
+    # Sizes with which every tile is one channel, or all of them, and every store is nontemporal.
     "caches": [_core._cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
 }
 
@@ -58,7 +58,7 @@ LARGE = [
 ]  # fmt: skip
 
 
-#: Scales of src whose squares are no floats; a power of two of 16 bits that they reach.
+#: Powers of two that scale src so that squares are no floats; float16 has powers of its own.
 SCALES = {"squares vanish": -80, "squares overflow": 80}
 SHORT_SCALES = {"squares vanish": -14, "squares overflow": 10}
 
@@ -92,7 +92,9 @@ def make(rng, dims, types, data_format, values):
 
 
 def outputs(how, member, tensors, vector, order):
-    """What is given as `out`, a list of arrays and None, or None; over: tensors that are read."""
+    """What is given as `out`: a list of arrays and None, or None; "over ..." writes over tensors
+    that are read.
+    """
     fresh = np.full_like(tensors[0], 7)
     given = {
         "fresh": None,
@@ -170,7 +172,7 @@ def test_every_pair_of_factors(rng, row, shapes):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("types", DTYPES)
 def test_every_residue_at_every_level(rng, types, data_format):
-    """Of the gradient, and of another member: one that changes with the shape and the dtype."""
+    """Of the gradient, and of another member, which changes with the shape and the dtype."""
     others = itertools.cycle([member for member in MEMBERS if member != "backward"])
     others = itertools.islice(others, DTYPES.index(types), None)
     row = {**first_of(PROBLEMS), **first_of(CIRCUMSTANCES), "types": types}
@@ -188,7 +190,7 @@ def test_every_residue_at_every_level(rng, types, data_format):
 @pytest.mark.parametrize("types", DTYPES)
 @pytest.mark.parametrize("large", LARGE, ids=str)
 def test_any_number_of_threads(rng, types, large):
-    """Really started, with tasks enough for each."""
+    """As many threads as asked for are really started, and each has tasks."""
     data_format, *dims = large
     problem = make(rng, dims, types, data_format, "normal")
     for member, is_training in itertools.product(MEMBERS.values(), (True, False)):

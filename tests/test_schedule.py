@@ -1,4 +1,6 @@
-"""The schedule: how many threads a call takes, and who does the work of those that do not come."""
+"""The schedule: how many threads a call takes, and who does the work of threads that do not
+come.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +13,7 @@ from processes import CALL, in_new_process, with_libgomp
 import bn_ext
 from bn_ext import _core
 
-#: Problems whose work is shared out in each of the three orders; more shares than threads come.
+#: Problems for each of the three orders of work, with more shares than threads that come.
 FEWER = """
 problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096))]
 def most_threads():  # -1: other bits than one thread's
@@ -35,7 +37,7 @@ def most_threads():  # -1: other bits than one thread's
 @needs_openmp
 @pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
 def test_fewer_threads_than_asked_for(variable):
-    """Threads that start do the work of those that do not."""
+    """Threads that start do the work of threads that do not."""
     value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
     (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
     assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))
@@ -44,7 +46,7 @@ def test_fewer_threads_than_asked_for(variable):
 @needs_openmp
 @needs_linux
 def test_inside_another_region():
-    """Where OpenMP gives a caller no second level of threads, each has the work of four."""
+    """If OpenMP gives a caller no second level of threads, each caller does the work of four."""
     code = """
 found = []
 region(2, lambda data: found.append(most_threads()))
@@ -102,7 +104,7 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
         assert other.submit(_core._last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
-#: Bytes of a core's second-level cache, and of the last level: of small servers and large ones.
+#: Bytes of a core's second-level cache and of the last level, on small servers and on large ones.
 SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
 
 
@@ -120,7 +122,7 @@ SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
     ],
 )
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
-    """Else by tiles of channels, which are near since they were summed."""
+    """Otherwise they are cut by tiles of channels, which are still near after they were summed."""
     _core._set_cache_sizes(*caches)
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}

@@ -1,4 +1,4 @@
-"""Memory: outputs share it with nothing, neither with inputs nor with one another."""
+"""Memory: outputs share none with inputs, nor with one another."""
 
 import itertools
 
@@ -26,14 +26,16 @@ def run(arrays, function=bn_ext.batch_norm_backward_apply):
 
 
 def inputs(rng):
-    """All of float64, so that any two may lie in one piece of memory."""
+    """All are float64, so that any two may lie in one piece of memory."""
     p = Problem(rng, (ROWS, CHANNELS), "NXC", "float64")
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
     return dict(zip(READ, (p.src, p.diff_dst, *p.vectors(), sums), strict=True))
 
 
 def lay(memory, start, name, how):
-    """The elements of memory from start on, as an array of this name's shape, turned round."""
+    """The elements of memory from start on, as an array of this name's shape, turned as `how`
+    says.
+    """
     dims = SHAPES.get(name, (CHANNELS,))
     array = memory[start : start + int(np.prod(dims))].reshape(dims)
     return {
@@ -44,7 +46,7 @@ def lay(memory, start, name, how):
 
 
 def refused(message, arrays, function=bn_ext.batch_norm_backward_apply):
-    """It is refused, and nothing is written."""
+    """The call is refused, and nothing is written."""
     before = {name: a.tobytes() for name, a in arrays.items()}
     with pytest.raises(ValueError, match=message):
         run(arrays, function)
@@ -57,7 +59,7 @@ TURNS = ["forwards", "first axis backwards", "backwards"]
 
 @pytest.mark.parametrize(("out", "other"), PAIRS)
 def test_one_element_in_common(rng, out, other):
-    """The last one of either is the first of the other; side by side they are no trouble."""
+    """The last element of one is the first of the other; side by side they are no trouble."""
     base = inputs(rng)
     wanted = run(base)
     sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
@@ -89,7 +91,7 @@ def test_one_element_in_common(rng, out, other):
 
 @pytest.mark.parametrize("how", ["halves of rows", "every other element"])
 def test_between_the_elements_of_another(rng, how):
-    """Arrays that reach over each other and have no element in common."""
+    """Arrays whose extents overlap, but which have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
     for which in TENSORS:
@@ -154,7 +156,7 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
     assert number == getattr(p.run(bn_ext.batch_norm_backward), name)
 
 
-#: Shapes, steps of diff_src, steps of src, its start; do they share an element?
+#: Shapes, steps of diff_src, steps of src, start of src; do they share an element?
 PUZZLES = [
     ((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False),
     ((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True),
@@ -178,7 +180,7 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
 
 
 def test_running_statistics_that_are_too_hard(rng):
-    """They lie between src's elements."""
+    """The statistics lie between src's elements."""
     dims, steps = (3, 5, 11, 13, 10, 12, 7), (18050, 1485, 2871, 4191, 6696, 15239, 6877)
     memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(dims, steps, strict=True)), np.float32)
     src = as_strided(memory, dims, [4 * s for s in steps])
@@ -194,7 +196,7 @@ def test_running_statistics_that_are_too_hard(rng):
 
 @pytest.mark.parametrize("dims", [(0, 4, 5), (6, 0, 5)])
 def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
-    """Zeros are written even then."""
+    """Vectors of zeros are written even then."""
     q = Problem(rng, dims, "NXC")
     vectors = dict(zip(VECTORS, q.vectors(), strict=True))
     for name, vector in vectors.items():
@@ -209,7 +211,7 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
 
 
 def test_a_place_does_not_depend_on_axes_of_length_1(rng):
-    """An axis of length 1 leads nowhere, whatever its stride: this is src itself."""
+    """The stride of an axis of length 1 leads nowhere: this is src itself."""
     p = Problem(rng, (6, 1, 4), "NXC")
     wanted = p.run(bn_ext.batch_norm_backward).diff_src
     strides = (p.src.strides[0], 4096, p.src.strides[2])

@@ -1,4 +1,4 @@
-"""A clone, before and after it is compiled: a sentence that says what to run, or nothing."""
+"""A clone before and after it is compiled: it says what to run, or nothing."""
 
 import shutil
 import sys
@@ -26,7 +26,7 @@ def core_of(clone):
 
 
 def imported(clone, *options):
-    """What importing bn_ext there prints, if all goes well its folder alone."""
+    """What importing bn_ext there prints; if all goes well, only its folder."""
     code = "import bn_ext; print(bn_ext.__path__[0])"
     done = python(*options, "-c", code, cwd=clone, PYTHONPATH=None, PYTHONSAFEPATH=None)
     return done.returncode, done.stdout.strip(), done.stderr
@@ -59,7 +59,7 @@ def test_an_installed_package_without_its_core(clone):
 
 
 def test_other_missing_modules_keep_their_names(clone):
-    """An import that fails within the core is not taken for a core that is missing."""
+    """An import that fails within the core does not count as a missing core."""
     core_of(clone).unlink()
     (clone / "bn_ext" / "_core.py").write_text("import no_such_module")
     status, _, printed = imported(clone)

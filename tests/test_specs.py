@@ -1,6 +1,6 @@
 """The operators of bn_ext.specs: their own type tables, attributes and names in errors.
 
-What each computes: test_specs_onednn.py, test_specs_tensorflow.py.
+test_specs_onednn.py and test_specs_tensorflow.py test what each computes.
 """
 
 import inspect
@@ -25,12 +25,12 @@ by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRI
 
 
 def only(some):
-    """The sheets of which this is true."""
+    """The sheets for which this is true."""
     found = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
     return pytest.mark.parametrize("sheet", found.values(), ids=found)
 
 
-#: Those that normalize with given statistics.
+#: Sheets that normalize with given statistics.
 INFERENCE = {name: sheet for name, sheet in SHEETS.items() if name.endswith("_inference")}
 of_onednn, of_ngraph, of_tensorflow = (
     only(lambda sheet, module=module: sheet.of(module))
@@ -55,7 +55,7 @@ def test_an_object_is_asked_for_its_array_once(rng, sheet):
     assert asked == dict.fromkeys(asked, 1)
 
 
-#: What the general function takes and a spec does not: data and vectors.
+#: Data and vector dtypes that the general function takes and a spec does not.
 OTHER_TYPES = {
     onednn_graph: [("float64", "float64"), ("float16", "float16")],
     tensorflow: [("float64", "float64"), ("float16", "float16")],
@@ -75,7 +75,7 @@ def test_other_types_are_refused(rng, sheet, carry):
 
 @every_sheet
 def test_vectors_of_two_types_are_refused(rng, sheet):
-    """Each vector in turn in the data's 16 bits, all others float32."""
+    """Each vector in turn has the data's 16 bits; all others are float32."""
     p = sheet.problem(rng, "bfloat16", "float32")
     for name in sheet.roles.keys() - sheet.data:
         short = getattr(p, sheet.roles[name]).astype(p.src.dtype)
@@ -167,7 +167,7 @@ def test_onednns_positive_numbers(rng, sheet, number):
 
 @every_sheet
 def test_arguments_that_do_not_bind(rng, sheet):
-    """As Python has it: with the operator's name and the argument's."""
+    """As in Python: with the operator's name and the argument's."""
     name, p = sheet.operator.__name__, sheet.problem(rng)
     given = {**sheet.arguments(p), **sheet.fixed}
     for lacking in (n for n, a in sheet.parameters.items() if a.default is a.empty):
@@ -203,7 +203,7 @@ def test_flags_are_flags(rng, name, flags, value):
     for flag in flags:
         with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got "):
             sheet(sheet.problem(rng), **{flag: value})
-        if not sheet.of(tensorflow):  # to which None is the default
+        if not sheet.of(tensorflow):  # where None is the default
             with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got None"):
                 sheet(sheet.problem(rng), **{flag: None})
 
@@ -235,7 +235,7 @@ def test_tensorflows_words(rng, sheet, value):
 )
 @of_onednn
 def test_onednns_data_format(rng, sheet, value):
-    """The error leaves the caller's own text."""
+    """The error does not change the caller's own text."""
     with pytest.raises(ValueError, match="^data_format") as error:
         sheet(sheet.problem(rng), data_format=value)
     message = f"data_format: expected 'NXC' or 'NCX', got {value!r}"
@@ -248,7 +248,7 @@ def test_onednns_data_format(rng, sheet, value):
 @pytest.mark.parametrize("kind", RAISED)
 @every_sheet
 def test_errors_of_the_callers_own_pass(rng, sheet, kind):
-    """What an argument's own code raises passes, whatever words are in it."""
+    """An error of an argument's own code passes, whatever words are in it."""
     p, error = sheet.problem(rng), kind("my src has no epsilon, its gamma is not 'mean'")
     things = {name: raising(error, "__array__") for name in sheet.roles}
     numbers = [name for name, value in sheet.fixed.items() if isinstance(value, float)]
@@ -296,7 +296,7 @@ def test_errors_use_the_operators_words(rng, sheet):
     ],
 )
 def test_errors_say_where_the_channels_may_be(rng, name, dims, message):
-    """In the operator's own words, as for data of this rank."""
+    """They say it in the operator's own words, for data of this rank."""
     sheet = SHEETS[name]
     p = Family(rng, dims, "NCX" if sheet.data_format == "NXC" else "NXC")
     with pytest.raises(ValueError, match=message):
@@ -351,7 +351,7 @@ def test_results_are_new_arrays(rng, sheet):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0)])
 @every_sheet
 def test_results_follow_the_datas_memory_order(rng, sheet, order):
-    """Two axes transposed, too."""
+    """With two axes transposed, too."""
     if sheet.row.ranks and len(order) not in sheet.row.ranks:
         return
     p = Family(rng, (2, 4, 6, 8)[: len(order)], sheet.data_format)
@@ -361,7 +361,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
-#: What follows the batch's own statistics, all of it.
+#: Sheets of which everything follows the batch's own statistics.
 OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training", "tensorflow_ex"]
 
 
@@ -382,7 +382,7 @@ def test_a_nan_stays_in_its_channel(rng, name):
 
 
 def test_what_the_operators_are_for(rng):
-    """All that normalize training data give the same bits, by whatever name."""
+    """All operators that normalize training data give the same bits, whatever their names."""
     p = Family(rng, (2, 5, 3, 4), "NCX")
     want = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
     assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
@@ -416,7 +416,7 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
 
 @of_ngraph
 def test_ngraph_without_channels(rng, sheet):
-    """Which nGraph refuses."""
+    """A problem without channels, which nGraph itself refuses."""
     found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
 

@@ -12,7 +12,7 @@ from bn_ext.specs import onednn_graph
 pytestmark = [pytest.mark.quick, needs_long_double]
 
 WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
-#: The spec's table: float64 is missing, and 16-bit vectors but for bfloat16.
+#: The spec's table: without float64, and with 16-bit vectors for bfloat16 only.
 ONEDNN = [pair for pair in DTYPES if pair[0] != "float64" and pair != ("float16", "float16")]
 SHAPES = [(6, 5), (4, 3, 7), (3, 5, 4, 6), (1, 5), (2, 2, 3, 2, 4, 3)]
 training = onednn_graph.batch_norm_forward_training

@@ -126,7 +126,7 @@ def test_two_elements_per_channel(rng, operator):
 
 
 def test_attributes_as_tensorflow_has_them(rng):
-    """None where there is a default, words as the bytes that graph mode hands over."""
+    """None where there is a default, and words as bytes, as graph mode passes them."""
     for layout in ("NHWC", "NCHW"):
         p = problem(rng, layout)
         statistics = p.mean, p.variance

@@ -24,7 +24,7 @@ def value(integer, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
-    """Rounded as fractions are, whatever the limbs they come in."""
+    """They are rounded as fractions are, whatever limbs they are in."""
     for _ in range(600):
         bits = int(rng.integers(1, BITS[rows] - 8))
         integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
@@ -36,7 +36,7 @@ def test_integers_of_every_size(rng, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_ties(rows):
-    """A half is rounded to even, unless anything lies beside it: random data has no such bits."""
+    """A half is rounded to even, unless any bit follows it: random data has no such bits."""
     for top in range(54, BITS[rows] - 2, 7):
         for odd in (0, 1):
             kept = (1 << 52 | odd) << (top - 52)
@@ -67,7 +67,7 @@ def test_the_ends_of_float64():
 @pytest.mark.parametrize("rows", STATES)
 @pytest.mark.parametrize("flags", range(8))
 def test_flags(rows, flags):
-    """NaN wins, and both infinities make one; as many parts may have flags as may be added."""
+    """NaN wins, and both infinities make a NaN; as many parts may have flags as may be added."""
     state = state_of([7, -7], rows)
     many = 2**20 - 1
     state[-3, 0] = sum(many << 20 * i for i in range(3) if flags >> i & 1)
@@ -82,7 +82,7 @@ def test_flags(rows, flags):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_canonical_limbs(rng, rows):
-    """The same integer, the same limbs; the caller's array is left alone."""
+    """The same integer has the same limbs; the caller's array is left alone."""
     for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
         loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
         before = loose.copy()
@@ -104,7 +104,9 @@ def test_parts_are_counted():
 
 @pytest.mark.parametrize("part", ["count", "parts"])
 def test_too_many_elements_and_numbers_below_0(part):
-    """States of 2**43 elements and more, a step below the other limit; and what no sum counts."""
+    """States of 2**43 elements and more, a step below the other limit; and counts that no sum
+    has.
+    """
     nine = bn_ext.batch_norm_training_reduce(np.zeros((9, 2)), exact=True)
     many = bn_ext.batch_norm_canonical(nine * MOST_PARTS)
     assert bn_ext.batch_norm_count(many * (MOST_PARTS - 2**18)) == 9 * MOST_PARTS * 786431
@@ -124,14 +126,14 @@ def test_too_many_elements_and_numbers_below_0(part):
 
 
 def honest(rows, channels, parts):
-    """Of gradients and of moments: states of so many parts, two zeros each."""
+    """States of gradients and of moments, of this many parts of two zeros each."""
     zeros = np.zeros((2, channels), np.float64 if rows == 57 else np.float32)
     gradients = bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0], exact=True)
     return gradients * parts, bn_ext.batch_norm_training_reduce(zeros, exact=True) * parts
 
 
 def refused_or_right(gradients, moments):
-    """Is it refused, by every function? Else the sums are those of the limbs."""
+    """Do all functions refuse it? If not, the sums are those of the limbs."""
     rows, _, channels = moments.shape
     zeros = np.zeros((1, channels), np.float64 if rows == 57 else np.float32)
     found = []
@@ -160,7 +162,7 @@ def refused_or_right(gradients, moments):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
-    """Never by an overflow, and never with another sign."""
+    """They never overflow, and never change their sign."""
     limbs, _ = STATES[rows]
     refused = set()
     for _ in range(300):
@@ -178,7 +180,7 @@ def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_the_largest_limbs(rows):
-    """As many parts have them; one more, or less, none has."""
+    """A sum of this many parts can have these limbs; it cannot have one more, or one less."""
     limbs, _ = STATES[rows]
     for parts in (1, 5, MOST_PARTS):
         terms = 2 * parts

@@ -19,9 +19,9 @@ import bn_ext
 pytestmark = pytest.mark.suites
 
 EPSILON = 1e-3
-#: G: statistics are given; C, H: scale, shift; R: a ReLU behind, A: and src_1 added before it.
+#: G: statistics are given; C, H: scale, shift; R: a ReLU follows; A: src_1 is added before it.
 FLAGS = ("", "G", "C", "H", "CH", "GCH", "CHR", "GCHR", "CHA", "GCHA")
-#: Files of shapes, and which flags they are run with.
+#: Files of shapes, and the flags that they are run with.
 FILES = {
     **dict.fromkeys(["shapes_ci", "shapes_1d", "shapes_2d", "shapes_3d"], FLAGS),
     **dict.fromkeys(["shapes_regressions", "shapes_topologies_small"], ("CHR", "GCH")),
@@ -45,7 +45,7 @@ def shapes(path):
         if not (text := line.partition("#")[0].partition('n"')[0].strip()):
             continue
         sizes = {key: int(size) for key, size in re.findall(r"(mb|ic|id|ih|iw)(\d+)", text)}
-        spatial = []  # an absent size is that of the axis before it
+        spatial = []  # an absent size equals the size of the axis before it
         for key in ("id", "ih", "iw"):
             if key in sizes or spatial:
                 spatial.append(sizes.get(key) or spatial[-1])

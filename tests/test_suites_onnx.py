@@ -24,7 +24,7 @@ def node_cases():
 
 
 def converted_cases():
-    """Those that it has as files."""
+    """The cases that the package has as files."""
     import onnx
     from onnx.backend.test.loader import load_model_tests
 

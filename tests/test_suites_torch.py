@@ -41,7 +41,7 @@ def arrangements(torch):
 
 
 def outcome(torch, call, leaves, state, name):
-    """The result, its gradients, and what was updated."""
+    """The result, its gradients, and the state that was updated."""
     found = call()
     rng = np.random.default_rng(1)
     diff = torch.from_numpy(rng.standard_normal(found.shape)).to(getattr(torch, name))
@@ -50,7 +50,9 @@ def outcome(torch, call, leaves, state, name):
 
 
 def check(found, right, name):
-    """As near as the terms allow, which are up to so many times the results, or 1."""
+    """The error may be as large as the terms allow, which are up to four times the results, or
+    1.
+    """
     judge(found, right, [4 * np.maximum(abs(each), 1) for each in right], name)
 
 

@@ -1,6 +1,6 @@
-"""Threads: without the GIL, as many as the environment says, beside other pools, after a fork.
+"""Threads: without the GIL, as many as the environment says, next to other pools, after a fork.
 
-test_schedule.py has how many there are otherwise, test_pool.py what happens if some cannot start.
+test_schedule.py tests how many there are otherwise, test_pool.py what happens if some cannot start.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from bn_ext import _core
 
 @contextlib.contextmanager
 def beside(step):
-    """Do step again and again in another thread, which has the GIL only when this one lets go."""
+    """Repeat `step` in another thread, which has the GIL only when this one lets go of it."""
     stop = threading.Event()
 
     def steps():
@@ -37,7 +37,7 @@ def beside(step):
     interval = sys.getswitchinterval()
     thread.start()
     try:
-        sys.setswitchinterval(1000)  # seconds: it is never taken away
+        sys.setswitchinterval(1000)  # in seconds: the GIL is never taken away
         yield
     finally:
         sys.setswitchinterval(interval)
@@ -45,13 +45,13 @@ def beside(step):
         thread.join()
 
 
-#: Calls of some milliseconds, in one of which at the latest the other thread gets its turn.
+#: Calls of some milliseconds; in one of them at the latest, the other thread gets its turn.
 TRIES = 1000
 
 
 @pytest.mark.parametrize("function", ["backward", "reduce", "apply"])
 def test_gil_is_released(rng, function):
-    """A thread that counts goes on counting during a call."""
+    """A thread that counts goes on during a call."""
     p = Problem(rng, (80_000, 40), "NXC")
     data, count = (p.src, p.diff_dst), [0]
     out = (np.empty_like(p.src), np.empty_like(p.mean), np.empty_like(p.mean))
@@ -86,7 +86,7 @@ def test_gil_is_released_while_copying(copied):
     number, half_written = [0], [False]
 
     def step():
-        if copied == "diff_dst":  # first and last are equal, except in the midst of this
+        if copied == "diff_dst":  # first and last are equal, except between these stores
             number[0] += 1
             spread[0, 0] = spread[-1, -1] = number[0] % 1000
         else:  # 7 marks what is not written
@@ -145,7 +145,7 @@ def test_affinity_at_each_call(rng):
 @needs_cpus
 @needs_linux
 def test_a_thread_on_the_callers_cpu_moves():
-    """To others that it may use, and may use all of them as before."""
+    """It moves to another CPU that it may use, and may use all of them as before."""
     code = """
 import ctypes, os, time
 before = {*os.listdir("/proc/self/task")}
@@ -226,7 +226,9 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 
 
 def is_a_childs(threads):
-    """Is it how many a call in a forked child may have? OpenMP's are lost, our own start anew."""
+    """May a call in a forked child have this many threads? OpenMP's are lost, our own start
+    anew.
+    """
     return threads == 1 or not _core._has_openmp()
 
 
@@ -262,7 +264,7 @@ def test_forked_child_works(rng, num_threads):
 @needs_linux
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_by_every_method(method):
-    """After a region in the parent, whose threads a fork does not copy."""
+    """After a region in the parent: a fork does not copy its threads."""
     wanted = [mixed_bits(seed, 2) for seed in range(6)]
     with multiprocessing.get_context(method).Pool(3) as pool:
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted

@@ -36,7 +36,7 @@ def some(*shape, **options):
 
 
 def small_net():
-    """With parameters and statistics that are no longer the first ones."""
+    """A network whose parameters and statistics are no longer the initial ones."""
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5),
         nn.Flatten(), nn.Linear(80, 2), nn.BatchNorm1d(2),
@@ -47,7 +47,7 @@ def small_net():
 
 
 def steps(net, count, x=None):
-    """Losses, and all that a step changes."""
+    """Losses, and everything that a step changes."""
     x = torch.randn(6, 3, 8, 8) if x is None else x
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     losses = []
@@ -61,7 +61,7 @@ def steps(net, count, x=None):
 
 
 def assert_same(found, right):
-    """To the bit."""
+    """They are equal to the bit."""
     for a, b in zip(found, right, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
@@ -75,7 +75,7 @@ def assert_same(found, right):
 @pytest.mark.parametrize("dims", [(5, 3), (3, 2, 2), (2, 3, 2, 2), (2, 2, 1, 2, 2)])
 @pytest.mark.parametrize("format_", ["contiguous", "channels_last", "strided"])
 def test_derivatives(dims, format_, relu, training):
-    """The first and the second ones, with respect to whatever is given."""
+    """First and second derivatives, with respect to whatever is given."""
     channels = dims[1]
     src, src_1 = some(2, *dims)
     if format_ == "channels_last":
@@ -140,7 +140,7 @@ def test_what_has_no_derivative():
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compile(backend):
-    """In one graph: the results, gradients and statistics of the same network uncompiled."""
+    """In one graph, with the results, gradients and statistics of the same network uncompiled."""
     net = nn.Sequential(*list(convert(small_net()))[:6])
     net[1].relu = True
     other = copy.deepcopy(net)
@@ -158,7 +158,9 @@ def test_compile(backend):
 
 
 def test_convert_and_back():
-    """In place: parameters, buffers and hooks are the same objects; the results nearly so."""
+    """In place: parameters, buffers and hooks are the same objects, and the results nearly the
+    same.
+    """
     net = small_net()
     twin, seen = copy.deepcopy(net), []
     net[1].register_forward_hook(lambda *_: seen.append(1))
@@ -186,7 +188,7 @@ def test_convert_and_back():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_are_torchs(options, dtype):
-    """Results, gradients and statistics, in the dtype and the memory format that torch gives."""
+    """Results, gradients and statistics have the dtype and the memory format that torch gives."""
     ours, theirs = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
     theirs.load_state_dict(ours.state_dict())
     bound = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
@@ -208,7 +210,7 @@ def test_options_are_torchs(options, dtype):
 
 
 def test_statistics_that_are_no_longer_tracked():
-    """Neither taken nor changed in training."""
+    """Training neither uses nor changes them."""
     ours, theirs = BatchNorm2d(3), nn.BatchNorm2d(3)
     x = torch.randn(4, 3, 2, 2)
     for layer in (ours, theirs):
@@ -220,7 +222,7 @@ def test_statistics_that_are_no_longer_tracked():
 
 
 def test_relu_and_addition():
-    """As three layers, in one."""
+    """One layer does as three do."""
     x, more = torch.randn(2, 4, 3, 5, 5)
     ours, theirs = BatchNorm2d(3, relu=True), nn.BatchNorm2d(3)
     assert "relu=True" in repr(ours)
@@ -235,7 +237,9 @@ def test_relu_and_addition():
 
 
 def test_parameters_of_another_dtype():
-    """float32 ones with 16-bit data, as under autocast; bits do not depend on torch's threads."""
+    """float32 parameters with 16-bit data, as under autocast; bits do not depend on torch's
+    threads.
+    """
     made = BatchNorm2d(3)
     x = torch.randn(4, 3, 16, 16).bfloat16()
     found = []
@@ -311,7 +315,7 @@ def test_no_channels_and_negated_memory():
 
 
 def test_saving_and_copying():
-    """Pickles and copies go on as the layer does; a state is torch's."""
+    """Pickles and copies go on as the layer does; a state has torch's names."""
     net = convert(small_net())
     net[1].relu = True
     file = io.BytesIO()
@@ -328,7 +332,7 @@ def test_saving_and_copying():
 
 
 def test_threads():
-    """Several at once, each with a copy, find what each finds alone."""
+    """Several threads at once, each with a copy, find what each finds alone."""
     net = convert(small_net())
     x = torch.randn(6, 3, 8, 8)
     right, found = steps(copy.deepcopy(net), 3, x), {}
@@ -379,7 +383,9 @@ def on_gloo(tmp_path, size, case):
 
 
 def test_sync_without_processes():
-    """Exact sums: the bits do not depend on the memory format; nearly torch's batch norm."""
+    """Exact sums: the bits do not depend on the memory format, and agree nearly with torch's batch
+    norm.
+    """
     ours, theirs = SyncBatchNorm(3), nn.BatchNorm2d(3)
     x = torch.randn(5, 3, 4, 4)
     first = ours(x)
@@ -395,7 +401,7 @@ def test_sync_without_processes():
 
 @pytest.mark.slow
 def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
-    """Of any deal of the samples, to processes without any too."""
+    """For any deal of the samples, also to processes without any."""
     found = [on_gloo(tmp_path, size, "digests") for size in (1, 2, 3, 5)]
     assert len(found[0]) == 6
     assert all(len(line.split()) == 3 for line in found[0])  # one digest for all deals

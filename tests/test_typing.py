@@ -1,4 +1,4 @@
-"""What editors and type checkers are told is what the run time does.
+"""What editors and type checkers are told agrees with the run time.
 
 .ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest.
 """
@@ -26,7 +26,7 @@ if not PACKAGE.exists():
     pytest.skip("stubs are made from the sources", allow_module_level=True)
 build_stubs = load(ROOT / "build_stubs.py")
 STUBS = build_stubs.stubs()
-#: Modules that need more than NumPy, and what.
+#: Modules that need more than NumPy, and what they need.
 ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 
 
@@ -58,7 +58,7 @@ def test_a_build_writes_its_stubs(tmp_path):
 
 
 class TestJedi:
-    """As an editor that cannot read the compiled module."""
+    """What an editor sees that cannot read the compiled module."""
 
     @pytest.fixture
     def script(self, tmp_path):
@@ -80,7 +80,7 @@ class TestJedi:
 
     @pytest.mark.parametrize("name", ["", "_reduce", "_apply", "specs.ngraph.batch_norm_inference"])
     def test_signatures_and_docstrings(self, script, name):
-        """Of what a table makes, too: an editor knows it from the stubs."""
+        """Also for operators that a table makes: an editor knows them from the stubs."""
         name = name if "." in name else f"batch_norm_backward{name}"
         function = operator.attrgetter(name)(bn_ext)
         call = f"import bn_ext.specs.ngraph\nbn_ext.{name}"
@@ -104,7 +104,7 @@ class TestJedi:
     ],
 )
 def test_what_needs_no_import_of_its_own(name, use):
-    """And costs nothing if it is not used."""
+    """And it costs nothing if it is not used."""
     if name in ADAPTERS:
         pytest.importorskip(ADAPTERS[name])
     code = (
@@ -153,7 +153,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_typical_uses_run_and_wrong_ones_are_refused():
-    """What type checkers must refuse there, the functions refuse."""
+    """The functions refuse what type checkers must refuse there."""
     wrong = runpy.run_path(str(TESTS / "typical_uses.py"))["WRONG"]
     assert len(wrong) > 20
     for number, call in enumerate(wrong):

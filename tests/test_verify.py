@@ -1,4 +1,6 @@
-"""The kernel check itself: it can fail. That it passes here is shown by its command (test_cli)."""
+"""The kernel check itself: it can fail. test_cli.py runs the command, which shows that it passes
+here.
+"""
 
 import ctypes
 import runpy
@@ -65,7 +67,7 @@ def test_digests_are_the_known_ones(isa, num_threads):
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_sums_of_the_digests_show_the_order_of_additions(name):
-    """Sums of numbers so short that nothing is rounded would be the same in any order."""
+    """Sums of numbers with so few bits that nothing is rounded would be the same in any order."""
     pytest.importorskip("ml_dtypes")
     dtype = DTYPES[name]
     for some_problems in (problems.moderate_problems, problems.large_problems):
@@ -97,7 +99,7 @@ def test_every_formula_of_the_table_is_checked(monkeypatch):
 
 @pytest.mark.parametrize("kernel", formulas.KERNELS, ids=" ".join)
 def test_an_operand_or_a_coefficient_too_many_is_refused(kernel, monkeypatch):
-    """Those that the C table names are all that an expression may use, and each is used."""
+    """An expression may use only what the C table names, and uses all of it."""
     dtype = DTYPES["float32"]
     case = values.case_of(dtype, 1, 8, np.random.default_rng(0))
     needs = formulas.needs(kernel)
@@ -138,7 +140,9 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
     ],
 )
 def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
-    """Zeros of either sign are equal, and NaN is not equal to itself."""
+    """Comparing with == would not do: zeros of either sign are equal, and NaN is not equal to
+    itself.
+    """
     found, wanted = np.array([found]), np.array([wanted])
     with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
         kernels.demand(found, wanted, "here")

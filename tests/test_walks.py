@@ -1,5 +1,5 @@
-"""Both walks, over rows and over runs: each form, however many rows and columns there are and
-wherever they lie, against a model of the order of sums, bit for bit.
+"""Both walks, over rows and over runs, compared bit for bit with a model of the order of sums: each
+form, with any number of rows and columns, anywhere in memory.
 
 The model (order_of_sums.py) knows dense arrays alone; a call may find gaps anywhere in any
 operand, at any level, and with any tiles, threads and stores.
@@ -19,7 +19,8 @@ from bn_ext._verify.dtypes import DTYPES
 from bn_ext._verify.formulas import RESULTS
 from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
 
-#: Axes, slowest first, that a gap may follow: of positions, of channels, of a run's elements.
+#: Axes, slowest first, after which a gap may follow: of positions, of channels, of a run's
+#: elements.
 N0, N1, C, X0, X1 = range(5)
 GAPS = {
     "dense": (),
@@ -29,26 +30,26 @@ GAPS = {
     "runs in segments": (X1,),
     "both": (N1, X1),
 }
-#: Operands that have them; the others are dense.
+#: Which operands have gaps; the others are dense.
 WHERE = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
 #: Past the cache, or not; small tiles, or all channels at once.
 NEVER, ALWAYS = 1 << 40, 1
 CACHES = [(1, NEVER), (1, ALWAYS), (1 << 14, ALWAYS), (1 << 40, ALWAYS)]
 WAYS = ["backward", "frozen", "two calls"]
 EPSILON = 0.25
-FEW = 7  # one of so many shapes is enough where levels are compared
-#: Bits of every element that is nobody's.
+FEW = 7  # one of this many shapes is enough where levels are compared
+#: The bits of memory that belongs to no element.
 UNTOUCHED = 0x3333
 
 
 def split(n):
-    """As two axes, if that can be."""
+    """Factors of n for two axes, if there are any."""
     first = max(k for k in range(1, int(n**0.5) + 1) if n % k == 0)
     return first, n // first
 
 
 class Problem:
-    """Data whose sums must be rounded, and what each way to call must make of it."""
+    """Data whose sums must be rounded, and the right results of each way to call."""
 
     def __init__(self, name, positions, channels, run):
         self.dtype, self.storage = DTYPES[name], dtype(name)
@@ -63,7 +64,7 @@ class Problem:
             numbers(computed, channels, k << 50, exponents).view(number)
             for k, exponents in ((1, (-20, 24)), (3, (-4, 8)))
         )
-        # Every rstd is a power of two, so what happens once per channel is plain to say.
+        # Every rstd is a power of two, so arithmetic once per channel is easy to repeat here.
         rstd = 2.0 ** -(np.arange(channels) % 3)
         self.variance = (rstd**-2 - EPSILON).astype(number)
         self.sums = sums_of(self.dtype, src, diff_dst, self.mean)
@@ -85,7 +86,7 @@ class Problem:
             self.results[formula] = self.dtype.narrow(written["diff_src"]).reshape(self.shape)
 
     def laid_out(self, values, gaps, offset):
-        """(memory, view): values with gaps behind these axes, so many elements into the memory."""
+        """(memory, view): values with gaps after these axes, `offset` elements into the memory."""
         room = [n + 3 * (axis in gaps) for axis, n in enumerate(self.shape)]
         memory = np.full(int(np.prod(room)) + 64, UNTOUCHED, self.dtype.bits)
         start = -memory.ctypes.data % 64 // self.storage.itemsize + offset
@@ -95,12 +96,12 @@ class Problem:
         return memory, view
 
     def as_argument(self, view):
-        """As the functions take it: the channel second, which memory does not say."""
+        """The array as functions take it: the channel second, wherever memory has it."""
         return view.view(self.storage).transpose(N0, C, N1, X0, X1)
 
 
 def assert_right(p, way, gaps, where, offset, num_threads):
-    """One call, or two, over operands that lie so."""
+    """One call, or two, over operands with this layout."""
     formula = "backward" if way == "two calls" else way
     memory = [
         p.laid_out(values, gaps if has_gaps else (), offset)
@@ -140,7 +141,7 @@ SHAPES = {
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
         *((300, 400, 1), (1201, 96, 1)),  # many tiles
         *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
-        (62 * 140 + 133, 128, 1),  # longer strands; of the last chunk the last has 31 rows, not 34
+        (62 * 140 + 133, 128, 1),  # longer strands; in the last chunk, the last has 31 rows, not 34
         # Several positions a row.
         *((n, 3, 1) for n in [2, 5, 8, *around(96, 4 * 96), 9 * 96 + 5]),
         *((n, 3, 1) for n in [*around(32 * 96), 35 * 96, 132 * 96 + 4, 137 * 96]),
@@ -155,7 +156,7 @@ SHAPES = {
         *((n, 60, 46) for n in (2, 12, 40)),
         *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
         *((6, 1000, 9), (40, 300, 9), (5, 2, 79), (13, 2, 207), (70, 2, 255)),
-        # Few positions: on both sides of where each channel's sums, and results, are its own.
+        # Few positions, on both sides of where sums, and results, are computed channel by channel.
         *(
             (n, 3, x)
             for n in (1, 2, 3)
@@ -166,12 +167,12 @@ SHAPES = {
         *((n, 1, x) for n, x in ((4, 5), (6, 7))),  # one channel: all axes are inner
     ],
     "long_runs": [
-        # One position: blocks of stretches, a stretch or more behind them, or a part of one.
+        # One position: blocks of stretches, followed by a stretch or more, or by a part of one.
         *((1, 2, x) for x in [*around(64, 96, 128, 256, 288, 512, 768, 1024), 300, 1100]),
         *((1, 3, x) for x in around(2048, 4096, 8192 + 1024)),
         *((1, 2, x) for x in around(16384, 70_000)),
         *((n, 1, x) for n, x in ((300, 1), (7, 60), (5, 900))),  # one channel: all axes are inner
-        # Several: rows of a stretch alone, or of groups of them, whole or not.
+        # Several positions: rows of one stretch, or of groups of them, whole or not.
         *((n, 2, 420) for n in range(2, 26)),
         *((n, 2, 512) for n in (3, 4, 8, 12, 16, 20)),
         *((n, 5, x) for n in (2, 3) for x in [*around(49, 64), 100]),
@@ -189,7 +190,7 @@ FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
 
 
 def any_circumstances(rng, past_the_cache):
-    """What need not be tried with every kind of gaps."""
+    """Circumstances that need not be tried with every kind of gaps."""
     _core._use_isa(rng.choice(bn_ext.available_isas()))
     _core._set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
     return {
@@ -200,7 +201,9 @@ def any_circumstances(rng, past_the_cache):
 
 
 def check(rng, form, name, shapes):
-    """Every way to call, with stores of both kinds and gaps everywhere; the rest by chance."""
+    """Try every way to call, with stores of both kinds and gaps everywhere; choose the rest by
+    chance.
+    """
     for shape in shapes:
         assert form_of(*shape).__name__ == form
         p = Problem(name, *shape)

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(_core._has_openmp(), reason="built with OpenMP"),
 ]
 
-#: Most threads that took part in one of many calls.
+#: The most threads that took part in one of many calls.
 MOST = (
     "\ndef most(k, calls=50):\n    return max(call(40_000, num_threads=k) for _ in range(calls))\n"
 )
@@ -36,7 +36,7 @@ def test_others_take_part(rng, k):
 
 
 def test_bits_whoever_comes(rng):
-    """Workers awake, asleep, and on the way in as the caller ends."""
+    """Workers are awake, asleep, or just coming as the caller ends."""
     p = Problem(rng, (3000, 40), "NXC")
     right = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
     for k in range(300):
@@ -84,7 +84,7 @@ print(most(2))
 @needs_cpus
 @needs_fork
 def test_a_child_does_not_count_its_parents_calls():
-    """Calls at once share the CPUs; those that a fork cut off must not be among them."""
+    """Concurrent calls share the CPUs; calls that a fork cut off must not be counted."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")
@@ -107,7 +107,7 @@ for caller in callers: caller.join()
 
 @needs_linux
 def test_no_more_wake_up_than_are_wanted():
-    """Sixteen workers asleep, and calls that want one: those that wake up go to sleep again."""
+    """Sixteen workers sleep, and calls want one: workers that wake up go to sleep again."""
     code = """
 import time
 def sleeps():
@@ -132,7 +132,7 @@ print(len(before), sum(sleeps()) - sum(before))
 
 @needs_linux
 def test_threads_that_cannot_be_started():
-    """Those that can be are used, and the caller does the rest."""
+    """Threads that can be started are used, and the caller does the rest."""
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
     for more in (2, 1, 0):
         assert max(threads_of_calls(code.format(more))) <= more + 1

@@ -1,4 +1,4 @@
-"""Where the project's files are, and how to load one that no package has."""
+"""Where the project's files are, and how to load one that is in no package."""
 
 import importlib.util
 from pathlib import Path

@@ -1,8 +1,8 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=error
 """Typical uses, for type checkers: mypy --strict and pyright are clean here, dtypes come through.
 
-At the end, what they must refuse: a "type: ignore" that nothing needs is an error to both.
-test_typing.py also runs this file, and each of the wrong calls.
+At the end come the uses that they must refuse: for both, a "type: ignore" that nothing needs is an
+error. test_typing.py also runs this file, and each of the wrong calls.
 """
 
 import array
@@ -42,7 +42,7 @@ assert_type(alone.diff_src, NDArray[np.float32])
 assert_type(alone.diff_gamma, NDArray[np.float32] | Any)
 
 
-# The natural chain, of statistics whose dtype no type tells.
+# The natural chain, with statistics whose dtype no type tells.
 def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
     r = bn_ext.batch_norm_training(x, g, g, epsilon=1e-5)
     back = bn_ext.batch_norm_backward(x, r.dst, r.mean, r.variance, g, epsilon=1e-5)
@@ -118,7 +118,7 @@ sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32)
 assert_type(sums, NDArray[np.float64])
 half = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, sums, epsilon=1e-5)
 assert_type(half.diff_src, NDArray[np.float32])
-# Of a generator, sum() may be 0 to a type checker.
+# To a type checker, sum() of a generator may be 0.
 added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
 bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, epsilon=1e-5)
 
@@ -213,7 +213,7 @@ assert_type(ngraph.batch_norm_inference(x3, v32, v32, v32, v32, epsilon=1e-5), N
 half32 = onednn_graph.batch_norm_training_backprop(x16, x16, v32, v32, epsilon=1e-5)
 assert_type(half32.input_delta, NDArray[np.float16])
 
-# What the process is.
+# Functions about the process.
 isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
 version: str = bn_ext.__version__
