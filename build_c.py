@@ -1,21 +1,22 @@
-"""What the C part is built from, and how: sources, levels, flags. They stand here alone.
+"""Compiles the C part: the only place that lists its sources, levels and flags.
 
-setup.py builds the extension with them. As a command it serves jobs that
-link the C to something else, and needs nothing but Python and a compiler:
+setup.py uses this module to build the extension. As a command, it serves jobs that link the C code
+to something else. It needs only Python and a compiler:
 
     python3 build_c.py [--source DIR] [--machine NAME] [--system NAME] OUT CC [FLAG ...]
 
-compiles all C of DIR (src_c) into objects in the folder OUT, for a machine and a system as
-platform.machine() and sys.platform name them, with the compiler CC (several words in quotes)
-and more flags, which win over those here; prints the objects' paths, one a line.
+The command compiles all C files of DIR (default: src_c) into objects in the folder OUT, with the
+compiler CC (quote several words). Machine and system have the names that platform.machine() and
+sys.platform give them. Each FLAG overrides the usual ones. It prints the paths of the
+objects, one per line.
 
-Read from the environment by both:
+Both read these environment variables:
 
-    BN_EXT_BUILD_ISAS   levels to build, as "baseline,v3"; default: all of the machine
+    BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
     BN_EXT_OPENMP       0: threads of our own; 1: OpenMP; default: 1 on Linux, 0 elsewhere
     BN_EXT_WERROR       1: more warnings than usual, each an error
 
-and by setup.py alone:
+Only setup.py reads this one:
 
     BN_EXT_ABI3         1: one extension for every CPython from 3.11 on; default: for this one
 """
@@ -31,40 +32,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "src_c"
-#: Folders of what is compiled once per level.
+#: Folders of sources that are compiled once per level.
 KERNELS = "kernels"
 OPERATIONS = "operations"
 
-# Levels by machine, lowest first: name -> compiler flags. The baseline serves x86 CPUs from before
-# 2013, so there size counts more than speed.
+# Levels by machine, lowest first: name -> compiler flags. Only x86 CPUs from before 2013 use the
+# baseline, so its size matters more than its speed.
 X86_LEVELS = {
     "baseline": ["-march=x86-64", "-mtune=generic", "-O2"],
     "v3": ["-march=x86-64-v3", "-mtune=generic"],
     "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
 }
 X86 = ("x86_64", "amd64")
-# Of the machine built for, which _PYTHON_HOST_PLATFORM names in a cross build.
+# The machine that is built for; in a cross build, _PYTHON_HOST_PLATFORM names it.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
-# After the user's CFLAGS: the promise of equal bits depends on these.
+# These come after the user's CFLAGS, because the promise of equal bits depends on them.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
-# Python's own flags let signed integers wrap around. Without, compilers know more about addresses:
-# sums of 40 elements per channel take 0.7 of the time at v3. Nothing here relies on it.
+# Python's own flags make signed integers wrap around, which hides from compilers how addresses
+# relate. Without, sums over 40 elements per channel take 0.7 of the time at v3.
 OURS = ["-fno-wrapv"]
-# The C around the kernels fills small structures field by field and reads them back;
-# vectors over neighbouring fields wait for the stores (a fifth of a short row's reduce). What it
-# does once per channel (operations) is full of selects, which gcc vectorises only if exceptions do
-# not matter: a call puts their flags back.
+# The C code around the kernels fills small structures field by field and reads them back. If fields
+# were read as vectors, loads would wait for the stores (a fifth of the time of reducing a short
+# row). The code that runs once per channel (operations) is full of selects. gcc vectorises these
+# only if exceptions do not matter; a call restores the exception flags.
 SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 
-# A stack protector costs apply at v4 a sixth. A kernel's buffers on the stack are of a
-# register's size, and _FORTIFY_SOURCE counts what is copied there.
+# A stack protector would make apply take a sixth longer at v4. A kernel's buffers on the stack
+# have the size of a register, and _FORTIFY_SOURCE checks what is copied there.
 KERNEL = ["-fno-stack-protector"]
 
 
 def _switch(name, default):
-    """A variable of the environment that is 0 or 1."""
+    """Read an environment variable that is 0 or 1."""
     asked = os.environ.get(name, default)
     if asked not in ("0", "1"):
         raise SystemExit(f"{name}: expected 0 or 1, got {asked!r}")
@@ -98,7 +99,7 @@ def abi3():
 
 
 def warnings():
-    """What BN_EXT_WERROR asks for."""
+    """The flags that BN_EXT_WERROR asks for."""
     strict = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
     return strict if _switch("BN_EXT_WERROR", "0") else []
 
@@ -106,17 +107,18 @@ def warnings():
 def hardening():
     """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
-    Of setup.py's builds alone, which go into wheels: sanitizers see more without them.
+    Only setup.py uses them, for wheels: without them, sanitizers see more.
     """
     if sys.platform == "win32":
         return [], []
-    # What is in wheels loads with older C libraries as well.
+    # Wheels must load with older C libraries as well.
     compiler = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
     compiler += ["-DBN_OLD_SYMBOLS"]
     linker = ["-Wl,-z,relro,-z,now"] if sys.platform == "linux" else []
     if linker and MACHINE in X86:
-        # The linker marks what all objects are fit for, and Debian's crti.o does not say
-        # that it is. Shadow stacks ask nothing of it; of branch targets they would.
+        # The linker marks a feature only if all objects are marked for it, and Debian's crti.o
+        # is not. Shadow stacks can be forced, because they need nothing from crti.o; branch
+        # targets cannot.
         compiler += ["-fcf-protection"]
         linker += ["-Wl,-z,shstk"]
     elif linker and MACHINE == "aarch64":
@@ -126,7 +128,7 @@ def hardening():
 
 @dataclass(frozen=True)
 class Unit:
-    """One object: what it is called, made from, and the flags of it alone."""
+    """One object: its name, its source, and its own flags."""
 
     name: str
     path: Path
@@ -149,8 +151,8 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
 
 
 def door(path, include_dirs):
-    """What Cython made of _core.pyx, with the folders of Python's headers."""
-    # Cython declares a thread state within a block that has one.
+    """The unit of Cython's C file for _core.pyx, with the folders of Python's headers."""
+    # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
@@ -159,11 +161,11 @@ def door(path, include_dirs):
 
 
 def compile_units(built, out, compiler, flags):
-    """Their objects; one that is newer than what it is made of, and made alike, is kept."""
+    """Compile units to objects; keep an object if its command and its sources have not changed."""
     out.mkdir(parents=True, exist_ok=True)
 
     def is_newer(made, sources):
-        # As make reads it: the object, a colon, and what it is made of.
+        # In make's syntax: the object, a colon, and its sources.
         needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
         return made.is_file() and all(
             Path(path).is_file() and Path(path).stat().st_mtime < made.stat().st_mtime
@@ -186,14 +188,13 @@ def compile_units(built, out, compiler, flags):
 
 
 def main():
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--source", type=Path, default=SOURCE, help="default: src_c")
-    parser.add_argument("--machine", default=MACHINE, help="compiled for; default: %(default)s")
-    parser.add_argument("--system", default=sys.platform, help="default: %(default)s")
+    parser.add_argument("--machine", default=MACHINE, help="to compile for; default: %(default)s")
+    parser.add_argument("--system", default=sys.platform, help="likewise; default: %(default)s")
     parser.add_argument("out", type=Path, help="the folder for the objects")
     parser.add_argument("cc", help="the compiler: one word, or several in quotes")
-    parser.add_argument("flags", nargs=argparse.REMAINDER, help="win over the usual ones")
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="override the usual ones")
     args = parser.parse_args()
     try:
         built = units(args.source, args.machine, args.system)

@@ -2,8 +2,8 @@
 
     python build_stubs.py       into the tree, as a build in place does
 
-Arguments, defaults and docstrings are those of the Cython sources and of bn_ext/specs/_table.py.
-These are read, since a cross build cannot import what it compiles. Types are here.
+Arguments, defaults and docstrings come from the Cython sources and from bn_ext/specs/_table.py.
+They are parsed, because a cross build cannot import what it compiles. Types are in this file.
 """
 
 import ast
@@ -38,19 +38,19 @@ def stubs():
 
 
 def write(package):
-    """Put them into a package's folder."""
+    """Write the stubs to a package's folder."""
     for name, text in stubs().items():
         Path(package, name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def stub(definitions, head=""):
-    """A stub of these: {name: text}."""
+    """A stub of definitions, {name: text}."""
     public = [name for name in definitions if not name.startswith("_")]
     return "\n".join([HEAD, head, f"__all__ = {public!r}\n", *definitions.values()])
 
 
 def named_tuple(name, fields, docstring):
-    """A class of results, generic in the type variables of its fields; and these variables."""
+    """A class of results, which is generic in the type variables of its fields; and these."""
     used = [
         v for v in ("_Data", "_Vector", "Scalar", "Vector") if re.search(rf"\b{v}\b", str(fields))
     ]
@@ -61,14 +61,14 @@ def named_tuple(name, fields, docstring):
 
 
 def function(name, arguments, result, docstring=""):
-    """Its definition; arguments have types."""
+    """The definition of a function; its arguments include types."""
     lines = "".join(f"\n    {each}," for each in arguments) + "\n" * bool(arguments)
     body = f"\n{quoted(docstring)}" if docstring else " ..."
     return f"def {name}({lines}) -> {result}:{body}\n"
 
 
 def quoted(docstring):
-    """As source, in a definition."""
+    """A docstring as source text, indented for a definition."""
     text = docstring.replace("\\", "\\\\")
     end = "\n" if "\n" in text else ""
     return indent(f'"""{text}{end}"""', "    ")
@@ -76,7 +76,8 @@ def quoted(docstring):
 
 # ---- the compiled module -------------------------------------------------------------------
 
-#: def name(arguments): """...""" of the first column, a function of C, and name.__doc__ = """..."""
+#: def name(arguments): """...""" in the first column, or a cpdef function of C; then
+#: name.__doc__ = """...""".
 FUNCTION = re.compile(
     r'^(?: *cp)?def (?:\w+ )?(\w+)(?: "\w+")?\(([^)]*)\)[^:\n]*:?\n(?: +(""".*?"""))?',
     re.MULTILINE | re.DOTALL,
@@ -105,8 +106,8 @@ CLASSES = {
         "diff_src": "_Data", "diff_diff_dst": "_Data", "diff_gamma": "_Vector",
     },
 }  # fmt: skip
-#: {argument of public functions: its type}; Array if it is not here, and None too if that is its
-#: default. Private functions have Any.
+#: {argument of public functions: its type}; the default is Array. If an argument's default is None,
+#: None is added to its type. Arguments of private functions are Any.
 ARGUMENTS = {
     "src": "Data[Scalar]",
     "mean": "Data[Vector]",
@@ -136,7 +137,7 @@ _GRADIENTS = {
 }  # fmt: skip
 _PLAIN = {"exact": "Literal[False] = False"}
 _EXACT = {"NDArray[int64]": {"exact": "Literal[True]"}, "NDArray[Any]": {"exact": "Flag"}}
-#: {function: {what it returns: arguments that have another type then}}; several are overloads
+#: {function: {what it returns: arguments that then have another type}}; several become overloads
 OVERLOADS = {
     "batch_norm_training": _TRAINING,
     "batch_norm_training_apply": _TRAINING,
@@ -148,7 +149,7 @@ OVERLOADS = {
     "batch_norm_backward_apply": _GRADIENTS,
     "batch_norm_backward_reduce": {"NDArray[float64]": _PLAIN, **_EXACT},
 }  # fmt: skip
-#: {what a function returns: functions}; None if it is in neither table
+#: {what functions return: functions}; a function that is in neither table returns None
 RESULTS = {
     "NDArray[Any]": ["_as_array"],
     "NDArray[float64]": [
@@ -178,13 +179,13 @@ def core():
     for name, doc in CLASS.findall(text):
         found[name], _ = named_tuple(name, CLASSES[name], cleandoc(ast.literal_eval(doc)))
     for name, arguments, doc in FUNCTION.findall(text):
-        # The shapes of C arrays say nothing.
+        # The shapes of C arrays are dropped.
         declared = re.sub(r"\[[^]]*\]", "", " ".join(arguments.split())).split(", ")
         overloads = {**plain, **OVERLOADS}.get(name, {"None": {}})
         parts = []
         for result, others in overloads.items():
             typed = [core_argument(name, each, result, others) for each in declared if each]
-            # The last has the docstring: it is the one that jedi goes to.
+            # The last overload has the docstring, because jedi shows that one.
             shown = len(parts) == len(overloads) - 1 and not name.startswith("_")
             docstring = cleandoc(ast.literal_eval(doc)) if shown else ""
             parts.append(function(name, typed, result, docstring))
@@ -193,7 +194,7 @@ def core():
 
 
 def core_argument(of, declared, result, others):
-    """One of a function, with its type and its default."""
+    """An argument of a function, with its type and its default."""
     before, _, default = declared.removesuffix("=...").partition("=")
     name = before.split()[-1]
     if name == "*":
@@ -241,7 +242,7 @@ def operators(rows):
 
 
 def outputs(row):
-    """{output: its type}: data comes first, where there is any."""
+    """{output: its type}. The first output is data, the others are vectors."""
     wanted = {name for argument, name, _ in row.places if argument.kind == "flag"}
     found = {}
     for name in row.result._fields:
@@ -251,7 +252,7 @@ def outputs(row):
 
 
 def operator_arguments(row, result):
-    """Each with its type and its default; attributes by name, if the specification has it so."""
+    """Each with its type and its default. Attributes, and what follows them, are keyword-only."""
     first = next(role for argument, _, role in row.places if argument.kind == "vector")
     follows, found = {"src": "Scalar", first: "Vector"}, []
     for argument, name, role in row.places:

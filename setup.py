@@ -1,8 +1,8 @@
-"""Builds bn_ext._core from the C that build_c.py names, and from _core.pyx; packs the sources.
+"""Builds bn_ext._core from _core.pyx and the C sources that build_c.py lists; packs the sources.
 
-setuptools cannot compile one source twice within an extension, nor one with other flags
-than the next, so build_c.py compiles all of it, and setuptools links. Read from the
-environment, besides what setuptools reads (CC, CFLAGS, LDFLAGS, ...): see build_c.py.
+setuptools cannot compile a source twice within an extension, nor sources with different
+flags. So build_c.py compiles all of them, and setuptools links. Besides the environment
+variables that setuptools reads (CC, CFLAGS, LDFLAGS, ...), build_c.py lists its own.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
-# A build backend does not put the folder of setup.py on the path.
+# The build backend does not put the folder of setup.py on sys.path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_c
 import build_stubs
@@ -26,20 +26,20 @@ import build_stubs
 # Relative, so that the same sources make the same objects in every folder.
 SOURCE = Path("src_c")
 CFLAGS = shlex.split(os.environ.get("CFLAGS", ""))
-# Symbols would be most of a wheel; who asks for them in CFLAGS gets them.
+# Symbols would be most of a wheel. They are kept if CFLAGS contains -g.
 STRIP = "-g" not in CFLAGS
-# Sanitizers see more without.
+# Without hardening, sanitizers see more.
 SANITIZED = any(flag.startswith("-fsanitize") for flag in CFLAGS)
 HARDENED, HARDENED_LINK = ([], []) if SANITIZED else build_c.hardening()
 
 
 class BuildExt(build_ext):
-    """Compiles what has changed, and links; writes the stubs beside what lies in the tree."""
+    """Compiles what has changed, and links; for a build in place, also writes the stubs."""
 
     def finalize_options(self):
         super().finalize_options()
         if self.editable_mode:
-            # Not a folder that goes away: it shares the objects of other builds.
+            # The default folder would be temporary; this one keeps objects for later builds.
             built_for = f"{self.plat_name}-{sys.implementation.cache_tag}"
             self.build_temp = os.path.join("build", f"temp.{built_for}")
 
@@ -50,7 +50,7 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         units = [*build_c.units(SOURCE)]
-        # Python's headers alone lie elsewhere in every virtual environment.
+        # Only this unit needs Python's headers, whose path depends on the virtual environment.
         units.append(build_c.door(ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
@@ -64,7 +64,7 @@ class BuildExt(build_ext):
         )
 
     def command(self):
-        """What compiles. MSVC has no vector types; clang makes objects that its linker takes."""
+        """The compiler. MSVC has no vector types, but its linker takes the objects of clang."""
         if self.compiler.compiler_type == "msvc":
             return [os.environ.get("CC", "clang"), *CFLAGS]
         return self.compiler.compiler_so
@@ -80,7 +80,7 @@ class BuildPy(build_py):
 
 
 class SDist(sdist):
-    """The same bytes from the same files, whoever packs them, and whenever."""
+    """Packs the same files to the same bytes, on any system and at any time."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **_):
         if format != "gztar":
@@ -99,7 +99,7 @@ class SDist(sdist):
             gzip.GzipFile("", "wb", 9, file, when) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
-            # In sorted order, as tarfile takes a folder.
+            # tarfile adds the contents of a folder in sorted order.
             archive.add(os.path.join(root_dir or "", base_dir), base_dir, filter=plain)
         return name
 

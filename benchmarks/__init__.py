@@ -1,1 +1,1 @@
-"""bn_ext against the memory and against what one would use instead: python -m benchmarks."""
+"""bn_ext compared with the memory floor and with its peers: python -m benchmarks."""

@@ -2,22 +2,22 @@
 
     python -m benchmarks                                   resnet set, float32 and bfloat16
     python -m benchmarks --sets mlp odd --dtypes float16 --peers numpy torch
-    python -m benchmarks --op training inference           others than the gradient
+    python -m benchmarks --op training inference           operations other than the gradient
     python -m benchmarks --report kernels                  GB/s of each kernel at each level
     python -m benchmarks --report ladder                   from the plain loop on, step by step
-    python -m benchmarks --report accuracy                 errors of peers, into docs/numerics.md
-    python -m benchmarks --report exact                    what exact sums cost, into docs/exact.md
-    python -m benchmarks --report memory                   of training steps, into docs/howto
-    python -m benchmarks --report networks --threads 1 2   steps of torch's, into docs/howto
-    python -m benchmarks --write                           rows into docs/figures.csv
-    python -m benchmarks --report figures                  from there into docs/figures.md, README
+    python -m benchmarks --report accuracy                 errors, also of peers: docs/numerics.md
+    python -m benchmarks --report exact                    cost of exact sums: docs/exact.md
+    python -m benchmarks --report memory                   of training steps: docs/howto
+    python -m benchmarks --report networks --threads 1 2   steps of networks in torch: docs/howto
+    python -m benchmarks --write                           writes rows to docs/figures.csv
+    python -m benchmarks --report figures                  from these: docs/figures.md, README
 
 Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads and
-writes what the operation must, nothing else, on the same arrays with the same threads. All calls
-of a row are interleaved, with a pause before each so that another pool's idle threads have gone to
-sleep; the minimum counts. Problems, peers and timing are those of `bn-ext bench`. With
-BN_EXT_ISA=v3, torch, oneDNN and JAX are held to AVX2 too; NumPy and TensorFlow have no switch for
-it. oneDNN is PyPI's onednn-devel if that is installed in this environment, else the system's.
+writes what the operation must, and nothing else, on the same arrays with the same threads. All
+calls of a row are interleaved. A pause before each lets the idle threads of other pools go to
+sleep. The minimum counts. Problems, peers and timing are those of `bn-ext bench`. With
+BN_EXT_ISA=v3, torch, oneDNN and JAX are also limited to AVX2; NumPy and TensorFlow have no switch
+for it. oneDNN is PyPI's onednn-devel if that is installed in this environment, else the system's.
 """
 
 import argparse
@@ -32,13 +32,13 @@ from . import accuracy, exact, figures, kernels, ladder, memory, rows
 
 
 def networks(options, console):
-    """The only one that needs torch."""
+    """The only report that needs torch."""
     from .networks import report
 
     report(options, console)
 
 
-#: What holds peers to the level, before they are imported.
+#: Environment variables that limit peers to a level, set before they are imported.
 LIKEWISE = {
     "v3": {
         "ATEN_CPU_CAPABILITY": "avx2",
@@ -74,8 +74,8 @@ def main(arguments=None):
     parser.add_argument("--threads", nargs="+", type=int, default=[every], help="default: all")
     parser.add_argument("--op", nargs="+", choices=OPS, default=["backward"])
     parser.add_argument("--peers", nargs="*", choices=rows.ALL_PEERS, default=list(rows.ALL_PEERS))
-    parser.add_argument("--seconds", type=float, default=1.0, help="per row, about")
-    parser.add_argument("--write", action="store_true", help="rows into docs/figures.csv")
+    parser.add_argument("--seconds", type=float, default=1.0, help="per row, approximately")
+    parser.add_argument("--write", action="store_true", help="write rows to docs/figures.csv")
     options = parser.parse_args(arguments)
     os.environ.update(LIKEWISE.get(bn_ext.get_isa(), {}))
     REPORTS[options.report](options, Console())

@@ -1,6 +1,6 @@
 """Errors of the gradient, of the forward pass and of their peers on hostile data.
 
-The bounds are those of docs/numerics.md, as tests/bounds.py has them.
+The bounds are those of docs/numerics.md, from tests/bounds.py.
 """
 
 import functools
@@ -42,14 +42,14 @@ def constant(rng, size):
 
 
 def cancelling(rng, size):
-    """The second half takes the first one back."""
+    """The second half cancels the first."""
     values = magnitudes(rng, size)
     half = size[1] // 2
     values[:, half:] = -values[:, :half]
     return values
 
 
-#: (what it is, dy, mean / deviation of src)
+#: (description, dy, mean / standard deviation of src)
 KINDS = [
     ("random", normal, 0),
     ("dy constant", constant, 0),
@@ -62,7 +62,7 @@ KINDS = [
 
 
 def problem_of(rng, make, ratio, shape, dtype):
-    """The batch's own statistics."""
+    """A problem with the batch's own statistics."""
     problem = Problem(shape, "NCX", dtype)
     channels = shape[1]
     size = channels, problem.src.size // channels
@@ -91,7 +91,9 @@ def as_array(of):
 
 
 def compared(want, call, dtype):
-    """Largest errors beyond half an ulp: any output's in bounds, diff_src's in u of its terms."""
+    """The largest errors, less half an ulp: of any output in multiples of its bound, and that of
+    diff_src in units of u times its terms.
+    """
     from bounds import errors
     from cases import unit
 
@@ -135,11 +137,11 @@ EPSILON = 1e-5
 
 
 def at_first(rows, value):
-    """The first `rows` rows lie `value` deviations off."""
+    """The first `rows` rows lie `value` standard deviations away."""
     return lambda z: np.where(np.arange(len(z))[:, None] < rows, value + z, z)
 
 
-#: (what it is, its values from normal ones (M, C))
+#: (description, a function of normal values (M, C))
 FORWARD_KINDS = [
     *((f"random, mean = {ratio:g} deviations", lambda z, by=ratio: z + by)
       for ratio in (0, 10, 1e3, 1e5)),
@@ -165,7 +167,7 @@ def torch_forward(src, gamma, beta, *, channels_last):
     x = x if channels_last else x.contiguous()
     vectors = torch.from_numpy(gamma), torch.from_numpy(beta)
     dst = torch.native_batch_norm(x, *vectors, None, None, True, 0.1, EPSILON)[0]
-    # Given running ones, for the dtype of what it returns.
+    # Running statistics determine the dtype of what it returns.
     running = (torch.zeros(len(gamma)), torch.ones(len(gamma)))
     mean, variance = torch.ops.aten.batch_norm_update_stats(x, *running, 0.1)
     return dst.movedim(1, -1), mean, variance
@@ -215,8 +217,8 @@ FORWARD = {
 
 
 def compared_forward(want, found, dtype):
-    """Errors beyond half an ulp: the variance's in u of itself (where it is 0, of the squared
-    mean), dst's in bounds.
+    """The largest errors, less half an ulp: of the variance in units of u times itself (if it is 0,
+    times the squared mean), and of dst in multiples of its bound.
     """
     from bounds import dst_error, statistics_errors
     from cases import unit
@@ -267,7 +269,7 @@ def shown(value):
 
 
 def table(found, *numbers):
-    """`numbers`: which of every name's are shown, and what they are."""
+    """`numbers`: (index, heading) of the numbers of each name that are shown."""
     names = list(dict.fromkeys(name for *_, worst in found for name in worst))
     columns = [(n, i, f"{n}: {what}" if what else n) for i, what in numbers for n in names]
     lines = [

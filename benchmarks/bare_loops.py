@@ -1,4 +1,4 @@
-"""The bare loops of bare_loops.c, compiled for this machine when first asked for."""
+"""The bare loops of bare_loops.c, compiled for this machine at their first use."""
 
 import ctypes
 from pathlib import Path
@@ -12,12 +12,12 @@ from .compiled import compiled, compiler, pointers
 
 SOURCE = Path(__file__).with_name("bare_loops.c")
 FLAGS = ["-O3", "-march=native"]
-#: Stores bypass the cache from this many bytes of all tensors on, as bn_ext decides it too.
+#: Stores bypass the cache if all tensors fill more than this share of it; bn_ext decides likewise.
 NONTEMPORAL_SHARE = 0.75
 
 
 def load():
-    """The library, or None without a C compiler."""
+    """The library; None if there is no C compiler."""
     command = compiler("CC", "cc", "gcc")
     if not command:
         return None
@@ -30,9 +30,9 @@ def load():
 
 
 def loop(library, problem, threads, passes=1, fresh=False):
-    """A call that moves what the problem's operation must, in so many passes over what it reads.
+    """A call that moves the bytes that the problem's operation must, and reads them `passes` times.
 
-    With `fresh`, to arrays that are allocated at every call.
+    With `fresh`, it writes to arrays that are allocated at every call.
     """
     streams = OPS[problem.op]
     reads = [problem.tensors[name] for name in streams.reads]

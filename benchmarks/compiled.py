@@ -1,4 +1,4 @@
-"""A library of our own for ctypes, compiled on this machine when first asked for."""
+"""Compiles C and C++ files on this machine to libraries for ctypes."""
 
 import ctypes
 import os
@@ -14,13 +14,13 @@ SHARED = ["-fopenmp", "-shared", "-fPIC"]
 
 
 def compiler(variable, *names):
-    """The words of an environment variable, or else the first that is installed; maybe none."""
+    """The words of an environment variable, or else the first name that is installed, if any."""
     found = [path for path in map(shutil.which, names) if path]
     return shlex.split(os.environ.get(variable, "")) or found[:1]
 
 
 def compiled(command, source, *libraries, stderr=None):
-    """The library that `command` (compiler and flags) makes; CalledProcessError if it cannot."""
+    """The library that `command` (compiler and flags) makes, or a CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "library.so"
         command = [*command, *SHARED, str(source), *libraries, "-o", str(path)]
@@ -29,5 +29,5 @@ def compiled(command, source, *libraries, stderr=None):
 
 
 def pointers(arrays):
-    """Where each begins."""
+    """The addresses of arrays."""
     return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))

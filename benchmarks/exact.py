@@ -1,4 +1,4 @@
-"""What exact sums cost: times as multiples of those of plain sums of the same data, one thread."""
+"""What exact sums cost: times as multiples of those of plain sums, same data, one thread."""
 
 from functools import partial
 
@@ -37,7 +37,7 @@ def some_nan(rng, z, least):
 
 NORMAL, LOG_NORMAL = "normal", "log-normal, sigma = 3"
 WIDEST = "exponents from -1000 to 1000"
-#: What diff_dst is, of random z; `least`: the smallest normal number.
+#: diff_dst, computed from normal random z; `least` is the smallest normal number.
 KINDS = {
     NORMAL: lambda rng, z, least: z,
     LOG_NORMAL: log_normal,
@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-#: (call, diff_dst, shape), at the highest level; and at lower ones.
+#: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
 REDUCE = "batch_norm_backward_reduce"
 ROWS = [
     *((REDUCE, NORMAL, shape) for shape in SHAPES),
@@ -61,7 +61,7 @@ LOWER = [(REDUCE, NORMAL, LARGE), (REDUCE, LOG_NORMAL, LARGE)]
 def problem_of(name, kind, shape, layout, dtype):
     problem = Problem(shape, layout, dtype, op="training" if "training" in name else "backward")
     if problem.op == "backward":
-        rng = np.random.default_rng(1)  # not src's seed: the two would be equal
+        rng = np.random.default_rng(1)  # not the seed of src, or the two would be equal
         z, least = rng.standard_normal(problem.src.shape), np.finfo(problem.mean.dtype).tiny
         problem.diff_dst[...] = KINDS[kind](rng, z, least)
     return problem
@@ -75,7 +75,7 @@ def call_of(name, p, exact):
 
 
 def multiple(row, dtype, seconds):
-    """The larger one of both layouts."""
+    """The larger multiple of the two layouts."""
     found = []
     for layout in [each for each in LAYOUTS if dims(row[2], each)]:
         problem = problem_of(*row, layout, dtype)

@@ -1,7 +1,7 @@
-"""docs/figures.csv, all rows that were measured; and what is made of it: a page, and the README's.
+"""docs/figures.csv, which has all measured rows, and what is made of it for docs and the README.
 
-The file begins with a line for each run, that says where and with what. Times are in microseconds.
-A row that is measured again takes the place of the one before, so that runs may be cut in parts.
+The file begins with a line for each run, which tells the machine and the versions. Times are in
+microseconds. A row that is measured again replaces the old one, so a run can be split into parts.
 """
 
 import csv
@@ -22,7 +22,7 @@ SHAPES = ["x".join(map(str, shape)) for shape in SETS["resnet"]]
 
 
 def load():
-    """([what each run was], [row])"""
+    """([description of each run], [row])"""
     if not CSV.exists():
         return [], []
     with CSV.open(newline="") as file:
@@ -41,7 +41,7 @@ def load():
 
 
 def save(runs, found):
-    """Write them; runs of which no row is left are forgotten."""
+    """Write all rows. Runs without a row are dropped."""
     kept = sorted({r["run"] for r in found})
     with CSV.open("w", newline="") as file:
         for number, run in enumerate(kept):
@@ -56,7 +56,7 @@ def save(runs, found):
 
 
 def add(run, new):
-    """Rows of a run take the place of those of earlier ones."""
+    """Add the rows of a run; they replace the same rows of earlier runs."""
     runs, found = load()
     by_key = {tuple(r[name] for name in KEY): r for r in found}
     runs = runs if run in runs else [*runs, run]
@@ -71,7 +71,7 @@ def add(run, new):
 def compared(
     found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), malloc="default"
 ):
-    """The shapes of ResNet-50, with the most threads."""
+    """The rows of the shapes of ResNet-50 with the most threads."""
     wanted = {"level": level, "malloc": malloc, "set": "resnet"}
     mine = [r for r in found if wanted.items() <= r.items() and r["op"] in ops]
     most = max((r["threads"] for r in mine), default=0)
@@ -108,7 +108,7 @@ def headline(found):
 
 
 def draw(found, path):
-    """Each peer's time next to ours: the median over all rows that it has."""
+    """Draw each peer's time as a multiple of ours: the median of its rows."""
     mine = compared(found)
     by_peer = {}
     for r in mine:
@@ -130,7 +130,7 @@ def draw(found, path):
 
 
 def draw_rows(found, path):
-    """Every peer's multiples of the floor, a panel for each layout and dtype, a group a shape."""
+    """Draw the multiples of the floor: a panel per layout and dtype, a group of bars per shape."""
     kinds = {}
     for r in compared(found):
         kinds.setdefault((r["layout"], r["dtype"]), []).append(r)
@@ -153,7 +153,7 @@ def draw_rows(found, path):
 
 
 def report(options, console):
-    """Put what the file says into the page and the README, with their pictures."""
+    """Update the page and the README from the file, with their pictures."""
     runs, found = load()
     pages.put("figures", "docs/figures.md", page(runs, found), console)
     pages.put("benchmarks", "README.md", headline(found), console)

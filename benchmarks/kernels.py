@@ -1,4 +1,4 @@
-"""GB/s of each kernel by itself, at each level, in the first-level cache: for tuning one loop."""
+"""GB/s of each kernel, at each level, with data in the first-level cache: to tune a single loop."""
 
 import math
 import time
@@ -17,8 +17,8 @@ from bn_ext._verify.values import Case, padded
 from . import pages
 
 _MANY = 4
-#: (kernel, uniform) that are worth timing by themselves: where coefficients that differ from
-#: column to column are most of what is read beside the operands, both ways.
+#: (kernel, uniform): what is timed. A write kernel that takes many coefficients is timed twice:
+#: with coefficients that differ from column to column, and with uniform ones.
 TIMED = [
     (kernel, uniform)
     for kernel in KERNELS
@@ -26,14 +26,15 @@ TIMED = [
     if not uniform or (kernel[0] == "write" and len(needs(kernel)[2]) >= _MANY)
 ]
 _COLUMNS = 128
-#: Calls from one reading of the clock to the next.
+#: Calls between two readings of the clock.
 _CALLS = 2000
 
 
 def _operands(dtype, rows):
-    """Each at the same place of its pages: elsewhere loads may wait for stores 4096 bytes apart.
+    """Operands at the same offset in their pages. Elsewhere, loads may wait for stores that are
+    4096 bytes away.
 
-    Rows are a line further apart than they are long: no two of them in one cache set.
+    The pitch of rows is their length plus a cache line, so that no two are in the same cache set.
     """
     room = _COLUMNS + running.REGISTER // dtype.bits.itemsize
     found = {
@@ -48,9 +49,10 @@ def _operands(dtype, rows):
 
 
 def speed(isa, dtype, kernel, uniform, seconds):
-    """GB/s of the bytes of the operands that a kernel must read and write.
+    """GB/s of a kernel: the bytes of the operands that it reads and writes.
 
-    One thread; a group of blocks (sum) or one row, so few that all is in the first-level cache.
+    One thread, and so little data that it fits the first-level cache: a group of blocks (sum), or
+    one row (write).
     """
     pass_, formula = kernel
     rows = ROWS * GROUP if pass_ == "sum" else 1

@@ -1,8 +1,8 @@
-"""From the plain loop to the package, step by step: what each step is worth.
+"""From the plain loop to the package, step by step: how much each step gains.
 
-The steps are the package itself with parts of it switched off: instruction-set level, cache
-sizes it believes in (with endless ones it neither cuts tiles nor lets stores bypass the cache),
-threads.
+The steps are the package itself with parts of it switched off: the instruction-set level, the
+threads, and the cache sizes that it assumes. (If these are endless, it uses neither tiles nor
+stores that bypass the cache.)
 """
 
 import ctypes
@@ -35,14 +35,14 @@ def plain_call(library, problem):
     ]
 
     def call():
-        assert sums is not None  # alive as long as the call
+        assert sums is not None  # keeps it alive as long as the call
         library.plain(*arguments)
 
     return call
 
 
 def package_call(problem, isa, caches, threads):
-    """A call of the package, so restrained."""
+    """A call of the package at a level, with assumed cache sizes and with threads."""
     call = bn_ext_call(problem, threads)
 
     def restrained():
@@ -54,7 +54,7 @@ def package_call(problem, isa, caches, threads):
 
 
 def steps(library, problem, threads):
-    """{what it is: call}, each with one thing more than the one before."""
+    """{description: call}; each has one thing more than the one before."""
     isas = bn_ext.available_isas()
     own = l2, _ = _core._cache_sizes()
     found = {"NumPy formula": numpy_call(problem, 1)}

@@ -1,4 +1,4 @@
-"""Memory of a process over training steps and after them, into docs/howto/memory.png."""
+"""Memory of a process during training steps and after them, for docs/howto/memory.png."""
 
 import gc
 from pathlib import Path
@@ -11,19 +11,19 @@ from . import pages
 from .pictures import picture
 
 STEPS, IDLE = 8, 6
-#: Three sizes of layer, and activations that live until the backward pass.
+#: Three layers, whose activations live until the backward pass.
 SHAPES = [(32, 112, 112, 64), (32, 56, 56, 128), (32, 28, 28, 256)]
 
 
 def mebibytes():
-    """(resident, of that offered to the system)"""
+    """(resident memory, how much of it is offered to the system)"""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     found = {line.split(":")[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
     return found["Rss"], found["LazyFree"]
 
 
 def steps():
-    """Sizes after each call of the steps, then between calls of a small problem."""
+    """Memory after each call of the training steps, then after calls of a small problem."""
     for _ in range(STEPS):
         kept = []
         for shape in SHAPES:
@@ -42,11 +42,11 @@ def steps():
 
 
 def report(options, console):
-    """Draw them, with no memory kept, with half a gibibyte, and with what the default allows."""
+    """Draw the sizes: with no memory kept, with half a gibibyte, and with the default."""
     limits = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
     drawn = {}
     for title, limit in limits.items():
-        bn_ext.keep_memory(0)  # what the run before left goes
+        bn_ext.keep_memory(0)  # releases what the previous run left
         bn_ext.keep_memory(limit)
         drawn[title] = list(steps())
     path = pages.ROOT / "docs" / "howto" / "memory.png"

@@ -1,7 +1,7 @@
 """Whole steps of networks in torch, with its own batch normalization and with bn_ext's.
 
-A step: forward, loss, backward, and an optimizer that changes the weights. The networks are the
-same in all else, weights too; steps take turns. Into docs/howto/torch.md.
+A step: forward, loss, backward, and an optimizer that changes the weights. In all else, including
+the weights, the networks are the same. Their steps take turns. For docs/howto/torch.md.
 """
 
 import copy
@@ -19,7 +19,7 @@ FUSED = "fused"
 
 
 class Norm(nn.Module):
-    """Batch normalization, an addition where there is something to add, and an activation."""
+    """Batch normalization, an addition if there is something to add, and an activation."""
 
     def __init__(self, channels, activation=None, dims=2, fuse=False):
         super().__init__()
@@ -37,7 +37,7 @@ class Norm(nn.Module):
 
 
 class Residual(nn.Module):
-    """Layers, and what goes by them: as it is, or through others."""
+    """A residual block: layers, and a path past them, which may have layers of its own."""
 
     def __init__(self, layers, past, last):
         super().__init__()
@@ -112,12 +112,12 @@ def step_of(net, x, target):
 
 
 def seconds_of(name, dtype, layout, threads, seconds):
-    """{"torch", "bn_ext" and, where the network has what can be fused, "fused": of a step}"""
+    """Seconds of a step: {"torch", "bn_ext" and, if the network allows fusion, "fused"}"""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     net, dims = NETWORKS[name](False)
     nets = {"torch": net, "bn_ext": bn_ext.torch.convert(copy.deepcopy(net))}
-    if name != "MobileNetV2":  # ReLU6 is none that can
+    if name != "MobileNetV2":  # ReLU6 cannot be fused
         nets[FUSED] = bn_ext.torch.convert(NETWORKS[name](True)[0])
         nets[FUSED].load_state_dict(net.state_dict())
     memory_format = torch.channels_last if layout == "NXC" else torch.contiguous_format

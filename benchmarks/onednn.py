@@ -1,4 +1,4 @@
-"""oneDNN as a peer: onednn.cpp, compiled when first asked for against libdnnl."""
+"""oneDNN as a peer: onednn.cpp, compiled against libdnnl at its first use."""
 
 import ctypes
 import os
@@ -18,8 +18,8 @@ LAYOUTS = {"NXC": 0, "NCX": 1, "blocked": 2}
 
 @cache
 def load():
-    """The driver; ImportError where there is no compiler or no libdnnl (onednn-devel from PyPI, or
-    Debian's libdnnl-dev).
+    """The driver, or an ImportError if there is no compiler or no libdnnl (onednn-devel from PyPI,
+    or Debian's libdnnl-dev).
     """
     command = compiler("CXX", "g++", "c++")
     if not command:
@@ -28,8 +28,8 @@ def load():
     here = Path(sys.prefix)
     if (here / "include" / "dnnl.hpp").exists():
         where = [f"-I{here}/include", f"-L{here}/lib", f"-Wl,-rpath,{here}/lib"]
-        where.append("-Wl,--disable-new-dtags")  # libdnnl's own libraries lie there too
-        # It runs on SYCL, which looks for the CPU as an OpenCL device.
+        where.append("-Wl,--disable-new-dtags")  # the libraries that libdnnl needs are there too
+        # PyPI's oneDNN runs on SYCL, which looks for the CPU as an OpenCL device.
         os.environ.setdefault("OCL_ICD_FILENAMES", f"{here}/lib/libintelocl.so")
     try:
         library = compiled(
@@ -43,13 +43,13 @@ def load():
 
 
 def version():
-    """As major.minor.patch, and the runtime of its threads."""
+    """The version as major.minor.patch, and SYCL if it has that runtime."""
     numbers = (ctypes.c_int * 3)()
     load().bn_version(numbers)
     return ".".join(map(str, numbers)) + ("" if load().bn_has_openmp() else " on SYCL")
 
 
-#: What the driver knows, by its number.
+#: The operations of the driver, and their numbers.
 OPS = {"backward": 0, "backward-frozen": 1, "training": 2, "inference": 3}
 
 
@@ -61,9 +61,9 @@ def call(problem, threads, layout=None):
     if dtype is None or op is None or (layout == "blocked" and problem.layout != "NCX"):
         return None
     if not driver.bn_has_openmp() and threads != usable_cpus():
-        return None  # SYCL takes all CPUs
+        return None  # SYCL uses all CPUs
     dims, written = problem.dims, [v for v in problem.out if v.ndim == 1]
-    # Of the forward pass of training the first two are results.
+    # In the forward pass of training, mean and variance are results.
     mean, variance = written if problem.op == "training" else problem.vectors[:2]
     vectors = [mean, variance, problem.gamma, problem.beta]
     if problem.op.startswith("backward"):

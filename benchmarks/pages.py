@@ -1,4 +1,4 @@
-"""What the reports share: which machine this is, bars on the console, tables in pages."""
+"""What the reports share: the machine's description, progress bars, tables in pages."""
 
 import platform
 import subprocess
@@ -27,7 +27,7 @@ def machine():
 
 
 def versions(names):
-    """Those of what was compared, by what names it here."""
+    """{name: version} of bn_ext, NumPy and the peers that were compared."""
     import numpy
 
     found = {"bn_ext": bn_ext.__version__, "NumPy": numpy.__version__}
@@ -41,7 +41,7 @@ def versions(names):
 
 
 def run(names):
-    """Where, when and with what rows were measured, in a line."""
+    """In one line: the machine, the date and the versions with which rows were measured."""
     said = ", ".join(f"{name} {version}" for name, version in versions(names).items())
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout
     compiler = compiler.partition("\n")[0]
@@ -50,14 +50,14 @@ def run(names):
 
 @contextmanager
 def counted(console, what, total):
-    """A bar on the console; gives what moves it on by one."""
+    """A progress bar on the console; yields a function that advances it by one."""
     with Progress(console=console) as progress:
         task = progress.add_task(what, total=total)
         yield lambda: progress.advance(task)
 
 
 def put(name, page, text, console):
-    """Replace what stands between the marks "name: begin" and "name: end" of a page; show it."""
+    """Replace the text between the marks "name: begin" and "name: end" of a page, and print it."""
     begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
     path = ROOT / page
     before, rest = path.read_text().split(begin)

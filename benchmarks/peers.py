@@ -1,4 +1,4 @@
-"""Peers that only these benchmarks have, as bn_ext._bench.peers describes them."""
+"""More peers, for these benchmarks only; bn_ext._bench.peers describes what a peer is."""
 
 import os
 
@@ -56,5 +56,5 @@ def tensorflow_call(problem, threads):
     )  # fmt: skip
 
 
-#: Those that need nothing compiled here.
+#: The peers for which nothing is compiled here.
 PEERS = {**PEERS, "jax": jax_call, "tensorflow": tensorflow_call}

@@ -1,4 +1,4 @@
-"""A figure that is drawn and written, without a screen."""
+"""Figures that are drawn and saved without a screen."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""An operation at every place that arrays may have in their pages."""
+"""An operation, timed with arrays at several offsets in their pages."""
 
 import statistics
 
@@ -6,7 +6,7 @@ from bn_ext._bench.peers import bn_ext_call
 from bn_ext._bench.problems import NUMPYS, Problem
 from bn_ext._bench.timing import call_seconds
 
-#: NumPy's, and others that are kind or unkind to caches and to loads that follow stores.
+#: NumPy's, and others that are good or bad for caches and for loads that follow stores.
 PLACES = (
     NUMPYS, (0, 1536, 2560), (0, 0, 0), (0, 64, 128), (16, 16, 80), (16, 1040, 2064),
     (48, 4000, 16),
@@ -14,7 +14,7 @@ PLACES = (
 
 
 def measure(case, seconds):
-    """{place: (shortest seconds, median seconds)}, interleaved."""
+    """{place: (shortest seconds, median seconds)}, from interleaved calls."""
     calls = {}
     for place in PLACES:
         problem = Problem(case.shape, case.layout, case.dtype, place, case.op)

@@ -1,4 +1,4 @@
-"""Times of whole calls: problems of the sets, next to bare loops and to peers."""
+"""Times of whole calls on the problems of the sets, next to bare loops and peers."""
 
 import math
 import os
@@ -12,20 +12,21 @@ from bn_ext._bench.timing import cases_of, markdown, row
 from . import bare_loops, onednn, pages, places
 from .peers import PEERS
 
-#: Bare loops: what moves the bytes that the operation must and computes nothing; the same in two
-#: passes, as what sums before it writes must without a cache; and this to fresh arrays.
+#: Bare loops: one moves the bytes that the operation must, and computes nothing; one does so in two
+#: passes, as an operation must that sums before it writes, without a cache; one is like that, but
+#: writes to fresh arrays.
 FLOOR, TWO_PASSES, TWO_PASSES_FRESH = "floor", "two passes", "two passes, fresh"
 LOOPS = {FLOOR: {}, TWO_PASSES: {"passes": 2}, TWO_PASSES_FRESH: {"passes": 2, "fresh": True}}
 #: Our own call with fresh outputs, as peers return them ...
 FRESH = "bn_ext, fresh"
-#: ... but for those that write to given ones.
+#: ... except those that write to given outputs.
 GIVEN_OUTPUTS = {"oneDNN"}
-#: A peer in a layout of its own: shown, but no bound for calls on the arrays one has.
+#: A peer in its own layout: shown, but not compared with calls on ordinary arrays.
 OTHER_LAYOUT = "oneDNN blocked"
 
 
 def onednn_blocked_call(problem, threads):
-    """Blocks of 16 channels, oneDNN's own choice: not what an array's owner has."""
+    """A call of oneDNN in blocks of 16 channels, its own choice, which NumPy arrays do not have."""
     return onednn.call(problem, threads, "blocked")
 
 
@@ -49,7 +50,7 @@ def measure(case, names, library, seconds, say):
         times |= {name: min(times.pop(f"{name} {n}") for n in counts) for name in LOOPS}
     names[:] = chosen
     at = places.measure(case, seconds)
-    # Of shortest times or of medians, of which noise raises either.
+    # The smaller ratio, of shortest times or of medians, since noise can raise either.
     over = min(max(times) / min(times) for times in zip(*at.values(), strict=True))
     return {
         **found,
@@ -65,7 +66,7 @@ def floor(r):
 
 
 def over_peers(r):
-    """How many times faster than each peer that has these arrays, with outputs as it has them."""
+    """{peer on the same arrays: how many times faster bn_ext is, with outputs of the same kind}."""
     times = r["seconds"]
     ours = {name: times["bn_ext" if name in GIVEN_OUTPUTS else FRESH] for name in times}
     others = [name for name in times if name not in ("bn_ext", FRESH, OTHER_LAYOUT, *LOOPS)]
@@ -73,7 +74,7 @@ def over_peers(r):
 
 
 def over_best_peer(r):
-    """(how many times faster than the peer of which that is least, its name)."""
+    """(how many times faster bn_ext is than the fastest peer, the name of that peer)."""
     return min(((ratio, name) for name, ratio in over_peers(r).items()), default=(math.nan, ""))
 
 
@@ -119,12 +120,12 @@ def table(rows):
 
 
 def report(options, console):
-    """Every row that is asked for."""
+    """Measure every row that is asked for, and print them."""
     from . import figures
 
     library = bare_loops.load()
     if library is None:
-        console.print("no C compiler: no floor, seconds alone")
+        console.print("no C compiler: no floor, only seconds")
     named = [(name, shape) for name in options.sets for shape in SETS[name]]
     cases = cases_of(named, options.op, options.threads, options.dtypes, options.layouts)
     names, found = list(options.peers), []

@@ -1,12 +1,13 @@
 """Batch normalization and its gradient for NumPy arrays, on the CPU, with the same bits everywhere.
 
-`batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take the arrays you have;
-`bn_ext.specs` has the operators of oneDNN Graph, nGraph and TensorFlow, argument for argument.
+`batch_norm_training`, `batch_norm_inference` and `batch_norm_backward` take arrays of any strides.
+`bn_ext.specs` has the operators of oneDNN Graph, nGraph and TensorFlow, with the arguments that
+their specifications define.
 """
 
 from typing import TYPE_CHECKING
 
-# _runtime first: it loads _core, and first decides how OpenMP's idle threads wait.
+# _runtime comes first: before it loads _core, it sets how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, keep_memory, show_config  # isort: skip
 from bn_ext._core import (
     BatchNormAddGradients,
@@ -70,13 +71,13 @@ __all__ = [
 ]
 
 
-#: Modules that cannot be imported without another package, of that name.
+#: Submodules that need an optional package of the same name.
 _NEED = "autograd", "dask", "torch"
 
-if not TYPE_CHECKING:  # to which every name would be one
+if not TYPE_CHECKING:  # a type checker would accept every attribute
 
     def __getattr__(name):
-        """Import these when they are first used: most programs never use them."""
+        """Import a submodule when it is first used: most programs use none of them."""
         if name not in (*_NEED, "mpi", "specs"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
@@ -85,7 +86,7 @@ if not TYPE_CHECKING:  # to which every name would be one
 
 
 def __dir__() -> list[str]:
-    """What is public; adapters to packages that are installed, without which they are not."""
+    """The public names, with only those optional submodules whose packages are installed."""
     from importlib.util import find_spec
 
     return sorted([*__all__, *filter(find_spec, _NEED)])

@@ -1,16 +1,16 @@
-"""The caller's objects become what they stand for: arrays of the base class, numbers, flags.
+"""Conversion of the caller's objects to base-class arrays, numbers and flags.
 
-Whatever can run code of the caller's (`__array__`, `__float__`, properties of a subclass)
-runs here, before any buffer is taken. Included by _core.pyx.
+Everything that can run the caller's code (`__array__`, `__float__`, properties of a subclass)
+runs here, before any buffer is requested. Included by _core.pyx.
 """
 
-# DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm share with it.
+# DLPack device types whose memory the CPU can read: CPU, CUDA host, ROCm host, CUDA managed.
 cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 
 
 cdef bint is_callers(object error) except -1:
-    """Did Python code other than this raise it? What the caller's code raises passes as it is;
-    what Python and NumPy say of a value gets our words."""
+    """Did the caller's Python code raise the error? Such errors are passed on unchanged. Those that
+    Python and NumPy raise about a value get messages of our own."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_name.startswith("bn_ext._core."):
@@ -20,7 +20,7 @@ cdef bint is_callers(object error) except -1:
 
 
 cdef bint lies_elsewhere(object a) except -1:
-    """Is it in the memory of an accelerator?"""
+    """Is the array in the memory of an accelerator?"""
     if not hasattr(a, "__dlpack_device__"):
         return hasattr(a, "__cuda_array_interface__")
     device = a.__dlpack_device__()
@@ -36,9 +36,9 @@ cdef bint lies_elsewhere(object a) except -1:
 
 
 cdef object base_array(object a, str name):
-    """The base-class array over the memory of an array of any class.
+    """A base-class array that shares the memory of an array of any class.
 
-    What a subclass says of itself, by a property or a method, is ignored.
+    Properties and methods that a subclass overrides are ignored.
     """
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError(
@@ -48,23 +48,23 @@ cdef object base_array(object a, str name):
     return np.asarray(a)
 
 
-# In variables: isinstance with a tuple that is written in place asks for each member by itself in
-# Cython, and drops the error if an object's __class__ raises one.
+# In variables: Cython turns isinstance with a literal tuple into one check for each member, and
+# drops the error if an object's __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple NO_ARRAYS = (str, bytes, np.generic)
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
 cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
 cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
-# Of lists within lists: NumPy has no more axes than that.
+# The deepest nesting of lists: a NumPy array has at most this many axes.
 cdef enum:
     DEEPEST = 64
 
 
 cdef object snapshot(object a, str name, int depth=0):
-    """Lists as tuples, which no method of an element can change while NumPy reads them.
+    """Copy nested lists to tuples, which no element's method can change while NumPy reads them.
 
-    Elements that are arrays of a kind become arrays here. Other sequences are refused, since
-    NumPy would read what they hold by itself, and so is a list that holds itself.
+    Elements that can be viewed as arrays are converted here. Other sequences are refused, because
+    NumPy would convert their elements itself. A list that contains itself is refused too.
     """
     if isinstance(a, SEQUENCES):
         if depth == DEEPEST:
@@ -85,8 +85,8 @@ cdef object snapshot(object a, str name, int depth=0):
 
 
 cpdef object _as_array(object a, str name):
-    """The base-class array over a's memory, or what NumPy makes of a list or tuple;
-    nothing is copied, unless a itself has to copy."""
+    """A base-class array that shares a's memory; for a list or tuple, a new array. Nothing else is
+    copied, unless a's own conversion copies."""
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
@@ -108,7 +108,7 @@ cpdef object _as_array(object a, str name):
             raise TypeError("it is not in CPU memory; copy it to the host first")
         if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
                 or PyObject_CheckBuffer(a)):
-            # Not asarray, which drops the class of what __array__ returns, and a mask with it.
+            # Not asarray: it would drop the class that __array__ returns, and with it a mask.
             seen = np.asanyarray(a)
         elif hasattr(a, "__dlpack__"):
             seen = np.from_dlpack(a)
@@ -136,7 +136,8 @@ cpdef object _as_array(object a, str name):
 
 
 cpdef bint _as_flag(object value, str name) except -1:
-    """True or False, NumPy's too, or the integers 0 and 1; not just anything with a truth value."""
+    """Convert a bool, a NumPy bool, or the integer 0 or 1. Other objects are refused, even if they
+    have a truth value."""
     if value is True:
         return True
     if value is False:
@@ -146,14 +147,14 @@ cpdef bint _as_flag(object value, str name) except -1:
     if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
         value = int(value)
     if isinstance(value, int):
-        number = int.__index__(value)  # of a subclass, what it is, not what it says
+        number = int.__index__(value)  # the value itself: a subclass may override methods
         if number == 0 or number == 1:
             return number
     raise TypeError(f"{name}: expected True or False, got {_shown(value)}")
 
 
 cpdef double _as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
-    """A finite number, of anything that is one; a subnormal one is not 0 in any mode."""
+    """Convert any finite real number. A subnormal one is kept, whatever the floating-point mode."""
     cdef double number
     cdef uint64_t mode = fp_mode_enter()
     try:
@@ -185,7 +186,7 @@ cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
 
 
 cpdef object _as_index(object value, str name, str expected):
-    """An integer, of anything that is one."""
+    """Convert any object that is an integer."""
     try:
         return operator.index(value)
     except TypeError as error:
@@ -204,7 +205,7 @@ cdef int as_num_threads(object num_threads) except -1:
     return min(value, INT_MAX)
 
 
-# What others call our two layouts.
+# Other packages' names for our two layouts.
 cdef dict OTHER_NAMES = {
     "NC": "NXC", "NWC": "NXC", "NHWC": "NXC", "NDHWC": "NXC", "CHANNELS_LAST": "NXC",
     "CHANNELS_LAST_3D": "NXC", "NCW": "NCX", "NCHW": "NCX", "NCDHW": "NCX", "CHANNELS_FIRST": "NCX",
@@ -230,11 +231,11 @@ cdef bint as_channels_last(object data_format) except -1:
 
 
 cdef class _Words:
-    """A data format, and what messages call the arguments that come with it: a specification has
-    names of its own. Taken wherever a data format is, while the caller holds it.
+    """A data format, with the names that error messages use for arguments: a specification has its
+    own. It is accepted in place of a data format; the caller must keep it alive during the call.
 
-    `words` has theirs by ours ("out: mean" is the mean that is written); for the other data format,
-    what to pass if that was meant.
+    `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
+    The key of the other data format has a hint: what to pass if the caller meant that format.
     """
     cdef bint channels_last
     cdef tuple names
@@ -250,7 +251,7 @@ cdef class _Words:
 
 
 cdef class _Dry:
-    """A data format; a call that is given it is a dry run."""
+    """A data format that makes a call a dry run."""
     cdef object data_format
 
     def __init__(self, data_format):
@@ -258,10 +259,11 @@ cdef class _Dry:
 
 
 def _dry_run(function, *arguments, data_format="NXC", **options):
-    """Check a call of a general function, whole: the same errors as the call would raise, whatever
-    it is given (`out`, running statistics, shared memory). Nothing is computed, and nothing written.
+    """Check all arguments of a call, also `out`, running statistics and shared memory: raise the
+    errors that the call would raise. Nothing is computed or written.
 
-    An `apply` may be given None for sums or statistics that are not known yet; the rest is checked.
+    For an `apply` function, sums or statistics that are not known yet may be None; all other
+    arguments are checked.
     """
     function(*arguments, data_format=_Dry(data_format), **options)
 
@@ -269,7 +271,7 @@ def _dry_run(function, *arguments, data_format="NXC", **options):
 # ---- the arguments of a call ------------------------------------------------------
 
 cdef int convert(Call *c, int role, object a) except -1:
-    """Convert an array, unless it is None and may be."""
+    """Convert an array. None is accepted where the function does not need this role."""
     if a is None and not c.facts.needs >> role & 1:
         return 0
     return keep(c, role, a if type(a) is ndarray else _as_array(a, NAMES[role]))
@@ -288,7 +290,7 @@ cdef int convert_output(Call *c, int role, object a) except -1:
 
 
 cdef int convert_options(Call *c, object data_format, object num_threads) except -1:
-    """What every function takes."""
+    """Convert the options that every function takes."""
     if type(data_format) is _Dry:
         c.dry = True
         data_format = (<_Dry>data_format).data_format
@@ -303,7 +305,7 @@ cdef int convert_options(Call *c, object data_format, object num_threads) except
 
 cdef int convert_gate(Call *c, object relu, object beta, object dst, object workspace,
                       object diff_src_1) except -1:
-    """What says which elements a ReLU let pass, where there was one: one of three."""
+    """Convert what tells which elements a ReLU passed: exactly one of beta, dst and workspace."""
     if (beta is None and dst is None and workspace is None and relu is False
             and diff_src_1 is False):
         return 0
@@ -331,7 +333,7 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
 
 cdef int convert_backward(Call *c, object src, object diff_dst, object mean, object variance,
                           object gamma, object epsilon) except -1:
-    """What every function of the backward pass takes."""
+    """Convert what every function of the backward pass takes."""
     convert(c, SRC, src)
     convert(c, DIFF_DST, diff_dst)
     convert(c, MEAN, mean)
@@ -347,7 +349,7 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
 
 cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
                         object relu, object workspace) except -1:
-    """What turns statistics into dst."""
+    """Convert what is needed to compute dst from statistics."""
     c.problem.relu = _as_flag(relu, "relu")
     if workspace is not None:
         if not c.problem.relu:
@@ -359,7 +361,7 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert(c, SRC_1, src_1)
 
 
-# What torch, Keras, TensorFlow and people who write NumPy call our arguments.
+# Names that torch, Keras, TensorFlow and hand-written NumPy code use for our arguments.
 cdef dict CALLED_HERE = {
     **dict.fromkeys(["input", "inputs", "x"], "src"),
     **dict.fromkeys(["dout", "dy", "grad_output", "y_backprop"], "diff_dst"),
@@ -374,7 +376,7 @@ cdef dict CALLED_HERE = {
 
 
 cpdef void _refuse_unknown(str function, dict refused) except *:
-    """Keyword arguments of other names."""
+    """Raise a TypeError for unknown keyword arguments; it gives our name if the other is known."""
     if "momentum" in refused:
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
@@ -392,7 +394,7 @@ cpdef void _refuse_unknown(str function, dict refused) except *:
 
 cdef int convert_running(Call *c, object mean, object variance, object factor,
                          object correction) except -1:
-    """The running statistics and how they move: all four, or none."""
+    """Convert the running statistics and the options of their update: all four, or none."""
     four = {"running_mean": mean, "running_variance": variance,
             "exponential_avg_factor": factor, "correction": correction}
     missing = [name for name, value in four.items() if value is None]
@@ -414,7 +416,8 @@ cdef int convert_running(Call *c, object mean, object variance, object factor,
 
 
 cdef int convert_sums(Call *c, object sums) except -1:
-    """What was summed and counted over all parts, dense; in a dry run None if it is not known."""
+    """Convert the sums, statistics or state of all parts to a dense array. In a dry run, None is
+    accepted too."""
     if sums is None and c.dry:
         return 0
     a = _as_array(sums, name_of(c, SUMS))
@@ -423,7 +426,7 @@ cdef int convert_sums(Call *c, object sums) except -1:
 
 
 cdef tuple convert_out(Call *c, object out):
-    """The arrays to write to. Returns them as they were given, with None for each that was not."""
+    """Convert the arrays in `out`. Return them as they were given, with None for the others."""
     cdef int i, n = c.n_outputs
     if out is None:
         return NONE_GIVEN

@@ -1,37 +1,37 @@
 """A call: its arrays by role, from arguments to result. Included by _core.pyx.
 
-    begin     an empty one
-    convert   the arguments (_arguments.pxi)
-    call      check: all that can be refused (_inputs.pxi, _outputs.pxi); a dry run ends here
-              new_results, new_sums: what is returned (_outputs.pxi)
-              compute: copies of what cannot be walked, and C
-    end       releases all, whatever has happened
+    begin     make an empty call
+    convert   convert the arguments (_arguments.pxi)
+    call      check: raise all errors (_inputs.pxi, _outputs.pxi); a dry run ends here
+              new_results, new_sums: allocate what is returned (_outputs.pxi)
+              compute: copy operands that cannot be walked, and run the C code
+    end       release everything, whatever has happened
 
 Nothing may fail once something is written.
 
-A Call is a C struct that owns Python objects: its 15 KB of axes and buffers would be cleared for
-every call if it were an extension type, and are more than the stack of a thread may have.
+A Call is a C struct that owns Python objects. If it were an extension type, its 15 KB of axes and
+buffers would be cleared for every call. On the stack, they could be more than a thread has.
 """
 
 cdef struct Call:
     int entry
     const Facts *facts
     int n_outputs               # with or without diff_src_1
-    PyObject *words             # borrowed: the data format, if it has names of its own; or NULL
+    PyObject *words             # borrowed: the data format, if it is a _Words; or NULL
     PyObject *array[ROLES]      # owned; NULL: not given, not wanted
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # the buffers of pinned arrays ...
     bn_view view[ROLES]         # ... and how C sees them
     bint channels_last          # are channels on the last axis?
     bint vectors_wanted         # are diff_gamma and diff_beta written?
-    bint exact                  # are sums exact? Then a first half makes a state
-    bint dry                    # is all checked, and nothing else done?
+    bint exact                  # are sums exact? Then a reduce makes a state
+    bint dry                    # is this a dry run?
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
     bint is_empty
-    int dtype                   # code, of the data
-    int vector_dtype            # of all vectors but the running ones; -1: not known yet
+    int dtype                   # code of the data's dtype
+    int vector_dtype            # of all vectors except running statistics; -1: unknown
     int running_dtype[2]
     bn_order order
     bn_problem problem
@@ -76,7 +76,7 @@ cdef inline object array_of(const Call *c, int role):
 
 
 cdef int keep(Call *c, int role, object a) except -1:
-    """Make it the array of this role."""
+    """Give a role its array."""
     let_go(c, role)
     Py_INCREF(a)
     c.array[role] = <PyObject *>a
@@ -93,8 +93,8 @@ cdef void let_go(Call *c, int role) noexcept:
 
 
 cdef int pin(Call *c, int role) except -1:
-    """Take its buffer. From now on its view has its shape, strides and address. Sums and states,
-    which C reads as arrays, still are C-contiguous, or this fails."""
+    """Request the array's buffer, and set the view to its shape, strides and address. C reads sums
+    and states as dense arrays; if they are no longer C-contiguous, this fails."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
     cdef bint dense = role == SUMS or role == STATE
@@ -109,8 +109,8 @@ cdef int pin(Call *c, int role) except -1:
 
 
 cdef int dtype_of(const Call *c, int role) except -2:
-    """The code of a pinned array's dtype, which is not read again; -1 if it is not in the table,
-    or does not fit the buffer."""
+    """The code of a pinned array's dtype; -1 if the dtype is not in the table, or does not fit the
+    buffer. Read it only once, because it may change."""
     cdef int code = code_of(dtype_of_array(array_of(c, role)))
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
@@ -129,14 +129,14 @@ cdef inline void put(object new, Py_ssize_t i, object value):
     PyTuple_SetItem(new, i, value)
 
 
-# ---- what a role asks for -------------------------------------------------------
+# ---- what a role requires -------------------------------------------------------
 
 cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
 cdef inline bint has_stats(const Call *c) noexcept:
-    """Are its sums statistics, which are merged?"""
+    """Are the sums of this call statistics, which are merged?"""
     return c.facts.rows == STATS_ROWS
 
 
@@ -153,7 +153,7 @@ cdef inline bint is_read(const Call *c, int role) noexcept nogil:
 
 
 cdef str name_of(const Call *c, int role):
-    """As messages call it."""
+    """The name of a role in error messages."""
     if role == SUMS and has_stats(c):
         return "stats"
     if not is_output(c, role):
@@ -162,7 +162,7 @@ cdef str name_of(const Call *c, int role):
 
 
 cdef str input_name(const Call *c, int role):
-    """Its name as an input."""
+    """The name of a role as an input."""
     return NAMES[role] if c.words == NULL else (<_Words>c.words).names[role]
 
 
@@ -201,8 +201,8 @@ cdef int pin_new(Call *c, int role, object a) except -1:
 # ---- the call -------------------------------------------------------------------
 
 cdef object call(Call *c, object out):
-    """The result: what is in `out`, and new arrays where that has None; of a first half, the sums.
-    """
+    """Run the call. Return the arrays in `out`, with new ones in place of None; or the sums, for a
+    reduce function."""
     cdef bn_status status
     given = convert_out(c, out)
     check(c)
@@ -223,10 +223,10 @@ cdef object call(Call *c, object out):
 
 
 cdef int check(Call *c) except -1:
-    """Refuse what can be refused.
+    """Raise every error that the arguments can cause.
 
-    From here on the caller's code can run only in finalizers, at any allocation: so what was
-    read of an array is not read again.
+    From here on, the caller's code can run only in finalizers, but those may run at any allocation.
+    So nothing is read twice from an array.
     """
     check_data(c)
     check_vectors(c)
@@ -241,8 +241,8 @@ cdef int check(Call *c) except -1:
 
 cdef int state_problem(Call *c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
-    dense copy. So does diff_src_1 where it overwrites src, which is read later. An absent operand
-    has src's strides."""
+    dense copy. So does diff_src_1 where it overwrites src, because src is read later. An absent
+    operand has src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
@@ -276,8 +276,8 @@ cdef void point(Call *c, int role) noexcept:
 
 
 cdef enum:
-    # A call of at most this many elements (10 us) on one thread keeps the GIL: to release it and
-    # take it again costs 0.1 us, and far more where other threads want it.
+    # A call of at most this many elements (10 us) on one thread keeps the GIL: releasing it and
+    # taking it again costs 0.1 us, and far more if other threads want it.
     BRIEF = 1024
 
 
@@ -291,7 +291,7 @@ cdef bint is_brief(const Call *c) noexcept:
 
 
 cdef bn_status compute(Call *c) noexcept nogil:
-    """The call of C, between the copies it may need."""
+    """Run the C code, with copies of operands before and after it where they are needed."""
     cdef bn_problem *p = &c.problem
     cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))
     cdef bn_status status = BN_OK

@@ -1,26 +1,27 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
-"""The one door into C: arrays come in, are checked, and leave as one problem.
+"""The only way into the C code: arrays are checked here, and go on as one problem.
 
     src, diff_dst, mean, variance, gamma, sums, out     Python objects
-        |   each becomes what it is: an array of the base class, a number, a flag
-        v                              (_arguments: the last code of the caller's runs here)
+        |   each is converted to a base-class array, a number or a flag
+        v                              (_arguments: the caller's methods run here)
     buffers, by role
-        |   dtypes of the table?  shapes?  writable?  memory shared?
-        v                              (_inputs, _outputs: nothing is written so far)
-    axis order, from src's strides alone (the rule: src_c/axes.h)
-        |   an operand in another order, or whose last axis in it is not contiguous,
-        v   goes through one dense copy                                     (_call)
-    bn_problem: outer axes | channel | inner axes, merged where all operands allow
+        |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
+        v                              (_inputs, _outputs: nothing has been written so far)
+    axis order, from src's strides only (the rule: src_c/axes.h)
+        |   an operand gets a dense copy if its axes are in another order, or if its last
+        v   axis in this order is not contiguous                            (_call)
+    bn_problem: outer axes | channel | inner axes, merged where all operands allow it
         |
         v   without the GIL, unless the problem is small
     bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
 
 Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
 may change any array while they run. So all of them run before the first buffer is
-taken, and what follows asks base arrays and their buffers alone, in C.
+requested. What follows reads only base-class arrays and their buffers, in C.
 
-Every array takes one buffer request, released when the call ends. Asked for without a
-format, NumPy exports bfloat16 too; the dtype is held against the buffer's item size.
+One buffer is requested per array, and released when the call ends. The request has no
+format, since NumPy exports no format for bfloat16. Instead, the dtype is checked against
+the buffer's item size.
 """
 
 import operator
@@ -74,8 +75,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
                         workspace=None, diff_src_1=False, exact=False, **refused):
     """Gradient of batch normalization.
 
-    For each channel, with the sums over its M elements, ``dy = diff_dst``,
-    ``xc = src - mean`` and ``rstd = 1 / sqrt(variance + epsilon)``::
+    For each channel, with sums over its M elements, ``dy = diff_dst``, ``xc = src - mean``
+    and ``rstd = 1 / sqrt(variance + epsilon)``::
 
         diff_beta  = sum(dy)
         diff_gamma = rstd * sum(dy * xc)
@@ -92,11 +93,11 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         tensors are not copied. A list or tuple is converted by NumPy, which makes
         Python floats float64.
     diff_dst : array
-        Gradient by the output of the forward pass, with src's shape and dtype.
+        Gradient with respect to the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
         The statistics that the forward pass normalized with, used as given;
-        ``variance`` is the biased one (divided by M). float64 with any data, float32 with
-        any but float64 data, or the data's own dtype.
+        ``variance`` is the biased one (divided by M). Both have the same dtype: float64,
+        src's dtype, or float32 unless src is float64.
     gamma : array, shape (C,), optional
         The scale, in mean's dtype. None means ones.
     epsilon : float
@@ -109,78 +110,82 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         True if mean and variance were computed from src and so depend on it; False
         if they are constants (population statistics).
     param_grads : bool, optional
-        If False, diff_gamma and diff_beta are None, in `out` too; diff_src is the same.
+        If False, diff_gamma and diff_beta are not computed: both are None in the result, and
+        must be None in `out`. diff_src does not change.
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
-        Arrays to write to; any of them may be None. ``diff_src`` may be exactly src or
-        exactly diff_dst, and so may ``diff_src_1``, and either may be exactly dst; no other
-        shared memory is accepted, not even of the two.
+        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each
+        occupy exactly the memory of src, diff_dst or dst. No other overlap is accepted, not
+        even between these two.
     num_threads : int, optional
-        Number of threads: at most one per task is used, and no more than the system
-        can start. None means as many as OpenMP and the affinity of the calling thread
-        allow at the time of the call and the container allowed when bn_ext was
-        imported; fewer while several calls run at once; one for a small problem. With
-        OpenMP, a forked child uses one.
+        Number of threads. A call uses at most one per task, and no more than the system can
+        start. None means as many as OpenMP, the CPU affinity of the calling thread and the
+        container's CPU quota (read at import) allow; fewer while several calls run at once; one
+        for a small problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
-        True if the forward pass ended in a ReLU. Then ``dy = diff_dst`` where that let the
-        element pass, and 0 elsewhere; it lets all pass that is not 0 or less, so a NaN too. Which
-        elements those are is said by exactly one of the next three.
+        True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
+        element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
+        it passes a NaN. Exactly one of beta, dst and workspace must tell which elements passed.
     beta : array, shape (C,), optional
-        The shift of the forward pass, in mean's dtype: its result is computed again (Notes).
+        The shift of the forward pass, in mean's dtype. The result of the forward pass is then
+        computed again from src (see Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
-    workspace : array of uint8, optional
-        What the forward pass wrote to its ``workspace``, for a src with axes in the same order.
+    workspace : array of uint8, shape (ceil(src.size / 8),), optional
+        What the forward pass wrote to its ``workspace``. The axes of src must be in the same
+        memory order as they were there.
     diff_src_1 : bool, optional
-        If True, there is a fourth result: the gradient with respect to what the forward pass added
-        before the ReLU, which is dy. It takes dst or workspace, since src alone does not tell.
+        If True, there is a fourth result: the gradient with respect to the array that the forward
+        pass added before the ReLU. It equals dy. It needs ``relu=True`` and dst or workspace,
+        because src alone does not tell which elements passed.
     exact : bool, optional
-        If True, sums are exact until they are rounded once: the bits of the result then depend on
-        the values alone, and are those of any parts of the data, see `batch_norm_backward_reduce`.
-        It takes 1.1 to 2.5 times as long; 8 times with few elements in thousands of channels, and
-        longer where exponents differ widely.
+        If True, the sums are exact and rounded once. The bits of the result then depend on the
+        values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`).
+        A call takes 1.4 to 4 times as long, 20 to 40 times with two elements per channel, and
+        longer if exponents differ widely.
 
     Returns
     -------
-    BatchNormGradients
+    BatchNormGradients or BatchNormAddGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
         and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
-        themselves returned. With ``diff_src_1=True`` a `BatchNormAddGradients`, which has
-        diff_src_1 (as diff_src) too.
+        themselves returned. With ``diff_src_1=True``, it is a `BatchNormAddGradients`, whose
+        fourth field is diff_src_1 (src's shape, dtype and memory order).
 
     Raises
     ------
     TypeError
-        If an argument has another type or dtype than is said above, is masked, is on an
-        accelerator, or is not in native byte order.
+        If epsilon is missing, or if an argument has a type or dtype other than those above, is
+        a masked array, is on an accelerator, or is not in native byte order.
     ValueError
         If shapes do not fit, an option is out of range or contradicts another, or an array in `out`
-        has another dtype, is read-only, or shares memory.
+        has the wrong dtype, is read-only, or overlaps an array in any other way than `out` allows;
+        with ``exact=True``, also if a channel has 2**39 elements or more.
     MemoryError
         If there is not enough memory for outputs or partial sums.
 
     See Also
     --------
     batch_norm_training : The forward pass.
-    batch_norm_double_backward : The gradient of this one.
+    batch_norm_double_backward : The gradient of this gradient.
     batch_norm_backward_reduce, batch_norm_backward_apply : For data in parts.
 
     Notes
     -----
     If an error is raised, nothing has been written.
 
-    The memory layout is read from src's strides: memory that is channels-last is
-    handled as such, however its axes are named, and nothing is copied. Only these are
-    copied: src, if its last axis in memory is not contiguous; diff_dst, dst or
-    what is written, if theirs is not, or if their axes are in a different memory order from
-    src's.
+    The memory layout is read from src's strides. So a view with its channels last in memory is
+    handled as channels-last even with ``data_format="NCX"``, and it is not copied. Copies are made
+    of src, if its last axis in memory is not contiguous; of diff_dst, dst or an output, if its
+    last axis is not contiguous or its axes are in a different memory order from src's; and of
+    diff_src_1, if it is written over src. Nothing else is copied.
 
-    With beta nothing more is read than without ReLU, and the result of the forward pass comes
-    out bit for bit as `batch_norm_inference` gives it for the same mean, variance, gamma and beta.
-    `batch_norm_training` computes with float64 statistics: if mean and variance are kept in
-    float64, which goes with any data (``out=`` of the forward pass; gamma and beta are float64
-    then too), the same elements pass. Rounded to float32, they may let others pass where the
-    result is within rounding of 0. With dst or workspace working memory of one bit for each
-    element is taken, and dst is read once.
+    With beta, no more data is read than without a ReLU. The result of the forward pass is computed
+    again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
+    beta. `batch_norm_training` normalizes with float64 statistics. To find the same elements, keep
+    mean and variance in float64: for data of any dtype, pass float64 arrays in its ``out=``, and
+    float64 gamma and beta if any. With statistics rounded to float32, other elements may pass where
+    the result is within rounding error of 0. With dst or workspace, the call allocates one bit for
+    each element, and dst is read once.
 
     The bits of the result depend only on the values and on the order of src's axes in
     memory: not on the CPU, the number of threads, alignment, `out`, or the
@@ -190,11 +195,11 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
     IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
     zeros for diff_gamma and diff_beta.
 
-    With ``is_training=False`` mean and variance are constants. If they depend on something,
-    `batch_norm_statistics_backward` has their gradients.
+    With ``is_training=False``, mean and variance are constants. If they depend on trained
+    parameters, `batch_norm_statistics_backward` computes their gradients.
 
-    The definition is that of oneDNN's batch normalization primitive (developer guide, "Batch
-    Normalization"), shared by the operators in `bn_ext.specs`.
+    oneDNN defines the same formulas for its batch normalization primitive (developer guide, "Batch
+    Normalization"). The operators in `bn_ext.specs` share them.
 
     Examples
     --------
@@ -233,49 +238,56 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     """First half of `batch_norm_backward`: the sums over one part of the data.
 
     Add the sums of all parts (slices of an array larger than memory, or shards on several
-    machines), by ``+``, ``sum`` or what adds arrays between machines, and pass the total to
-    `batch_norm_backward_apply` for each part. It has counted.
+    machines) with ``+``, ``sum`` or a collective such as an allreduce. Then pass the total to
+    `batch_norm_backward_apply` with each part. The sums include the number of elements.
 
     Parameters
     ----------
     src, diff_dst, mean, data_format, num_threads
         As for `batch_norm_backward`; src and diff_dst are one part.
     relu, beta, dst, workspace
-        As for `batch_norm_backward`, of this part.
+        As for `batch_norm_backward`, for this part.
     variance, gamma, epsilon
-        As for `batch_norm_backward`; variance and epsilon must be given with beta; without it they
-        are checked, and not used.
+        As for `batch_norm_backward`. With beta, variance and epsilon are required. Without beta,
+        they are checked but not used.
     exact : bool, optional
-        If True, the sums are exact.
+        If True, the result is a state, which holds exact sums.
 
     Returns
     -------
     ndarray of float64, shape (3, C)
-        Of each channel ``sum(dy)`` and ``sum(dy * (src - mean))``, where dy is diff_dst, or what
-        came through the ReLU of it; and the number of its elements.
+        Per channel: ``sum(dy)``, ``sum(dy * (src - mean))`` and the number of elements, a row
+        each. dy is diff_dst; with ``relu=True``, it is 0 where the ReLU did not pass the element.
     ndarray of int64, shape (k, 2, C)
-        With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``, where the
-        difference and the product are each rounded as elements are computed (in float32, or
-        float64 for float64 data), and nothing else is. mean is rounded to float32 first, unless
-        the data is float64: apply takes that into account, `batch_norm_sums` does not. k is 11,
-        and 57 for float64 data.
+        With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``. The difference
+        and the product are each rounded once, to float32 (float64 for float64 data). The sums are
+        not rounded. Unless the data is float64, mean is first rounded to float32;
+        `batch_norm_backward_apply` corrects for that, `batch_norm_sums` does not. k is 11, or 57
+        for float64 data.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`; ValueError also if a channel has 2**53 elements or more, or
+        2**39 with ``exact=True``.
 
     Notes
     -----
-    Over the same arrays, reduce and apply give the same bits as the single call. Sums
-    added over several parts are the same every time for the same parts, but not bit for
-    bit those of the whole. For float64 data the bound on their error grows by
-    ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes that
-    is negligible next to the bound itself. Errors are those of `batch_norm_backward`, and
-    arrays are copied in the same cases.
+    For the same arrays, reduce and apply give the same bits as the single call. Sums of several
+    parts are reproducible if the same parts are added in the same order, but their bits differ
+    from those of the whole. For float64 data, the bound on their error grows by
+    ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes, this growth is
+    negligible next to the bound itself. Arrays are copied in the same cases as by
+    `batch_norm_backward`.
 
-    States are added too: by NumPy's ``+``, MPI's sum of int64, Dask's, any. The sum of all states
-    is the state of all the data, whatever the parts, their order and that of their axes: what
-    `batch_norm_backward_apply` makes of it depends on the values alone. It refuses a sum of states
-    about another mean, or of another dtype, and of 2**20 states or more: before that
-    `batch_norm_canonical` makes one of those added so far. A state does not know which ReLU dy came
-    through. Data whose exponents differ widely, NaN and Inf take longer, up to sixty
-    times as long as plain sums.
+    States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The sum
+    of the states of all parts is the state of the whole, however the data is split, in whatever
+    order the parts are added, and in whatever order their axes lie in memory. So the results of
+    `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
+    were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
+    replace a partial sum by what `batch_norm_canonical` makes of it, which counts as one state. A
+    state does not record which elements a ReLU passed. Exact sums take longer if exponents differ
+    widely, or if there are NaN or Inf.
 
     Examples
     --------
@@ -309,7 +321,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
                               data_format="NXC", is_training=True, param_grads=True,
                               out=None, num_threads=None, relu=False, beta=None, dst=None,
                               workspace=None, diff_src_1=False, **refused):
-    """Second half of `batch_norm_backward`: the gradient of a part, from the sums of all.
+    """Second half of `batch_norm_backward`: the gradient of one part, from the sums of all parts.
 
     Parameters
     ----------
@@ -320,18 +332,25 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     epsilon, data_format, is_training, param_grads, out, num_threads
         As for `batch_norm_backward`.
     relu, beta, dst, workspace, diff_src_1
-        As for `batch_norm_backward`, of this part; the same gate as for its sums.
+        As for `batch_norm_backward`, for this part. The elements that passed the ReLU must be the
+        same as in `batch_norm_backward_reduce`.
 
     Returns
     -------
-    BatchNormGradients
-        diff_src of this part, and diff_src_1 if it is asked for; diff_gamma and diff_beta
-        of the whole, the same for every part, even one without elements.
+    BatchNormGradients or BatchNormAddGradients
+        diff_src of this part, and diff_src_1 if requested; diff_gamma and diff_beta of the whole,
+        the same for every part, even for one without elements.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`; ValueError also if sums have another shape, count fewer
+        elements than this part has, or are a state that does not fit mean and src's dtype.
 
     Notes
     -----
-    Errors are those of `batch_norm_backward`, and arrays are copied in the same cases; sums that
-    are not C-contiguous are copied too.
+    Arrays are copied in the same cases as by `batch_norm_backward`. Sums that are not C-contiguous
+    are copied too.
 
     Examples
     --------

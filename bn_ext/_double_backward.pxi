@@ -7,10 +7,10 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
                                **refused):
     """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
 
-    With ``loss`` a function of the three results of `batch_norm_backward`, of which
-    ``diff_diff_src``, ``diff_diff_gamma`` and ``diff_diff_beta`` are its derivatives with respect
-    to each, this gives the derivatives of ``loss`` with respect to src, diff_dst and gamma. For
-    each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
+    Let ``loss`` be a function of the three results of `batch_norm_backward`, and let
+    ``diff_diff_src``, ``diff_diff_gamma`` and ``diff_diff_beta`` be its derivatives with respect to
+    them. This function returns the derivatives of ``loss`` with respect to src, diff_dst and gamma.
+    For each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
     ``rstd = 1 / sqrt(variance + epsilon)``, ``xhat = (src - mean) * rstd`` and ``avg(...)`` the
     mean over the M elements::
 
@@ -31,8 +31,8 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     Parameters
     ----------
     src, diff_dst, mean, variance
-        As for `batch_norm_backward`; of training, mean and variance are those of src itself, and
-        what they do to the result is in it.
+        As for `batch_norm_backward`. With ``is_training=True``, mean and variance must be those of
+        src itself. The result then includes the derivatives through them.
     gamma : array, shape (C,), or None
         The scale, in mean's dtype. None means ones.
     diff_diff_src : array
@@ -42,8 +42,9 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     epsilon, data_format, is_training, num_threads
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
-        Arrays to write to; any of them may be None. ``diff_src`` may be exactly src, diff_dst or
-        diff_diff_src, and so may ``diff_diff_dst``, but not the same one; nothing else is shared.
+        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may each
+        occupy exactly the memory of src, diff_dst or diff_diff_src, but not both of the same array.
+        No other overlap is accepted.
 
     Returns
     -------
@@ -51,24 +52,30 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
         Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
         diff_gamma (shape (C,), mean's dtype). Arrays passed in `out` are themselves returned.
 
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`.
+
     Notes
     -----
     src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
-    which are written together; with frozen statistics they are read once in all. Errors are those
-    of `batch_norm_backward`; arrays are copied in the same cases, and bits depend on no more.
+    which are written together. With frozen statistics, they are read only once. Copies, and what
+    the bits of the results depend on, are as for `batch_norm_backward`.
 
-    Factors of each channel are rounded to the type that the data is computed in. In float32,
-    ``rstd**3`` times means of products has to lie between 2**-126 and 2**127: deviations from
-    about 1e-12 to 1e12, if all else is near 1. Beyond, and where gamma, diff_diff_gamma or the
-    data is infinite, results may be NaN, Inf or 0 where the formula's value is another; float64
-    data reaches further.
+    The factors of each channel are rounded to the type of the arithmetic: float64 for float64 data,
+    else float32. In float32, ``rstd**3`` times means of products must lie between 2**-126 and
+    2**127. If all else is near 1, that allows standard deviations from about 1e-12 to 1e12. Outside
+    this range, or if gamma, diff_diff_gamma or the data is infinite, a result may be NaN, Inf or 0
+    although the formula has another value. For float64 data, the range is wider.
 
-    A vector that is absent gives the bits of zeros: where src or diff_dst is infinite, what it is
-    multiplied by is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
+    Without diff_diff_gamma or diff_diff_beta, the bits are the same as with zeros: where src or
+    diff_dst is infinite, its product with such a zero is NaN. An empty problem gives empty arrays,
+    and zeros for diff_gamma.
 
     Examples
     --------
-    The penalty ``sum(diff_src**2)`` of a gradient, and where it leads:
+    The derivatives of a penalty on the gradient, ``sum(diff_src**2)``:
 
     >>> import numpy as np, bn_ext
     >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
@@ -80,7 +87,8 @@ def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_s
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
 
-    The penalty is quadratic in diff_dst and in gamma, so each leads to twice the penalty:
+    The penalty is quadratic in diff_dst and in gamma, so the sum of each times its derivative is
+    twice the penalty:
 
     >>> penalty = (grads.diff_src**2).sum(axis=0)
     >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)

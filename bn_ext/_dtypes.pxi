@@ -9,17 +9,17 @@ cdef inline Py_ssize_t size_of(int code) noexcept nogil:
 
 
 cdef inline bint computed_in(int data, int code) noexcept nogil:
-    """Is this dtype the one that the data's is computed in?"""
+    """Is the dtype `code` the one in which `data` is computed?"""
     return bn_dtype_table[code].number_bytes == size_of(code) == bn_dtype_table[data].number_bytes
 
 
 cdef inline bint go_together(int data, int vector) noexcept nogil:
-    """The rule: (C,) vectors have the data's dtype, the one that it is computed in, or float64."""
+    """The rule: (C,) vectors have the data's dtype, the one in which it is computed, or float64."""
     return vector == data or vector == BN_F64 or computed_in(data, vector)
 
 
 cdef tuple vector_names(int data):
-    """All that go with it, first the one that it is computed in."""
+    """The dtypes that this data's vectors may have; the first is the one of its arithmetic."""
     names = []
     for code in range(BN_DTYPES):
         if computed_in(data, code):
@@ -32,21 +32,21 @@ cdef tuple vector_names(int data):
 # Data dtype -> the dtypes its (C,) vectors may have, for messages and tests.
 _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 
-# dtype -> code. That of bfloat16 comes in when it is first seen: ml_dtypes is recognised,
-# never imported.
+# dtype -> code. bfloat16 is added when it is first seen: this module recognises ml_dtypes, but
+# never imports it.
 cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
-# code -> the dtype of new arrays: not that of an argument, which is read only once, after its
-# buffer was taken, since any later allocation may run a finalizer that changes it.
+# code -> the dtype of new arrays. The dtype of an argument is not used for them: it is read only
+# once, after the buffer was requested, because a finalizer may change it at any later allocation.
 cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
 for _dtype, _code in CODE_OF_DTYPE.items():
     DTYPE_OF_CODE[_code] = _dtype
 del _dtype, _code
 
 
-# What `a.dtype` comes to for an array of the base class, without a search for it in its class: a
-# third of the time.
+# The descriptor behind `a.dtype`. For a base-class array, calling it directly skips the attribute
+# lookup and takes a third of the time.
 cdef object DTYPE_OF_ARRAY = np.ndarray.__dict__["dtype"]
 cdef descrgetfunc get_dtype = <descrgetfunc>PyType_GetSlot(Py_TYPE(DTYPE_OF_ARRAY), Py_tp_descr_get)
 
@@ -56,7 +56,7 @@ cdef inline object dtype_of_array(object a):
 
 
 cdef int code_of(object dtype) except -2:
-    """The code of a dtype, -1 if it is not in the table. Runs no code of the caller's."""
+    """The code of a dtype; -1 if it is not in the table. It runs none of the caller's code."""
     cdef int i
     for i in range(BN_DTYPES):  # most are found by identity
         if dtype is DTYPE_OF_CODE[i]:

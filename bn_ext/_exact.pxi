@@ -1,6 +1,6 @@
-"""Exact sums: states, and what is done in one call with them. Included by _core.pyx.
+"""Exact sums: functions on states, and checks of the state in a call. Included by _core.pyx.
 
-A state is int64, (k, 2, C); src_c/state.h says what its rows are.
+A state is an int64 array of shape (k, 2, C); src_c/state.h describes its rows.
 """
 
 cdef object INT64 = np.dtype(np.int64)
@@ -44,33 +44,33 @@ cdef int round_state(Call *c) except -1:
     if stranger >= 0:
         raise ValueError(
             "sums: expected a state of parts that were all summed about this mean, with this "
-            f"dtype, by batch_norm_backward_reduce; of channel {stranger} some were not"
+            f"dtype, by batch_norm_backward_reduce; in channel {stranger}, some were not"
         )
     return check_limbs(wrong, "sums")
 
 
 cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels, str name) except -1:
-    """The number of elements per channel. Refuses channels that differ in it, and a sum of too many
-    states."""
+    """The number of elements per channel. Raises a ValueError if it differs between channels, or if
+    too many states were added."""
     cdef Py_ssize_t i, row = BN_SUMS * channels
     cdef const int64_t *count = state + (rows - BN_MORE_ROWS + BN_COUNT_AND_STAMP) * row
     cdef const int64_t *parts = state + (rows - BN_MORE_ROWS + BN_PARTS_ADDED) * row
     for i in range(channels):
         if <uint64_t>parts[i] > BN_MOST_PARTS:
             raise ValueError(
-                f"{name}: expected a sum of at most 2**20 - 1 states, got one of {parts[i]}; "
-                "batch_norm_canonical makes one of those added so far"
+                f"{name}: expected a sum of at most 2**20 - 1 states, got a sum of {parts[i]}; "
+                "batch_norm_canonical turns a partial sum into one state"
             )
         if count[i] >> BN_LOG2_TERMS or count[i] != count[0]:
             raise ValueError(
-                f"{name}: expected a state of less than 2**{BN_LOG2_TERMS} elements of each "
-                f"channel, the same number of all, got {count[i]} of channel {i}"
+                f"{name}: expected a state of less than 2**{BN_LOG2_TERMS} elements per channel, "
+                f"the same number in all channels, got {count[i]} in channel {i}"
             )
     return count[0] if channels else 0
 
 
 cdef int check_limbs(int64_t channel, str name) except -1:
-    """Refuse a state of which C found that the limbs of `channel` are no sum; -1: none is."""
+    """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
             f"{name}: expected limbs that the parts and elements it counts can add up to; "
@@ -82,12 +82,13 @@ cdef int check_limbs(int64_t channel, str name) except -1:
 # ---- states ------------------------------------------------------------------------
 
 cdef object as_dense(object a):
-    """Aligned and C-contiguous: itself, or a copy. What comes from a network may be neither."""
+    """The array if it is aligned and C-contiguous, else a copy that is. An array that was received
+    over a network may be neither."""
     return np.require(a, None, ("C", "A"))
 
 
 cdef object as_state(object state, int64_t *count):
-    """A dense array that has a state's shape; and the elements of each channel."""
+    """Convert a state to a dense array, and set its number of elements per channel."""
     a = _as_array(state, "state")
     if a.dtype != INT64:
         raise wrong_dtype("state", a, "int64")
@@ -117,14 +118,18 @@ def batch_norm_sums(state):
     Returns
     -------
     ndarray of float64, shape (2, C)
-        To nearest, ties to even; NaN where a term was NaN, or terms were both Inf and -Inf. Whether
-        all parts were summed about one mean is not checked here.
+        The two sums of each channel, rounded to nearest, ties to even. A sum is NaN if a term was
+        NaN, or if there were terms of both Inf and -Inf. Whether all parts were summed about the
+        same mean is not checked here.
 
     Raises
     ------
-    TypeError, ValueError
-        If it is no state, or a sum of 2**20 states or more; or its limbs cannot be the sum of the
-        parts and elements that it counts.
+    TypeError
+        If `state` is not an int64 array.
+    ValueError
+        If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
+        channels have different numbers of elements, or if its limbs are too large for the parts
+        and elements that it counts.
 
     Examples
     --------
@@ -148,7 +153,7 @@ def batch_norm_sums(state):
 
 
 def batch_norm_count(state):
-    """Number of elements per channel that a state is of.
+    """Number of elements per channel in a state.
 
     Parameters
     ----------
@@ -158,8 +163,12 @@ def batch_norm_count(state):
     Returns
     -------
     int
-        The number of elements of each channel, over all parts; 0 if there are no channels. Errors
-        are those of `batch_norm_sums`, but that limbs are not looked at.
+        The number of elements of each channel, over all parts; 0 if there are no channels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_sums`, except that limbs are not checked.
 
     Examples
     --------
@@ -174,7 +183,7 @@ def batch_norm_count(state):
 
 
 def batch_norm_canonical(state):
-    """The same state with canonical limbs, as one that was never added to others.
+    """The same state with canonical limbs, as if it had been computed in one part.
 
     Parameters
     ----------
@@ -184,8 +193,13 @@ def batch_norm_canonical(state):
     Returns
     -------
     ndarray of int64, shape (k, 2, C)
-        A new array. States of the same elements, which may differ before, are equal then. It counts
-        as one where states are added. Errors are those of `batch_norm_sums`.
+        A new array. Two states of the same elements may differ, but their canonical states are
+        equal. The result counts as one state when states are added.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `batch_norm_sums`.
 
     Examples
     --------
@@ -214,31 +228,32 @@ def batch_norm_training_stats(state, mean=None):
     state : array of int64, shape (k, 2, C)
         What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
     mean : array, shape (C,), optional
-        The mean that was given to it, from a first pass. None: the sums are about zeros.
+        The mean that was passed to `batch_norm_training_reduce`. None means zeros.
 
     Returns
     -------
     ndarray of float64, shape (4, C)
-        What `batch_norm_training_apply` takes, as `batch_norm_training_reduce` describes it: the
-        mean of each channel, ``sum((src - mean)**2)``, and the count. Without mean, the mean is
-        right to half an ulp, but squares lose what they have in common: take them from a second
-        pass, about the mean of the first.
+        Statistics for `batch_norm_training_apply`, as `batch_norm_training_reduce` returns them:
+        per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. If `mean`
+        is None, the returned mean is correct to half an ulp, but the sum of squares loses digits to
+        cancellation. For accurate squares, make a second pass with the mean of the first.
 
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`; ValueError if the state is not of sums about this mean.
+        As for `batch_norm_sums`; TypeError also if `mean` has a dtype that data cannot have,
+        ValueError also if it has another shape, or if parts were summed about another mean.
 
     Notes
     -----
-    With M elements, s and q the sums of ``src - p`` and of its square, where p is the mean, rounded
-    to float32 unless the data is float64::
+    Let p be `mean`, rounded to float32 unless the data is float64, and let s and q be the sums of
+    ``src - p`` and of its square over the M elements::
 
         stats[0] = p + s/M        stats[1] = q - s**2/M, at least 0
 
-    in pairs of doubles. Differences are rounded before they are summed: where
-    that is why p + s/M is not the mean that was given, this is returned as it is. What stands
-    between, sums that no double holds too, does not overflow.
+    Both are computed in pairs of doubles. Each difference ``src - p`` is rounded before it is
+    summed. If this rounding explains the distance of p + s/M from `mean`, then `mean` itself is
+    returned. Intermediate results do not overflow, even if a sum is larger than any double.
 
     Examples
     --------
@@ -268,7 +283,7 @@ def batch_norm_training_stats(state, mean=None):
 
 
 cdef object as_mean(object mean, Py_ssize_t channels):
-    """In float64."""
+    """Convert a mean to a float64 array."""
     a = _as_array(mean, "mean")
     if a.shape != (channels,):
         raise ValueError(f"mean: expected shape ({channels},), got {a.shape}")
@@ -279,7 +294,8 @@ cdef object as_mean(object mean, Py_ssize_t channels):
 
 
 cdef int check_pivot(const int64_t[:, :, ::1] limbs, double *mean) except -1:
-    """Refuse a state about another mean. It does not say its dtype: any with its limbs may fit."""
+    """Raise a ValueError if a part was summed about another mean. A state does not record its
+    dtype, so every dtype with this number of limbs is tried."""
     cdef bn_problem p
     cdef int64_t stranger = -1
     memset(&p, 0, sizeof(bn_problem))
@@ -293,5 +309,5 @@ cdef int check_pivot(const int64_t[:, :, ::1] limbs, double *mean) except -1:
                 return 0
     raise ValueError(
         "state: expected a sum of parts that were all summed about this mean, with one dtype, by "
-        f"batch_norm_training_reduce; of channel {stranger} some were not"
+        f"batch_norm_training_reduce; in channel {stranger}, some were not"
     )

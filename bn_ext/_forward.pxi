@@ -13,63 +13,66 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
         variance = sum((src - mean)**2) / M
         dst      = gamma * (src - mean) / sqrt(variance + epsilon) + beta
 
-    then, where asked for, ``dst += src_1`` and ``dst = max(dst, 0)``.
+    then, if requested, ``dst += src_1`` and ``dst = max(dst, 0)``.
 
     Parameters
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
-        float32, float64, float16 or bfloat16, at least two dimensions, any strides: whatever
-        `batch_norm_backward` takes.
+        What is normalized: any src that `batch_norm_backward` accepts, of float32, float64, float16
+        or bfloat16, with at least two dimensions and any strides.
     gamma, beta : array, shape (C,), optional
-        The scale and the shift, of one dtype: float64 with any data, float32 with any but
-        float64 data, or the data's own. None means ones, and zeros.
+        The scale and the shift. Both have the same dtype: float64, src's dtype, or float32 unless
+        src is float64. None means a scale of ones, a shift of zeros.
     epsilon : float
         Added to the variance: finite, at least 0.
     data_format : {"NXC", "NCX"}, optional
         Where the channels are: on the last axis, or on axis 1.
     running_mean, running_variance : ndarray, shape (C,), optional
-        Statistics to keep for inference, changed in place once everything else has succeeded; of
-        any dtype that src may have. In 16 bits, steps below half an ulp are lost. These two and
-        the next two are given together, or not at all.
+        Statistics to keep for inference, updated in place after everything else has succeeded. Each
+        may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
+        Pass these two and the next two together, or none of them.
     exponential_avg_factor : float, optional
         The weight of the batch: ``running = (1 - factor) * running + factor * batch``, any finite
-        number. With 1, what was there before is not read. There is no default, and ``momentum`` is
-        not accepted, because packages disagree on both.
+        number. With 1, the old values are not read. There is no default, and ``momentum`` is not
+        accepted, because packages disagree on both.
     correction : {0, 1}, optional
-        The running variance is that of the batch divided by ``M - correction``: 1 in PyTorch and
-        TensorFlow, 0 in oneDNN, Flax and Keras.
+        The running variance is updated with the batch's sum of squares divided by
+        ``M - correction``. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
     src_1 : array, optional
         Added to the result, before ReLU: src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
     workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
-        Where to keep, for `batch_norm_backward`, which elements ReLU let pass; with ``relu=True``.
-        One bit each, in the order of src's axes in memory, the first in the lowest bit of the first
-        byte; contiguous.
+        A contiguous array to write to: which elements the ReLU passed, for `batch_norm_backward`.
+        It needs ``relu=True``. Each element has one bit, in the order of src's axes in memory. The
+        first element has the lowest bit of the first byte.
     out : tuple (dst, mean, variance), optional
-        Arrays to write to; any of them may be None. ``dst`` may be exactly src or exactly src_1.
-        ``mean`` and ``variance`` may be float64 with any data, if gamma and beta are too.
+        Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
+        src_1. ``mean`` and ``variance`` may be float64 with data of any dtype; gamma and beta, if
+        given, must then be float64 too.
     num_threads : int, optional
         As for `batch_norm_backward`.
     exact : bool, optional
-        If True, sums are exact until they are rounded: the bits of the result then depend on the
-        values alone, and are those of any parts of the data, see `batch_norm_training_reduce`.
-        src is read once more, and squares take more to sum: 3 to 6 times as long in all, 10 times
-        with few elements in thousands of channels, and longer where exponents differ widely.
-        Where the square of a deviation from the mean overflows in float32 (float64, for float64
-        data: beyond 2**64, or 2**512), the variance is Inf.
+        If True, the sums are exact and rounded once. The bits of the result then depend on the
+        values alone, and data in parts gives the same bits (see `batch_norm_training_reduce`). src
+        is read once more, and exact squares cost more to sum. A call takes 2.6 to 9 times as long,
+        35 to 44 times with two elements per channel, and longer if exponents differ widely. If an
+        element is 2**64 or more away from the mean (2**512 for float64 data), its square overflows
+        and the variance is Inf.
 
     Returns
     -------
     BatchNormTraining
-        Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)),
-        in the dtype of gamma and beta; without those, in that of the first of both in `out`;
-        without that too, float64 with float64 data, else float32.
+        Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)).
+        mean and variance have the dtype of gamma and beta. Without these, they have the dtype of
+        mean or, if that is None, of variance in `out`; without any, float64 for float64 data, else
+        float32.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_backward`; ValueError for ``correction=1`` with one element per channel.
+        As for `batch_norm_backward`; also a ValueError for ``correction=1`` with one element per
+        channel, which has no unbiased variance.
 
     See Also
     --------
@@ -83,21 +86,24 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     -----
     If an error is raised, nothing has been written.
 
-    src is read twice, and while a channel's data fits the cache, only once from memory; with
+    src is read twice. The second time, it comes from the cache if a channel's data fits there. With
     workspace, dst is read once more. Arrays are copied in the same cases as by
     `batch_norm_backward`. The bits of the result depend only on the values and on the order of
     src's axes in memory.
 
-    mean and variance are computed in one pass about a pivot near the mean, so that they are right
-    however far the mean lies from 0, and where squares overflow or vanish. A constant channel has
-    variance 0 (and dst NaN, if epsilon is 0 too); so may one of a variance up to 2**-150 (float64
-    data: 2**-1075), if the few elements that the pivot is made of are alike. But a variance is Inf
-    where its dtype does not reach, and the gradient from it 0: in float16 from a deviation of 256
-    on, in float32 from 1.8e19 on. float64 vectors (`gamma`, or ``mean`` in `out`) reach further; of
-    float64 data, M times the variance must stay below 1.8e308. With ``exact=True`` there are two
-    passes, and mean and variance are as near, but where squares overflow.
+    mean and variance are computed in one pass over distances from a pivot near the mean. So they
+    are accurate even if the mean is far from 0, and if squares overflow or underflow. A constant
+    channel has a variance of 0 (and dst is NaN if epsilon is 0 too). A channel with a variance of
+    at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that determine
+    the pivot are equal.
 
-    An empty problem gives an empty dst and NaN statistics, and leaves running ones alone.
+    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. This
+    happens from a standard deviation of 256 on in float16, and from 1.8e19 on in float32. float64
+    vectors (`gamma`, or ``mean`` in `out`) have a wider range; for float64 data, M times the
+    variance must stay below 1.8e308. With ``exact=True`` there are two passes, and mean and
+    variance are as accurate unless squares overflow.
+
+    An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
     Examples
     --------
@@ -140,39 +146,45 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
                                mean=None, **refused):
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
-    Merge those of all parts by `batch_norm_training_merge` and pass them to
-    `batch_norm_training_apply` for each part.
+    Merge the statistics of all parts with `batch_norm_training_merge`, and pass the result to
+    `batch_norm_training_apply` with each part.
 
     Parameters
     ----------
     src, data_format, num_threads
         As for `batch_norm_training`; src is one part.
     exact : bool, optional
-        If True, the result is a state: exact sums.
+        If True, the result is a state, which holds exact sums.
     mean : array, shape (C,), optional
-        With ``exact=True`` alone: what is taken from src before it is summed, float32 or float64
-        (of float16 and bfloat16 data also theirs), rounded to float32 unless the data is float64.
+        Only with ``exact=True``: what is subtracted from src before it is summed, in a dtype that
+        `batch_norm_backward` accepts for mean. It is rounded to float32 unless the data is float64.
         None means zeros.
 
     Returns
     -------
     ndarray of float64, shape (4, C)
-        Of each channel the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
-        its elements, and a 1: statistics that were added, and not merged, are known by it, and
-        refused.
+        Per channel: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
+        elements, and a 1, a row each. The last row shows whether statistics were added instead of
+        merged; such statistics are refused.
     ndarray of int64, shape (k, 2, C)
-        With ``exact=True``, a state: the sums of ``src - mean`` and of its square, each rounded as
-        elements are computed (in float32, or float64 for float64 data), and nothing else is. k is
-        11, and 57 for float64 data.
+        With ``exact=True``, a state: the sums of ``src - mean`` and of its square. The difference
+        and the square are each rounded once, to float32 (float64 for float64 data). The sums are
+        not rounded. k is 11, or 57 for float64 data.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`; ValueError also if `mean` is given without ``exact=True``, or
+        if a channel has 2**53 elements or more (2**39 with ``exact=True``).
 
     Notes
     -----
-    Over the same array, reduce and apply give the same bits as the single call. Errors are those
-    of `batch_norm_training`.
+    For the same array, reduce and apply give the same bits as the single call.
 
-    States are added, as those of `batch_norm_backward_reduce` are. Statistics that depend on the
-    values alone take two passes, since the squares are about the mean: the first for the mean, with
-    ``mean=None``; the second about that (`batch_norm_training_stats`).
+    States are added in the same way as those of `batch_norm_backward_reduce`. Exact statistics take
+    two passes, because the squares are those of distances from the mean. The first pass, with
+    ``mean=None``, finds the mean, which is passed to the second. After each pass,
+    `batch_norm_training_stats` makes statistics of the sum of the states.
 
     Examples
     --------
@@ -198,7 +210,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     try:
         c.exact = _as_flag(exact, "exact")
         if mean is not None and not c.exact:
-            raise ValueError("mean: expected with exact=True alone")
+            raise ValueError("mean: expected only with exact=True")
         convert(c, MEAN, mean)
         convert_options(c, data_format, num_threads)
         convert(c, SRC, src)
@@ -208,13 +220,13 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
 
 
 def batch_norm_training_merge(stats):
-    """Statistics of all parts, for `batch_norm_training_apply`, from those of each.
+    """Merge the statistics of parts into those of the whole, for `batch_norm_training_apply`.
 
     Parameters
     ----------
     stats : array of float64, shape (k, 4, C), or list or tuple of k arrays
-        What `batch_norm_training_reduce` returned for each of k parts, or this function for
-        several. No iterator, which may have no end.
+        The statistics of k parts: what `batch_norm_training_reduce` returned for a part, or this
+        function for several. Iterators are not accepted, because they may be endless.
 
     Returns
     -------
@@ -225,16 +237,17 @@ def batch_norm_training_merge(stats):
     Raises
     ------
     TypeError
-        If stats is neither an array of float64, nor a list or tuple of such with one shape.
+        If stats is neither a float64 array nor a list or tuple of float64 arrays of one shape.
     ValueError
-        If shapes do not fit, or some are no statistics: because they were added, say.
+        If the shape does not fit; if a row of counts or the last row is wrong, for instance because
+        statistics were added; or if all parts together have 2**53 elements per channel or more.
 
     Notes
     -----
-    Parts are merged in order, by the formulae of Chan, Golub and LeVeque ("Updating formulae and a
-    pairwise algorithm for computing sample variances", 1979), so the same parts give the same bits
-    every time, but not bit for bit those of the whole. Parts without elements change nothing, and
-    one part alone comes back bit for bit.
+    Parts are merged in order, with the formulae of Chan, Golub and LeVeque ("Updating formulae and
+    a pairwise algorithm for computing sample variances", 1979). The same parts in the same order
+    give the same bits every time, but not those of the whole. Parts without elements change
+    nothing. A single part is returned with the same bits.
 
     Examples
     --------
@@ -268,12 +281,12 @@ def batch_norm_training_merge(stats):
                 f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
             )
         with _DefaultMode():
-            if before == 0:  # Inf - 0 would make a NaN of its squares
+            if before == 0:  # with an infinite mean, the squares below would be NaN
                 whole[:] = given[i]
             else:
                 off = given[i, 0] - whole[0]
                 whole[0] += off * (own / total)
-                # So grouped it overflows only where the sum does.
+                # Grouped like this, it overflows only if the sum does.
                 whole[1] += given[i, 1] + off * (off * (before * (own / total)))
         before = whole[COUNT] = total
     return whole
@@ -283,25 +296,31 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon=...,
                               data_format="NXC", running_mean=None, running_variance=None,
                               exponential_avg_factor=None, correction=None, src_1=None,
                               relu=False, workspace=None, out=None, num_threads=None, **refused):
-    """Second half of `batch_norm_training`: dst of a part, from the statistics of all.
+    """Second half of `batch_norm_training`: dst of one part, from the statistics of all parts.
 
     Parameters
     ----------
     src, src_1
         As for `batch_norm_training`; one part.
     stats : array of float64, shape (4, C)
-        What `batch_norm_training_reduce` returned, merged over all parts, this one too, by
-        `batch_norm_training_merge`.
+        The statistics of all parts, including this one: what `batch_norm_training_merge` or, for
+        exact sums, `batch_norm_training_stats` returned.
     gamma, beta, epsilon, data_format, relu, workspace, out, num_threads
         As for `batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `batch_norm_training`; give them with one part alone: each call takes a step.
+        As for `batch_norm_training`. Pass them with one part only, because each call updates the
+        running statistics.
 
     Returns
     -------
     BatchNormTraining
-        dst of this part; mean and variance of the whole, the same for every part. Errors are those
-        of `batch_norm_training`.
+        dst of this part; mean and variance of the whole, the same for every part.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`; ValueError also if stats have another shape, were added
+        instead of merged, or count fewer elements than this part has.
 
     Examples
     --------
@@ -340,7 +359,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon=
 
         dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta
 
-    then, where asked for, ``dst += src_1`` and ``dst = max(dst, 0)``.
+    then, if requested, ``dst += src_1`` and ``dst = max(dst, 0)``.
 
     Parameters
     ----------
@@ -349,14 +368,20 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon=
     mean, variance
         As for `batch_norm_backward`.
     gamma, beta : array, shape (C,), optional
-        The scale and the shift, in mean's dtype. None means ones, and zeros.
+        The scale and the shift, in mean's dtype. None means a scale of ones, a shift of zeros.
     out : ndarray, optional
-        Array to write to, of src's shape and dtype; it may be exactly src or exactly src_1.
+        Array to write to, of src's shape and dtype. It may occupy exactly the memory of src or
+        src_1.
 
     Returns
     -------
     ndarray
         dst, in src's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
 
     See Also
     --------
@@ -365,7 +390,7 @@ def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon=
 
     Notes
     -----
-    src is read once. All else, errors too, is as for `batch_norm_training`.
+    src is read once. Everything else is as for `batch_norm_training`.
 
     Examples
     --------

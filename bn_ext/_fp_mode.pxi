@@ -1,11 +1,12 @@
-"""How Python computes results: in the mode that C computes in. Included by _core.pyx."""
+"""The floating-point mode for results computed in Python, the same as in C. Included by _core.pyx.
+"""
 
 cdef object errstate = np.errstate
 
 
 cdef class _DefaultMode:
-    """A context in which arithmetic is the default one: rounded to nearest, subnormals kept, and
-    nothing raised or warned of, whatever the caller's floating-point mode and np.seterr are."""
+    """A context with default arithmetic: it rounds to nearest, keeps subnormals, and raises neither
+    errors nor warnings, whatever the caller's floating-point mode and np.seterr are."""
 
     cdef uint64_t found
     cdef object quiet

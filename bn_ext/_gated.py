@@ -1,4 +1,4 @@
-"""The gradient of the gradient through a fused ReLU: what came through it, twice."""
+"""The gradient of the gradient through a fused ReLU, which gates both gradients."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ def gated(
     data_format: Any,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Diff where the ReLU of which `workspace` tells let the element pass, 0 elsewhere.
+    """`diff` where the ReLU passed the element, as `workspace` tells, and 0 elsewhere.
 
-    It is the gradient of statistics that are constants, with a scale of 1.
+    Computed as a gradient with frozen statistics and a scale of 1.
     """
     ones = np.ones_like(mean)
     found = _core.batch_norm_backward(
@@ -45,8 +45,8 @@ def gated_double_backward(
     workspace: NDArray[np.uint8] | None,
     **options: Any,
 ) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
-    """`batch_norm_double_backward` from what comes back through four gradients, that of src_1 too;
-    through a ReLU, if there is a workspace.
+    """`batch_norm_double_backward` for all four gradients, including the one of src_1; through a
+    ReLU, if there is a workspace.
     """
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])

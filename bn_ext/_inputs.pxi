@@ -1,7 +1,7 @@
 """Checks of what a call reads: src, diff_dst, the vectors, sums.
 
-All are base arrays by now. Each is pinned first; then its dtype is read, once; all else is
-asked of its view. Included by _core.pyx.
+By now, all are base-class arrays. Each is pinned first; then its dtype is read, once. Everything
+else comes from its view. Included by _core.pyx.
 """
 
 cdef object wrong_input(const Call *c, int role, str expected, str to=""):
@@ -10,7 +10,7 @@ cdef object wrong_input(const Call *c, int role, str expected, str to=""):
 
 
 cdef int check_data(Call *c) except -1:
-    """src and what is read beside it; sets what they say of the problem."""
+    """Check src and the other operands that are read; set the problem's dtype and sizes."""
     cdef const bn_view *src = &c.view[SRC]
     cdef int axis, role
     pin(c, SRC)
@@ -44,13 +44,13 @@ cdef int check_data(Call *c) except -1:
 
 
 cdef int check_vectors(Call *c) except -1:
-    """Check mean, then the other vectors that are read and given; find the dtype of those that are
+    """Check the vectors that are read, mean first. Then find the dtype of the vectors that are
     written."""
     cdef int role, code
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if is_read(c, role):
             check_vector(c, role)
-    for role in range(MEAN, VARIANCE + 1):  # those in `out`: the first decides
+    for role in range(MEAN, VARIANCE + 1):  # else the first one in `out` decides
         if c.vector_dtype < 0 and has(c, role):
             pin(c, role)
             code = dtype_of(c, role)
@@ -63,8 +63,8 @@ cdef int check_vectors(Call *c) except -1:
 
 
 cdef int check_vector(Call *c, int role) except -1:
-    """It must have a dtype that goes with the data's, that of the vectors before, and the right
-    length."""
+    """Check a vector's length and its dtype, which must go with the data's and equal that of the
+    vectors before it."""
     cdef int dtype, other
     pin(c, role)
     dtype = dtype_of(c, role)
@@ -83,7 +83,7 @@ cdef int check_vector(Call *c, int role) except -1:
 
 
 cdef int check_running(Call *c) except -1:
-    """Each has a dtype of its own; both are written."""
+    """Check the running statistics. Their dtypes may differ; both are written."""
     cdef int role, dtype
     for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
         if not has(c, role):
@@ -115,7 +115,7 @@ cdef object wrong_vector(const Call *c, int role):
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
     hints = []
-    # If another vector fits, the channels are on the axis they were said to be on.
+    # If another vector fits, the data format is right.
     cdef bint fitted = False
     for axis in range(MEAN, role):
         fitted |= c.pinned[axis]
@@ -147,7 +147,8 @@ cdef object UINT8 = np.dtype(np.uint8)
 
 
 cdef int check_workspace(Call *c) except -1:
-    """One bit for each element, read by the backward pass, else written."""
+    """Check the workspace: one bit for each element. The backward pass reads it, the forward pass
+    writes it."""
     cdef const bn_view *view = &c.view[WORKSPACE]
     cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels)
     pin(c, WORKSPACE)
@@ -166,7 +167,7 @@ cdef int check_workspace(Call *c) except -1:
 
 
 cdef int check_sums(Call *c) except -1:
-    """What stands for all parts, this one among them."""
+    """Check the sums, statistics or state of all parts, which must include this part."""
     if has(c, STATE):
         round_state(c)
     elif has(c, SUMS):
@@ -206,8 +207,8 @@ cdef enum:
 
 cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
                           str name) except -1:
-    """The number of elements per channel. Refuses channels that differ in it, and statistics
-    that were added where they should have been merged."""
+    """The number of elements per channel. Raises a ValueError if it differs between channels, or if
+    statistics were added instead of merged."""
     cdef Py_ssize_t i
     cdef const double *count = sums + COUNT * channels
     cdef const double *mark = sums + MARK * channels
@@ -215,8 +216,8 @@ cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
     for i in range(channels if merged else 0):
         if mark[i] != 1:
             raise ValueError(
-                f"{name}: expected ones in the last row, got {mark[i]:g}, as of statistics that were "
-                "added; batch_norm_training_merge makes those of the whole from those of parts"
+                f"{name}: expected ones in the last row, got {mark[i]:g}: were statistics added? "
+                "batch_norm_training_merge merges them"
             )
     for i in range(channels):
         if count[i] != first or not 0 <= first < <double>(<int64_t>1 << LOG2_COUNTED) \

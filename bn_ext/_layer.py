@@ -25,9 +25,9 @@ class _Saved(NamedTuple):
     src: NDArray[Any]
     mean: NDArray[Any]
     variance: NDArray[Any]
-    from_batch: bool  # are these statistics those of src?
+    from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
-    gate: dict[str, Any]  # what the gradient of the ReLU is found by
+    gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
 
 
 class BatchNorm:
@@ -71,17 +71,17 @@ class BatchNorm:
     num_batches_tracked : int
         How many batches the running statistics have seen.
     training, frozen : bool
-        What `train`, `eval` and `freeze` set.
+        The mode, which `train`, `eval` and `freeze` set.
 
     Raises
     ------
     TypeError, ValueError
-        If an option has another type or value.
+        If an option has the wrong type or value.
 
     Notes
     -----
     `backward` reads src and the parameters again, and the running statistics if `forward` used
-    them: do not change them before.
+    them. Do not change any of these between the two passes.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class BatchNorm:
         self._check_options()
 
     def _check_options(self) -> None:
-        """Refuse now what the first step would."""
+        """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
         shape = (0, self.channels) if self.data_format == "NXC" else (0, self.channels, 1)
@@ -176,7 +176,7 @@ class BatchNorm:
 
     @property
     def parameters(self) -> list[NDArray[Any]]:
-        """What an optimizer is to update in place: gamma and beta, if any, unless frozen."""
+        """The arrays that an optimizer updates in place: gamma and beta, if any, unless frozen."""
         if self.gamma is None or self.beta is None or self.frozen:
             return []
         return [self.gamma, self.beta]
@@ -229,13 +229,13 @@ class BatchNorm:
     __call__ = forward
 
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
-        """A forward pass, prepared: the call that computes it, what the layer has afterwards."""
+        """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         if from_batch or mean is None or variance is None:
             mean, variance = np.empty((2, self.channels), self._number)
-        # Of float32 statistics, backward would not find quite the result that forward had.
+        # With float32 statistics, backward might not compute the same dst as forward.
         kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         beta = np.zeros_like(mean) if self.beta is None else self.beta
@@ -253,7 +253,7 @@ class BatchNorm:
         return call, {"num_batches_tracked": tracked, "_saved": saved}
 
     def _options(self, src_1: Any) -> dict[str, Any]:
-        """Of every forward pass."""
+        """Options of every forward pass."""
         return {
             "epsilon": self.epsilon,
             "data_format": self.data_format,
@@ -263,7 +263,7 @@ class BatchNorm:
         }
 
     def _tracking(self) -> dict[str, Any]:
-        """Of one that changes the running statistics, if there are any."""
+        """Options of a forward pass that updates the running statistics, if there are any."""
         if self.running_mean is None:
             return {}
         return {
@@ -274,7 +274,7 @@ class BatchNorm:
         }
 
     def _from_batch(self) -> bool:
-        """Does it normalize with the batch's own statistics?"""
+        """Does the layer normalize with the batch's own statistics?"""
         return self.running_mean is None or (self.training and not self.frozen)
 
     def _factor(self) -> float:
@@ -285,7 +285,7 @@ class BatchNorm:
             return 1 / (self.num_batches_tracked + 1)
 
     def _as_data(self, src: Array) -> NDArray[Any]:
-        """An array of the layer's channels, which its parameters go with."""
+        """Convert src; its channels and its dtype must fit the layer."""
         data = _core._as_array(src, "src")
         axis, other, format_ = (-1, 1, "NCX") if self.data_format == "NXC" else (1, -1, "NXC")
         if data.ndim >= 2 and data.shape[axis] != self.channels:
@@ -325,7 +325,7 @@ class BatchNorm:
 
         Notes
         -----
-        It can be called again, even after an interrupted call.
+        `backward` can be called again, even after an interrupted call.
         """
         saved = self._saved
         if saved is None:
@@ -357,17 +357,17 @@ class BatchNorm:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
 
-    # ---- what a step is made of: a layer over several ranks has others -------------------
+    # ---- the functions of a step: a layer over several ranks has others ------------------
 
     _training: Callable[..., Any] = staticmethod(_core.batch_norm_training)
     _gradients: Callable[..., Any] = staticmethod(_core.batch_norm_backward)
 
     def _is_batch(self, data: NDArray[Any]) -> bool:
-        """Does it count as one that the running statistics have seen?"""
+        """Does it count in num_batches_tracked?"""
         return data.size > 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what belongs to one step."""
+        """Everything except what `forward` saves for `backward`."""
         return {**vars(self), "_saved": None}
 
     # ---- state ------------------------------------------------------------------------
@@ -375,7 +375,11 @@ class BatchNorm:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Copies of parameters and statistics, under torch's names.
 
-        Those of weight, bias, running_mean, running_var and num_batches_tracked that the layer has.
+        Returns
+        -------
+        dict of str to ndarray
+            weight and bias if the layer is affine; running_mean, running_var and
+            num_batches_tracked if it keeps running statistics.
         """
         return {name: array.copy() for name, array in self._state().items()}
 
@@ -396,8 +400,8 @@ class BatchNorm:
         Parameters
         ----------
         state : mapping of str to array
-            The names of `state_dict`, all of them and no others; num_batches_tracked may be
-            missing. Arrays of float32, float64, float16 and bfloat16 are converted.
+            Exactly the names that `state_dict` returns, but num_batches_tracked may be missing.
+            Arrays of float32, float64, float16 and bfloat16 are converted to the layer's dtype.
 
         Raises
         ------
@@ -417,7 +421,7 @@ class BatchNorm:
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self._number}')"
 
 
-# ---- arguments: each becomes what it is, or an error that names it ------------------------
+# ---- conversion of arguments, with errors that name them ----------------------------------
 
 _FLOATS = ("float32", "float64", "float16", "bfloat16")
 
@@ -434,7 +438,7 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def _as_channels(channels: SupportsIndex) -> int:
-    """How many there are."""
+    """Convert the number of channels."""
     number: int = _core._as_index(channels, "channels", "an integer")
     most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
     if not 1 <= number <= most:

@@ -1,28 +1,28 @@
-"""Values, types and dtypes as error messages show them: shortened, and without failing, whatever
-they are. Included by _core.pyx."""
+"""How error messages show values, types and dtypes: shortened, and without an error of their own.
+Included by _core.pyx."""
 
 # In a variable, for the same reason as SEQUENCES.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 cdef str shortened(str text):
-    """No longer than fits a line of a message."""
+    """Shorten a text to at most 80 characters."""
     return text if len(text) <= 80 else f"{text[:50]}...{text[-20:]}"
 
 
 def _shown(value):
-    """Its repr for a message, shortened; its type where that fails."""
+    """A value's repr for a message, shortened; if the repr fails, its type."""
     try:
-        # Of nested containers reprlib reads no more than it shows.
+        # reprlib reads no more of nested containers than it shows.
         text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)
-        text = str.__getitem__(text, slice(None))  # of a subclass of str, a str
+        text = str.__getitem__(text, slice(None))  # a plain str, if it is of a subclass
     except Exception:
         return "an object of type " + type_name(value)
     return shortened(text)
 
 
 cdef str type_name(object a):
-    """Its type's name, which a metaclass may refuse to give."""
+    """The name of an object's type; a metaclass may refuse to give it."""
     try:
         name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
     except Exception:
@@ -31,7 +31,7 @@ cdef str type_name(object a):
 
 
 cdef str dtype_text(object dtype):
-    """As NumPy prints it, shortened: fields may have long names, or be many."""
+    """A dtype as NumPy prints it, shortened: it may have many fields, or fields with long names."""
     try:
         text = str(dtype)
     except Exception:
@@ -45,8 +45,8 @@ def _or(names):
 
 
 cdef object wrong_dtype(str name, object a, str expected, str to=""):
-    """The error for an array of a dtype that is not expected; another dtype of numbers can be
-    converted `to` one that is."""
+    """The error for an array with an unexpected dtype. For a numeric dtype, the message suggests
+    converting the array to the dtype `to`."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(

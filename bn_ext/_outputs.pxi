@@ -47,8 +47,8 @@ cdef int check_sharing(Call *c) except -1:
 
 
 cdef int check_alone(Call *c, int role) except -1:
-    """Refuse what is written and shares memory with itself or with any other array; an operand may
-    be exactly one that is read."""
+    """Raise a ValueError if an output overlaps itself or any other array. One overlap is allowed:
+    an operand may occupy exactly the memory of an operand that is read."""
     cdef int other
     if not has(c, role):
         return 0
@@ -68,7 +68,7 @@ cdef int check_alone(Call *c, int role) except -1:
 
 
 cdef str in_place_text(const Call *c, int role):
-    """Which inputs it may be, exactly."""
+    """Which inputs' memory an output may occupy, for a message."""
     cdef int other
     if role >= VECTORS:
         return ""
@@ -80,8 +80,8 @@ cdef str in_place_text(const Call *c, int role):
 
 
 cdef bint share_memory(object a, object b) except -1:
-    """Do they? True where bounded work cannot tell: the caller's strides can make it last for
-    ever."""
+    """Do two arrays share memory? True if bounded work cannot tell: for some strides, an exact
+    answer takes forever."""
     try:
         return np.shares_memory(a, b, max_work=10000)
     except RuntimeError:  # TooHardError
@@ -101,12 +101,12 @@ cdef extern from *:
     int PyTraceMalloc_Untrack(unsigned int domain, uintptr_t address)
 
 cdef enum:
-    TRACE_DOMAIN = 389047  # NumPy's, by which tracemalloc knows the memory of arrays
+    TRACE_DOMAIN = 389047  # NumPy's domain in tracemalloc, for the memory of arrays
 
 
 @cython.final
 cdef class Block:
-    """The memory of a large result (src_c/blocks.h), which is its base."""
+    """The memory of a large result (src_c/blocks.h): the base of the array."""
 
     cdef char *data
     cdef Py_ssize_t size
@@ -121,7 +121,7 @@ cdef class Block:
 
 
 cdef object new_array(object shape, object dtype, const Call *c):
-    """One of src's size, its contents anything."""
+    """An uninitialized array of src's size."""
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
@@ -130,7 +130,7 @@ cdef object new_array(object shape, object dtype, const Call *c):
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes
     if block.data == NULL:
-        return empty(shape, dtype)  # which says what there is no memory for
+        return empty(shape, dtype)  # its MemoryError names shape and dtype
     PyTraceMalloc_Track(TRACE_DOMAIN, <uintptr_t>block.data, bytes)
     return ndarray(shape, dtype, block)
 
@@ -180,7 +180,7 @@ cdef object new_results(Call *c, tuple given):
 
 
 cdef object new_sums(Call *c):
-    """Zeros to be summed into: with the count, or of exact sums a state."""
+    """The result of a reduce, before C adds to it: zeros and the count; for exact sums, a state."""
     cdef int role = STATE if c.exact else SUMS
     try:
         sums = np.zeros(expected_shape(c, role), INT64 if c.exact else FLOAT64)

@@ -1,5 +1,5 @@
-"""What _runtime, the wrappers in specs and the tests ask for, beside functions of C that
-_core.pxd hands on. Included by _core.pyx."""
+"""Functions for _runtime, _layer, _verify, the benchmarks and the tests. _core.pxd exports others,
+which are written in C. Included by _core.pyx."""
 
 
 def _available_isas():

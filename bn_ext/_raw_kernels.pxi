@@ -7,15 +7,15 @@ cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
 
 
 def _formulas():
-    """Their names, as the C table has them."""
+    """The names of the formulas, in the order of the C table."""
     return tuple([formula_table[f].name.decode() for f in range(FORMULAS)])
 
 
 def _kernel_interface():
-    """What kernels.h and formulas.h say, with names for roles: sizes, and the table of formulas.
+    """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
-    "layouts" of coefficients are {code: name}, "paired" the names of the dtypes that are.
-    "formulas" is {formula: (reads, writes, takes)}, "sums" {formula: number of sums}.
+    "layouts" is {code: name}, for coefficients; "paired" has the names of the paired dtypes.
+    "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))
     coefs = {
@@ -68,11 +68,11 @@ cdef bn_block block_of(block) except *:
 
 def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[:, ::1] coefs,
                     int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
-    """Run a formula's sum kernel, or the one that folds, `calls` times. Nothing is checked.
+    """Run a formula's sum kernel, or its fold kernel, `calls` times. Nothing is checked.
 
     block: (addresses, pitches, steps, repeats, rows, cols), the first three by
     operand. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
-    as kernels.h has them; group: an array of the same size, for the kernel to work in.
+    laid out as in kernels.h; group: an array of the same size, as scratch memory.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
     cdef int _i, f = _formulas().index(formula)
@@ -133,5 +133,5 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
 
 
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
-    """The bits of n elements."""
+    """The ReLU mask of n elements."""
     kernels_of(isa, dtype).relu_mask(<const char *>&elements[0], n, &to[0])

@@ -1,4 +1,4 @@
-"""What calls return; the functions say what it is. Included by _core.pyx."""
+"""The named tuples that calls return; the functions describe them. Included by _core.pyx."""
 
 BatchNormTraining = namedtuple("BatchNormTraining", "dst mean variance", module="bn_ext")
 BatchNormTraining.__doc__ = """Result of `batch_norm_training`."""

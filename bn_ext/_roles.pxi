@@ -1,8 +1,8 @@
-"""What arrays are in a call, and what can be called: a table of facts. Included by _core.pyx."""
+"""The roles of arrays in a call, and a table of facts about functions. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, as in _core.pxd, a vector, sums (or statistics) of parts, bits;
-    # then the copies of operands that cannot be walked. (No array has the role of the gate.)
+    # An array's role: an operand, as in _core.pxd; a vector; sums (or statistics) of parts; a
+    # workspace; a state; or the copy of an operand that cannot be walked. No array is the gate.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
@@ -28,17 +28,17 @@ cdef tuple NAMES = (
     "diff_gamma", "diff_beta", "running_mean", "running_variance",
     "sums", "workspace", "sums",
 )
-# As messages call them where they are written.
+# The names of outputs in messages.
 cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 
 cdef enum:
-    # The rows of sums: those of C, the elements per channel, and of statistics ones, which are no
-    # longer ones where statistics were added.
+    # The rows of sums: first the rows that C writes, then the elements per channel. Statistics have
+    # one more row, of ones: if statistics are added, it is no longer 1.
     COUNT = BN_SUMS
     MARK = COUNT + 1
 
 cdef enum:
-    # What is called.
+    # The functions.
     BACKWARD
     BACKWARD_REDUCE
     BACKWARD_APPLY
@@ -64,8 +64,8 @@ cdef struct Facts:
     c_entry run_exactly     # with exact sums; NULL: there is no such call
     unsigned needs          # roles that must be given, as bits; the others may be None
     int rows                # of the sums that it takes or gives
-    bint reduces            # are these its result?
-    bint is_forward         # is what a ReLU let pass written, not read?
+    bint reduces            # are the sums its result?
+    bint is_forward         # is the workspace written, not read?
     int n_outputs
     const int *outputs
 

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 
-# How often an idle thread of libgomp looks for work before it sleeps. At libgomp's own
-# choice (300 000 on a quiet machine) two pools fight: a large product by NumPy followed by
-# a gradient on two threads took 17.0 ms, with this 10.2 (docs/design.md). At 0, threads
-# sleep between the calls of a loop.
+# How often an idle thread of libgomp looks for work before it sleeps. With libgomp's own
+# choice (300 000 on a quiet machine), two pools of threads disturb each other: a large
+# matrix product by NumPy, then a gradient, took 17.0 ms on two threads, and 10.2 ms with
+# this number (docs/design.md). With 0, threads would sleep between the calls of a loop.
 _SPIN_COUNT = "1000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def _read(path: str) -> str:
     """The text of one of the system's files, "" if there is none."""
-    # Not by pathlib, which would double the time of the import. Names of files are bytes,
-    # and may be printed.
+    # Not by pathlib, which would double the time of the import. The text may contain file names,
+    # which are bytes; escaped, they can be printed.
     try:
         with open(path, errors="backslashreplace") as file:
             return file.read()
@@ -42,8 +42,8 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
 
 
 def _import_core() -> Any:
-    """`_core`, or an error that says what compiles it."""
-    # Nothing here asks for NumPy before: a clone that is not installed lacks it as well.
+    """Import `_core`, or raise an error that says how to compile it."""
+    # Nothing may import NumPy before this: without an installation, NumPy may be missing too.
     try:
         return import_module("bn_ext._core")
     except ModuleNotFoundError as error:
@@ -60,7 +60,7 @@ def _import_core() -> Any:
 
 
 def _load_core() -> tuple[Any, str]:
-    """Import `_core`, and with it OpenMP, which reads its environment just then.
+    """Import `_core`, and with it OpenMP, which reads its environment variables at that moment.
 
     Returns the module and what decides how its idle threads wait.
     """
@@ -118,35 +118,36 @@ def get_isa() -> str:
 
 
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
-    """Set how much memory of results that are gone is kept for the next ones.
+    """Set how much memory of freed results bn_ext keeps for new results.
 
-    New memory is dear: the system clears each page before a process sees it, which beyond a cache
-    takes half as long as the gradient. So the memory of a result of 1 MiB or more stays with
-    bn_ext when its last view goes, and the next result of about that size lies there. The pages
-    of all but the youngest eighth are offered to the system, which takes them when it
-    needs memory (``MADV_FREE``); until then they count as used by this process. At most 64 blocks
-    are kept, none for more than 512 further results.
+    New memory is slow: the system clears each page before a process sees it. For arrays that do not
+    fit the cache, this takes half as long as the gradient. So when the last view of a result of
+    1 MiB or more is gone, bn_ext keeps its memory, and the next result of about that size reuses
+    it. bn_ext holds the newest blocks, up to an eighth of the limit. It offers the pages of the
+    others to the system, which takes them when it needs memory (``MADV_FREE``); until then, they
+    count as used by this process. At most 64 blocks are kept, none of them for more than 512
+    further results.
 
     Parameters
     ----------
     nbytes : int, optional
-        The most that is kept, in bytes; what is there beyond it goes at once. 0 keeps nothing:
-        arrays then have NumPy's own memory. None means the default: an eighth of the memory
-        that the process may use (its control groups' limits count), unless the environment
-        variable ``BN_EXT_KEEP_MEMORY`` named another number when bn_ext was imported.
+        The limit, in bytes. Kept memory beyond it is released at once. With 0, nothing is kept, and
+        NumPy allocates the arrays. None means the default: the number in the environment variable
+        ``BN_EXT_KEEP_MEMORY`` when bn_ext was imported or, if it was not set, an eighth of the
+        memory that the process may use (limits of control groups count).
 
     Returns
     -------
     int
-        What was set before; `show_config` shows what is kept now. Always 0 where the system cannot
-        take such pages (Windows).
+        The previous limit; `show_config` shows how much is kept now. It is always 0 on systems
+        where pages cannot be offered (Windows).
 
     Raises
     ------
     TypeError
         If nbytes is not an integer.
     ValueError
-        If nbytes is negative, or more than an address can be.
+        If nbytes is negative, or larger than ``sys.maxsize``.
 
     Examples
     --------
@@ -172,7 +173,7 @@ def _default_kept() -> int:
     text = os.environ.get("BN_EXT_KEEP_MEMORY", "").strip()
     if not text:
         return _memory() // 8
-    # Of more digits the number is too large, whatever it is.
+    # 20 digits are enough: a number with more is too large in any case.
     limit = int(text.lstrip("0")[:20] or "0") if text.isdecimal() else -1
     if not 0 <= limit <= sys.maxsize:
         raise ImportError(
@@ -184,7 +185,7 @@ def _default_kept() -> int:
 
 def _is_command() -> bool:
     """Is this process `bn-ext` or `python -m bn_ext`, rather than a program that imports us?"""
-    # While -m imports the package argv[0] is "-m", and the module stands where argv[0] would.
+    # While -m imports the package, argv[0] is "-m", and orig_argv has the module in its place.
     if sys.argv[:1] == ["-m"]:
         return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "bn_ext"
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
@@ -193,7 +194,7 @@ def _is_command() -> bool:
 
 def _read_environment() -> tuple[str | None, int]:
     """The level that is forced, if one is, and the memory that is kept by default."""
-    # Set to nothing is not set, as with most variables.
+    # An empty variable counts as not set, as usual.
     name = os.environ.get("BN_EXT_ISA") or None
     try:
         if name is not None:
@@ -205,7 +206,7 @@ def _read_environment() -> tuple[str | None, int]:
             _core._use_isa(name)
         return name, _default_kept()
     except ImportError as error:
-        if _is_command():  # which cannot catch it: the package is imported before its first line
+        if _is_command():  # it cannot catch the error: the import comes before its first line
             print(f"bn-ext: {error}", file=sys.stderr)
             sys.exit(2)
         raise
@@ -227,7 +228,7 @@ def _group_limits(
             root, files = f"{cgroups}/{controllers}", legacy
         else:
             continue
-        # A container may see only its own group, mounted as the root: then most are missing.
+        # A container may see only its own group, mounted as the root; then most files are missing.
         names = group.strip("/").split("/")
         for folder in {"/".join([root, *names[:k]]) for k in range(len(names) + 1)}:
             found.append([word for name in files for word in _read(f"{folder}/{name}").split()])
@@ -251,7 +252,7 @@ def _cache_sizes() -> tuple[int, int]:
     """Bytes of a core's second-level cache, and of the last-level cache."""
     sizes = []
     for level in (2, 3):
-        # First what Linux itself says: sysconf gave ten times a virtual machine's L3.
+        # Linux's own files come first: on a virtual machine, sysconf gave ten times the L3 size.
         text = _read(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size")
         found = re.match(r"([0-9]+)([KM]?)", text)
         name = f"SC_LEVEL{level}_CACHE_SIZE"
@@ -259,7 +260,7 @@ def _cache_sizes() -> tuple[int, int]:
             sizes.append(int(found[1]) << {"": 0, "K": 10, "M": 20}[found[2]])
         else:
             sizes.append(os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0)
-    # Where the system does not say: as on common servers.
+    # If the system does not tell: sizes of common servers.
     l2 = sizes[0] if sizes[0] > 0 else 1 << 20
     return l2, sizes[1] if sizes[1] > 0 else max(l2, 16 << 20)
 
@@ -284,7 +285,7 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
 
 
 def _processor() -> str:
-    """Its name, if the system tells."""
+    """The processor's name, if the system tells."""
     import platform
 
     found = re.search("^model name.*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
@@ -314,8 +315,8 @@ def _stack_bytes() -> int:
         found = re.match(r"\s*([-+]?)([0-9]+)\s*([bkmgtp]?)(.*)", text, re.DOTALL)
         if found is None or (found[4] and not found[3]):
             continue  # the runtimes ignore it
-        # Of "64kb" too libgomp takes the system's choice, which is usually 8 MiB. It takes a
-        # negative number for one that is too large.
+        # For text after the unit, as in "64kb", libgomp leaves the choice to the system, usually
+        # 8 MiB. It treats a negative number as one that is too large.
         size = sys.maxsize if found[1] == "-" else int(found[2][:20])
         size <<= 10 * "bkmgtp".index(found[3] or unit)
         most = max(most, size, 8 << 20 if found[4] and size else 0)
@@ -323,11 +324,11 @@ def _stack_bytes() -> int:
 
 
 def _threads_limit() -> int:
-    """The quota; without OpenMP, which reads it itself, OMP_NUM_THREADS too. 0: no limit."""
+    """The CPU quota and, without OpenMP, which reads it itself, OMP_NUM_THREADS. 0: no limit."""
     limits = [_QUOTA or 0]
     if not _core._has_openmp():  # pragma: no cover - held by .ci/workers
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-        # A number that might not fit C's int limits nothing.
+        # A number that might not fit C's int is ignored.
         limits.append(int(first) if first.isdecimal() and len(first) < 10 else 0)
     return min(filter(None, limits), default=0)
 

@@ -1,4 +1,4 @@
-"""The gradient of statistics that are given."""
+"""Gradients with respect to given statistics."""
 
 from typing import Any, SupportsFloat
 
@@ -19,18 +19,17 @@ def batch_norm_statistics_backward(
     *,
     epsilon: SupportsFloat,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Gradient of batch normalization with respect to a mean and a variance that are given.
+    """Gradient of batch normalization with respect to a given mean and variance.
 
-    For statistics that do not come from src but depend on something else that is trained. The sums
-    over the data are those of `batch_norm_backward` with ``is_training=False``; here no data is
-    read.
+    Use it if the statistics do not come from src but depend on other trained parameters. It reads
+    no data: `batch_norm_backward` with ``is_training=False`` has already computed the sums.
 
     Parameters
     ----------
     diff_gamma, diff_beta : array, shape (C,)
         What `batch_norm_backward` returned with ``is_training=False``.
     variance, gamma, epsilon
-        What it was given; all vectors are of one dtype.
+        What was passed to `batch_norm_backward`. All vectors have the same dtype.
 
     Returns
     -------
@@ -41,18 +40,18 @@ def batch_norm_statistics_backward(
     Raises
     ------
     TypeError
-        If an argument cannot be an array, or has another dtype than diff_gamma.
+        If an argument is not an array or not of diff_gamma's dtype, or epsilon is not a number.
     ValueError
-        If it has another shape, or epsilon is negative or not finite.
+        If a vector does not have diff_gamma's shape, or epsilon is negative or not finite.
 
     See Also
     --------
-    bn_ext.autograd.batch_norm_inference : Differentiates these, too.
+    bn_ext.autograd.batch_norm_inference : Gives these derivatives to autograd.
 
     Notes
     -----
     The formulas are the derivatives of ``dst = gamma * (src - mean) * rstd + beta``. With
-    ``is_training=True`` mean and variance depend on src, and diff_src has what they contribute.
+    ``is_training=True``, mean and variance depend on src, and diff_src includes their contribution.
 
     Examples
     --------

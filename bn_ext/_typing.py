@@ -1,4 +1,4 @@
-"""What the functions accept, for type checkers. Dtypes and shapes are known at run time alone."""
+"""What the functions accept, for type checkers. Dtypes and shapes are checked only at run time."""
 
 import array
 import ctypes
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# The scalar types of src and of mean; any, where nothing tells.
+# The scalar types of src and of mean; Any if they are unknown.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -22,28 +22,29 @@ else:  # Python 3.11 has no defaults
 
 
 class SupportsArray(Protocol[_Scalar]):
-    """An array, or what makes one of itself.
+    """An array, or an object that converts itself to one.
 
-    Of at least one dimension, or NumPy's scalars, which have this method too, would pass.
+    It has at least one dimension. Otherwise NumPy's scalars, which have this method too, would fit.
     """
 
     def __array__(self) -> np.ndarray[tuple[int, *tuple[int, ...]], np.dtype[_Scalar]]: ...
 
 
 class SupportsDLPack(Protocol):
-    """What hands its memory on by DLPack."""
+    """An object that shares its memory through DLPack."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
-# Exporters of the buffer protocol by name: bytes is one, too.
+# Exporters of the buffer protocol, listed by name, because bytes is one too.
 if TYPE_CHECKING:
     Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
 else:  # Python 3.11 has no subscripts for the first two
     Buffer = memoryview | array.array | ctypes.Array
-# What has __array_interface__ alone needs np.asarray: NumPy's scalars have that one, too.
+# An object that has only __array_interface__ needs np.asarray: NumPy's scalars have it too.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
-# What the dtypes of results follow. Not DLPack's: to mypy a NumPy array would be both, of no dtype.
+# What determines the dtypes of results. Without SupportsDLPack: mypy would match NumPy arrays with
+# it too, and lose their dtype.
 Data: TypeAlias = NDArray[Scalar] | SupportsArray[Scalar] | Buffer | list[Any] | tuple[Any, ...]
 DataFormat: TypeAlias = Literal["NXC", "NCX"]
 Flag: TypeAlias = bool | np.bool_ | Literal[0, 1]

@@ -1,3 +1,3 @@
-"""The version, in its one place: setup reads it from here."""
+"""The version number, which setup reads from here."""
 
 __version__ = "0.1.0rc1"

@@ -1,10 +1,10 @@
-"""Batch normalization that HIPS autograd differentiates, forward and in reverse, twice.
+"""Batch normalization for HIPS autograd: first and second derivatives, forward and reverse mode.
 
-The extra ``autograd`` installs what it needs; nothing here is imported by ``import bn_ext``.
+The extra ``autograd`` installs what this module needs. ``import bn_ext`` does not import it.
 
     _normalize    src, gamma, beta, src_1 -> dst                     derivatives: _gradients
-    _gradients    diff_dst -> those of these four, in one pass       derivatives: _second
-    _second       of which there are no derivatives
+    _gradients    diff_dst -> gradients of these four, in one pass   derivatives: _second
+    _second       the gradients of _gradients                        derivatives: none
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 
 
 class _Step:
-    """What a forward pass is told, and what it leaves to its derivatives."""
+    """The options of a forward pass, and what it saves for its derivatives."""
 
     def __init__(
         self, shared: dict[str, Any], relu: Flag, *stats: NDArray[Any], **training: Any
@@ -49,13 +49,13 @@ class _Step:
         self.workspace: Any = None
 
     def linear(self) -> "_Step":
-        """The same without ReLU: the factor of a derivative."""
+        """The same step without the ReLU, as a linear map of derivatives."""
         found = _Step(self.shared, False, *self.stats)
         found.is_training, found.is_linear = self.is_training, True
         return found
 
     def through(self, diff: Any) -> Any:
-        """What a ReLU lets pass of it."""
+        """`diff` where the ReLU, if there is one, passed the element; else 0."""
         return _gated(diff, self) if self.relu else diff
 
     @property
@@ -65,7 +65,7 @@ class _Step:
 
 
 def _as(diff: Any, like: NDArray[Any]) -> Any:
-    """A derivative comes in the dtype in which it arose."""
+    """Convert a derivative to the dtype of `like`; autograd may pass it in another one."""
     return None if diff is None else np.asarray(diff, like.dtype)
 
 
@@ -112,7 +112,7 @@ def _gated(diff: Any, step: _Step) -> NDArray[Any]:
     return gated(_as(diff, step.src), step.src, step.stats[0], step.workspace, data_format)
 
 
-# ---- derivatives, those of reverse mode and those of forward mode -----------------------------
+# ---- derivatives in reverse mode and in forward mode ------------------------------------------
 
 _second.__name__ = "batch_norm_double_backward"  # in autograd's error
 
@@ -138,7 +138,7 @@ def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
 
 
 def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
-    """A number of each channel at each of its elements."""
+    """Broadcast a (C,) vector to dst's shape and dtype."""
     dims = [1] * dst.ndim
     dims[-1 if step.shared["data_format"] == "NXC" else 1] = -1
     column = anp.reshape(vector, dims)
@@ -148,12 +148,12 @@ def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
 
 
 def _zeros(grads: Any, *kept: Any) -> tuple[Any, ...]:
-    """A change of all gradients, of which these change."""
+    """A tangent of all gradients: `kept` for the first ones, zeros for the others."""
     return (*kept, *(vspace(grad).zeros() for grad in list(grads)[len(kept) :]))
 
 
 def _jvp_by_src(v: Any, grads: Any, src: Any, diff_dst: Any, gamma: Any, _: Any, step: Any) -> Any:
-    """Second derivatives are symmetric: how gradients change with src is how src's would."""
+    """Second derivatives are symmetric, so `_second`, which is a vjp, also gives this jvp."""
     diff_src, _, diff_gamma = _second(src, diff_dst, gamma, _zeros(grads, v), step)
     return _zeros(grads, diff_src, diff_gamma)
 
@@ -162,7 +162,7 @@ defvjp_argnums(_normalize, _vjps_of_normalize)
 defjvp(
     _normalize,
     lambda v, dst, src, gamma, beta, src_1, step: step.through(
-        _gradients(src, v, gamma, False, step.linear())[0]  # the factor of a gradient is symmetric
+        _gradients(src, v, gamma, False, step.linear())[0]  # dst's Jacobian by src is symmetric
     ),
     lambda v, dst, src, gamma, beta, src_1, step: step.through(
         _normalize(src, v, None, None, step.linear())
@@ -202,18 +202,17 @@ def batch_norm_training(
     exponential_avg_factor: SupportsFloat | None = None,
     correction: SupportsFloat | None = None,
 ) -> NDArray[Any]:
-    """`bn_ext.batch_norm_training` for autograd, which returns dst alone.
+    """`bn_ext.batch_norm_training` for autograd; returns only dst.
 
     Parameters
     ----------
     src, gamma, beta, src_1
         As for `bn_ext.batch_norm_training`; autograd differentiates with respect to these.
     epsilon, data_format, relu, num_threads, exact
-        As for `bn_ext.batch_norm_training`. `exact` concerns the first
-        gradient too.
+        As for `bn_ext.batch_norm_training`. `exact` also applies to the first gradient.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`. Each evaluation of the function changes the first two,
-        those of ``check_grads`` too.
+        As for `bn_ext.batch_norm_training`. Each evaluation of the function updates the first two,
+        even one by ``check_grads``.
 
     Returns
     -------
@@ -225,12 +224,12 @@ def batch_norm_training(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_training`.
     NotImplementedError
-        Of third derivatives.
+        If a third derivative is computed.
 
     Notes
     -----
-    First and second derivatives are there, of both modes and mixed. The gradient is one call of
-    `bn_ext.batch_norm_backward` for all arguments together.
+    First and second derivatives are available in reverse mode, in forward mode, and mixed. One call
+    of `bn_ext.batch_norm_backward` computes the gradient with respect to all arguments.
 
     Examples
     --------
@@ -252,7 +251,7 @@ def batch_norm_training(
 
 
 def _as_arrays(**given: Any) -> dict[str, Any]:
-    """What is neither None nor autograd's, as arrays."""
+    """Convert arguments to arrays, except None and autograd's boxes."""
     return {
         name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
         for name, array in given.items()
@@ -277,7 +276,7 @@ def _narrow(array: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 @primitive
 def _still(array: NDArray[Any], slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0, and its derivative is the slope."""
+    """Zeros, whose derivative with respect to `array` is `slope`."""
     return np.zeros_like(slope)
 
 
@@ -290,14 +289,17 @@ defjvp(_still, lambda diff, still, array, slope: diff * slope, None)
 
 
 def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: float) -> Any:
-    """Gamma and beta with which constant statistics give what those given do, up to the second
-    derivatives. No bit of dst changes: their values are those that were given.
+    """Replace gamma and beta so that they carry the derivatives with respect to the statistics.
+
+    With them and constant statistics, dst has the right first and second derivatives. Their values
+    are those that were given, so no bit of dst changes.
     """
     mean, variance, gamma, beta = given.values()
     with np.errstate(divide="ignore"):
         square = 1 / (constants["variance"].astype(np.float64) + epsilon)
         moved = _still(variance, square)
-        rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))  # of constants, and of 1
+        # rstd as a multiple of its value, to the second order; and that value.
+        rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
     scale = (1.0 if gamma is None else gamma) * rstd[0]
     shift = scale * _still(mean, rstd[1])
     return scale, (0.0 if beta is None else beta) - shift
@@ -335,7 +337,7 @@ def batch_norm_inference(
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_inference`.
     NotImplementedError
-        Of third derivatives.
+        If a third derivative is computed.
 
     Examples
     --------
@@ -364,7 +366,7 @@ def batch_norm_inference(
 
 
 class BatchNorm(_layer.BatchNorm):
-    """`bn_ext.BatchNorm` for autograd: its parameters are an argument of the step.
+    """`bn_ext.BatchNorm` for autograd: `forward` takes the parameters as an argument.
 
     Parameters
     ----------
@@ -373,10 +375,10 @@ class BatchNorm(_layer.BatchNorm):
 
     Notes
     -----
-    What autograd differentiates with respect to is an argument, so `forward` takes gamma and beta,
-    at first those of ``parameters``. An optimizer that returns new arrays leaves those of the layer
-    as they were: copy the last ones to ``gamma`` and ``beta`` before ``state_dict``. Each
-    evaluation in training changes the running statistics.
+    autograd differentiates with respect to arguments, so `forward` takes gamma and beta; start with
+    the layer's ``parameters``. If an optimizer returns new arrays, the arrays of the layer do not
+    change: copy the last ones to ``gamma`` and ``beta`` before you call ``state_dict``. Each
+    evaluation in training mode updates the running statistics.
 
     Examples
     --------
@@ -406,6 +408,11 @@ class BatchNorm(_layer.BatchNorm):
         -------
         ndarray
             dst, a new array.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `batch_norm_training` and `batch_norm_inference`.
         """
         gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
         options = self._options(src_1)
@@ -419,5 +426,5 @@ class BatchNorm(_layer.BatchNorm):
     __call__ = forward  # type: ignore[assignment]
 
     def backward(self, diff_dst: Array) -> Any:
-        """Refused: autograd does that."""
+        """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")

@@ -1,8 +1,8 @@
 """Batch normalization and its gradient for Dask arrays, chunked along any axes.
 
-The functions have the names and arguments of the general ones. What needs all the data, statistics
-and the sums of the gradient, is computed at once, block by block; what is as large as the data is
-a Dask array, of which nothing is computed yet.
+The functions have the names and arguments of the general ones. A call computes what depends on all
+the data, statistics or the sums of the gradient, block by block. Results as large as the data are
+lazy Dask arrays.
 
     src (chunks) --reduce--> sums of a block --tree of +--> sums of all
          |                                                      |
@@ -42,15 +42,15 @@ def __dir__() -> list[str]:
 
 # ---- a function on every block ----------------------------------------------------------------
 #
-# Its results are merged by a tree, or lie lazily side by side. A task holds one block of each
-# operand and nothing else as large, and reading is fused into it: only the blocks of running tasks
-# are in memory.
+# A tree of tasks merges its results, or they become the blocks of a lazy array. A task holds one
+# block of each operand and nothing else of that size, and Dask fuses reading into it. So only the
+# blocks of running tasks are in memory.
 
 
 @dataclass
 class _Blocks:
-    """Arguments of a function on every block, which gets its part of each operand, and the channels
-    of that part from each vector.
+    """The arguments of a function that is called on every block. It gets one block of each operand,
+    and the channels of this block from each vector.
     """
 
     operands: dict[str, da.Array]
@@ -58,7 +58,7 @@ class _Blocks:
     options: dict[str, Any]
 
     def check(self, function: Callable[..., Any], **options: Any) -> None:
-        """Refuse what function would refuse of the whole."""
+        """Raise the errors that function would raise for the whole arrays."""
         _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
 
     def on_nothing(self, function: Callable[..., Any], **options: Any) -> Any:
@@ -76,7 +76,7 @@ class _Blocks:
         merge: Callable[[NDArray[Any]], NDArray[Any]],
         **options: Any,
     ) -> NDArray[Any]:
-        """What function gives of every block, merged; computed now."""
+        """The merged results of function on every block, computed now."""
         of_none = self.on_nothing(function, **options)
         *rows, _ = of_none.shape
         others = [*self._axes]
@@ -100,12 +100,12 @@ class _Blocks:
             meta=np.empty((0,) * of_none.ndim, of_none.dtype),
             name=f"{function.__name__}-merge",
         )
-        # What came from another process may lie at any address.
+        # An array from another process may not be aligned.
         return np.require(total.compute(), requirements=["C", "A"])
 
     @property
     def _axes(self) -> tuple[str, ...]:
-        """Names of all that src has."""
+        """Names of src's axes."""
         return tuple(map(str, range(self.operands["src"].ndim)))
 
     @property
@@ -113,7 +113,7 @@ class _Blocks:
         return _channel_axis(self.operands["src"], self.options["data_format"])
 
     def _shapes(self) -> dict[str, NDArray[Any]]:
-        """Operands of one element in memory each; a size that is unknown is 0."""
+        """Arrays of the operands' shapes, with one element in memory each. Unknown sizes are 0."""
         return {
             name: np.broadcast_to(
                 np.zeros((), a.dtype), [0 if math.isnan(n) else n for n in a.shape]
@@ -170,8 +170,8 @@ def _added(parts: NDArray[Any]) -> NDArray[Any]:
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Sums as an array over the channels alone: with an axis that no operand has, Dask would take
-    the task for a reduction, and fuse no reading into it.
+    """Pack sums into an array whose only axis is the channels. If it had an axis that no operand
+    has, Dask would take the task for a reduction and not fuse reading into it.
     """
     if rows.ndim == 1:
         return rows
@@ -203,7 +203,7 @@ def _call(
 
 
 def _result(*arrays: NDArray[Any], **call: Any) -> Any:
-    """What a function writes."""
+    """The first result of a function."""
     result = _call(*arrays, **call)
     return result if isinstance(result, np.ndarray) else result[0]
 
@@ -225,11 +225,11 @@ def _merged(
     *,
     merge: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Parts that lie side by side along the first axes."""
+    """Merge parts that lie side by side along the first axes."""
     number, shape = math.prod(parts.shape[: len(axis)]), parts.shape[len(axis) :]
     if parts.size:
         total = merge(parts.reshape(number, *shape))
-    else:  # no channels; or Dask asks for what comes out
+    else:  # no channels; or Dask infers the result from empty arrays
         total = np.zeros(shape, parts.dtype)
     return total.reshape((1,) * len(axis) + total.shape) if keepdims else total
 
@@ -248,8 +248,8 @@ def _blocks(
     relu: object,
     num_threads: object,
 ) -> _Blocks:
-    """Of what is not None: data with src's chunks, vectors in memory, and options converted, so
-    that a task gets no object of the caller's.
+    """Convert what is not None: data to src's chunks, vectors to arrays in memory, and options, so
+    that no task gets an object of the caller's.
     """
     operands = {name: _as_dask(name, a) for name, a in data.items() if _is_given(name, a)}
     src = operands["src"]
@@ -341,8 +341,8 @@ def batch_norm_training(
 ) -> bn_ext.BatchNormTraining[da.Array]:
     """Batch normalization with the statistics of the whole Dask array.
 
-    This call computes the statistics and changes the running ones. dst is a Dask array, which reads
-    src again when it is computed. For the statistics alone, ignore it.
+    This call computes the statistics and updates the running ones. dst is a Dask array, which reads
+    src again when it is computed. If you need only the statistics, ignore dst.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def batch_norm_training(
     epsilon, data_format, relu
         As for `bn_ext.batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`: NumPy arrays, which computing the statistics changes.
+        As for `bn_ext.batch_norm_training`: NumPy arrays, which this call updates.
     exact : bool, optional
         If True, mean and variance come from exact sums: the bits of all results depend on the
         values alone, and src is read twice. If False, the statistics of the blocks are merged: src
@@ -411,7 +411,7 @@ def _plain_statistics(blocks: _Blocks) -> NDArray[np.float64]:
 
 
 def _exact_statistics(blocks: _Blocks) -> NDArray[np.float64]:
-    """Squares are summed about the mean, which takes a pass of its own."""
+    """Two passes: the first finds the mean, the second sums the squares of distances from it."""
     reduce = partial(blocks.reduce, bn_ext.batch_norm_training_reduce, _added, exact=True)
     stats = bn_ext.batch_norm_training_stats(reduce())
     if not stats[2].any():
@@ -446,7 +446,7 @@ def batch_norm_inference(
     Returns
     -------
     dask.array.Array
-        dst, of which nothing is computed yet, with src's shape, dtype and chunks.
+        dst, a lazy array with src's shape, dtype and chunks.
 
     Raises
     ------
@@ -504,7 +504,8 @@ def batch_norm_backward(
         If True, sums are exact, and the bits of the results depend on the values alone. If False,
         the sums of the blocks are added: faster, and the bits depend on the chunks.
     num_threads : int or None, optional
-        As for `bn_ext.batch_norm_backward`, for each task: Dask's workers have their own threads.
+        As for `bn_ext.batch_norm_backward`, for each task. The default is 1, because Dask's workers
+        have threads of their own.
 
     Returns
     -------
@@ -515,16 +516,17 @@ def batch_norm_backward(
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `bn_ext.batch_norm_backward`; TypeError for data that is no Dask array, or whose
+        As for `bn_ext.batch_norm_backward`; TypeError for data that is not a Dask array, or whose
         chunks are not NumPy arrays; ValueError for unknown sizes of chunks that cannot be paired.
 
     Notes
     -----
-    Everything is checked before anything is computed. The sums go to the scheduler that Dask uses
-    at the time of this call. With ``is_training=False, param_grads=False`` there are none.
+    Vectors that are Dask arrays are computed first. Then everything is checked before the sums are
+    computed, by the scheduler that Dask uses at the time of this call. With
+    ``is_training=False, param_grads=False`` there are no sums.
 
-    There is no ``workspace``, whose bits cross the borders of chunks. What flows to a ``src_1`` is
-    ``dask.array.where(dst <= 0, 0, diff_dst)``.
+    There is no ``workspace``, because its bits would cross the borders of chunks. The gradient with
+    respect to a ``src_1`` is ``dask.array.where(dst <= 0, 0, diff_dst)``.
 
     Examples
     --------

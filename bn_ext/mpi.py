@@ -79,7 +79,7 @@ class _Options(TypedDict, total=False):
 class Pending(Generic[_T]):
     """A gradient whose sums are on their way: what `batch_norm_backward_start` returns.
 
-    It holds references to the arrays. Without a call of `wait`, no gradient is computed. When the
+    It holds references to the arrays. The gradient is not computed until `wait` is called. When the
     process ends, the sums get five seconds to arrive. If another rank has not made the call by
     then, MPI cannot be finalized, and all ranks are aborted with a message.
     """
@@ -98,6 +98,11 @@ class Pending(Generic[_T]):
     def wait(self) -> _T:
         """The gradients, once all ranks have started theirs; a second call returns the same ones.
 
+        Returns
+        -------
+        BatchNormGradients or BatchNormAddGradients
+            As from `batch_norm_backward`.
+
         Raises
         ------
         CollectiveError
@@ -108,7 +113,7 @@ class Pending(Generic[_T]):
         if self._part is not None:
             with _core._DefaultMode():
                 total = self._exchange.total()
-            part, self._part = self._part, None  # once: it may write over what it reads
+            part, self._part = self._part, None  # only once: it may overwrite what it reads
             try:
                 with _core._DefaultMode():
                     self._result = part.apply(total)
@@ -471,8 +476,8 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """Arguments from which a failed rank finds the sum that the others wait in; if the step
-        `asks` no other rank, without a communicator.
+        """Arguments from which a failed rank finds the sum that the others wait in. They lack a
+        communicator unless the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
         over = self._over() if asks else {}

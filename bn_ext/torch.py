@@ -1,11 +1,11 @@
 """Batch normalization for torch on a CPU: layers that take the place of torch's own.
 
-The extra ``torch`` installs what it needs; nothing here is imported by ``import bn_ext``.
+The extra ``torch`` installs what this module needs. ``import bn_ext`` does not import it.
 
-    batch_norm         what the layers call; running statistics in place
+    batch_norm         what the layers call; updates running statistics in place
       _normalize         the operator bn_ext::batch_norm: input -> result, saved statistics, ...
-      _gradients         bn_ext::batch_norm_backward, its gradient
-      _second            bn_ext::batch_norm_double_backward, the gradient of that
+      _gradients         bn_ext::batch_norm_backward: its gradient
+      _second            bn_ext::batch_norm_double_backward: the gradient of the gradient
     _over_processes    exact sums over the processes of a group
 """
 
@@ -47,7 +47,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# ---- tensors as arrays, and what every call is given --------------------------------------------
+# ---- tensors as arrays, and the options of every call -------------------------------------------
 
 _WORDS = _core._Words(
     "NCX",
@@ -57,7 +57,7 @@ _WORDS = _core._Words(
 
 
 def _array(tensor: Tensor | None) -> Any:
-    """Its own memory."""
+    """An array over the tensor's memory; a lazily negated tensor is copied."""
     if tensor is None:
         return None
     tensor = tensor.detach()
@@ -76,7 +76,7 @@ def _wide(tensor: Tensor | None) -> Any:
 
 
 def _options(eps: float) -> dict[str, Any]:
-    """No more threads than torch would take."""
+    """Options of every call; with no more threads than torch would use."""
     threads = torch.get_num_threads()
     limited = threads < _core._default_threads()
     return {"epsilon": eps, "data_format": _WORDS, "num_threads": threads if limited else None}
@@ -94,7 +94,7 @@ _begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class _Sums:
-    """A call's sums over the processes of a group; words in each tell whether all go together."""
+    """A call's sums over the processes of a group. Words in each tell whether all made the call."""
 
     def __init__(self, function: str, group: str) -> None:
         self.function = function
@@ -113,7 +113,7 @@ class _Sums:
             _begun[self.ranks] = self.number
 
     def send(self, alike: Mapping[str, Any] | None, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The total; alike is None if this process has failed, and sums are zeros."""
+        """Return the total. If this process has failed, alike is None and sums are zeros."""
         prints = None
         if alike is not None:
             alike = {"call": self.number, **alike}
@@ -130,7 +130,7 @@ class _Sums:
 
 
 def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) -> NDArray[np.int64]:
-    """Apply a part to the sums of all processes; returns its own."""
+    """Apply a part to the sums of all processes; return the sums of this process."""
     part.exact = True
     over = _Sums(function, group)
     total: NDArray[np.int64] | None = None
@@ -138,7 +138,7 @@ def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) ->
     for _ in range(part.rounds):
         try:
             sums = part.find(total)
-        except BaseException:  # raised when the others have been told
+        except BaseException:  # raised after the others have been told
             given = part.given
             vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
             channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
@@ -151,7 +151,7 @@ def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) ->
 
 
 def _nothing(channels: int, in_doubles: bool) -> NDArray[np.int64]:
-    """Zeros of the size that the others sum, as far as the arguments tell."""
+    """Zeros in the shape of the other processes' sums, as the arguments suggest it."""
     empty = np.empty((0, channels), np.float64 if in_doubles else np.float32)
     return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
 
@@ -160,9 +160,9 @@ def _nothing(channels: int, in_doubles: bool) -> NDArray[np.int64]:
 def _telling(
     function: str, group: str, sizes: list[int], dtype: torch.dtype | None
 ) -> Iterator[None]:
-    """What fails in here before its sums have begun is an error in the other processes too.
+    """An error in here before the sums have begun is raised in the other processes too.
 
-    Unless nothing says how many channels they sum: then they wait, and the next call tells them.
+    If `sizes` does not tell how many channels they sum, they wait until the next call tells them.
     """
     over = _Sums(function, group)
     before = over.begun
@@ -178,12 +178,12 @@ def _telling(
 
 # ---- the operators ----------------------------------------------------------------------------
 #
-# group is the name of a process group, empty for this process alone with exact sums, and None for
-# plain ones. Nothing that an operator returns may be an argument or None.
+# group is the name of a process group, or empty: exact sums in this process alone. None means plain
+# sums. An operator must not return None or one of its arguments.
 
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """What `_normalize` returns: memory, and the running statistics before the step."""
+    """Memory for what `_normalize` returns, with the running statistics before the step."""
     _, _, _, *running, training, _, _, _, gate, _, _ = rest
     bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
     old = [_vector(src, 0) if each is None or not training else each.clone() for each in running]
@@ -248,7 +248,7 @@ def _gradients(
         return outputs
     part = GradientPart({"beta": None, "dst": None, **given, **gate})
     own = _over_processes(part, "batch_norm_backward", group, whole_gradients=whole)
-    if vectors and not whole:  # from no elements, and the sums of this process
+    if vectors and not whole:  # apply with no elements, and the sums of this process
         given |= {name: given[name][:0] for name in ("src", "diff_dst")}
         _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
     return outputs
@@ -263,7 +263,7 @@ def _second(
     workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of src, diff_dst and weight through those that `_gradients` returns."""
+    """Gradients with respect to src, diff_dst and weight, from those of `_gradients`' results."""
     outputs = _outputs_of_second(src)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     gated_double_backward(
@@ -329,10 +329,10 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
 
 
 def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
-    """Calls of an operator that has a gradient.
+    """A function that calls an operator with its gradient.
 
-    They are those of an autograd function, which takes a third of the time around it, unless they
-    are traced, or refused.
+    It calls an autograd function instead, whose overhead is a third of the operator's, unless the
+    call is traced or the first tensor is not a plain one on a CPU.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -379,24 +379,25 @@ def batch_norm(
     group: str | None = None,
     whole_gradients: bool = False,
 ) -> Tensor:
-    """`torch.nn.functional.batch_norm`, with an optional addition and ReLU behind it.
+    """`torch.nn.functional.batch_norm`, followed by an optional addition and ReLU.
 
     Parameters
     ----------
     input : Tensor, shape (N, C, ...)
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
-        Of any of these dtypes each. In training the first two, if they are given, change in place;
-        otherwise they are what the input is normalized with, and constants to autograd.
+        Each may have any of these dtypes. In training, running_mean and running_var may be None,
+        else they are updated in place. Otherwise, the input is normalized with them; to autograd,
+        they are constants.
     training, momentum, eps
-        As torch has them.
+        As for torch's function.
     src_1 : Tensor, optional
         Added before the ReLU: input's shape and dtype.
     relu : bool, optional
         Whether negative results become zeros.
     group : str, optional
-        In training, the name of a process group that the samples are spread over; empty for this
-        process alone. Then sums are exact.
+        In training, the name of a process group whose processes share the batch, or an empty string
+        for this process alone. Sums are then exact. None means plain sums in this process.
     whole_gradients : bool, optional
         As for `SyncBatchNorm`.
 
@@ -475,7 +476,7 @@ def _batch_norm(
 
 
 class _BatchNorm:
-    """What the layers do otherwise than torch's."""
+    """What the layers do differently from torch's."""
 
     relu = False
 
@@ -517,7 +518,7 @@ class _BatchNorm:
 
 
 class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
-    """`torch.nn.BatchNorm1d`, with an optional addition and ReLU behind it.
+    """`torch.nn.BatchNorm1d`, followed by an optional addition and ReLU.
 
     Parameters
     ----------
@@ -528,9 +529,9 @@ class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
 
     Notes
     -----
-    It is one of torch's layers, with the same state. ``layer(input, src_1)`` adds src_1 before the
-    ReLU. Parameters and running statistics may be of another dtype than the input. The gradient can
-    be differentiated once more.
+    It is a subclass of torch's layer and has the same state. ``layer(input, src_1)`` adds src_1
+    before the ReLU. Parameters and running statistics may have another dtype than the input. The
+    gradient can be differentiated once more.
 
     Examples
     --------
@@ -550,7 +551,7 @@ class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
 
 
 class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
-    """`torch.nn.SyncBatchNorm`, for processes with CPUs.
+    """`torch.nn.SyncBatchNorm`, for processes that run on CPUs.
 
     Parameters
     ----------
@@ -561,23 +562,28 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     relu : bool, optional
         Whether negative results become zeros.
     whole_gradients : bool, optional
-        If False, the gradients of weight and bias are this process's share, as torch's are, which
-        DistributedDataParallel averages. If True, they are those of all samples, on every process
-        alike, with the same bits for any number of processes: do not average them again.
+        If False, the gradients of weight and bias are the share of this process, as in torch;
+        DistributedDataParallel averages them. If True, they are those of all samples, on every
+        process alike, with the same bits for any number of processes: do not average them again.
 
     Raises
     ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm`; ValueError also if this process is not in process_group.
     CollectiveError
-        On all processes but those that failed themselves: that one has, or that arguments differ.
+        If a process failed, on all processes except those that failed themselves; if arguments
+        differ, on all processes.
+    RuntimeError
+        If the gradient is differentiated.
 
     Notes
     -----
     In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
     So the result, the statistics and the gradient of the input have the same bits for any number of
-    processes, one without a group too, and for any way to deal samples to them. A process may have
-    no samples. What a process does not call, the others wait for as long as the group's timeout
-    says. The gradient cannot be differentiated. The layer is no `torch.nn.SyncBatchNorm`, which
-    DistributedDataParallel refuses on a CPU.
+    processes, even for one without a group, however the samples are distributed. A process may have
+    no samples. If a process does not make a call, the others wait until the group's timeout. The
+    layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
+    those on a CPU.
 
     Examples
     --------
@@ -619,7 +625,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
 
     @staticmethod
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
-        """A model with layers of this class in place of all batch normalizations, changed in place.
+        """Replace all batch normalizations of a model, in place, by layers of this class.
 
         See `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
         """
@@ -643,7 +649,7 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     module : torch.nn.Module
         Its layers change in place: parameters, buffers, hooks and modes stay as they are.
     back : bool, optional
-        If True, from bn_ext's classes to torch's.
+        If True, turn bn_ext's layers into torch's.
 
     Returns
     -------
@@ -653,7 +659,7 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     Raises
     ------
     ValueError
-        If one of the layers has a ReLU and is to be torch's; nothing has changed then.
+        If a layer with a ReLU would become one of torch's. Nothing has then been changed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Fold a trained network's batch normalization into its convolutions; its scores stay the same.
 
-In inference batch normalization is a scale and a shift for each channel, which the layer
-before it, a convolution or a dense one, can take over:
+In inference, batch normalization is a scale and a shift for each channel. The layer before
+it, a convolution or a dense layer, can take them over:
 
     weight * scale     (bias - mean) * scale + beta     scale = gamma / sqrt(variance + epsilon)
 
@@ -15,13 +15,13 @@ from train_digits import EPSILON, BatchNorm, forward, train
 
 
 def fold(weight, bias, norm):
-    """Weight, of outputs on its last axis, and bias of a layer that does what both did."""
+    """The weight (its last axis is the outputs) and bias of a layer that replaces both."""
     scale = norm.gamma / np.sqrt(norm.running_variance + EPSILON)
     return weight * scale, (bias - norm.running_mean) * scale + norm.beta
 
 
 class Folded:
-    """A convolution with the batch normalization that was behind it."""
+    """A convolution that includes the batch normalization after it."""
 
     def __init__(self, convolution, norm):
         self.convolution = copy.copy(convolution)
@@ -32,7 +32,7 @@ class Folded:
 
 
 def folded(layers):
-    """The network without batch normalization; the one that was trained stays as it is."""
+    """The network without batch normalization, as a copy; the trained network does not change."""
     result = []
     for layer in layers:
         if isinstance(layer, BatchNorm):
@@ -54,7 +54,7 @@ def main():
         same = (scores.argmax(axis=1) == wanted.argmax(axis=1)).mean()
         print(
             f"{dtype}: {len(history.layers)} layers, {len(layers)} when folded; "
-            f"scores differ by {off:.1e} at the most, {100 * same:g} % of predictions are the same"
+            f"scores differ by {off:.1e} at most, {100 * same:g} % of predictions are the same"
         )
 
 

@@ -1,4 +1,4 @@
-"""The whole operation as three nested loops: what bn_ext computes, and nothing of how.
+"""The whole operation as three nested loops: what bn_ext computes, but not how.
 
 Two passes over a channel's elements, one that sums and one that writes, with a little
 arithmetic once per channel between them. The numbers are the widest that NumPy has.
@@ -18,7 +18,7 @@ def batch_norm_backward(
 ):
     """Return diff_src, diff_gamma and diff_beta; arguments as bn_ext has them."""
     channel_axis = {"NXC": -1, "NCX": 1}[data_format]
-    # Seen as (batch, channels, inner): inner is all the axes that are neither of the two.
+    # Seen as (batch, channels, inner); inner is all axes except the first and the channels.
     x, dy = (np.moveaxis(a, channel_axis, 1).astype(np.longdouble) for a in (src, diff_dst))
     batch, channels, *others = x.shape
     inner = math.prod(others)
@@ -37,7 +37,7 @@ def batch_norm_backward(
                 sum_dy += dy[n, c, i]  # beta shifts every element alike
                 sum_dy_xc += dy[n, c, i] * xc  # gamma scales xhat = xc * rstd
 
-        # Once per channel: what the sums are to each of its m elements.
+        # Once per channel: what each of its m elements needs from the sums.
         rstd = 1 / np.sqrt(variance[c] + epsilon)
         diff_beta[c] = sum_dy
         diff_gamma[c] = rstd * sum_dy_xc
@@ -66,4 +66,4 @@ if __name__ == "__main__":
     plain = batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
     grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
     for name, found, wanted in zip(grads._fields, grads, plain, strict=True):
-        print(f"{name}: {abs(found - wanted).max():.1e} of {abs(wanted).max():.1e} at the most")
+        print(f"{name}: {abs(found - wanted).max():.1e} of {abs(wanted).max():.1e} at most")

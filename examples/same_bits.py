@@ -4,10 +4,11 @@
     BN_EXT_ISA=baseline python examples/same_bits.py
     mpiexec -n 3 python -m mpi4py examples/same_bits.py
 
-What that takes, besides bn_ext's exact sums: products of matrices are sums of columns times rows,
-one after the other, since BLAS rounds otherwise on other CPUs and for other numbers of rows; no
-exp, log or random normal numbers, which systems round differently; and the gradients of weights are
-rounded to multiples of 2**-40, which are summed as integers, in any order, over any ranks.
+Besides bn_ext's exact sums, this takes three things. Matrix products are sums of columns times
+rows, one after the other, because BLAS rounds differently on other CPUs and for other numbers of
+rows. No exp, log or normal random numbers are used, because systems round these differently. The
+terms of the gradients of weights are rounded to multiples of 2**-40, so that they can be summed as
+integers, in any order and over any ranks.
 """
 
 import argparse
@@ -23,7 +24,7 @@ EPSILON, UNIT, BATCH, RATE = 1e-5, 2.0**-40, 256, 0.1
 
 
 class Ranks:
-    """All of the communicator if mpi4py runs this, else this process alone."""
+    """All ranks of the communicator if mpi4py runs this program, else this process alone."""
 
     def __init__(self, threads):
         self.rank, self.size, self.options = 0, 1, {"num_threads": threads, "epsilon": EPSILON}
@@ -38,7 +39,7 @@ class Ranks:
             self.options["exact"] = True
 
     def sum(self, terms):
-        """Over all rows of all ranks, without rounding but that of each term."""
+        """The sum over all rows of all ranks. Each term is rounded, the sum is not."""
         total = np.rint(terms / UNIT).astype(np.int64).sum(axis=0)
         if self.size > 1:
             everywhere = np.empty_like(total)
@@ -114,7 +115,7 @@ def load(path):
 
 
 def train(images, labels, steps, ranks):
-    """Digest of all weights, and the share of the last quarter of the images that is right."""
+    """Digest of all weights, and the accuracy on the last quarter of the images."""
     rng = np.random.default_rng(0)
     cut = 3 * len(images) // 4
     layers = [Dense(rng, 64, 48), Norm(48), Dense(rng, 48, 32), Norm(32), Dense(rng, 32, 10)]

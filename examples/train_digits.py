@@ -1,16 +1,16 @@
 """Train a convolutional network on scanned digits, with NumPy and bn_ext alone.
 
-Three convolutions with batch normalization and ReLU, in channels-last layout (NXC), and
-one dense layer, on the 1797 images of 8 x 8 pixels that scikit-learn ships. Batch
-normalization is bn_ext's; its gradient may, for comparison, come from the formula in NumPy:
+The network has three convolutions with batch normalization and ReLU, in channels-last layout
+(NXC), and one dense layer. The data is the 1797 images of 8 x 8 pixels that scikit-learn ships.
+bn_ext computes the batch normalization. For comparison, the NumPy formula can compute its gradient:
 
     python examples/train_digits.py
     python examples/train_digits.py --dtype bfloat16
     python examples/train_digits.py --gradient numpy
 
-Prints the test accuracy, the time that the gradient of batch normalization takes per step
-in each dtype, with bn_ext and with the formula, and its share of a training step; draws
-them in a picture. Ctrl-C ends the training early and shows the results so far.
+It prints the test accuracy, the time of the gradient of batch normalization per step in each
+dtype, with bn_ext and with the formula, and its share of a training step. It also draws a picture
+of these. Ctrl-C ends the training early and shows the results so far.
 """
 
 import argparse
@@ -186,14 +186,14 @@ def timed(function, *arguments):
 
 
 class Clock:
-    """Milliseconds of steps, of the gradient in them, and of both gradients in every dtype."""
+    """Milliseconds of steps, of the gradient in each, and of both gradients in every dtype."""
 
     def __init__(self):
         self.steps, self.gradients, self.gradient = [], [], 0.0
         self.both = {(name, way): [] for name in DTYPES for way in GRADIENTS}
 
     def compare(self, norms):
-        """Time both ways on what these layers were given last, in each dtype."""
+        """Time both gradients in each dtype, on the last arguments of these layers."""
         for (name, way), times in self.both.items():
             number = np.float64 if name == "float64" else np.float32
             types = [DTYPES[name]] * 2 + [number] * 3
@@ -205,7 +205,7 @@ class Clock:
         return {kind: float(np.median(times)) for kind, times in self.both.items()}
 
     def share(self, milliseconds):
-        """The gradient's share of a step, if it takes so long and the rest takes what it took."""
+        """The share of a gradient in a step, if it takes so long and the rest takes as before."""
         rest = float(np.median(np.subtract(self.steps, self.gradients)))
         return milliseconds / (rest + milliseconds)
 
@@ -269,7 +269,7 @@ def forward(layers, x, training):
 
 
 def train_step(layers, optimizer, images, labels):
-    """Forward, backward, update; the loss."""
+    """Forward, backward, update; return the loss."""
     loss, diff = softmax_loss(forward(layers, images, True), labels)
     for layer in reversed(layers):
         diff = layer.backward(diff)
@@ -282,8 +282,9 @@ def train(
 ):  # fmt: skip
     """Train from scratch; the same arguments give the same network.
 
-    `history` is filled on the way, so that the caller has it after an interrupt; `say` is told
-    after each step how many are done, of how many, and the loss of this epoch so far.
+    `history` is filled during the training, so that the caller has it after an interrupt. `say` is
+    called after each step, with the number of steps done, their total, and the mean loss of this
+    epoch so far.
     """
     history = History() if history is None else history
     activation = DTYPES[dtype]
@@ -400,7 +401,7 @@ def as_count(least):
 
 
 def as_picture(text):
-    """A type for argparse: a path that can be written, with an ending that matplotlib knows."""
+    """A type for argparse: a writable path, with an extension that matplotlib knows."""
     path = Path(text)
     endings = Figure().canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
@@ -421,7 +422,7 @@ def main(arguments=None):
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of activations")
-    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="its source")
+    parser.add_argument("--gradient", choices=GRADIENTS, default="bn_ext", help="what computes it")
     parser.add_argument("--epochs", type=as_count(1), default=40, metavar="N")
     parser.add_argument("--seed", type=as_count(0), default=0, metavar="N")
     parser.add_argument(

@@ -115,7 +115,7 @@ def test_folding_keeps_the_scores():
     done = python(ROOT / "examples" / "fold.py")
     assert done.returncode == 0, done.stderr
     found = re.findall(
-        r"(\w+): 10 layers, 7 when folded; scores differ by (\S+) at the most, (\S+) %", done.stdout
+        r"(\w+): 10 layers, 7 when folded; scores differ by (\S+) at most, (\S+) %", done.stdout
     )
     assert [dtype for dtype, *_ in found] == ["float32", "float64"]
     for (_, off, same), bound in zip(found, (1e-5, 1e-13), strict=True):

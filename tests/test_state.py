@@ -116,7 +116,7 @@ def test_too_many_elements_and_numbers_below_0(part):
         wrong[-1, 0] = -1
     for function in FUNCTIONS:
         message = (
-            "2[*][*]20 - 1 states, got one of -1" if part == "parts" else "less than 2[*][*]43"
+            "2[*][*]20 - 1 states, got a sum of -1" if part == "parts" else "less than 2[*][*]43"
         )
         with pytest.raises(ValueError, match=f"state: expected a .*{message}"):
             function(wrong)

@@ -1,6 +1,7 @@
-"""What one could use instead of bn_ext: each peer gives a call on a problem's arrays, or None.
+"""Peers: what one could use instead of bn_ext.
 
-A peer that is not installed raises ImportError; None means that it has no such call.
+A peer makes a call on a problem's arrays. It returns None if it does not have the operation, and
+raises ImportError if it is not installed.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ Peer = Callable[[Problem, int], Call | None]
 
 
 def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any) -> Call:
-    """One call, with the outputs given, or with fresh ones, as peers return them.
+    """A call of bn_ext that writes to the problem's outputs or, like peers, to `fresh` ones.
 
     `also`: arguments that not every operation has.
     """
@@ -57,7 +58,7 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any
 def formulas(
     problem: Problem, numpy: Any
 ) -> dict[str, tuple[Callable[..., object], tuple[Any, ...]]]:
-    """{operation: (function, arguments)}, as a user of `numpy`, NumPy's or JAX's, writes them."""
+    """{operation: (function, arguments)}, as users of `numpy` (NumPy's or JAX's) write them."""
     p, number, m = problem, problem.mean.dtype, problem.src.size // problem.mean.size
     axes, shape = p.summed_axes, p.vector_shape
 
@@ -101,7 +102,7 @@ def numpy_call(problem: Problem, threads: int) -> Call | None:
 def torch_call(  # pragma: no cover - held by pytest -m peers
     problem: Problem, threads: int
 ) -> Call | None:
-    """What torch has for it, in the same memory format."""
+    """The operator of torch, in the same memory format."""
     import torch
 
     torch.set_num_threads(threads)
@@ -113,7 +114,8 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
 
     p, op, aten = problem, problem.op, torch.ops.aten
     given = {name: a for name, a in p.tensors.items() if name not in OPS[op].writes}
-    # Its channels-last formats are of four axes and five; three are slow, the same as two are not.
+    # torch has channels-last formats for four and five axes. With three axes it is slow, but not
+    # with the same data in two.
     flat = p.layout == "NXC" and p.src.ndim == 3
     rows = (a.reshape(-1, a.shape[-1]) if flat else a for a in given.values())
     x, *others = (tensor(a).movedim(p.axis, 1) for a in rows)

@@ -1,4 +1,4 @@
-"""The problems: shapes as (N, C, ...), each run in the layouts it has.
+"""The problems: shapes as (N, C, ...), each run in every layout that it has.
 
 NXC is channels last, NCX channels first.
 """
@@ -36,7 +36,7 @@ Layout = DataFormat
 
 @dataclass(frozen=True)
 class Streams:
-    """What is read and written that is as large as the problem."""
+    """The operands that are read and written, each as large as the problem."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -50,8 +50,9 @@ Op = Literal[
     "training-relu", "inference", "inference-add-relu", "double-backward",
 ]  # fmt: skip
 
-#: What can be timed. The gradient: of training; of frozen statistics; of these diff_src alone;
-#: behind ReLU. The forward pass, and with ReLU or a sum behind it. The gradient of the gradient.
+#: What can be timed: the gradient in training, with frozen statistics, with these but diff_src
+#: alone, and through a ReLU; the forward pass in training and in inference, also followed by a
+#: ReLU or by an addition and a ReLU; the gradient of the gradient.
 OPS: dict[Op, Streams] = {
     "backward": Streams(("src", "diff_dst"), ("diff_src",)),
     "backward-frozen": Streams(("src", "diff_dst"), ("diff_src",)),
@@ -87,14 +88,14 @@ SETS: dict[str, list[Shape]] = {
     ],
 }  # fmt: skip
 
-#: Where src, diff_dst and diff_src may begin: bytes past a page. (Of others, in turn.)
+#: Where src, diff_dst and diff_src begin, in bytes past a page. Other operands take these in turn.
 Places = tuple[int, int, int]
-#: Where NumPy's large arrays do: malloc maps pages for each, and keeps 16 bytes of its own.
+#: Where NumPy's large arrays begin: malloc maps pages for each, and uses the first 16 bytes itself.
 NUMPYS: Places = (16, 16, 16)
 
 
 def dims(shape: Shape, layout: Layout) -> Shape | None:
-    """The shape as it is in memory; None if it has only the other layout."""
+    """The shape as it is in memory; None if the shape has only the other layout."""
     if layout == "NCX":
         return shape if len(shape) > 2 else None
     return (shape[0], *shape[2:], shape[1])
@@ -130,7 +131,7 @@ class Problem:
             raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
         self.dims, self.dtype, self.op = shape, dtype_of(dtype), op
         self.layout: Layout = layout
-        # The gradient is told the shape by src, even where it does not read it.
+        # The gradient needs src for its shape, even if it does not read it.
         reads, writes = dict.fromkeys(("src", *OPS[op].reads)), OPS[op].writes
         self.tensors: dict[str, Array] = {
             name: aligned(here, self.dtype, place)
@@ -157,17 +158,17 @@ class Problem:
 
     @property
     def vectors(self) -> tuple[Array, ...]:
-        """Mean, variance and gamma: what all but training's forward pass is given."""
+        """Mean, variance and gamma: arguments of all operations but the training forward pass."""
         return self.mean, self.variance, self.gamma
 
     @property
     def vector_shape(self) -> list[int]:
-        """That with which a (C,) vector broadcasts over a tensor."""
+        """The shape with which a (C,) vector broadcasts over a tensor."""
         shape = [1] * self.src.ndim
         shape[self.axis] = -1
         return shape
 
     @property
     def summed_axes(self) -> tuple[int, ...]:
-        """All but the channels'."""
+        """All axes but that of the channels."""
         return tuple(i for i in range(self.src.ndim) if i != self.axis % self.src.ndim)

@@ -1,4 +1,4 @@
-"""Times of whole calls, interleaved; the shortest counts, the median shows how certain it is."""
+"""Times of whole calls, interleaved. The shortest counts; the median shows how reliable it is."""
 
 import statistics
 import time
@@ -22,9 +22,9 @@ __all__ = [
     "row",
 ]
 
-# Longer than another OpenMP pool spins before it sleeps.
+# In seconds. The pause is longer than another OpenMP pool spins before it sleeps.
 PAUSE, BURST = 0.01, 0.005
-#: Bytes of a tensor below which calls are short, and easily disturbed: more rounds.
+#: Bytes. With smaller tensors, calls are short and easily disturbed, so they get more rounds.
 SHORT = 8 << 20
 
 
@@ -58,7 +58,7 @@ def cases_of(
 
 
 Row = dict[str, Any]
-#: Is told of a peer that cannot be timed: its name, and why.
+#: Called for a peer that cannot be timed, with its name and the reason.
 Skipped = Callable[[str, str], None]
 
 
@@ -67,16 +67,16 @@ def call_seconds(
     seconds: float,
     after: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every single call, taking turns until the time is up, at least five rounds.
+    """Seconds of every single call. They take turns until the time is up, for at least five rounds.
 
-    `after` is told each name when its burst of calls has ended.
+    `after` is called with a name after each burst of its calls.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0
     while rounds < 5 or time.perf_counter() - start < seconds:
         for name, call in calls.items():
             time.sleep(PAUSE)
-            # A burst: its first calls wake threads and clock, and warm the cache.
+            # A burst: its first calls wake the threads, raise the clock rate and warm the cache.
             end = time.perf_counter() + BURST
             while (before := time.perf_counter()) < end:
                 call()
@@ -100,8 +100,9 @@ def row(
 ) -> Row:
     """The case with what was measured: bn_ext, `more` and peers.
 
-    bytes: of one tensor; bytes_moved: of all that the operation reads and writes; threads_used:
-    the most that took part in a call of bn_ext; seconds: the shortest of each; medians: seconds.
+    bytes: of one tensor; bytes_moved: of all tensors that the operation reads and writes;
+    threads_used: the most that took part in a call of bn_ext; seconds: the shortest time of each
+    name; medians: the median time of each, in seconds.
 
     A peer that is not installed is removed from `peers`.
     """
@@ -139,7 +140,7 @@ def row(
 
 
 def markdown(heading: list[str], lines: list[list[Any]]) -> str:
-    """A table."""
+    """A table in Markdown."""
     return "\n".join(
         ["| " + " | ".join(heading) + " |", "|" + "---|" * len(heading)]
         + ["| " + " | ".join(map(str, cells)) + " |" for cells in lines]

@@ -1,10 +1,10 @@
 """The command line: `bn-ext info`, `bn-ext verify`, `bn-ext bench`.
 
-commands.py   what there is to ask, and how each command ends
+commands.py   the commands, their options, and their exit status
 info.py       what is in use here
-bench.py      rows measured, shown and written
+bench.py      rows: measured, shown and written
 table.py      rows as text
-usage.py      what a user may write, and messages where it cannot be
+usage.py      conversion of arguments, and error messages
 """
 
 import sys
@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
     try:
-        # Here, so that an interrupt while Python still imports ends as a later one does.
+        # Imported here, so that an interrupt during the import is handled like a later one.
         from bn_ext._cli import commands
 
         return commands.run(arguments)

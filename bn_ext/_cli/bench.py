@@ -1,4 +1,4 @@
-"""`bn-ext bench`: rows measured on this machine, shown as a table, written as asked."""
+"""`bn-ext bench`: measure rows on this machine, show them as a table, write them to a file."""
 
 import argparse
 import json
@@ -19,15 +19,16 @@ from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
 
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and, if it is installed and has the
-operation, torch, on the same arrays with the same number of threads. Calls are interleaved. op: the
-gradient (backward), of frozen statistics, of these diff_src alone, behind ReLU; the forward pass of
-training; inference; with ReLU or a sum behind them; the gradient of the gradient. used: the threads
-that took part in a call, which bn_ext chooses to be fewer for small problems. ms: the shortest time
-of a call. median: the median of all calls, in ms; much more than the shortest if other programs are
-at work. GB/s: the bytes that are read and written, each tensor counted once, divided by the
-shortest time. A peer's column gives its time as a multiple of bn_ext's. If interrupted, shows and
-writes what was measured so far."""
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch, on the same arrays with the
+same number of threads. (torch is left out if it is not installed or does not have the operation.)
+Calls are interleaved. op: the operation. backward is the gradient, backward-frozen the one with
+frozen statistics, backward-frozen-src its diff_src alone; training and inference are forward
+passes; relu and add mean a fused ReLU and addition; double-backward is the gradient of the
+gradient. used: the threads that took part in a call; for small problems, bn_ext chooses fewer. ms:
+the shortest time of a call. median: the median of all calls, in ms; it is much more than the
+shortest if other programs are running. GB/s: the bytes that are read and written, each tensor
+counted once, divided by the shortest time. A peer's column gives its time as a multiple of
+bn_ext's. If interrupted, the command shows and writes what was measured so far."""
 
 NOTE = "ms: shortest time of a call; median: of all its calls, in ms"
 PEER_NOTE = "; {}: time as a multiple of bn_ext's"
@@ -49,7 +50,7 @@ def measured(
 ) -> tuple[list[Row], BaseException | None]:
     """The rows measured, and what stopped the measurement early, if anything did.
 
-    Of peers that nobody asked for it is not said that they are not installed.
+    A peer that is not installed is reported only if the user asked for it.
     """
     said = set()
 
@@ -70,7 +71,7 @@ def measured(
 
 
 def demand_what_it_needs(options: argparse.Namespace) -> None:
-    """UsageError before measuring for a package that is missing, or a file that cannot be."""
+    """Raise UsageError before measuring if a package is missing or the file cannot be written."""
     for name in options.dtypes:
         try:
             dtype_of(name)

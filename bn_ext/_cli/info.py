@@ -1,4 +1,4 @@
-"""`bn-ext info`: what is in use here, and a warning where two OpenMP pools are."""
+"""`bn-ext info`: what is in use here, and a warning if several OpenMP runtimes are loaded."""
 
 import argparse
 import importlib

@@ -8,12 +8,12 @@ from bn_ext._bench.timing import Row
 
 __all__ = ["cells", "table"]
 
-#: What makes a kind.
+#: What the rows of one table have in common.
 FACTS = ("op", "dtype", "layout", "threads")
 
 
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
-    """What is shown of a row: {name: text}."""
+    """The cells of a row: {name: text}."""
     ours = r["seconds"]["bn_ext"]
     return {
         **{name: str(r[name]) for name in FACTS},

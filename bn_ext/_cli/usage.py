@@ -1,4 +1,4 @@
-"""What a user may write on the command line, and the message where it cannot be."""
+"""Conversion of command-line arguments, and the messages for wrong ones."""
 
 import argparse
 import math
@@ -58,7 +58,7 @@ def as_whole(text: str, least: int) -> int:
 
 
 def demand_writable(option: str, path: Path) -> None:
-    """UsageError before measuring, rather than an OSError afterwards."""
+    """Raise UsageError before measuring, instead of an OSError afterwards."""
     existed = os.path.lexists(path)
     if existed and not path.is_file() and not path.is_dir():
         return  # a pipe would end if it were opened and closed

@@ -1,4 +1,8 @@
-"""What bn_ext.mpi is made of: a rank's part, what ranks must have alike, a call's sums.
+"""The modules behind bn_ext.mpi.
 
-bn_ext.torch takes the first two.
+    parts.py       one rank's part of a call: its sums and its results
+    agreement.py   whether arguments are the same on all ranks
+    exchange.py    the collectives of a call
+
+bn_ext.torch uses the first two.
 """

@@ -1,9 +1,9 @@
-"""What all ranks must have alike: words in each sum tell whether they do, rows tell which do not.
+"""Checks that arguments are the same on all ranks: words in each sum, and rows.
 
-The words stand before the sums, so a call learns without a message of its own that another rank has
-failed or has other arguments, and every rank learns it in the same call. They do not say which rank
-or which argument. For that each rank gathers a row of every rank: once before ranks first sum as
-many elements, and with ``check=True`` before each sum.
+Five words precede the sums. So every rank learns in the same call, without another message, whether
+a rank has failed or has other arguments. The words do not tell which rank or which argument. For
+that, each rank gathers a row from every rank: before the first sum of a function with these
+channels and dtype, and with ``check=True`` before each sum.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ __all__ = [
 
 
 class CollectiveError(RuntimeError):
-    """Another rank failed, or has other arguments: raised on every rank, and no rank has results.
+    """Another rank failed, or ranks passed different arguments. No rank has results.
 
-    Not a ValueError: nothing that this rank was given is known to be wrong. The rank whose own
-    argument was refused raises the error of that argument instead.
+    It is raised on every rank, except that a rank whose own argument was refused raises that error
+    instead. It is not a ValueError, because no argument of this rank is known to be wrong.
     """
 
     __module__ = "bn_ext.mpi"
@@ -36,7 +36,7 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
     __module__ = "bn_ext.mpi"
 
 
-#: Fingerprints are hashes; that of the first is the call's number.
+#: What is compared. Fingerprints are hashes, except the first, which is the call's number.
 NAMES = (
     "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
     "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
@@ -66,9 +66,9 @@ def _signature(prints: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def words(prints: NDArray[np.int64] | None, rank: int) -> list[int]:
-    """What a rank adds to the words of all; prints is None if it has failed.
+    """The words of a rank, which are summed over all ranks; prints is None if it has failed.
 
-    A signature is halved so that half a billion ranks' sum of a half is exact in float64, too.
+    A signature has two halves, so that their sums over half a billion ranks are exact in float64.
     """
     if prints is None:
         return [1, rank, 0, 0, 0]
@@ -82,7 +82,7 @@ def judge(
     size: int,
     values: Mapping[str, object],
 ) -> str:
-    """What the sums of all ranks' words say is wrong; nothing if all is well."""
+    """What is wrong, by the sums of all ranks' words; an empty string if nothing is."""
     if total[_FAILURES]:
         return _failed(int(total[_FAILURES]), int(total[_FAILED_RANKS]), size)
     if total.tolist() == [size * word for word in words(prints, rank)]:
@@ -99,12 +99,12 @@ def judge(
 
 
 def row(prints: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """What is gathered of a rank: whether it has failed, and its prints, if it has not."""
+    """The row of a rank: whether it has failed and, if it has not, its fingerprints."""
     return np.array([1] + [0] * len(NAMES) if prints is None else [0, *prints], np.int64)
 
 
 def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) -> str:
-    """What the rows of all ranks say is wrong; nothing if all is well."""
+    """What is wrong, by the rows of all ranks; an empty string if nothing is."""
     size, failed = len(rows), np.flatnonzero(rows[:, 0])
     if failed.size:
         return _failed(failed.size, int(failed[0]), size)
@@ -117,7 +117,7 @@ def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) ->
             found[name] = f"{name}: {_who(others, size)} from rank {rank}{shown}"
     if "call" in found:
         return f"{found['call']}: {_ANOTHER_CALL}"
-    # What vectors must be follows from these.
+    # If one of these differs, the vectors differ as well.
     sizes = [found[name] for name in ("function", "channels", "dtype") if name in found]
     return "; ".join(sizes or found.values())
 

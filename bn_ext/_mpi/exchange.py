@@ -1,4 +1,4 @@
-"""A call on all ranks: what each has found becomes what all have, or an error on every rank."""
+"""A call on all ranks: it sums what each rank has computed, or raises an error on every rank."""
 
 import atexit
 import sys
@@ -38,7 +38,7 @@ def _mpi() -> Any:
 
 
 def as_communicator(comm: Any) -> "MPI.Intracomm":
-    """Refuse what has no ranks to sum over."""
+    """Convert a communicator; it must be an intracommunicator that this rank is in."""
     mpi = _mpi()
     if not isinstance(comm, mpi.Comm):
         raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
@@ -51,8 +51,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """exact, check and timeout. If they may be `wrong` and one is, exact is None: then it is
-    unknown which collective the other ranks are in.
+    """Convert exact, check and timeout. With `wrong`, a wrong value raises no error; instead, exact
+    is None, because it is unknown which collective the other ranks are in.
     """
     check = False
     try:
@@ -80,15 +80,15 @@ def _as_timeout(timeout: object) -> float | None:
 # ---- a communicator -------------------------------------------------------------------------
 
 
-#: Function, channels, dtype, exact, and whether there is a timeout: which collective of which size.
+#: Function, channels, dtype, exact, and whether there is a timeout. They determine a collective.
 Key: TypeAlias = tuple[str, int, str, bool, bool]
 
 
 @dataclass(eq=False)
 class Record:
-    """What is known of a communicator."""
+    """What is known about a communicator."""
 
-    #: What its ranks have agreed on, with the number of elements that they then sum.
+    #: The collectives that its ranks have agreed on, and how many elements each sums.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
     #: How many calls have ended; the call that has begun and not ended.
@@ -96,7 +96,7 @@ class Record:
     open: "Exchange | None" = None
     #: Why a call ended on this rank alone: the next call tells the others.
     untold: str = ""
-    #: Memory for sums, by size and dtype: to touch fresh pages takes longer than the sums do.
+    #: Memory for sums, by size and dtype: touching fresh pages takes longer than a sum.
     spare: dict[tuple[int, str], list[NDArray[Any]]] = field(default_factory=dict)
 
 
@@ -105,14 +105,14 @@ _records: WeakSet[Record] = WeakSet()
 
 @cache
 def _keyval() -> int:
-    """Of records among the attributes of communicators."""
+    """The key of a Record among the attributes of a communicator."""
     # Without a copy function, a duplicate of a communicator starts with no record.
     found: int = _mpi().Comm.Create_keyval()
     return found
 
 
 def _record_of(comm: "MPI.Intracomm") -> Record:
-    """It lives as long as the communicator: a later one with the same handle has another."""
+    """The record of a communicator. A later communicator with the same handle has another."""
     found = comm.Get_attr(_keyval())
     if not isinstance(found, Record):
         found = Record()
@@ -138,17 +138,17 @@ class OverRanks:
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
-        """Send it off: by `Iallreduce`, or by `Allreduce`, which waits and is faster."""
+        """Start the collective. One of them, `Allreduce`, waits until it is done, and is faster."""
         for earlier in [*_on_their_way]:
-            if earlier.call() is None:  # nobody waits for it, in no thread
+            if earlier.call() is None:  # no thread waits for it
                 earlier.arrived()
         _on_their_way.add(self)
-        # One step of C, and signals are handled at its end: an exception from a handler finds the
-        # request posted and kept, or not posted.
+        # A single step of C. Signals are handled after it: if a handler raises an exception, the
+        # request either has been posted and kept, or has not been posted.
         self.posted.extend(map(collective, [_mpi().IN_PLACE], [self.sums]))
 
     def arrived(self) -> bool:
-        """Does not wait."""
+        """Has it arrived? This does not wait."""
         request = self.posted[0] if self.posted else None
         if request is not None:
             if not request.Test():
@@ -158,7 +158,7 @@ class OverRanks:
         return True
 
     def result(self, timeout: float | None) -> NDArray[Any]:
-        """Wait for it."""
+        """Wait for the sum."""
         started = time.monotonic()
         while not self.arrived():
             if timeout is None:
@@ -168,15 +168,15 @@ class OverRanks:
             if waited > timeout:
                 self.record.unusable = f"a call timed out after {timeout:g} s"
                 raise CollectiveTimeoutError(
-                    f"timeout: not all ranks made this call within {timeout:g} s; which have is "
-                    "not known. This communicator cannot be used any more"
+                    f"timeout: not all ranks made this call within {timeout:g} s; it is not "
+                    "known which did. This communicator cannot be used any more"
                 )
             # Without a pause at first: most sums take microseconds.
             time.sleep(0 if waited < 1e-3 else 1e-3)
         return self.sums
 
     def give_back(self) -> None:
-        """Nobody reads it any more: its memory is for the next."""
+        """Keep its memory for the next sum: nothing reads it any more."""
         if self.round > 0:
             self.record.spare[self.sums.size, self.sums.dtype.name].append(self.sums)
 
@@ -184,14 +184,14 @@ class OverRanks:
 _on_their_way: set[OverRanks] = set()
 #: Seconds at exit for sums that have not arrived.
 _AT_EXIT = 5.0
-#: MPICH's mpiexec drops what it has not read when a rank aborts: 1 of 13 messages without this.
+#: Seconds before an abort: without them, MPICH's mpiexec lost 1 of 13 messages.
 _UNTIL_PRINTED = 0.3
 
 
 @atexit.register
 def _end() -> None:
-    """MPI must not be finalized while a sum has not arrived, or while others wait for this rank in
-    a call whose end was interrupted. Wait for that, or end all ranks.
+    """Wait until MPI can be finalized, or abort all ranks. It must not be finalized while a sum has
+    not arrived, or while others wait for this rank in a call whose end was interrupted.
     """
     owing = any(record.open is not None for record in _records)
     if not _on_their_way and not owing:
@@ -216,11 +216,11 @@ def _end() -> None:
 
 
 class Exchange:
-    """One call's collectives, in a `with` statement: one or two sums, and before the first sum of
-    its kind a round in which ranks compare what they are about to sum (round 0).
+    """One call's collectives, in a `with` statement: one or two sums. Before the first sum of its
+    kind, there is a round in which ranks compare what they are about to sum (round 0).
 
-    A rank that has failed takes part in the next round, with a word that says so: else the others
-    would wait for it. So a call ends on all ranks, whatever exception ends it on one.
+    A rank that has failed takes part in the next round, with an error flag, because the others
+    would wait for it otherwise. So a call ends on all ranks, whatever exception ends it on one.
     """
 
     def __init__(
@@ -238,10 +238,10 @@ class Exchange:
         self._part = part
         self._part.exact = bool(self.exact)
         self._alike: dict[str, Any] = {}
-        self._prints: NDArray[np.int64] | None = None  # of that
+        self._prints: NDArray[np.int64] | None = None  # of _alike
         self._how = bool(self.exact), self.timeout is not None
         self._key: Key | None = None
-        self._length = 0  # of the sums
+        self._length = 0  # number of elements in the sums
         self._call = 0
         self._sum: OverRanks | None = None
 
@@ -304,20 +304,20 @@ class Exchange:
 
     def _as_untold(self) -> str:
         return (
-            f"comm: on rank {self.rank} an earlier call, of {self.function}, ended by "
-            f"{type(self._error).__name__} when all had been summed: other ranks may have results "
-            "that this one has not. Now all ranks are told, and calls work again"
+            f"comm: on rank {self.rank} an earlier call, of {self.function}, ended with "
+            f"{type(self._error).__name__} after all sums had arrived: other ranks may have "
+            "results that this rank lacks. Now all ranks have been told, and calls work again"
         )
 
     def lost(self, error: BaseException) -> None:
-        """Sums that all ranks have became no results on this one."""
+        """All ranks have the sums, but an error ended the call on this one: tell them next time."""
         self._error = self._error or error
         self.record.untold = self._as_untold()
 
     # ---- rounds -----------------------------------------------------------------------
 
     def send(self, total: NDArray[Any] | None = None) -> None:
-        """Send this rank's sums off: in the second round, from the total of the first."""
+        """Send this rank's sums; in the second round, compute them from the total of the first."""
         part = self._part
         sums: NDArray[Any] | None = None
         if self._error is None:
@@ -346,7 +346,7 @@ class Exchange:
         self._post(sums, 1)
 
     def _first_round(self) -> int | None:
-        """None if this rank has failed, and does not know which the others are in."""
+        """The number of the first round. None if this rank has failed and does not know it."""
         if self._key is None:
             likely = self._likely_keys(*self._part.seen())
             if len(likely) > 1:
@@ -355,7 +355,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """Sums that the others may be at, if this rank has failed; none if they are to agree."""
+        """If this rank has failed: the sums that others may be in; none if they compare first."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]
@@ -363,7 +363,7 @@ class Exchange:
         return [k for k in fit if k[2] == dtype] or fit
 
     def _post(self, sums: NDArray[Any] | None, round_: int) -> None:
-        """Send it off; if this rank has failed, zeros and a word that says so."""
+        """Start a round; if this rank has failed, with zeros and an error flag."""
         prints = self._prints if self._error is None else None
         if round_ == 0:
             row = agreement.row(prints)
@@ -391,7 +391,7 @@ class Exchange:
 
     @property
     def last(self) -> OverRanks:
-        """Of the last round."""
+        """The collective of the last round."""
         assert self._sum is not None
         return self._sum
 
@@ -419,7 +419,7 @@ class Exchange:
 
 
 def over_ranks(function: str, part: LocalPart) -> Any:
-    """Results of this rank, in a call that waits for all."""
+    """The results of this rank, in a call that waits for all ranks."""
     with Exchange(function, part) as exchange, _core._DefaultMode():
         total: Any = None
         for _ in range(part.rounds):
@@ -439,7 +439,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """Decorates a function: the other ranks are told of errors before its call has begun, too."""
+    """Decorates a function, so that other ranks are also told of errors before its call begins."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]
@@ -449,7 +449,7 @@ def on_all_ranks(
 
         @wraps(call)
         def ends_on_all(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-            calls = -1  # how many have ended: unknown yet
+            calls = -1  # that have ended; -1: not known yet
             try:
                 record = _told_by(part(given, options))
                 calls = 0 if record is None else record.calls
@@ -464,7 +464,7 @@ def on_all_ranks(
 
 
 def _told_by(part: LocalPart) -> Record | None:
-    """None where no other rank can be told."""
+    """The record of the ranks to tell; None if no other rank can be told."""
     with suppress(CollectiveError, TypeError, ValueError):
         return _record_of(as_communicator(part.over.get("comm")))
     return None

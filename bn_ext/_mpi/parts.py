@@ -1,6 +1,7 @@
 """One rank's part of a call: its sums, and its results from those of all ranks.
 
-A rank refuses what it can before it sends its sums: by a dry run of what it does with the total.
+Before a rank sends its sums, it checks all arguments, by a dry run of the function that applies
+the total.
 """
 
 from collections.abc import Callable
@@ -17,20 +18,20 @@ __all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 class LocalPart:
     """The arguments of a call by name, and what a rank makes of them."""
 
-    #: Data, vectors, and what else must be the same on all ranks, of agreement.NAMES.
+    #: Names of data; names of vectors; other names of what must be the same on all ranks.
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
-    #: What makes results of the sums of all, and what it calls them.
+    #: The function that computes results from the total, and its name for the total.
     writes: ClassVar[Callable[..., Any]]
     total: str
-    #: How many sums over all ranks it takes.
+    #: How many sums over all ranks are needed.
     rounds = 1
     exact: bool
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         over = "comm", "exact", "check", "timeout"
-        #: Arguments of the functions over ranks alone, and the others.
+        #: Arguments that only the functions over ranks have; then all others.
         self.over = {name: arguments[name] for name in over if name in arguments}
         self.given = {k: v for k, v in arguments.items() if k not in (*over, "refused")}
         self.given |= arguments.get("refused", {})
@@ -41,7 +42,7 @@ class LocalPart:
         self.alike: dict[str, Any] = {}
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
-        """What this rank sends: in the first round, or with its total in the second."""
+        """The sums that this rank sends: in the first round, or from its total in the second."""
         for name in (*self.data, *self.vectors):
             if self.given[name] is not None:
                 self.given[name] = _core._as_array(self.given[name], name)
@@ -80,7 +81,7 @@ class LocalPart:
 
 
 class GradientPart(LocalPart):
-    """Of `batch_norm_backward`."""
+    """A rank's part of `batch_norm_backward`."""
 
     data = ("src", "diff_dst", "dst")
     vectors = ("mean", "variance", "gamma", "beta")
@@ -96,7 +97,7 @@ class GradientPart(LocalPart):
 
 
 class TrainingPart(LocalPart):
-    """Of `batch_norm_training`, in two rounds: first the mean, then the squares about it."""
+    """A rank's part of `batch_norm_training`. Round 1 finds the mean, round 2 squares about it."""
 
     data = ("src", "src_1")
     vectors = ("gamma", "beta")
@@ -134,12 +135,12 @@ class TrainingPart(LocalPart):
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
         else:
-            # The mean was rounded; the squares about it include what it is off.
+            # The mean was rounded: correct it, and the squares about it, for its error.
             *sums, count = total.reshape(3, -1)
             off, squares = sums / np.maximum(count, 1)
             mean = np.where(np.isfinite(off), self.mean + off, self.mean)
             squares = np.maximum(squares - off * off, 0) * count
             stats = np.array([mean, squares, count, np.ones_like(count)])
-        # One element has no unbiased variance: every rank raises that.
+        # One element has no unbiased variance: every rank raises the same error.
         self.refused = stats[2].max(initial=0) == self.given["correction"] == 1
         return self.writes(stats=stats, **self.given)

@@ -1,14 +1,14 @@
 """`bn-ext verify`: are the bits what they must be, on this CPU?
 
     command.py      the command: every level, its kernels, then whole calls
-    digests.py      whole calls against known digests
-    problems.py     what whole calls are given: the same bits on every machine
-    kernels.py      kernels against the arithmetic, bit for bit
-    running.py      one kernel, run by itself
-    arithmetic.py   what a kernel makes of a formula: the order of sums, rounding
+    digests.py      compares whole calls with known digests
+    problems.py     the data of whole calls: the same bits on every machine
+    kernels.py      compares kernels with the arithmetic, bit for bit
+    running.py      runs a single kernel
+    arithmetic.py   how a kernel evaluates a formula: the order of sums, rounding
     formulas.py     what each formula sums and writes, in NumPy: to add one, begin here
-    values.py       what kernels are given: numbers of every kind
+    values.py       the data of kernels: numbers of every kind
     dtypes.py       storage types as bits, and how each is computed and summed
 
-Each knows only those named below it, and kernels.h by `_core`.
+Each module uses only those below it, and kernels.h through `_core`.
 """

@@ -1,4 +1,4 @@
-"""What each kernel must give, bit for bit: any formula, in the order in which src_c/kernels adds.
+"""What each kernel must return, bit for bit: any formula, in the order in which src_c/kernels adds.
 
 Columns never meet in a kernel, except in `sum_columns`, so one reference of many columns serves
 every number of columns and every alignment.
@@ -20,7 +20,7 @@ __all__ = [
     "sums_of_runs",
 ]  # fmt: skip
 
-#: Rows of a block, at most, and repeats whose trees are added up before they join the sums.
+#: The most rows of a block, and how many repeats have their trees added before these join the sums.
 ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
@@ -30,14 +30,14 @@ SUBSUMS = 8
 
 
 def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
-    """The rounded sum, and all that rounding has taken from it so far."""
+    """The rounded sum, and the sum of all its rounding errors so far."""
     new = total + term
     added = new - total
     return new, lost + ((total - (new - added)) + (term - added))
 
 
 def _add(case: Case, planes: Array, s: int, term: Array) -> None:
-    """A term joins sum `s`; what rounding takes from it, the plane behind the sums."""
+    """Add a term to sum `s`, and its rounding error to the plane of errors after the sums."""
     if case.dtype.loses:
         lost = len(planes) // 2 + s
         planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)
@@ -70,7 +70,7 @@ def _groups(term: Array, rows: int) -> Iterator[Array]:
 
 
 def _given(kernel: Kernel, case: Case) -> tuple[SimpleNamespace, SimpleNamespace]:
-    """Operands and coefficients by role; none that the C table does not name for this kernel."""
+    """Operands and coefficients by role, but only those that the C table names for this kernel."""
     reads, _, takes = needs(kernel)
     coefs = dict(zip(COEFS, case.coefs, strict=True))
     x = {name: case.dtype.widen(case.operands[name]) for name in reads if name != GATE}
@@ -85,9 +85,9 @@ def _given(kernel: Kernel, case: Case) -> tuple[SimpleNamespace, SimpleNamespace
 
 
 def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
-    """What all rows of the operands give: bits of the operands written, or sums of blocks.
+    """The results for all rows of the operands: bits of the operands written, or sums of blocks.
 
-    A block has `rows` rows; the others are its repeats.
+    A block has `rows` rows; further rows are its repeats.
     """
     pass_, name = kernel
     with np.errstate(all="ignore"):
@@ -111,7 +111,9 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Sums of groups of stretches: of each repeat of `rows` rows, or of all where each has one."""
+    """Sums of groups of stretches, for each repeat of `rows` rows; if repeats are single stretches,
+    for all repeats together.
+    """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     for line in [trees.ravel()] if trees.shape[1] == stretch else trees:
         for first in range(0, len(line), GROUP * stretch):
@@ -123,7 +125,7 @@ def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
 
 
 def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
-    """The case's sums, of a stretch, and what all rows of the operands add to them."""
+    """The case's sums for a stretch, after all rows of the operands are added."""
     with np.errstate(all="ignore"):
         planes = case.planes.copy()
         for s, term in enumerate(TERMS[formula](*_given(("sum", formula), case))):
@@ -133,7 +135,7 @@ def folded(formula: str, case: Case, rows: int) -> dict[str, Array]:
 
 
 def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Array:
-    """Sums of a channel, and what each lost; parts: (a case, rows of a block) each."""
+    """A channel's sums, and the rounding errors of each; parts: [(case, rows of a block)]."""
     case = parts[0][0]
     columns = stretch_of(case.dtype) if folds else case.operands["src"].shape[-1]
     planes = np.zeros((2 * SUMS[formula], columns))
@@ -150,7 +152,7 @@ def sums_of_runs(formula: str, parts: list[tuple[Case, int]], folds: bool) -> Ar
 
 
 def add_sums(case: Case, planes: Array, other: Array) -> None:
-    """Sums of a part join those of another."""
+    """Add the sums of one part to those of another."""
     sums = len(planes) // 2
     for s in range(sums):
         _add(case, planes, s, other[s])
@@ -159,7 +161,7 @@ def add_sums(case: Case, planes: Array, other: Array) -> None:
 
 
 def sum_columns(case: Case, planes: Array) -> Array:
-    """The sums of a channel, and what each lost, from those of all its columns."""
+    """A channel's sums, and the rounding errors of each, from those of all its columns."""
     sums, columns = len(planes) // 2, planes.shape[1]
     padded = np.pad(planes, ((0, 0), (0, -columns % SUBSUMS)))
     subsums = np.zeros((len(planes), SUBSUMS))
@@ -167,7 +169,7 @@ def sum_columns(case: Case, planes: Array) -> Array:
         add_sums(case, subsums, padded[:, at : at + SUBSUMS])
     while subsums.shape[1] > 1:
         subsums, other_half = np.hsplit(subsums, 2)
-        # What was lost before counts first.
+        # Earlier rounding errors are added first.
         subsums[sums:] += other_half[sums:]
         for s in range(sums):
             _add(case, subsums, s, other_half[s])
@@ -175,9 +177,9 @@ def sum_columns(case: Case, planes: Array) -> Array:
 
 
 def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:
-    """N columns: each channel's value `each` times in a row, after the last the first again.
+    """Lay out n columns: each channel's value `each` times in a row, and again from the first on.
 
-    Even columns come before odd ones in a ring of a dtype that is paired.
+    In a ring of a paired dtype, all even columns come before the odd ones.
     """
     columns = channel[..., np.arange(n) // each % channel.shape[-1]]
     if not paired:

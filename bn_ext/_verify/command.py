@@ -1,10 +1,10 @@
 """`python -m bn_ext verify`: check the promise of equal bits on this CPU.
 
-At every instruction-set level, whole calls, in every form and with every way of
-splitting their sums, exact ones too, are compared with digests that are the same
-on every machine. That takes seconds.
+At every instruction-set level, whole calls are compared with digests that are the
+same on every machine. The calls take every form, split their sums in every way,
+and include exact sums. That takes seconds.
 
-With --all, the kernels of every formula are compared too, bit for bit, with NumPy
+With --all, the kernels of every formula are also compared, bit for bit, with NumPy
 doing the same arithmetic: all numbers of rows, all lengths up to four times the
 widest unit, all alignments, values of every kind. That takes about a minute.
 """
@@ -26,10 +26,10 @@ REPORT = (
 
 
 def verify(seed: int = 0, every_kernel: bool = False, say: Callable[[str], object] = print) -> int:
-    """Check every level this CPU has; return the exit status.
+    """Check every level that this CPU has; return the exit status.
 
-    Prints a line for each level and each dtype's kernels; for the first wrong bit, what was
-    expected and what came.
+    Prints a line for each level and for each dtype's kernels; at the first wrong bit, the expected
+    and the actual result.
     """
     say(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}")
     start = time.perf_counter()
@@ -54,6 +54,6 @@ def verify(seed: int = 0, every_kernel: bool = False, say: Callable[[str], objec
 
 
 def print_digests() -> None:
-    """Print what DIGESTS should hold, from the lowest level, after the arithmetic has changed."""
+    """Print new contents for DIGESTS, from the lowest level, after a change of the arithmetic."""
     for name, digest in digests.digests(bn_ext.available_isas()[0]).items():
         print(f'    "{name}": "{digest}",')

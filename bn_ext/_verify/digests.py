@@ -1,4 +1,4 @@
-"""Whole calls against known digests: the same bits at every level, on every machine."""
+"""Compare whole calls with known digests: the same bits at every level, on every machine."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from bn_ext._verify.problems import (
 
 __all__ = ["DIGESTS", "digests"]
 
-#: First 16 digits of the SHA-256 of what the calls of `digests` give; equal on every machine.
+#: The first 16 digits of the SHA-256 of what the calls of `digests` return: equal on every machine.
 DIGESTS: dict[str, str] = {
     "float32 training": "7222834f54cf67de",
     "float32 frozen": "6534f30ba57fe86c",
@@ -67,7 +67,7 @@ DIGESTS: dict[str, str] = {
 }
 
 
-#: What is called on which problems; on large ones and seams, only what sums.
+#: What is called for which problems; for large ones and seams, only functions that sum.
 MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]] = {
     moderate_problems: ("training", "frozen", "forward", "double training", "double frozen"),
     large_problems: ("large", "large forward"),
@@ -93,7 +93,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
             bn_ext.batch_norm_backward_reduce(src, other, mean, exact=True, **how),
             bn_ext.batch_norm_training_reduce(src, mean=mean, exact=True, **how),
         ):
-            # Limbs of finite terms; what is not finite has marks.
+            # Limbs hold finite terms; flags mark the others.
             yield bn_ext.batch_norm_canonical(state)
             yield np.nan_to_num(bn_ext.batch_norm_sums(state), nan=0.5)
         return

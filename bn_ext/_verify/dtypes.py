@@ -1,4 +1,4 @@
-"""Storage types as bits, without any package that knows them: bfloat16 needs no ml_dtypes here."""
+"""Storage types as bits, so that bfloat16 needs no ml_dtypes here."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +22,7 @@ class Dtype:
     number: np.dtype[Any]
     fraction: int  # its number of bits
     nan: int
-    #: As src_c/dtypes.h has it: is what rounding takes from sums kept?
+    #: Are rounding errors of sums kept? (As in src_c/dtypes.h.)
     loses: bool
 
     def widen(self, bits: Array) -> Array:
@@ -34,7 +34,7 @@ class Dtype:
         return bits.view(self.number)
 
     def narrow(self, values: Array) -> Array:
-        """Bits, rounded to nearest even, beyond the largest to Inf; every NaN the canonical one."""
+        """Bits, rounded to nearest even; too large values become Inf, NaNs the canonical NaN."""
         if self.name == "bfloat16":
             word = values.view(np.uint32)
             kept = word >> np.uint32(16)
@@ -67,7 +67,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def known_dtypes() -> Iterator[tuple[Dtype, np.dtype[Any]]]:
-    """All in DTYPES, with NumPy's own; without bfloat16 if there is no ml_dtypes."""
+    """All of DTYPES, each with NumPy's dtype; without bfloat16 if there is no ml_dtypes."""
     for dtype in DTYPES.values():
         with suppress(ImportError):
             yield dtype, dtype_of(dtype.name)

@@ -1,9 +1,9 @@
 """Every formula in NumPy, as src_c/kernels/formulas.inc has it in C.
 
-To add one, add its entry to TERMS or to RESULTS. Its expression is given operands (x.src, ...) and
-coefficients (c.mean, ...) of the arithmetic type by role, and only those that its line in
-formulas.h says it reads and takes: one that uses more raises AttributeError. x.gate is a truth
-value for each element; x.stored(y) are numbers as they are when they come out of memory again.
+To add one, add its entry to TERMS or to RESULTS. Its expression gets operands (x.src, ...) and
+coefficients (c.mean, ...) by role, in the arithmetic type, but only those that its line in
+formulas.h names: an expression that uses others raises AttributeError. x.gate has a truth value for
+each element. x.stored(y) are the numbers y after they have been stored and loaded again.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ SUMS: dict[str, int] = _INTERFACE["sums"]
 
 
 def where_positive(gate: Array, values: Array) -> Array:
-    """The values, 0 where the gate is 0 or less; a NaN is not."""
+    """The values, but 0 where the gate is 0 or less; a NaN in the gate is neither."""
     return np.where(gate <= 0, values.dtype.type(0), values)
 
 
 def normalized(x: Any, c: Any) -> Array:
-    """What every forward operation writes, before anything is fused to it."""
+    """What every forward operation writes, before a fused addition or ReLU."""
     result: Array = c.scale * (x.src - c.mean) + c.shift
     return result
 
@@ -46,19 +46,19 @@ def gradients(dy: Array, x: Any, c: Any) -> tuple[Array, ...]:
 
 
 def behind_relu(x: Any, c: Any) -> Array:
-    """What of diff_dst comes through a ReLU whose gate is computed again, and stored again."""
+    """diff_dst through a ReLU whose gate is computed again, from dst as it would be stored."""
     y = c.scale * (x.src - c.mean) + c.offset
     return where_positive(x.stored(y), x.diff_dst)
 
 
 def behind_gate(x: Any) -> Array:
-    """What of diff_dst comes through a gate of bits."""
+    """diff_dst through a gate of bits."""
     found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
     return found
 
 
 def backward(dy: Array, x: Any, c: Any) -> Array:
-    """diff_src, of statistics of the batch."""
+    """diff_src, with the statistics of the batch."""
     found: Array = c.scale * (dy - (c.shift + (x.src - c.mean) * c.slope))
     return found
 

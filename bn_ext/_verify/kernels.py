@@ -1,4 +1,4 @@
-"""Kernels against the arithmetic: rows, spans, lengths, alignments, every kind of value."""
+"""Compare kernels with the arithmetic: rows, spans, lengths, alignments, every kind of value."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ class WrongBitsError(AssertionError):
 
 
 def _wrong(found: Array, wanted: Array) -> Array:
-    """Where bits differ; in sums, which no user sees, all NaNs count as equal."""
+    """Where bits differ. In sums, which users do not see, all NaNs count as equal."""
     if found.dtype.kind != "f":
         return np.asarray(found != wanted)
     bits = f"u{found.itemsize}"
@@ -31,7 +31,7 @@ def _wrong(found: Array, wanted: Array) -> Array:
 
 
 def demand(found: Array, wanted: Array, what: str) -> None:
-    """WrongBitsError if they differ anywhere."""
+    """Raise WrongBitsError if they differ anywhere."""
     wrong = _wrong(found, wanted)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -39,7 +39,7 @@ def demand(found: Array, wanted: Array, what: str) -> None:
 
 
 def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) -> None:
-    """The sums, and zeros where the kernel may only have added zeros."""
+    """Check the sums, and that columns after them are 0: kernels may only add zeros there."""
     found = case.planes
     demand(found[:, :columns], wanted["sums"][:, :columns], f"{what}: sums")
     demand(found[:, columns:], np.zeros_like(found[:, columns:]), what)
@@ -48,7 +48,7 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
     """(columns, bytes past a register boundary): lengths up to `units` units, then alignments.
 
-    Every length up to four units, and those around a unit's end from there on.
+    Every length up to four units; of longer ones, those near a multiple of a unit.
     """
     size = dtype.bits.itemsize
     # A unit is a register of numbers, or of shorter elements.
@@ -61,7 +61,7 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
 
 
 def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """Rows so wide that they are read from the first register boundary on, at every level."""
+    """Rows that are wide enough to be read from a register boundary on, at every level."""
     size = dtype.bits.itemsize
     unit = REGISTER // size
     for offset in (0, size, 16, REGISTER - size):
@@ -70,9 +70,9 @@ def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
 
 
 def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """All of them for the first formula of a pass, a third for each other.
+    """All lengths for the first formula of a pass, a third of them for any other.
 
-    Formulas share their loops, and three in a row cover all lengths.
+    Formulas share their loops, and three in a row together cover all lengths.
     """
     turn = KERNELS.index(kernel)
     first = turn == 0 or KERNELS[turn - 1][0] != kernel[0]
@@ -98,7 +98,7 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
 
 
 def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """The same of long runs: around ends of stretches and of groups of them too."""
+    """The same for long runs, also near the ends of stretches and of groups of stretches."""
     yield from _lengths(dtype, 4)
     unit, stretch = REGISTER // dtype.bits.itemsize, arithmetic.stretch_of(dtype)
     for stretches in (GROUP, GROUP + 1, 2 * GROUP):
@@ -157,7 +157,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
 
 
 def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
-    """All ways to ask for a span; rings of a period, from a column, that change with `turn`."""
+    """All kinds of spans. The period and the first column of rings change with `turn`."""
     periods = (1, 2, 3, 7, 15, 33, 64, 100, most)
     period = min(periods[turn % len(periods)], most)
     channels = 1 + turn // 2 % 2
@@ -170,7 +170,7 @@ def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
 
 
 def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check lengths, alignments and all ways to ask for a span; return the number of runs."""
+    """Check lengths, alignments and all kinds of spans; return the number of runs."""
     kernel = "write", formula
     _, written, _ = needs(kernel)
     behind = (False, True) if "dst" in written else (False,)

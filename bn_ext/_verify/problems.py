@@ -1,4 +1,4 @@
-"""What whole calls are given: problems in every form, with the same bits on every machine."""
+"""The data of whole calls: problems in every form, with the same bits on every machine."""
 
 import math
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ __all__ = [
 Shapes = list[tuple[tuple[int, ...], DataFormat]]
 Problem = tuple[Array, Array, DataFormat]  # src, diff_dst
 
-#: Each form of src_c/plan.c, and both sides of every length at which it takes another
-#: form, or splits its sums in another way.
+#: Each form of src_c/plan.c, and lengths on both sides of every limit at which a problem
+#: takes another form, or splits its sums in another way.
 SHAPES: Shapes = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((300, 7), "NXC"), ((40, 200), "NXC"), ((5000, 16), "NXC"),
     ((700, 127), "NXC"), ((700, 128), "NXC"), ((3000, 9), "NXC"),
@@ -40,30 +40,30 @@ GAPPED: Shapes = [
 
 
 def _large(size: int) -> Shapes:
-    """Where tasks for many threads and the bytes that a call moves decide how sums are split."""
+    """Large shapes: tasks for many threads and the bytes of a call decide how sums are split."""
     return [
         ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
         ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
     ]  # fmt: skip
 
 
-#: Two runs, whose last chunk ends within a group; and a last chunk whose last strand is three rows
-#: shorter than the others, where a group of blocks ends early.
+#: Two runs whose last chunk ends within a group. Then a last chunk whose last strand has three rows
+#: less than the others, so that a group of blocks ends early.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
-#: Of exact sums, by rows and by runs: parts of blocks, a few blocks, and enough of them that the
-#: way of adding changes and changes back.
+#: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many blocks that the
+#: method of addition changes and changes back.
 EXACT: Shapes = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
     ((1, 2, 70_000), "NCX"),
 ]  # fmt: skip
-#: Elements whose exponents are of one kind.
+#: How many elements in a row have exponents of the same kind.
 PATCH = 700
 
 
-#: The data of a digest is in 2^first ... 2^(first + number), evenly over the exponents: so far
-#: apart that sums must be rounded, which reveals the order of additions, while no product of
-#: two overflows. The first exponent of float16 means subnormals.
+#: (first, number): the data of a digest is in 2^first ... 2^(first + number), evenly over the
+#: exponents. The range is so wide that sums must be rounded, which reveals the order of additions,
+#: but no product of two elements overflows. The first exponent of float16 stands for subnormals.
 EXPONENTS = {
     "float32": (-20, 40), "float64": (-40, 80), "float16": (-15, 19), "bfloat16": (-16, 32),
 }  # fmt: skip
@@ -73,7 +73,7 @@ STARTS = (1, 1 << 40)
 
 @contextmanager
 def at_level(isa: str) -> Iterator[None]:
-    """Calls within run at this instruction-set level."""
+    """A context whose calls run at this instruction-set level."""
     before = bn_ext.get_isa()
     _core._use_isa(isa)
     try:
@@ -115,7 +115,7 @@ def _cancel(diff_dst: Array, layout: DataFormat, sign: Array) -> None:
 
 
 def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """Those of moderate size."""
+    """Problems of moderate size."""
     sign = dtype.bits.type(1 << (8 * dtype.bits.itemsize - 1))
     for gap, shapes in ((0, SHAPES), (3, GAPPED)):
         for shape, layout in shapes:
@@ -132,7 +132,7 @@ def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]
 def large_problems(
     dtype: Dtype, storage: np.dtype[Any], shapes: Shapes | None = None
 ) -> Iterator[Problem]:
-    """The large ones, or `shapes`; each row begins within the one before, to need little memory."""
+    """Large problems, or those of `shapes`. Rows overlap in memory, so that they need little."""
     for shape, layout in shapes or _large(storage.itemsize):
         steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
         room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
@@ -144,8 +144,8 @@ def large_problems(
 
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """Patches of few exponents, which go by the fastest way of adding; among them patches of many,
-    and of all that there are, with subnormal numbers, Inf and NaN.
+    """Patches with few exponents, which take the fastest method of addition. Among them are patches
+    with many exponents, and with all exponents, including subnormal numbers, Inf and NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
     kinds = [(0, 2), EXPONENTS[dtype.name], (1 - top // 2, top)]

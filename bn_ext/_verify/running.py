@@ -1,4 +1,4 @@
-"""One kernel, run by itself on memory that the caller laid out."""
+"""Run a single kernel on memory that the caller has laid out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ __all__ = [
 _INTERFACE = _core._kernel_interface()
 #: Addresses, pitches and steps; repeats, rows and columns.
 Block = tuple[list[int], list[int], list[int], int, int, int]
-#: Rows and repeats of each.
+#: The rows and the repeats of each part.
 Parts = tuple[tuple[int, int], ...]
-#: {name: code} of the ways to lay out coefficients.
+#: {name: code} of the layouts of coefficients.
 LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
 #: Names of the dtypes whose rings have even columns first.
 PAIRED: tuple[str, ...] = _INTERFACE["paired"]
-#: That a span may have, side by side.
+#: How many strands a span may have, side by side.
 STRANDS: int = _INTERFACE["strands"]
-#: Bytes of the widest register: a unit of columns is one of it, or two.
+#: Bytes of the widest register. The columns of a unit fill one or two.
 REGISTER = 64
-#: What memory holds that a kernel must leave alone.
+#: The bytes of memory that a kernel must not touch.
 UNTOUCHED = 0xA5
 
 
 class Bits:
-    """A gate as kernels see it: bits that lie as elements of a dtype would.
+    """A gate as kernels see it: bits, which are addressed like elements of a dtype.
 
     Addresses are numbers of bits times an element's bytes.
     """
@@ -45,7 +45,7 @@ class Bits:
 
     @property
     def address(self) -> int:
-        """Of the first element."""
+        """The address of the first element."""
         return int(self.memory.ctypes.data) * 8 * self.size + self.start
 
     def __getitem__(self, rows: slice) -> "Bits":
@@ -53,7 +53,7 @@ class Bits:
         return Bits(self.memory, self.size, start, self.strides)
 
     def fill(self, values: Array) -> None:
-        """Let elements of rows be these zeros and ones, and all others ones."""
+        """Set the elements of the rows to these zeros and ones, and all other bits to 1."""
         bits = np.ones(8 * len(self.memory), np.uint8)
         first, pitch = self.start // self.size, self.strides[0] // self.size
         np.ndarray(values.shape, np.uint8, bits.data, first, (pitch, 1))[:] = values
@@ -61,12 +61,12 @@ class Bits:
 
 
 def address_of(view: Array | Bits) -> int:
-    """As kernels are given it."""
+    """The address of an operand, as kernels take it."""
     return view.address if isinstance(view, Bits) else int(view.ctypes.data)
 
 
 class Memory:
-    """Every operand, in rows of any length at any alignment, with room around them.
+    """Memory for every operand, in rows of any length at any alignment, with room around them.
 
     Operands that a kernel does not touch are not filled, to save time.
     """
@@ -83,7 +83,7 @@ class Memory:
     def views(self, case: Case, columns: int, offset: int, rows: int) -> dict[str, Any]:
         """(rows, columns) views, `offset` bytes past a register boundary, inputs filled.
 
-        With an odd number of columns rows differ in alignment.
+        With an odd number of columns, rows differ in their alignment.
         """
         size = self.dtype.bits.itemsize
         pitch = self.pitch + columns % 2 * size
@@ -92,7 +92,7 @@ class Memory:
             if name in self.touched:
                 memory[:] = UNTOUCHED
             start = -memory.ctypes.data % REGISTER + REGISTER + offset
-            strides = pitch + k * REGISTER, size  # no operand's rows lie like another's
+            strides = pitch + k * REGISTER, size  # each operand has a pitch of its own
             if name == GATE:
                 found[name] = Bits(memory, size, (REGISTER + offset) // size * size, strides)
                 if name in self.touched:
@@ -111,7 +111,7 @@ class Memory:
 
 
 def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """`repeats` repeats of `rows` rows of (rows, columns) views, from row `first` on; 0: all."""
+    """`repeats` times `rows` rows of (rows, columns) views, from row `first` on; 0 repeats: all."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (
@@ -165,9 +165,9 @@ def run_runs(
 
 @dataclass(frozen=True)
 class Span:
-    """How a span is asked for: its coefficients, and the column that its elements start at.
+    """A kind of span: the layout of its coefficients, and the column of its first element.
 
-    One for all: rows belong to `channels` channels in turn, the first row to channel `first`.
+    With "one for all", rows belong to `channels` channels in turn, starting with channel `first`.
     """
 
     layout: str
@@ -176,7 +176,7 @@ class Span:
     strands: bool = False
     nontemporal: bool = False
     channels: int = 1
-    relu: bool = False  # of what normalizes: does a ReLU follow?
+    relu: bool = False  # of formulas that normalize: does a ReLU follow?
 
     def coefs_of(self, coefs: Array, rows: int, columns: int) -> Array:
         """The coefficients of each element of (rows, columns)."""
@@ -205,7 +205,7 @@ def run_write(
     span: Span,
     calls: int = 1,
 ) -> None:
-    """Write (rows, columns) views of memory: each row is a repeat, of each strand if there are."""
+    """Write (rows, columns) views of memory. Each row is a repeat; strands share rows evenly."""
     views = [operands[name] for name in OPERANDS]
     rows, columns = views[0].shape
     each = rows // STRANDS if span.strands else rows
@@ -225,7 +225,7 @@ def run_write(
 
 
 def run_passed(isa: str, dtype: Dtype, elements: Array) -> Array:
-    """Which elements, bits of a dtype, a ReLU lets pass: a bit each, in words of 64."""
+    """Which elements, given as bits of a dtype, a ReLU passes: one bit each, in words of 64."""
     found = np.zeros(-(-len(elements) // 64), np.uint64)
     _core._run_passed(isa, dtype.name, elements.view(np.uint8), len(elements), found)
     return found

@@ -1,4 +1,4 @@
-"""What kernels are given: numbers of every kind, and Case, which holds them."""
+"""The data of kernels: numbers of every kind, and Case, which holds them."""
 
 from dataclasses import dataclass, replace
 
@@ -10,12 +10,12 @@ from bn_ext._verify.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "values"]
 
-#: Columns behind the last one to which a kernel may add zeros.
+#: The number of columns after the last to which a kernel may add zeros.
 PAD: int = _core._kernel_interface()["pad"]
 
 
 def padded(columns: Array) -> Array:
-    """A copy with PAD columns of zeros behind it."""
+    """A copy, followed by PAD columns of zeros."""
     return np.pad(columns, ((0, 0), (0, PAD)))
 
 
@@ -23,8 +23,8 @@ def padded(columns: Array) -> Array:
 class Case:
     """What kernels read: (rows, columns) bits by operand, coefficients, sums so far.
 
-    coefs is (COEFS, columns) in the arithmetic type, planes (2 x sums, columns) doubles: each sum,
-    then what rounding took from each.
+    coefs is (COEFS, columns) in the arithmetic type. planes is (2 x sums, columns) in float64: the
+    sums, then the rounding errors of each.
     """
 
     dtype: Dtype
@@ -33,7 +33,7 @@ class Case:
     planes: Array
 
     def with_columns(self, columns: int) -> "Case":
-        """With sums of its own, of the first columns, and room behind, as scratch has it."""
+        """A copy with its own sums for the first columns, and padding after them."""
         return replace(self, planes=padded(self.planes[:, :columns]))
 
 
@@ -69,7 +69,7 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
 def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:
     """Values of every kind for every operand that any formula reads, and for `sums` sums so far.
 
-    A gate's are zeros and ones.
+    A gate gets zeros and ones.
     """
     operands = {name: values(dtype, rows, columns, rng) for name in INPUTS if name != GATE}
     operands[GATE] = rng.integers(0, 2, (rows, columns), dtype.bits)

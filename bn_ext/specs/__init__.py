@@ -1,7 +1,7 @@
-"""The published operators, argument for argument.
+"""The published operators, with the arguments of their specifications.
 
-`onednn_graph`, `ngraph` and `tensorflow` add to the general functions of `bn_ext` the names, order,
-defaults, type tables and outputs of their specifications, and nothing else.
+`onednn_graph`, `ngraph` and `tensorflow` add only what their specifications define to the general
+functions of `bn_ext`: names, order, defaults and types of arguments, and outputs.
 """
 
 from bn_ext.specs import ngraph, onednn_graph, tensorflow

@@ -1,8 +1,8 @@
-"""Makes a function of a row of the table.
+"""Makes functions of the rows of the table.
 
-The function has the row's signature and docstring. It converts each argument once, by the general
-function's own rules, checks the types, and hands all arguments, under their roles, to what
-computes the row.
+A function has the signature and docstring of its row. It converts each argument once, by the rules
+of the general function, and checks the types. Then it passes all arguments, under their roles, to
+the function that computes the row.
 """
 
 import math
@@ -38,16 +38,16 @@ __all__ = [
     "training",
 ]
 
-#: The arguments of a call, converted, under their roles: a vector that is absent or not used is
-#: None. Also `words` ({role: name}), `data_format` (with these words for the general function),
-#: the channels' `axis`, the number of `channels` and of elements in each (`count`), and `dtype`:
-#: that of the vectors or, if there are none, of the data.
+#: The converted arguments of a call, under their roles; vectors that are absent or unused are None.
+#: Also `words` ({role: name}); `data_format`, which gives these words to the general function; the
+#: `axis` of the channels; the number of `channels`, and of elements in each (`count`); and `dtype`,
+#: the dtype of the vectors or, if there are none, of the data.
 Given: TypeAlias = SimpleNamespace
 Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 
 
 def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]]:
-    """Decorates what computes the row of this name."""
+    """Decorates the function that computes the row of this name."""
     row = ROWS[name]
     parameters = {
         name: Parameter(
@@ -63,7 +63,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
-            # By hand, since signature.bind takes as long as all the rest. It makes the errors.
+            # signature.bind takes as long as all the rest, so it is called only to raise errors.
             first = dict(zip(by_position, arguments, strict=False))
             given = {**defaults, **first, **options}
             if (
@@ -104,7 +104,7 @@ def _as_positive(value: SupportsFloat, name: str) -> float:
 
 
 def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
-    """What a word means; TensorFlow's graphs have words as bytes."""
+    """The meaning of a word. It may be given as bytes, as in TensorFlow's graphs."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(word, str) or word not in words:
         raise ValueError(f"{name}: expected one of {', '.join(words)}, got {shown(value)}")
@@ -129,9 +129,9 @@ def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like:
 
 
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
-    """By the specification's table; all vectors have the type of the first, which is a.dtype.
+    """Check types by the specification's table. All vectors have the type of the first: a.dtype.
 
-    Other data has src's type and shape, or the general function refuses it.
+    The general function refuses other data that does not have src's type and shape.
     """
     name, types = a.words["src"], row.spec.types
     _require_dtype(name, a.src, [*types])
@@ -168,7 +168,7 @@ _KINDS: dict[str, Callable[[Any, str], Any]] = {
 
 
 def _convert(argument: Argument, value: Any, name: str) -> Any:
-    """None if it is absent."""
+    """Convert an argument; None if it is absent."""
     if value is None and argument.optional:
         value = argument.default
         if value is None or value is REQUIRED:
@@ -179,7 +179,7 @@ def _convert(argument: Argument, value: Any, name: str) -> Any:
 
 
 def _converted(row: Row, given: dict[str, Any]) -> Given:
-    """Attributes first: they say which arrays are used."""
+    """Convert all arguments. Attributes come first, because they decide which arrays are used."""
     a = Given(words={}, data_format=row.spec.data_format, **dict.fromkeys(_VECTORS))
     for argument, name, role in row.places:
         if not argument.is_array:
@@ -204,7 +204,7 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
 
 
 def _hints(row: Row, a: Given) -> dict[str, str]:
-    """What to pass if the channels are on another axis: a word, if there is one."""
+    """{data format: hint}: what to pass if the channels are on the other axis."""
     if row.spec.data_format:
         likewise = f", and {a.words['diff_dst']} likewise" if "diff_dst" in a.words else ""
         return {"NXC": f"pass np.moveaxis({a.words['src']}, -1, 1){likewise}, which copies nothing"}
@@ -213,26 +213,26 @@ def _hints(row: Row, a: Given) -> dict[str, str]:
     return {ours: f'pass data_format="{word}"' for word, ours in words.items()}
 
 
-# ---- for what computes a row -------------------------------------------------------------
+# ---- for the functions that compute a row ------------------------------------------------
 
-#: What may be absent: then it is None.
+#: Roles that are None if they are absent.
 _VECTORS = ("mean", "variance", "gamma", "beta")
 
 
 def inference(a: Given, **options: Any) -> NDArray[Any]:
-    """The general function."""
+    """Call `bn_ext.batch_norm_inference`."""
     return batch_norm_inference(a.src, a.mean, a.variance, a.gamma, a.beta, **_shared(a), **options)
 
 
 def backward(a: Given, **options: Any) -> Any:
-    """The general function."""
+    """Call `bn_ext.batch_norm_backward`."""
     return batch_norm_backward(
         a.src, a.diff_dst, a.mean, a.variance, a.gamma, **_shared(a), **options
     )
 
 
 def training(a: Given, **options: Any) -> Any:
-    """The general function."""
+    """Call `bn_ext.batch_norm_training`."""
     return batch_norm_training(a.src, a.gamma, a.beta, **_shared(a), **options)
 
 

@@ -1,12 +1,12 @@
 """The published operators, one row each. `bn_ext.specs._sheet.sheet` makes functions of them.
 
-A row says what the specification says: the arguments in order, with types, defaults and roles (what
-the general function calls them), the outputs, and the text of the docstring. What a table cannot
-say is code: the function of the operator's name in the module of its specification.
+A row has what the specification defines: the arguments in order, with types, defaults and roles
+(their names in the general function), the outputs, and the text of the docstring. What a table
+cannot express is code: the function with the operator's name, in the module of its specification.
 
-A new operator is a row here and that function.
+To add an operator, add a row here and that function.
 
-This file imports nothing of bn_ext: builds read the docstrings here, without the compiled part.
+This file imports nothing from bn_ext: builds read the docstrings here, without the compiled part.
 """
 
 import re
@@ -25,26 +25,26 @@ REQUIRED: Final = object()
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument, or several of one kind: "gamma, beta"."""
+    """An argument, or several of the same kind: "gamma, beta"."""
 
     names: str
     #: data, vector, list (of at most one array), epsilon, positive (as a float32), number, flag,
     #: word, data_format or ignored
     kind: str
     text: str
-    #: What they are to the general function, if that has other names.
+    #: Their names in the general function, if they differ.
     roles: str = ""
     default: Any = REQUIRED
     #: An array that may be None; an attribute for which None means its default.
     optional: bool = False
-    #: Of a word: what each means.
+    #: For a word: {word: its meaning}.
     words: dict[str, Any] | None = None
-    #: The flag with which an array is used. Without it nobody looks at the array.
+    #: The flag with which an array is used. If the flag is False, the array is not even checked.
     used: str = ""
 
     @property
     def is_array(self) -> bool:
-        """Is it no attribute?"""
+        """Is it an array, not an attribute?"""
         return self.kind in ("data", "vector", "list")
 
     @property
@@ -58,15 +58,15 @@ class Spec:
     """What the operators of one specification share."""
 
     module: str
-    #: dtype of the data -> dtypes of the vectors; a call's vectors are all of one
+    #: dtype of the data -> dtypes of the vectors; in a call, all vectors have the same dtype
     types: dict[str, tuple[str, ...]]
     #: What is raised beyond the general function's errors.
     raises: str
-    #: What a vector is to numpydoc.
+    #: The type of a vector in docstrings.
     vector: str = "array, shape (C,)"
-    #: What becomes of lists, if it is worth a note.
+    #: How lists are converted, if docstrings should note it.
     lists: str = ""
-    #: Where the channels are, if no argument says it.
+    #: Where the channels are, if no argument tells.
     data_format: str = ""
 
 
@@ -80,14 +80,14 @@ class Row:
     #: The general function that computes it, and whose errors it raises.
     general: str
     arguments: tuple[Argument, ...]
-    #: "Name: output, output, ..."; or one array
+    #: "Name: output, output, ..."; for a single array, its type
     outputs: str
     returns: str
     definition: str
     example: str
     see_also: str = ""
     notes: tuple[str, ...] = ()
-    #: What is raised beyond the general function's errors, if the specification does not say it.
+    #: What is raised beyond the general function's errors, if not the same as for the Spec.
     raises: str = ""
     #: Ranks of the data; any from 2 up if there are none.
     ranks: tuple[int, ...] = ()
@@ -118,11 +118,11 @@ class Row:
         return result
 
     def docstring(self) -> str:
-        """As numpydoc has it."""
+        """The docstring, in numpydoc's format."""
         general = ", ".join(f"`bn_ext.{name}`" for name in self.general.split(", "))
         also = self.raises or self.spec.raises
         errors = f"As for {general}, with this operator's names; also {also}."
-        arrays = f"What counts as an array, and what is copied, is as for {general}"
+        arrays = f"Arrays are accepted, and copied, as by {general}"
         notes = [*self.notes, f"Definition: {self.definition}."]
         if self.spec.lists:
             notes.insert(0, f"{arrays}; {self.spec.lists}.")
@@ -140,7 +140,7 @@ class Row:
         return "\n\n".join([self.title, *parts, ""])
 
     def _type(self, argument: Argument) -> str:
-        """What numpydoc calls it."""
+        """The type of an argument in the docstring."""
         types = {"vector": self.spec.vector, **_TYPES}
         found = types.get(argument.kind, "array")
         if argument.words is not None:
@@ -166,7 +166,7 @@ _TYPES = {
 
 
 def _filled(text: str, indent: int = 0) -> str:
-    """A paragraph; what is in double backquotes stays on one line."""
+    """Wrap a paragraph; text in double backquotes stays on one line."""
     kept = re.sub("``.*?``", lambda literal: literal[0].replace(" ", "\0"), " ".join(text.split()))
     margin = " " * indent
     wrapper = TextWrapper(
@@ -177,7 +177,7 @@ def _filled(text: str, indent: int = 0) -> str:
 
 # ---- what several operators have ---------------------------------------------------------
 
-# By hand: a line begins with the name of the argument that it is about.
+# Formatted by hand, so that each line begins with the name of its argument.
 # fmt: off
 
 _FLOATS = "float32, float64, float16 or bfloat16"
@@ -264,7 +264,7 @@ array([[2., 3.],
         ),
         outputs="BatchNormTrainingBackprop: input_delta, gamma_delta, beta_delta",
         returns="input_delta, gamma_delta and beta_delta, all in input's dtype.",
-        see_also="batch_norm_training : What it is the gradient of.",
+        see_also="batch_norm_training : The forward pass.",
         notes=(_NGRAPH_DIFFERS,),
         definition='nGraph core operation "BatchNormTrainingBackprop"',
         example="""
@@ -301,8 +301,9 @@ _ONEDNN_FORMAT = Argument("data_format", "data_format", "Whether the channels ar
                           "...).", default="NXC")
 _ONEDNN_PRESENT = "float32, or bfloat16 if the data is bfloat16"
 _ONEDNN_UNSUPPORTED = (
-    "does not support bfloat16 vectors, and float16 data only on a few CPUs; accepts ranks 4 and 5 "
-    "in NXC, 2 to 5 in NCX; leaves the parameter gradients of an empty batch unwritten."
+    "it does not support bfloat16 vectors, and supports float16 data only on a few CPUs; it "
+    "accepts ranks 4 and 5 in NXC, 2 to 5 in NCX; it does not write the parameter gradients of an "
+    "empty batch."
 )
 
 _ONEDNN_ROWS = (
@@ -329,14 +330,14 @@ _ONEDNN_ROWS = (
         returns="dst (src's dtype), running_mean, running_variance, batch_mean and batch_variance "
         "(mean's dtype, shape (C,)). Both variances are biased: divided by the number of elements. "
         "All are new arrays; mean and variance stay as they are.",
-        raises=f"{_ONEDNN.raises}, for a momentum that is not, and for gamma without beta or the "
-        "reverse",
+        raises=f"{_ONEDNN.raises}, for a momentum that is not positive, and for gamma without beta "
+        "or the reverse",
         see_also="batch_norm_training_backward : The gradient.",
         notes=(
-            "An empty src gives a batch_mean and a batch_variance of NaN, and running statistics "
-            "as they were.",
-            'In other packages "momentum" may be the weight of the new statistics, and the running '
-            "variance the unbiased one: torch and TensorFlow have both.",
+            "If src is empty, batch_mean and batch_variance are NaN, and the running statistics do "
+            "not change.",
+            'In torch, "momentum" is the weight of the new statistics. In torch and TensorFlow, '
+            "the running variance is unbiased.",
         ),
         definition='oneDNN developer guide, Graph API, "BatchNormForwardTraining"',
         example="""
@@ -390,16 +391,16 @@ array([[2., 3.],
                      optional=True),
             _ONEDNN_EPSILON,
             _ONEDNN_FORMAT,
-            Argument("gamma_delta, beta_delta", "flag", "Whether to compute that optional output; "
-                     "each independently.", default=True),
+            Argument("gamma_delta, beta_delta", "flag", "Whether to compute this optional output, "
+                     "independently of the other.", default=True),
         ),
         outputs="BatchNormTrainingBackprop: input_delta, gamma_delta, beta_delta",
-        returns="input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)); None for an "
-        "optional output that was not requested.",
+        returns="input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)). An optional output "
+        "that was not requested is None.",
         see_also="batch_norm_training_backward : The same under other names.",
         notes=(
-            "oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested; "
-            "computes input_delta alone by the formula for frozen statistics; "
+            "oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested; if "
+            "only input_delta is requested, it uses the formula for frozen statistics; "
             + _ONEDNN_UNSUPPORTED,
         ),
         definition='oneDNN Graph Specification, "BatchNormTrainingBackprop-1"',
@@ -437,14 +438,15 @@ array([1., 1.], dtype=float32)
         returns="diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,), or "
         "both None).",
         raises=f"{_ONEDNN.raises} and for one optional output without the other",
-        see_also="batch_norm_forward_training : What it is the gradient of.",
+        see_also="batch_norm_forward_training : The forward pass.",
         notes=(
-            "Without the optional outputs gamma is ignored, as the spec says: it is not even "
-            "checked, and diff_src follows the training formula with gamma = 1. "
+            "Without the optional outputs, gamma is ignored, as the specification requires: it is "
+            "not even checked, and diff_src follows the training formula with gamma = 1. "
             "(`bn_ext.batch_norm_backward` uses gamma whatever it returns.)",
-            "oneDNN 3.8 on a CPU differs: its graph computes diff_src alone by the formula for "
-            "frozen statistics with gamma = 1 (its primitive uses the training formula); requires "
-            "gamma if all three outputs are requested; " + _ONEDNN_UNSUPPORTED,
+            "oneDNN 3.8 on a CPU differs: if only diff_src is requested, its graph uses the "
+            "formula for frozen statistics with gamma = 1 (its primitive uses the training "
+            "formula); it requires gamma if all three outputs are requested; "
+            + _ONEDNN_UNSUPPORTED,
         ),
         definition='oneDNN developer guide, Graph API, "BatchNormTrainingBackward"',
         example="""
@@ -467,16 +469,16 @@ _TENSORFLOW = Spec(
     "rank",
     vector="array of float32, shape (C,)",
     lists="lists of Python numbers are float64 or integers, so their types are refused. An "
-    "attribute that is None has its default, as in TensorFlow",
+    "attribute that is None gets its default, as in TensorFlow",
 )
-# The rank says how many axes there are; the word, where C is.
+# The rank gives the number of axes, the word only the place of C.
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TF_EPSILON = Argument("epsilon", "epsilon", _EPSILON_TEXT, default=0.0001, optional=True)
 _TF_FACTOR = Argument("exponential_avg_factor", "number", "The weight of the batch's statistics "
                       "in the new running ones: any finite number, ``running = (1 - factor)*old + "
                       "factor*batch``.", default=1.0, optional=True)
 _TF_FORMAT = Argument("data_format", "word", "Whether the channels are on the last axis or on "
-                      "axis 1, for either rank; or the same as bytes.", default="NHWC",
+                      "axis 1, for either rank. Bytes are accepted too.", default="NHWC",
                       optional=True, words=_FORMATS)
 _TF_IS_TRAINING = Argument("is_training", "flag", "Whether to normalize with the batch's own "
                            "statistics.", default=True, optional=True)
@@ -510,8 +512,8 @@ _TENSORFLOW_ROWS = (
         "statistics, the variance with Bessel's correction (divided by ``max(M - 1, 1)``); "
         "reserve_space_1 and reserve_space_2, which are the batch's mean and its biased variance, "
         "for the gradient; and reserve_space_3, empty. With ``is_training=False`` both pairs are "
-        "mean and variance. For an empty x, batch_mean and batch_variance are NaN, the reserve "
-        "spaces zeros.",
+        "mean and variance. For an empty x, batch_mean and batch_variance are NaN, and the reserve "
+        "spaces are zeros.",
         see_also="fused_batch_norm_grad_v3 : The gradient.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces "
@@ -533,7 +535,7 @@ array([3., 4.], dtype=float32)
     Row(
         _TENSORFLOW,
         "fused_batch_norm_ex",
-        "Operator ``_FusedBatchNormEx`` of TensorFlow, what its graphs fuse an activation into.",
+        "Operator ``_FusedBatchNormEx`` of TensorFlow: its graphs fuse an activation into it.",
         general="batch_norm_training, batch_norm_inference",
         arguments=(
             Argument("x", "data", _TF_X, roles="src"),
@@ -544,23 +546,23 @@ array([3., 4.], dtype=float32)
                      roles="src_1", default=()),
             _TF_EPSILON,
             _TF_FACTOR,
-            Argument("activation_mode", "word", "What the sum goes through; or the same as bytes. "
-                     "A NaN passes Relu.", roles="relu", default="Identity", optional=True,
+            Argument("activation_mode", "word", "The activation of the sum. Bytes are accepted "
+                     "too. A NaN passes Relu.", roles="relu", default="Identity", optional=True,
                      words={"Identity": False, "Relu": True}),
             Argument("data_format", "word", "Whether the channels are on the last axis or on axis "
-                     "1; or the same as bytes.", default="NHWC", optional=True,
+                     "1. Bytes are accepted too.", default="NHWC", optional=True,
                      words={"NHWC": "NXC", "NCHW": "NCX"}),
             _TF_IS_TRAINING,
             _TF_NAME,
         ),
         ranks=(4,),
         outputs=f"FusedBatchNormEx: {_TF_OUTPUTS}",
-        returns="As for `fused_batch_norm_v3`, y behind the activation.",
+        returns="As for `fused_batch_norm_v3`; y is the result of the activation.",
         see_also="fused_batch_norm_v3 : Without an addition and a ReLU.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: it has this operator only in builds with oneDNN, "
             'for float32 and bfloat16, with "Relu" and without a side input; reserve_space_3 then '
-            "has one element for each of x. Its gradient needs none of it where y is known.",
+            "has one element for each element of x. The gradient does not need it if y is known.",
         ),
         definition='TensorFlow, "tensorflow/core/ops/nn_ops.cc", "_FusedBatchNormEx"',
         example="""
@@ -600,7 +602,7 @@ array([[[[0., 0.],
         "reserve_space_4, reserve_space_5",
         returns="x_backprop (x's dtype), scale_backprop and offset_backprop (float32, shape (C,)), "
         "and two empty float32 arrays, reserve_space_4 and reserve_space_5.",
-        see_also="fused_batch_norm_v3 : What it is the gradient of.",
+        see_also="fused_batch_norm_v3 : The forward pass.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels "
             "refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for the last "
