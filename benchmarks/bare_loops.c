@@ -14,8 +14,16 @@
 #include <immintrin.h>
 #endif
 
-typedef uint64_t v __attribute__((vector_size(64)));
-typedef uint64_t v_any __attribute__((vector_size(64), aligned(1)));
+/* One register: gcc takes wider vectors through memory, which costs a multiple of the loop. */
+#ifdef __AVX512F__
+enum { BYTES = 64 };
+#elif defined(__AVX2__)
+enum { BYTES = 32 };
+#else
+enum { BYTES = 16 };
+#endif
+typedef uint64_t v __attribute__((vector_size(BYTES)));
+typedef uint64_t v_any __attribute__((vector_size(BYTES), aligned(1)));
 
 static inline void store(v *to, v value, int nontemporal) {
 #ifdef __AVX512F__
@@ -25,10 +33,7 @@ static inline void store(v *to, v value, int nontemporal) {
     }
 #elif defined(__AVX2__)
     if (nontemporal) {
-        __m256i half[2];
-        memcpy(half, &value, sizeof half);
-        _mm256_stream_si256((__m256i *)to, half[0]);
-        _mm256_stream_si256((__m256i *)to + 1, half[1]);
+        _mm256_stream_si256((void *)to, (__m256i)value);
         return;
     }
 #endif
@@ -99,7 +104,7 @@ void loop(const char **read, int reads, char **written, int writes, int64_t byte
         to[w] = (v *)(written[w] + own);
         most = own > most ? own : most;
     }
-    const int64_t n = bytes > most ? (bytes - most) / 64 : 0;
+    const int64_t n = bytes > most ? (bytes - most) / 64 * 64 / BYTES : 0;
     if (reads == 1)
         move(from, 1, to, 1, n, passes, threads, nontemporal);
     else if (reads == 2)

@@ -22,6 +22,9 @@ enum {
     MOST_AGE = 512,
     WASTE = 8, /* a reused block may exceed the request by 1/WASTE of it, or by a huge page */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
+    /* A block starts half a page past where NumPy's arrays start. Loads that follow stores closely,
+     * modulo a page, wait for them: at a distance of 48 bytes, five times as long on a Zen 3. */
+    START = PAGE_BYTES / 2,
 };
 
 typedef struct {
@@ -110,11 +113,11 @@ static mapping map_new(size_t bytes) {
     return (mapping){all + before, bytes, 0, false};
 }
 
-/* The cache line before a block's first byte holds the length of its mapping. */
+/* A mapping's first bytes hold its length. */
 void *bn_take_block(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
-    bytes = (size_t)round_up((int64_t)bytes + LINE_BYTES, PAGE_BYTES);
+    bytes = (size_t)round_up((int64_t)bytes + START, PAGE_BYTES);
     mapping m = take_parked(bytes);
     if (!m.start)
         m = map_new(bytes);
@@ -125,11 +128,11 @@ void *bn_take_block(size_t bytes) {
     if (!m.start)
         return NULL;
     *(size_t *)m.start = m.bytes;
-    return m.start + LINE_BYTES;
+    return m.start + START;
 }
 
 void bn_park_block(void *block) {
-    mapping m = {(char *)block - LINE_BYTES, 0, 0, false}, old = {0};
+    mapping m = {(char *)block - START, 0, 0, false}, old = {0};
     m.bytes = *(size_t *)m.start;
     pthread_mutex_lock(&lock);
     const size_t most = limit;
