@@ -1,4 +1,7 @@
-"""The edges of the four operators: one test for each line of docs/semantics.md."""
+"""Edge cases: empty arrays, one element per channel, NaN, Inf, zeros, and the operators' gradients.
+
+Other cases of docs/semantics.md have their tests in the files that the page names.
+"""
 
 import itertools
 
@@ -76,9 +79,6 @@ def test_one_element_per_channel_follows_the_formula(rng, is_training):
         np.testing.assert_allclose(grads.diff_gamma, dy * xhat, rtol=1e-14)
         want = p.gamma * rstd * (-xhat * xhat * dy if is_training else dy)
         np.testing.assert_allclose(grads.diff_src.ravel(), want, rtol=1e-12)
-
-
-# ---- statistics as given ----------------------------------------------------------
 
 
 # ---- NaN and Inf in the data -------------------------------------------------------
