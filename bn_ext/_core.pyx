@@ -9,7 +9,8 @@
         v                              (_inputs, _outputs: nothing has been written so far)
     axis order, from src's strides only (the rule: src_c/axes.h)
         |   an operand gets a dense copy if its axes are in another order, or if its last
-        v   axis in this order is not contiguous                            (_call)
+        |   axis in this order is not contiguous; so does diff_src_1 if it overwrites src
+        v                                                                   (_call)
     bn_problem: outer axes | channel | inner axes, merged where all operands allow it
         |
         v   without the GIL, unless the problem is small
