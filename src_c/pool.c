@@ -30,7 +30,7 @@
  * pays for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us and pays from
  * WORTH_WAKING elements on (measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
-enum { MOST_THREADS = 1024 }; /* of one call: more than any CPU can run at once */
+enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
 /* ---- how many threads -------------------------------------------------- */
 
