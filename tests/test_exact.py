@@ -101,9 +101,9 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 @pytest.mark.parametrize("exponents", [(0, 19), (126, 126)])
 @pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
-    """Each lane's sum is a double. The sum of all lanes, or that sum in units of the lowest limb, has
-    more bits than a double, whatever a register's width. A sum that cancels or ends in zeros may
-    have fewer, so there are several tries.
+    """Each lane's sum is a double. The sum of all lanes, or that sum in units of the lowest limb,
+    has more bits than a double, whatever a register's width. A sum that cancels or ends in zeros
+    may have fewer, so there are several tries.
     """
     for _ in range(16):
         few = rng.random((1, 2, n)) < 0.1
