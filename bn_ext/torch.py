@@ -627,7 +627,17 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
         """Replace all batch normalizations of a model, in place, by layers of this class.
 
-        See `torch.nn.SyncBatchNorm.convert_sync_batchnorm`.
+        Parameters
+        ----------
+        module : torch.nn.Module
+            Its layers change as by `convert`.
+        process_group : ProcessGroup, optional
+            The processes; None means all.
+
+        Returns
+        -------
+        torch.nn.Module
+            The module itself.
         """
         for layer in convert(module).modules():
             if isinstance(layer, (BatchNorm1d, BatchNorm2d, BatchNorm3d)):

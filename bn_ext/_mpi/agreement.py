@@ -24,7 +24,8 @@ class CollectiveError(RuntimeError):
     """Another rank failed, or ranks passed different arguments. No rank has results.
 
     It is raised on every rank, except that a rank whose own argument was refused raises that error
-    instead. It is not a ValueError, because no argument of this rank is known to be wrong.
+    instead. It is not a ValueError, because no argument of this rank is known to be wrong. In
+    `bn_ext.torch`, a rank is a process of the layer's group.
     """
 
     __module__ = "bn_ext.mpi"
