@@ -105,6 +105,7 @@ cdef enum:
 
 
 @cython.final
+@cython.auto_pickle(False)  # a copy of a pointer would be released twice
 cdef class Block:
     """The memory of a large result (src_c/blocks.h): the base of the array."""
 

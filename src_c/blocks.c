@@ -1,5 +1,5 @@
 /* blocks.c: large memory that outlives a call. */
-#define _GNU_SOURCE /* MADV_FREE */
+#define _GNU_SOURCE /* MADV_FREE, mremap */
 #include "blocks.h"
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ enum {
     /* A parked block is unmapped once more than this many blocks were taken after it. One training
      * step may take a few hundred. */
     MOST_AGE = 512,
-    WASTE = 8, /* a reused block may exceed the request by 1/WASTE of it, or by a huge page */
+    WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
     /* A block starts half a page past where NumPy's arrays start. Loads that follow stores closely,
      * modulo a page, wait for them: at a distance of 48 bytes, five times as long on a Zen 3. */
@@ -83,15 +83,19 @@ static void shed(size_t most) {
     } while (m.start);
 }
 
-/* Take the youngest block that fits: it may still be in a cache. */
+/* Take the youngest block that fits, which may still be in a cache; or else the largest of those
+ * that are too small. */
 static mapping take_parked(size_t bytes) {
-    const size_t most = bytes + (size_t)at_least((int64_t)bytes / WASTE, HUGE_BYTES);
+    const size_t most = bytes + bytes / WASTE;
+    int found = -1;
     mapping m = {0};
     pthread_mutex_lock(&lock);
     taken++;
-    for (int i = n_parked - 1; i >= 0 && !m.start; i--)
-        if (parked[i].bytes >= bytes && parked[i].bytes <= most)
-            m = remove_parked(i);
+    for (int i = n_parked - 1; i >= 0 && (found < 0 || parked[found].bytes < bytes); i--)
+        if (parked[i].bytes <= most && (found < 0 || parked[i].bytes > parked[found].bytes))
+            found = i;
+    if (found >= 0)
+        m = remove_parked(found);
     pthread_mutex_unlock(&lock);
     return m;
 }
@@ -113,14 +117,27 @@ static mapping map_new(size_t bytes) {
     return (mapping){all + before, bytes, 0, false};
 }
 
+/* A larger mapping, with the pages of a smaller one. */
+static mapping map_larger(size_t bytes, mapping smaller) {
+    const mapping m = map_new(bytes);
+#ifdef MREMAP_FIXED
+    if (m.start && smaller.start &&
+        mremap(smaller.start, smaller.bytes, smaller.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               m.start) != MAP_FAILED)
+        return m;
+#endif
+    unmap(smaller);
+    return m;
+}
+
 /* A mapping's first bytes hold its length. */
 void *bn_take_block(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
     bytes = (size_t)round_up((int64_t)bytes + START, PAGE_BYTES);
     mapping m = take_parked(bytes);
-    if (!m.start)
-        m = map_new(bytes);
+    if (m.bytes < bytes)
+        m = map_larger(bytes, m);
     if (!m.start) {
         shed(0);
         m = map_new(bytes);
