@@ -235,8 +235,9 @@ def batch_norm_training_stats(state, mean=None):
     ndarray of float64, shape (4, C)
         Statistics for `batch_norm_training_apply`, as `batch_norm_training_reduce` returns them:
         per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. If `mean`
-        is None, the returned mean is correct to half an ulp, but the sum of squares loses digits to
-        cancellation. For accurate squares, make a second pass with the mean of the first.
+        is None, the returned mean is within 0.5001 ulp, a subnormal one within one ulp, but the sum
+        of squares loses digits to cancellation. For accurate squares, make a second pass with the
+        mean of the first.
 
     Raises
     ------

@@ -293,7 +293,7 @@ static void set_stats(wide s, wide q, double count, const double *given, bool in
                       double *mean, double *squares) {
     const double p = !given ? 0 : in_doubles ? *given : (double)(float)*given;
     const pair quotient = pair_over(s.value, count);
-    const pair off = pair_sum(quotient.high, quotient.low); /* the high part is rounded once */
+    const pair off = pair_sum(quotient.high, quotient.low); /* the high part is both, rounded */
     const double deviation = sqrt(scaled(q.value.high / count, q.exponent));
     /* What rounding the differences may change in the mean, even if squares of deviations
      * vanish. */
