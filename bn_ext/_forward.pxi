@@ -289,6 +289,7 @@ def batch_norm_training_merge(stats):
                 # Grouped like this, it overflows only if the sum does.
                 whole[1] += given[i, 1] + off * (off * (before * (own / total)))
         before = whole[COUNT] = total
+    whole[np.isnan(whole)] = np.nan  # the canonical one, as in C
     return whole
 
 

@@ -82,4 +82,6 @@ def batch_norm_statistics_backward(
         rstd = 1 / np.sqrt(wide["variance"] + epsilon)
         scale = -rstd * wide.get("gamma", 1.0)
         found = scale * wide["diff_beta"], scale * rstd * wide["diff_gamma"] / 2
+        for diff in found:
+            diff[np.isnan(diff)] = np.nan  # the canonical one, as in C
         return found[0].astype(first.dtype), found[1].astype(first.dtype)

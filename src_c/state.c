@@ -301,7 +301,7 @@ static void set_stats(wide s, wide q, double count, const double *given, bool in
         in_doubles ? 0x1p-52 * (deviation + 0x1p-537) : 0x1p-23 * (deviation + 0x1p-75);
     *mean = p + scaled(off.high, s.exponent);
     if (given && (!isfinite(*given) || fabs(*mean - *given) <= lost))
-        *mean = *given;
+        *mean = isnan(*given) ? fabs((double)NAN) : *given;
 
     const int apart = 2 * s.exponent - q.exponent;
     const pair common = pair_times(off, s.value);

@@ -99,6 +99,9 @@ def test_gradient_of_given_statistics(rng, name, affine):
     wide = {n: None if a is None else a.astype(float) for n, a in rounded.items()}
     wanted = bn_ext.batch_norm_statistics_backward(**wide, epsilon=EPSILON)
     assert all_bits(of_short) == all_bits(a.astype(dtype(name)) for a in wanted)
+    rounded["diff_gamma"][:], rounded["diff_beta"][:] = -np.nan, -np.nan
+    of_nan = bn_ext.batch_norm_statistics_backward(**rounded, epsilon=EPSILON)
+    assert all_bits(of_nan) == all_bits([np.full(7, np.nan, dtype(name))] * 2)
 
 
 @pytest.mark.parametrize("name", ["diff_gamma", "diff_beta", "variance", "gamma"])

@@ -48,6 +48,11 @@ def test_one_part_is_itself_bit_for_bit(rng):
     assert merge([part]).tobytes() == part.tobytes()
 
 
+def test_a_nan_is_the_canonical_one():
+    found = merge([reduce([[np.inf]]), reduce([[1.0]])])
+    assert found[:2].tobytes() == np.full((2, 1), np.nan).tobytes()
+
+
 @pytest.mark.parametrize("parts", [0, 1, 2])
 def test_no_elements(parts):
     none = as_stats(np.zeros((2, 3)), 0)
