@@ -295,11 +295,10 @@ def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: fl
     are those that were given, so no bit of dst changes.
     """
     mean, variance, gamma, beta = given.values()
-    with np.errstate(divide="ignore"):
-        square = 1 / (constants["variance"].astype(np.float64) + epsilon)
-        moved = _still(variance, square)
-        # rstd as a multiple of its value, to the second order; and that value.
-        rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
+    square = 1 / (constants["variance"].astype(np.float64) + epsilon)
+    moved = _still(variance, square)
+    # rstd as a multiple of its value, to the second order; and that value.
+    rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
     scale = (1.0 if gamma is None else gamma) * rstd[0]
     shift = scale * _still(mean, rstd[1])
     return scale, (0.0 if beta is None else beta) - shift
@@ -356,9 +355,10 @@ def batch_norm_inference(
     stats = constants["mean"], constants["variance"]
     if isinstance(given["mean"], Box) or isinstance(given["variance"], Box):
         _core._dry_run(_core.batch_norm_inference, **constants, relu=relu, **shared)
-        given = {k: None if a is None else _wide(a) for k, a in given.items()}
-        gamma, beta = _of_statistics(given, constants, float(epsilon))
-        stats = stats[0].astype(np.float64), stats[1].astype(np.float64)
+        with _core._DefaultMode():
+            given = {k: None if a is None else _wide(a) for k, a in given.items()}
+            gamma, beta = _of_statistics(given, constants, float(epsilon))
+            stats = stats[0].astype(np.float64), stats[1].astype(np.float64)
     else:
         gamma, beta = given["gamma"], given["beta"]
     found: NDArray[Any] = _normalize(src, gamma, beta, src_1, _Step(shared, relu, *stats))

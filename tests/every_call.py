@@ -285,6 +285,9 @@ if "bn_ext.autograd" in MODULES:
 
         return [derived(step, v.src, v.gamma, v.src_1, wanted=n) for n in range(3)], bits(kept)
 
+    def inference(v, *given):
+        return bn_ext.autograd.batch_norm_inference(*given, v.gamma, v.beta, epsilon=v.epsilon)
+
     def autograd_layer(v):
         made = bn_ext.autograd.BatchNorm(v.channels, dtype=v.number, epsilon=v.epsilon, relu=True)
         made.load_state_dict({**v.wide, "num_batches_tracked": 2})
@@ -296,9 +299,10 @@ if "bn_ext.autograd" in MODULES:
 
     CALLS |= {
         "bn_ext.autograd.batch_norm_training": both(autograd_training),
-        "bn_ext.autograd.batch_norm_inference": lambda v: derived(
-            lambda src: bn_ext.autograd.batch_norm_inference(
-                src, v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon), v.src),
+        "bn_ext.autograd.batch_norm_inference": lambda v: [
+            *derived(lambda src: inference(v, src, v.mean, v.variance), v.src),
+            bits(autograd.make_vjp(lambda *stats: inference(v, v.src, *stats), (0, 1))(
+                v.mean, v.variance)[1])],
         **dict.fromkeys(
             (name for name in public() if name.startswith("bn_ext.autograd.BatchNorm")),
             autograd_layer,
