@@ -161,7 +161,7 @@ RESULTS = {
         "batch_norm_count", "_as_index", "_default_threads", "_parked_bytes", "_parked_limit",
     ],
     "float": ["_as_epsilon", "_as_real"],
-    "bool": ["_as_flag", "_forked", "_has_openmp"],
+    "bool": ["_as_channels_last", "_as_flag", "_forked", "_has_openmp"],
     "str": ["_get_isa", "_or", "_shown"],
     "tuple[str, ...]": ["_available_isas", "_formulas"],
     "tuple[int, int]": ["_cache_sizes"],

@@ -213,7 +213,7 @@ cdef dict OTHER_NAMES = {
 }
 
 
-cdef bint as_channels_last(object data_format) except -1:
+cpdef bint _as_channels_last(object data_format) except -1:
     """Are channels on the last axis?"""
     if isinstance(data_format, str):
         name = str(data_format)
@@ -243,7 +243,7 @@ cdef class _Words:
     cdef str hint
 
     def __init__(self, data_format, words):
-        self.channels_last = as_channels_last(data_format)
+        self.channels_last = _as_channels_last(data_format)
         other = "NCX" if self.channels_last else "NXC"
         self.names = tuple([words.get(name, name) for name in NAMES])
         self.outputs = tuple([words.get(name, name) for name in OUTPUT_NAMES])
@@ -298,7 +298,7 @@ cdef int convert_options(Call *c, object data_format, object num_threads) except
         c.words = <PyObject *>data_format
         c.channels_last = (<_Words>data_format).channels_last
     else:
-        c.channels_last = as_channels_last(data_format)
+        c.channels_last = _as_channels_last(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     return 0
 

@@ -145,7 +145,8 @@ class BatchNorm:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        shape = (0, self.channels) if self.data_format == "NXC" else (0, self.channels, 1)
+        last = _core._as_channels_last(self.data_format)
+        shape = (0, self.channels) if last else (0, self.channels, 1)
         _core._dry_run(
             _core.batch_norm_training,
             np.empty(shape, self._number),
@@ -430,10 +431,10 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype of parameters and statistics."""
     try:
         number = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         number = None
     if number not in (np.float32, np.float64):
-        raise TypeError(f"dtype: expected float64 or float32, got {number or repr(dtype)}")
+        raise TypeError(f"dtype: expected float64 or float32, got {number or _core._shown(dtype)}")
     return number
 
 

@@ -357,8 +357,8 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     >>> bn_ext.show_config(mode="dicts")["version"] == bn_ext.__version__
     True
     """
-    if mode not in ("stdout", "dicts"):
-        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {mode!r}")
+    if not isinstance(mode, str) or mode not in ("stdout", "dicts"):  # type: ignore[redundant-expr]
+        raise ValueError(f"mode: expected 'stdout' or 'dicts', got {_core._shown(mode)}")
     import platform
 
     import numpy as np

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 
+import numpy as np
 import pytest
 from needs import needs_openmp
 from processes import strict
@@ -25,8 +26,9 @@ def test_show_config(capsys):
     assert config["default_threads"] >= 1
     l2, last_level = config["cache_sizes"]
     assert 2**15 <= l2 <= last_level
-    with pytest.raises(ValueError, match="mode: expected 'stdout' or 'dicts', got 'json'"):
-        bn_ext.show_config(mode="json")
+    for wrong in ("json", np.array(["a", "b"])):
+        with pytest.raises(ValueError, match="^mode: expected 'stdout' or 'dicts', got "):
+            bn_ext.show_config(mode=wrong)
 
 
 THREADS = "; config = bn_ext.show_config(mode='dicts')"
