@@ -170,11 +170,11 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
 
 def _default_kept() -> int:
     """What BN_EXT_KEEP_MEMORY says, or an eighth of the memory."""
-    text = os.environ.get("BN_EXT_KEEP_MEMORY", "").strip()
+    text = os.environ.get("BN_EXT_KEEP_MEMORY", "")
     if not text:
         return _memory() // 8
     # 20 digits are enough: a number with more is too large in any case.
-    limit = int(text.lstrip("0")[:20] or "0") if text.isdecimal() else -1
+    limit = int(text.lstrip("0")[:20] or "0") if re.fullmatch("[0-9]+", text) else -1
     if not 0 <= limit <= sys.maxsize:
         raise ImportError(
             f"BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to {sys.maxsize}, got "

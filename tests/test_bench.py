@@ -158,6 +158,14 @@ def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
+def test_a_full_disk_is_named(capsys):
+    some = ["bench", "--shapes", "4x4", "--seconds", "1e-9", "--peers"]
+    status, _, err = run(capsys, *some, "--json", "/dev/full")
+    message = "bn-ext bench: --json /dev/full: cannot be written (No space left on device)\n"
+    assert (status, err) == (2, message)
+
+
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize(
     ("error", "status", "last"),

@@ -136,7 +136,7 @@ def test_the_environment_sets_the_default(text, expected):
     assert found == expected if expected is not None else found > MIB
 
 
-@pytest.mark.parametrize("text", ["-1", "1e9", "many", "9" * 30, "9" * 38])
+@pytest.mark.parametrize("text", ["-1", "1e9", "many", " 5", "\u0663", "9" * 30, "9" * 38])
 def test_the_environment_may_be_wrong(text):
     done = python_code("import bn_ext", BN_EXT_KEEP_MEMORY=text)
     assert "ImportError: BN_EXT_KEEP_MEMORY: expected a number of bytes from 0 to" in done.stderr

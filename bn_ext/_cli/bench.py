@@ -14,7 +14,7 @@ from bn_ext._bench.peers import PEERS, Peer
 from bn_ext._bench.problems import SETS
 from bn_ext._bench.timing import Case, Row, cases_of, row
 from bn_ext._cli.table import table
-from bn_ext._cli.usage import UsageError, demand_writable
+from bn_ext._cli.usage import UsageError, demand_writable, writing
 from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
@@ -96,7 +96,8 @@ def report(
     if options.json == "-":
         print(text)
     elif options.json:
-        Path(options.json).write_text(text + "\n")
+        with writing("--json", Path(options.json)):
+            Path(options.json).write_text(text + "\n")
         print(f"written: {options.json}", file=stream)
 
 

@@ -3,11 +3,13 @@
 import argparse
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bn_ext._bench.problems import Shape
 
-__all__ = ["UsageError", "as_seconds", "as_shape", "as_whole", "demand_writable"]
+__all__ = ["UsageError", "as_seconds", "as_shape", "as_whole", "demand_writable", "writing"]
 
 
 class UsageError(Exception):
@@ -57,14 +59,23 @@ def as_whole(text: str, least: int) -> int:
     return int(text)
 
 
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """Name the option and the file if the system refuses to write."""
+    try:
+        yield
+    except BrokenPipeError:  # has an exit status of its own
+        raise
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
+
+
 def demand_writable(option: str, path: Path) -> None:
     """Raise UsageError before measuring, instead of an OSError afterwards."""
     existed = os.path.lexists(path)
     if existed and not path.is_file() and not path.is_dir():
         return  # a pipe would end if it were opened and closed
-    try:
+    with writing(option, path):
         path.open("ab").close()
-    except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written ({error.strerror})") from None
     if not existed:
         path.unlink()
