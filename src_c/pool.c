@@ -58,11 +58,11 @@ static int64_t nanoseconds(void) {
 }
 
 static int threads_wanted(int num_threads, int64_t elements) {
+    may_share = elements >= 2 * ELEMENTS_PER_THREAD;
     if (bn_forked() && bn_has_openmp())
         return 1;
     if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    may_share = elements >= 2 * ELEMENTS_PER_THREAD;
     if (!may_share || (elements < WORTH_WAKING && nanoseconds() - ended > MOMENT))
         return 1;
     return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));

@@ -168,6 +168,15 @@ def test_a_loop_of_small_calls_is_shared(rng):
     for _ in range(10):
         time.sleep(1e-3)
         assert loop(2000, 1)[0] == {1}
+    # Nor does it after a tiny call, however many threads that was to have.
+    run = bn_ext.batch_norm_backward_reduce
+    large, tiny = (np.ones((rows, 50), np.float32) for rows in (2000, 1))
+    for _ in range(10):
+        run(large, large, tiny[0])
+        time.sleep(1e-3)
+        run(tiny, tiny, tiny[0], num_threads=1)
+        run(large, large, tiny[0])
+        assert _core._last_call()["threads"] == 1
 
 
 def test_two_callers_have_all_the_processors(rng):
