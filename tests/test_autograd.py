@@ -133,6 +133,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
     )
     assert all_bits(found) == all_bits(a + np.zeros_like(a) for a in [*right, diff_dst][:4])
     assert all_bits([function(*given)]) == all_bits([dst])
+    assert autograd.make_jvp(function, 2)(*given)(beta)[1].dtype == src.dtype
 
 
 @pytest.mark.parametrize("name", ["float32", "float16"])

@@ -424,6 +424,11 @@ def test_squares_about_zeros(rng, name):
         assert stats[1, c] == pytest.approx(float(997 * variance), rel=1e-12)
 
 
+def test_squares_that_overflow_leave_an_infinite_variance():
+    src = [[1e200], [-1e200], [5e199], [3e199]]
+    assert bn_ext.batch_norm_training(src, epsilon=0, exact=True).variance == np.inf
+
+
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_squares_that_round_down_leave_no_variance_below_0(rng, name):
     """Sums may be about anything; the mean is right even so."""

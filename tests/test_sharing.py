@@ -210,6 +210,15 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
     q.run(bn_ext.batch_norm_backward, src=empty, diff_dst=empty, out=(empty, None, None))
 
 
+def test_an_axis_of_length_2_counts():
+    """The transpose of src is another place, and two rows in one overlap."""
+    src = np.eye(2)
+    in_one = as_strided(np.zeros(2), (2, 2), (0, 8))
+    for out, message in ((src.T, "shares memory with src"), (in_one, "may overlap itself")):
+        with pytest.raises(ValueError, match=f"^out: dst: {message}"):
+            bn_ext.batch_norm_training(src, epsilon=1, out=(out, None, None))
+
+
 def test_a_place_does_not_depend_on_axes_of_length_1(rng):
     """The stride of an axis of length 1 leads nowhere: this is src itself."""
     p = Problem(rng, (6, 1, 4), "NXC")
