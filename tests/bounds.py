@@ -26,9 +26,7 @@ SECOND = {"float32": 30, "float64": 48}
 
 
 class Error(NamedTuple):
-    """For every element: its error, what rounding to its dtype allows, and the bound on the
-    rest.
-    """
+    """For every element: its error, what rounding to its dtype allows, the bound on the rest."""
 
     found: np.ndarray
     half_ulp: np.ndarray
@@ -45,9 +43,7 @@ class Error(NamedTuple):
 
 
 def smallest(data):
-    """The smallest positive number of the arithmetic, as a long double: half of it may be no
-    double.
-    """
+    """The arithmetic's smallest positive number, as a long double: half of it may be no double."""
     return np.exp2(np.longdouble(-1074 if arithmetic(data) == "float64" else -149))
 
 
@@ -94,9 +90,7 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 
 
 def statistics_errors(mean, variance, want, data, vector=None):
-    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: doubles, as reduce
-    returns them).
-    """
+    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: doubles)."""
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     bounds = {
         "mean": MEAN * u * want.deviation + UNDERFLOW * least,
@@ -141,9 +135,7 @@ def forward_errors(found, want, data, vector, axis, *, added=False):
 
 
 def running_errors(found, old, new, factor, want, data, *, vector, count=None, correction=0):
-    """{name: Error} of running statistics, (mean, variance): their own half ulp, and the batch's
-    errors.
-    """
+    """{name: Error} of running statistics: their own half ulp, and the batch's errors."""
     errors = statistics_errors(want.mean, want.variance, want, data)
     results = {}
     for name, got, before, batch in zip(("mean", "variance"), found, old, new, strict=True):

@@ -210,18 +210,13 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have had `threads`? Threads of our own may come too
-    late.
-    """
+    """Can a call that asked for `asked` threads have had these? Our own may come too late."""
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 
 
 def mixed_bits(seed, num_threads=None):
-    """The gradient of a small problem whose form, dtype and mode depend on the seed.
-
-    The function is here because worker processes must be able to import it.
-    """
+    """The gradient of a small problem of the seed's form, dtype and mode; workers import this."""
     data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
     p = Problem(np.random.default_rng(seed), shape, data_format, DTYPES[seed % len(DTYPES)][0])

@@ -32,9 +32,7 @@ MODULES = [
 
 
 def public():
-    """Names of all that a user may call, but for tuples of results and errors, which compute
-    nothing.
-    """
+    """Names of all that a user may call, but for tuples of results and errors."""
     for module in map(import_module, MODULES):
         for name in module.__all__:
             found = getattr(module, name)

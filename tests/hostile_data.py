@@ -8,18 +8,10 @@ element 0 of a channel is in the first block that is summed, in every form.
 import functools
 from typing import NamedTuple
 
+import bounds
 import ml_dtypes
 import numpy as np
 import reference
-from bounds import (
-    dst_error,
-    errors,
-    forward_errors,
-    second_errors,
-    smallest,
-    statistics_errors,
-    sum_errors,
-)
 from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
@@ -163,9 +155,7 @@ def sampled(form, data):
 
 
 def channel(rng, m, data, sampled):
-    """All arrays of one channel, as doubles; `sampled` are the elements that the pivot is made
-    of.
-    """
+    """One channel's arrays, as doubles; `sampled` are the elements that the pivot is made of."""
     long_span = 20 if data == "float16" else 60
     x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
     if rng.random() < 0.2:  # the pivot lies as far off as it may without another sum
@@ -233,9 +223,7 @@ def limit(name):
 
 
 def tops(data):
-    """No intermediate value may reach this; for float64 data it leaves room for pairs of
-    doubles.
-    """
+    """No intermediate value may reach this; float64 data has room for pairs of doubles."""
     return 2.0**996 if data == "float64" else 2.0**127
 
 
@@ -245,10 +233,7 @@ def rstd_of(p):
 
 
 def fits(p, want, data, vector):
-    """(C,): where the gradient's bounds are promised: nothing on the way comes near overflow.
-
-    And for float64 data, rstd**2 has room for all digits of a pair of doubles.
-    """
+    """(C,): where the gradient's bounds are promised: nothing comes near overflow."""
     wide = np.longdouble
     top = tops(data)
     m = p.src.shape[1]
@@ -283,7 +268,7 @@ def fits_forward(p, want, form, data, vector):
     sizes = by_channel(want.product_terms + want.shift_terms, form).max(axis=1)
     largest = np.stack([x, want.scale, sizes, spread])
     good = (largest < tops(data)).all(axis=0) & (
-        spread > 2.0**16 / unit(arithmetic(data)) * smallest(data)
+        spread > 2.0**16 / unit(arithmetic(data)) * bounds.smallest(data)
     )
     for values, name in ((sizes, data), (want.mean, vector), (want.variance, vector)):
         good &= abs(values) < limit(name)
@@ -336,14 +321,12 @@ def gradient(
     want, grads = computed(
         p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )
-    found = errors(grads, want, data, vector, is_training=is_training, parts=parts)
+    found = bounds.errors(grads, want, data, vector, is_training=is_training, parts=parts)
     return found, fits(p, want, data, vector)
 
 
 def exact_gradient_sums(src, diff_dst, mean, data_format):
-    """Both sums of a state. They are about the mean as kernels take it; make them about the given
-    one.
-    """
+    """Both sums of a state, about the given mean in place of the one that kernels take."""
     reduce = bn_ext.batch_norm_backward_reduce
     state = reduce(src, diff_dst, mean, data_format=data_format, exact=True)
     sums = bn_ext.batch_norm_sums(state)
@@ -353,16 +336,14 @@ def exact_gradient_sums(src, diff_dst, mean, data_format):
 
 
 def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
-    """Errors of the sums that reduce returns, not hidden by rounding: diff_gamma is sum(dy * xc)
-    here.
-    """
+    """Errors of reduce's sums, not hidden by rounding: diff_gamma is sum(dy * xc) here."""
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
 
     def sums_of(src, diff_dst, mean, *_, data_format, epsilon):
         return function(src, diff_dst, mean, data_format=data_format)
 
     want, sums = computed(p, form, INPUTS, sums_of, reference.batch_norm_backward)
-    return sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
+    return bounds.sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
 
 
 def have_squares(p, want, data):
@@ -374,7 +355,7 @@ def have_squares(p, want, data):
 def training(p, form, data, vector, *, exact=False):
     function = functools.partial(bn_ext.batch_norm_training, exact=exact)
     want, found = computed(p, form, ["src", *AFFINE], function, reference.batch_norm_training)
-    wrong = forward_errors(found, want, data, vector, FORMATS[FORMS[form][0]])
+    wrong = bounds.forward_errors(found, want, data, vector, FORMATS[FORMS[form][0]])
     good = fits_forward(p, want, form, data, vector)
     return wrong, good & have_squares(p, want, data) if exact else good
 
@@ -397,7 +378,7 @@ def statistics(p, form, data, vector, *, exact=False):
         return function(src, data_format=data_format)
 
     want, (mean, squares, *_) = computed(p, form, ["src"], stats_of, reference.batch_norm_training)
-    found = statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
+    found = bounds.statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
     good = want.variance < tops("float64") / p.src.shape[1]
     return found, good & have_squares(p, want, data) if exact else good
 
@@ -407,14 +388,14 @@ def inference(p, form, data, vector):
     want, dst = computed(
         p, form, names, bn_ext.batch_norm_inference, reference.batch_norm_inference
     )
-    found = {"dst": dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
+    found = {"dst": bounds.dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
     return found, fits_forward(p, want, form, data, vector)
 
 
 def double_backward(p, form, data, vector, *, is_training=True):
     functions = bn_ext.batch_norm_double_backward, reference.batch_norm_double_backward
     want, found = computed(p, form, SECOND, *functions, is_training=is_training)
-    return second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
+    return bounds.second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
 
 
 _exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)

@@ -76,9 +76,7 @@ def check(call, out):
 
 
 def check_freed(call, allocations):
-    """After a call there are as many blocks as before, whether the n-th allocation fails or none
-    does.
-    """
+    """A call leaves as many blocks as before, whether the n-th allocation fails or none does."""
     for n in (*range(allocations), -1):
         for _ in range(ROUNDS):
             before = library.blocks_held()

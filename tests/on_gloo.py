@@ -47,9 +47,7 @@ def step(made, mine, dtype=torch.float32, memory_format=torch.contiguous_format)
 
 @case
 def digests(rank, size):
-    """Print a line for each dtype and memory format: one digest, if all deals of the samples
-    agree.
-    """
+    """Print a line for each dtype and memory format: one digest, if all deals of samples agree."""
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for memory_format in (torch.contiguous_format, torch.channels_last):
             found = set()

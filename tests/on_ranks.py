@@ -180,9 +180,7 @@ def refused_by_a_layer(comm):
 
 
 def refused_of_several(comm):
-    """A call of one rank is refused, in one of the exchanges that differ in exact and timeout
-    alone.
-    """
+    """One rank's call is refused in one of the exchanges that differ in exact and timeout alone."""
     good, found = backward_arguments() | {"comm": comm}, []
     known = [{"exact": e, "timeout": t} for e, t in ((False, 20), (True, 20), (True, 10))]
     for options in ({"exact": True}, *known):

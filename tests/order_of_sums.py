@@ -43,9 +43,7 @@ class Columns:
         return Case(self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns])
 
     def blocks(self, rows, src, diff_dst):
-        """Add repeats of `rows` rows each, one after the other; all operands have as many
-        columns.
-        """
+        """Add repeats of `rows` rows each, one after the other; operands have as many columns."""
         if len(src):
             columns = src.shape[1]
             case = self.case(columns, {"src": src, "diff_dst": diff_dst})
@@ -171,9 +169,7 @@ def form_of(*shape):
 
 
 def sums_of(dtype, src, diff_dst, mean):
-    """(2, channels): sum(dy) and sum(dy * xc), from the operands' bits, (positions, channels,
-    run).
-    """
+    """(2, channels): sum(dy), sum(dy * xc), from the operands' bits, (positions, channels, run)."""
     form, channels = form_of(*src.shape), src.shape[1]
     operands = [a.reshape(merged(*a.shape)) for a in (src, diff_dst)]
     if form is channels_last:

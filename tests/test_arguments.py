@@ -5,16 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
-from cases import (
-    DATA_DTYPES,
-    DTYPES,
-    EPSILON,
-    INPUTS,
-    Problem,
-    all_bits,
-    dtype,
-    with_count,
-)
+from cases import DATA_DTYPES, DTYPES, EPSILON, INPUTS, Problem, all_bits, dtype, with_count
 from refusals import refused
 
 import bn_ext
@@ -211,9 +202,7 @@ def test_doubles_to_float32():
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_the_table_and_nothing_else(rng, data):
-    """Another dtype next to data of each: vectors are accepted if the table has the pair, else
-    refused.
-    """
+    """Vectors of another dtype than the data are taken if the table has the pair, else refused."""
     for other in DATA_DTYPES:
         p = Problem(rng, (6, 5), "NXC", data, other)
         if (data, other) in DTYPES or other == "float64":

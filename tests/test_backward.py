@@ -77,9 +77,7 @@ def test_vector_published_by_ngraph():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("name", _core._TABLE)
 def test_gradient_of_given_statistics(rng, name, affine):
-    """Of doubles, the derivatives of the loss; of other dtypes, what their values give as doubles,
-    rounded.
-    """
+    """Of doubles, the loss's derivatives; of other dtypes, what their values give, rounded."""
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)

@@ -5,20 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
+import refusals
 from cases import EPSILON, INPUTS, VECTORS, Problem
-from refusals import (
-    ARRAYS,
-    NUMBERS,
-    OPERANDS,
-    RAISED,
-    RESULTS,
-    arguments,
-    check_passes,
-    four,
-    function_of,
-    raising,
-    refused,
-)
+from refusals import OPERANDS, RESULTS, arguments, check_passes, four, function_of, refused
 
 import bn_ext
 
@@ -79,7 +68,7 @@ def test_an_exporter_that_numpy_refuses(p, wrong):
         refused(TypeError, "^src: this .*Odd cannot be viewed as a NumPy array: ", p, src=given)
 
 
-@pytest.mark.parametrize("kind", RAISED)
+@pytest.mark.parametrize("kind", refusals.RAISED)
 @pytest.mark.parametrize("name", OPERANDS)
 def test_errors_of_the_callers_own_pass(p, name, kind):
     """They pass unchanged, whatever they are and wherever in an argument they are raised."""
@@ -88,15 +77,15 @@ def test_errors_of_the_callers_own_pass(p, name, kind):
     gates = {"beta", "dst", "workspace"} & takes.keys() if "diff_dst" in takes else set()
     numbers = {"epsilon", "exponential_avg_factor"} if name in RESULTS else set()
     for ways, places in (
-        (ARRAYS, {*OPERANDS[name], "src_1", *gates}),
-        (NUMBERS, numbers),
+        (refusals.ARRAYS, {*OPERANDS[name], "src_1", *gates}),
+        (refusals.NUMBERS, numbers),
         (["__index__"], {"num_threads", "correction"}),
     ):
         for place, way in itertools.product(takes.keys() & places, ways):
             given = arguments(p, name) | ({"relu": True} if place in gates else {})
             if place in four(p):
                 given |= four(p)
-            thing = raising(error, way)
+            thing = refusals.raising(error, way)
             check_passes(error, lambda: function(**{**given, place: thing}))  # noqa: B023
             if way == "__array__" and place not in ("sums", "stats"):
                 check_passes(error, lambda: function(**{**given, place: [thing]}))  # noqa: B023

@@ -169,10 +169,7 @@ def test_a_full_disk_is_named(capsys):
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize(
     ("error", "status", "last"),
-    [
-        (KeyboardInterrupt, 130, "interrupted"),
-        (MemoryError, 2, "bn-ext bench: not enough memory"),
-    ],
+    [(KeyboardInterrupt, 130, "interrupted"), (MemoryError, 2, "bn-ext bench: not enough memory")],
 )
 def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, last, after):
     count = iter(range(10))

@@ -85,9 +85,7 @@ def over_best_peer(row):
 
 
 def test_the_one_number():
-    """The README's number is the median of the comparisons; it tells their smallest and largest,
-    too.
-    """
+    """The README's number is the median of the comparisons, next to the smallest and largest."""
     lines = (ROOT / "docs" / "figures.csv").read_text().splitlines()
     times = []
     for row in csv.DictReader(line for line in lines if not line.startswith("# ")):

@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 import reference
 from bounds import SECOND, distance, second_errors, smallest
-from cases import (
-    DTYPES,
-    EPSILON,
-    INPUTS,
-    Family,
-    all_bits,
-    shape,
-    unit,
-)
+from cases import DTYPES, EPSILON, INPUTS, Family, all_bits, shape, unit
 
 import bn_ext
 
@@ -105,9 +97,7 @@ def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mean_of_more_digits_than_the_data(rng, is_training):
-    """The digits that a float64 mean has beyond float32 count: here a hundredth of the
-    deviation.
-    """
+    """A float64 mean's digits beyond float32 count: here a hundredth of the deviation."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)

@@ -9,17 +9,7 @@ import members
 import numpy as np
 import pytest
 import reference
-from cases import (
-    DTYPES,
-    EPSILON,
-    FORMATS,
-    INPUTS,
-    Family,
-    Problem,
-    all_bits,
-    dtype,
-    shape,
-)
+from cases import DTYPES, EPSILON, FORMATS, INPUTS, Family, Problem, all_bits, dtype, shape
 from members import MEMBERS
 from refusals import SECOND
 from sheets import SHEETS
@@ -43,9 +33,7 @@ def f32(*values):
 )
 @pytest.mark.parametrize("name", MEMBERS)
 def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
-    """In new and in given outputs; but statistics of no elements are NaN, and running ones stay as
-    they were.
-    """
+    """Statistics of no elements are NaN, and running ones stay; in new and in given outputs."""
     member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
     for (data, vector), is_training, halves in itertools.product(
         DTYPES, (True, False), (True, False)

@@ -7,17 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import (
-    DATA_DTYPES,
-    EPSILON,
-    FORMATS,
-    Family,
-    Problem,
-    all_bits,
-    arithmetic,
-    dtype,
-    unit,
-)
+from cases import DATA_DTYPES, EPSILON, FORMATS, Family, Problem, all_bits, arithmetic, dtype, unit
 from exact_sums import STATES, exact_sums, far_from_0, integer_of, statistics, units_of
 from members import MEMBERS, problem
 
@@ -317,9 +307,7 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
 def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
-    """Gates, frozen statistics and what is fused give the same as with rounded sums, but for
-    rounding.
-    """
+    """Gates, frozen statistics and what is fused do as with plain sums, but for rounding."""
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
@@ -487,9 +475,7 @@ def test_states_that_do_not_go_together(rng):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_means_that_are_no_numbers_are_alike(rng, name):
-    """Whatever a NaN's bits or a 0's sign: they may be from another machine, or from another
-    sum.
-    """
+    """Whatever a NaN's bits or a 0's sign: they may be from another machine or another sum."""
     p = Problem(rng, (40, 3), "NXC", name)
     several = np.zeros((4, 3), p.mean.dtype)
     several[:, 0] = [np.nan, -np.nan, np.nan, -np.nan]

@@ -109,9 +109,7 @@ def test_a_training_has_the_weights_that_the_readme_says(level, threads):
 
 @pytest.mark.slow
 def test_folding_keeps_the_scores():
-    """Of a trained network. Its predictions stay the same, except where two scores are nearly
-    equal.
-    """
+    """A trained network's predictions stay, except where two scores are nearly equal."""
     done = python(ROOT / "examples" / "fold.py")
     assert done.returncode == 0, done.stderr
     found = re.findall(

@@ -3,24 +3,13 @@
 import itertools
 from fractions import Fraction
 
+import cases
 import hostile_data
 import numpy as np
 import pytest
 import reference
 from bounds import dst_error, forward_errors, running_errors, statistics_errors
-from cases import (
-    DATA_DTYPES,
-    DTYPES,
-    EPSILON,
-    FORMATS,
-    Family,
-    all_bits,
-    arithmetic,
-    dtype,
-    shape,
-    unit,
-    vector_dtype,
-)
+from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, arithmetic, dtype, shape, unit
 
 import bn_ext
 
@@ -76,7 +65,7 @@ def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("added", [False, True])
-@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_inference(rng, data, vector, data_format, added, relu):
     for dims in (shape(6, 5, 7, data_format), shape(3, 2, 900, data_format)):
@@ -125,9 +114,7 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
      ("float64", 500), ("float64", -500)],
 )  # fmt: skip
 def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_format, ratio):
-    """Where squares vanish, elements are scaled about the same pivot: the results are the same bit
-    for bit.
-    """
+    """Where squares vanish, elements are scaled about the same pivot: the bits are the same."""
     p = Family(rng, dims, data_format, data, ratio=ratio)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
@@ -204,11 +191,9 @@ def exact_statistics(sixteenths):
 
 
 def check_exact_statistics(src, data_format, sixteenths):
-    """Vectors have the exact values, rounded: float32 ones always, float64 ones if the mean has few
-    bits.
-    """
+    """Exact values, rounded: float32 vectors always, float64 ones if the mean has few bits."""
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
-    for vector in dict.fromkeys([vector_dtype(src.dtype.name), "float64"]):
+    for vector in dict.fromkeys([cases.vector_dtype(src.dtype.name), "float64"]):
         out = None, *(np.empty(len(sixteenths), vector) for _ in range(2))
         found = bn_ext.batch_norm_training(src, epsilon=EPSILON, data_format=data_format, out=out)
         for name, got, exact in zip(found._fields[1:], found[1:], want, strict=True):
@@ -243,19 +228,17 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
     check_exact_statistics(src, hostile_data.FORMS[form][0], sixteenths)
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """One element of each channel is far from all others, wherever it is: a pivot may be made of
-    it.
-    """
+    """One element of a channel is far from all others, wherever it is: it may make a pivot."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
     src = np.ascontiguousarray(some.T if data_format == "NXC" else some[None]).astype(dtype(data))
     mean, squares = bn_ext.batch_norm_training_reduce(src, data_format=data_format)[:2]
     want = reference.batch_norm_training(
-        src, epsilon=EPSILON, axis=FORMATS[data_format], wide=np.longdouble
+        src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=np.longdouble
     )
     for error in statistics_errors(mean, squares / m, want, data).values():
         assert (error.found <= error.bound).all()
@@ -355,7 +338,7 @@ def test_parts_have_the_statistics_of_the_whole(rng, data):
     dst = np.concatenate([part.dst for part in found])
     assert len({bits for part in found for bits in [part.mean.tobytes()]}) == 1
     want = wanted(p, *AFFINE)
-    vector = vector_dtype(data)
+    vector = cases.vector_dtype(data)
     for error in forward_errors(found[0]._replace(dst=dst), want, data, vector, p.axis).values():
         assert error.holds()
 

@@ -4,31 +4,11 @@ A gated call must give, bit for bit, what the plain call gives for a diff_dst wi
 the elements that did not pass.
 """
 
+import cases
 import numpy as np
 import pytest
-from cases import (
-    DATA_DTYPES,
-    DTYPES,
-    EPSILON,
-    FORMATS,
-    SHORT,
-    Family,
-    all_bits,
-    bits,
-    dtype,
-    packed,
-    shape,
-)
-from relu_gates import (
-    GATES,
-    SIZES,
-    forward,
-    gated,
-    lets_pass,
-    passed,
-    plain,
-    problem,
-)
+from cases import DATA_DTYPES, DTYPES, EPSILON, SHORT, Family, all_bits, bits, dtype, packed, shape
+from relu_gates import GATES, SIZES, forward, gated, lets_pass, passed, plain, problem
 
 import bn_ext
 from bn_ext._verify import running
@@ -39,7 +19,7 @@ pytestmark = pytest.mark.quick
 
 every_mode = pytest.mark.parametrize("is_training", [True, False])
 every_gate = pytest.mark.parametrize("gate", GATES)
-every_format = pytest.mark.parametrize("data_format", FORMATS)
+every_format = pytest.mark.parametrize("data_format", cases.FORMATS)
 
 
 # ---- which elements pass ------------------------------------------------------------------
@@ -73,9 +53,7 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
 @pytest.mark.parametrize("size", [65535, 65537, 131072, 200_003, 3 * 65536])
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_every_bit_of_a_workspace_counts(size, num_threads):
-    """Even bits after many others: if all elements pass, nothing that memory held before stops
-    one.
-    """
+    """Even bits after many others: if all pass, nothing that memory held before stops one."""
     src, vector = np.ones((size, 1), np.float32), np.ones(1, np.float32)
     given = {"epsilon": 1, "num_threads": num_threads}
 
@@ -110,9 +88,7 @@ def test_training_with_statistics_in_doubles_passes_the_same(rng, data, data_for
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_results_at_the_edge_of_zero(isa, data):
-    """Sums of src and beta that just become 0 when they are stored, or just do not; and all other
-    kinds.
-    """
+    """Sums of src and beta that just become 0 when stored, or just do not; all other kinds."""
     stored = STORED[data]
     kinds = boundary(stored)
     src = np.concatenate([kinds] * 2).view(dtype(data))[:, None]

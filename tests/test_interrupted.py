@@ -115,9 +115,7 @@ LAYERS = [
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Interrupted, TroubleError])
 def test_forward_interrupted_anywhere(rng, options, error):
-    """Either the batch counts and the running statistics have taken it, or neither; nothing is
-    saved.
-    """
+    """The batch counts and the running statistics have it, or neither; nothing is saved."""
     steps = Steps(rng, **options)
     whole = [steps.after(0), steps.after(1)]
     before = steps.gradients(steps.layer())

@@ -88,9 +88,7 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
 
 @pytest.mark.parametrize("number", ["float64", "float32"])
 def test_the_gate_is_that_of_the_result(rng, number):
-    """Even where the result is within rounding of 0: every element that passes shows in
-    diff_beta.
-    """
+    """Even where the result is nearly 0: every element that passes shows in diff_beta."""
     src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
     layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
     layer.beta[...] = 0

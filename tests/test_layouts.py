@@ -45,9 +45,7 @@ def any_view(rng, dims, dtype):
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_any_strides(rng, name, data, vector, data_format):
-    """Any strides of every operand, and of a result, give the bits of dense arrays in src's order
-    of axes.
-    """
+    """Any strides of operands and results give the bits of dense arrays in src's order of axes."""
     member = MEMBERS[name]
     for _ in range(30):
         dims = any_shape(rng)
@@ -202,9 +200,7 @@ LONG = {
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Copies by several threads, of every operand that has one: all elements are there, and no
-    others.
-    """
+    """Copies by several threads, of every operand that has one, have all elements and no others."""
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
     for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):

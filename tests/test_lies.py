@@ -140,9 +140,7 @@ def test_a_dtype_whose_type_runs_code(p):
 
 
 def test_bfloat16_is_ml_dtypes_own(p, rng, monkeypatch):
-    """It is recognised by identity; a type that is only called bfloat16 is not, nor is one of a
-    false module.
-    """
+    """It is recognised by identity: a type that is only called so, or of a false module, is not."""
 
     class bfloat16(np.void):  # noqa: N801 - the name is the point
         pass

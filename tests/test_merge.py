@@ -63,14 +63,10 @@ def test_no_elements(parts):
 @pytest.mark.parametrize(
     ("off", "counts"),
     [
-        (1.6e154, (1, 1)),
-        (1e150, (10**5, 10**5)),
-        (-1e148, (3, 2**40)),
-        (1e148, (2**40, 3)),
-        (1.0, (2**52, 2**51)),
-        (1e-155, (2**30, 2**31)),
+        (1.6e154, (1, 1)), (1e150, (10**5, 10**5)), (-1e148, (3, 2**40)), (1e148, (2**40, 3)),
+        (1.0, (2**52, 2**51)), (1e-155, (2**30, 2**31)),
     ],
-)
+)  # fmt: skip
 def test_nothing_overflows_that_both_together_do_not(off, counts):
     """What the distance of two means adds to the squares, compared with fractions."""
     found = merge([as_stats([[m], [0.0]], n) for m, n in zip((0.0, off), counts, strict=True)])

@@ -147,9 +147,7 @@ def test_exact_sums_give_one_calls_bits_however_samples_are_dealt(ranks, tmp_pat
 @needs_mpi
 @pytest.mark.parametrize("ranks", RANKS)
 def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_path):
-    """And other bits than exact sums give: otherwise the test above would not tell the two
-    apart.
-    """
+    """And other bits than exact sums give: else the test above would not tell the two apart."""
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
@@ -259,9 +257,7 @@ WAYS = [
 def test_a_call_interrupted_anywhere_ends_on_all_ranks(
     ranks, instructions, step, again, function, exact, tmp_path
 ):
-    """And no result is wrong: each call ends in the same way on all other ranks, by an error or
-    with results.
-    """
+    """No result is wrong: each call ends alike on all other ranks, by an error or with results."""
     program = "interrupted", tmp_path, function, exact, instructions, step, again
     found = on_ranks(ranks, *program, timeout=600).returned
     assert len(found[0]) > 12

@@ -6,23 +6,13 @@ u is half the spacing of 1 in the arithmetic type: 2^-24, and 2^-53 for float64 
 from fractions import Fraction
 from math import isqrt
 
+import cases
 import hostile_data
 import numpy as np
 import pytest
 import reference
 from bounds import errors, reference_of, sum_errors
-from cases import (
-    DATA_DTYPES,
-    DTYPES,
-    EPSILON,
-    FORMATS,
-    INPUTS,
-    SHORT,
-    Problem,
-    shape,
-    unit,
-    vector_dtype,
-)
+from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, shape, unit, vector_dtype
 from needs import needs_long_double
 
 import bn_ext
@@ -187,9 +177,7 @@ MANY = [1, 2, 3, 4, 5, 6, 8, 9, 16, 31, 64, 100, 1000, 10_000, 100_000, 1_000_00
 
 
 def dims_of(m, data_format, channels=64):
-    """A shape of M elements per channel, with enough channels for statistics and not too many
-    elements.
-    """
+    """A shape of M elements per channel, enough channels for statistics, not too many elements."""
     channels = max(1, min(channels, 200_000 // m))
     n = next(n for n in (32, 10, 7, 3, 2, 1) if m % n == 0)
     return shape(n, channels, m // n, data_format)
@@ -241,9 +229,7 @@ def sums_in_norms(grads, want, vector, u):
 
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_random_data(rng, data):
-    """In units of u: relative to the largest term at any M, to the largest result if M is not
-    small.
-    """
+    """In units of u: relative to the largest term at any M, to the largest result at large M."""
     u, of_terms, of_result, in_norms = unit(data), [], {1: [], 16: [], 1000: []}, []
     for (m, _), grads, want in random_cases(rng, data):
         error = largest(grads.diff_src.astype(np.longdouble) - want.diff_src) / u
@@ -304,9 +290,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Gradients for which every column errs alike, or for which next to nothing is left of a
-    sum.
-    """
+    """Gradients for which every column errs alike, or next to nothing is left of a sum."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)
@@ -316,7 +300,7 @@ def structured(rng, problem, structure):
         mean, variance = (
             v.astype(np.float64).reshape(column) for v in (problem.mean, problem.variance)
         )
-        values = (x - mean) / np.sqrt(variance + EPSILON)
+        values = (x - mean) / np.sqrt(variance + cases.EPSILON)
     elif structure == "mask":
         values = rng.random(dy.shape) < 0.5
     elif structure == "cancelling":

@@ -62,9 +62,7 @@ def threads_used(code, **environment):
 
 
 def test_a_limit_on_threads():
-    """All but one of the threads that can be started are used; if there are none, the caller's
-    own.
-    """
+    """All but one of the threads that can be started are used; if there are none, the caller's."""
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
     assert threads_used(code.format(5)) == [5, 5, 2]
     assert threads_used(code.format(1)) == [1, 1, 1]
@@ -180,9 +178,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
 
 def test_two_callers_have_all_the_processors(rng):
-    """Each of them has all: a team that shrank whenever another call came along would start threads
-    anew.
-    """
+    """A team that shrank whenever another call came along would start threads anew."""
     most = _core._default_threads()
     if most < 2:
         pytest.skip("one CPU")

@@ -7,19 +7,9 @@ import inspect
 
 import numpy as np
 import pytest
+import refusals
 from cases import EPSILON, TENSORS, VECTORS, as_stats, with_count
-from refusals import (
-    OPERANDS,
-    OPTIONAL,
-    RESULTS,
-    SECOND,
-    arguments,
-    as_out,
-    four,
-    function_of,
-    outs,
-    refused,
-)
+from refusals import OPERANDS, RESULTS, arguments, as_out, four, function_of, outs, refused
 from relu_gates import problem
 
 import bn_ext
@@ -66,7 +56,7 @@ def wrong_arrays(name, operand, array):
         yield TypeError, f"expected .*float.*, got {other.dtype}", other
     for thing in ("abc", b"abc", 1.0, np.float32(1), object(), {1: 2}, range(3)):
         yield TypeError, "expected (an array|float64)", thing
-    if operand not in (*OPTIONAL, "sums", "stats"):  # a dry run needs no sums
+    if operand not in (*refusals.OPTIONAL, "sums", "stats"):  # a dry run needs no sums
         yield TypeError, "expected an array, got None", None
     if operand in LIKE_SRC[1:]:
         yield TypeError, "expected float32, like src, got float64", array.astype(np.float64)
@@ -292,7 +282,7 @@ REFUSED = [
       for name in LIKE_SRC for k, result in enumerate(["diff_src", "diff_diff_dst"])),
     *((["double_backward"], ValueError, f"^out: diff_gamma: shares memory with {name}",
        lambda q, name=name: {"out": (None, None, getattr(q, name))})
-      for name in (*VECTORS, *SECOND[1:])),
+      for name in (*VECTORS, *refusals.SECOND[1:])),
     (["backward_apply"], ValueError, "^out: diff_gamma: shares memory with sums",
      lambda q: {"sums": (sums := state(q)),
                 "out": (None, sums.reshape(-1).view(np.float32)[:5], None)}),

@@ -80,9 +80,7 @@ def test_who_decides_how_idle_threads_wait():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's /proc")
 def test_libgomp_that_was_loaded_before():
-    """Then its idle threads wait as the environment said when it was loaded, and show_config says
-    so.
-    """
+    """Its idle threads wait as the environment said when it was loaded; show_config says so."""
     code = (
         "import bn_ext\n"
         "paths = bn_ext.show_config(mode='dicts')['openmp_libraries']\n"

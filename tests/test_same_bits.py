@@ -92,9 +92,7 @@ def make(rng, dims, types, data_format, values):
 
 
 def outputs(how, member, tensors, vector, order):
-    """What is given as `out`: a list of arrays and None, or None; "over ..." writes over tensors
-    that are read.
-    """
+    """What is given as `out`: arrays and None, or None; "over ..." writes over what is read."""
     fresh = np.full_like(tensors[0], 7)
     given = {
         "fresh": None,

@@ -33,9 +33,7 @@ def inputs(rng):
 
 
 def lay(memory, start, name, how):
-    """The elements of memory from start on, as an array of this name's shape, turned as `how`
-    says.
-    """
+    """Memory's elements from start on, as an array of this name's shape, turned as `how` says."""
     dims = SHAPES.get(name, (CHANNELS,))
     array = memory[start : start + int(np.prod(dims))].reshape(dims)
     return {

@@ -60,9 +60,7 @@ def test_every_function_in_the_smallest_thread(isa):
 
 @needs_openmp
 def test_a_team_is_as_large_as_the_stack_allows():
-    """A small stack cannot start all threads, so the rest is left out; a larger stack starts
-    all.
-    """
+    """A small stack cannot start all threads, so the rest is left out; a larger one starts all."""
     code = """
 x, v = np.ones((4000, 64), np.float32), np.ones(64, np.float32)
 used = []

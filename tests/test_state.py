@@ -104,9 +104,7 @@ def test_parts_are_counted():
 
 @pytest.mark.parametrize("part", ["count", "parts"])
 def test_too_many_elements_and_numbers_below_0(part):
-    """States of 2**43 elements and more, a step below the other limit; and counts that no sum
-    has.
-    """
+    """States of 2**43 elements and more, just below the other limit; counts that no sum has."""
     nine = bn_ext.batch_norm_training_reduce(np.zeros((9, 2)), exact=True)
     many = bn_ext.batch_norm_canonical(nine * MOST_PARTS)
     assert bn_ext.batch_norm_count(many * (MOST_PARTS - 2**18)) == 9 * MOST_PARTS * 786431

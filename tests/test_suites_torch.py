@@ -50,9 +50,7 @@ def outcome(torch, call, leaves, state, name):
 
 
 def check(found, right, name):
-    """The error may be as large as the terms allow, which are up to four times the results, or
-    1.
-    """
+    """The error may be as large as the terms allow: up to four times the results, or 1."""
     judge(found, right, [4 * np.maximum(abs(each), 1) for each in right], name)
 
 

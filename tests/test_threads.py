@@ -226,9 +226,7 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 
 
 def is_a_childs(threads):
-    """May a call in a forked child have this many threads? OpenMP's are lost, our own start
-    anew.
-    """
+    """May a forked child's call have these threads? OpenMP's are lost, our own start anew."""
     return threads == 1 or not _core._has_openmp()
 
 

@@ -158,9 +158,7 @@ def test_compile(backend):
 
 
 def test_convert_and_back():
-    """In place: parameters, buffers and hooks are the same objects, and the results nearly the
-    same.
-    """
+    """In place: parameters, buffers and hooks are the same objects, results nearly the same."""
     net = small_net()
     twin, seen = copy.deepcopy(net), []
     net[1].register_forward_hook(lambda *_: seen.append(1))
@@ -237,9 +235,7 @@ def test_relu_and_addition():
 
 
 def test_parameters_of_another_dtype():
-    """float32 parameters with 16-bit data, as under autocast; bits do not depend on torch's
-    threads.
-    """
+    """float32 parameters with 16-bit data, as in autocast; torch's threads change no bit."""
     made = BatchNorm2d(3)
     x = torch.randn(4, 3, 16, 16).bfloat16()
     found = []
@@ -383,9 +379,7 @@ def on_gloo(tmp_path, size, case):
 
 
 def test_sync_without_processes():
-    """Exact sums: the bits do not depend on the memory format, and agree nearly with torch's batch
-    norm.
-    """
+    """Exact bits do not depend on the memory format, and are nearly those of torch's batch norm."""
     ours, theirs = SyncBatchNorm(3), nn.BatchNorm2d(3)
     x = torch.randn(5, 3, 4, 4)
     first = ours(x)

@@ -13,17 +13,9 @@ from exact_sums import STATES, integer_of, units_of
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._verify import (
-    arithmetic,
-    command,
-    digests,
-    formulas,
-    kernels,
-    problems,
-    running,
-    values,
-)
+from bn_ext._verify import arithmetic, command, digests, formulas, kernels, problems, running
 from bn_ext._verify.dtypes import DTYPES, dtype_of
+from bn_ext._verify.values import case_of
 
 pytestmark = pytest.mark.quick
 
@@ -101,7 +93,7 @@ def test_every_formula_of_the_table_is_checked(monkeypatch):
 def test_an_operand_or_a_coefficient_too_many_is_refused(kernel, monkeypatch):
     """An expression may use only what the C table names, and uses all of it."""
     dtype = DTYPES["float32"]
-    case = values.case_of(dtype, 1, 8, np.random.default_rng(0))
+    case = case_of(dtype, 1, 8, np.random.default_rng(0))
     needs = formulas.needs(kernel)
     for i in (0, 2):
         for name in needs[i]:
@@ -140,9 +132,7 @@ def test_a_wrong_bit_is_found(kernel, monkeypatch):
     ],
 )
 def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
-    """Comparing with == would not do: zeros of either sign are equal, and NaN is not equal to
-    itself.
-    """
+    """== would not do: zeros of either sign are equal, and NaN is not equal to itself."""
     found, wanted = np.array([found]), np.array([wanted])
     with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
         kernels.demand(found, wanted, "here")

@@ -201,9 +201,7 @@ def any_circumstances(rng, past_the_cache):
 
 
 def check(rng, form, name, shapes):
-    """Try every way to call, with stores of both kinds and gaps everywhere; choose the rest by
-    chance.
-    """
+    """Every way to call, with stores of both kinds and gaps everywhere; the rest by chance."""
     for shape in shapes:
         assert form_of(*shape).__name__ == form
         p = Problem(name, *shape)

@@ -140,8 +140,7 @@ assert_type(parts[0], NDArray[np.float64])
 stats = bn_ext.batch_norm_training_merge(parts)
 assert_type(stats, NDArray[np.float64])
 assert_type(
-    bn_ext.batch_norm_training_apply(x32, stats, v32, v32, epsilon=1e-5).dst,
-    NDArray[np.float32],
+    bn_ext.batch_norm_training_apply(x32, stats, v32, v32, epsilon=1e-5).dst, NDArray[np.float32]
 )
 assert_type(bn_ext.batch_norm_inference(x16, v32, v32, epsilon=1e-5), NDArray[np.float16])
 assert_type(
