@@ -96,7 +96,7 @@ def test_parts_are_counted():
     assert 2**20 // 5 * 5 == 2**20 - 1
     assert bn_ext.batch_norm_count(most) == 3 * (2**20 - 1)
     assert bn_ext.batch_norm_sums(most).tolist() == [[3 * (2**20 - 1)] * 2] * 2
-    with pytest.raises(ValueError, match=r"state.*2\*\*20 - 1 states, got one of 1048576"):
+    with pytest.raises(ValueError, match=r"state.*2\*\*20 - 1 states, got a sum of 1048576"):
         bn_ext.batch_norm_sums(most + part)
     again = bn_ext.batch_norm_canonical(most) + part
     assert bn_ext.batch_norm_sums(again).tolist() == [[3 * 2**20] * 2] * 2
