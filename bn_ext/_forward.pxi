@@ -65,8 +65,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     BatchNormTraining
         Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)).
         mean and variance have the dtype of gamma and beta. Without these, they have the dtype of
-        mean or, if that is None, of variance in `out`; without any, float64 for float64 data, else
-        float32.
+        `out`'s mean or, if None, its variance; without any, float64 for float64 data, else float32.
 
     Raises
     ------

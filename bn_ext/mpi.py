@@ -476,7 +476,7 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """Arguments from which a failed rank finds the sum that the others wait in. They lack a
+        """Arguments that tell a failed rank which sum the others wait in. They lack a
         communicator unless the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))

@@ -17,13 +17,13 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    /* A parked block is unmapped once more than this many blocks were taken after it. One training
+    /* A parked block is unmapped when more than this many blocks were taken after it. One training
      * step may take a few hundred. */
     MOST_AGE = 512,
     WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
-    /* A block starts half a page past where NumPy's arrays start. Loads that follow stores closely,
-     * modulo a page, wait for them: at a distance of 48 bytes, five times as long on a Zen 3. */
+    /* A block starts half a page past where NumPy's arrays start. Loads wait for recent stores to
+     * the same offset in a page: at a distance of 48 bytes, five times as long on a Zen 3. */
     START = PAGE_BYTES / 2,
 };
 

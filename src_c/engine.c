@@ -199,7 +199,7 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
         .sums = sums,
         .writes = writes,
     };
-    /* This thread will probably take that tile next: other threads have the tiles in between. */
+    /* The thread's next tile is probably this far ahead: other threads have those in between. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
     if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
         walk.channels_ahead = ahead;

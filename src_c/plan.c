@@ -18,17 +18,17 @@
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
  *              one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: what a wide row that is
- *              summed, or a span that is written, has before its first whole unit or after its last
+ *   unit       columns of one register of elements; an edge has fewer: what follows the last whole
+ *              unit of a row or span, or precedes the first of a span or wide row
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
  *   chunk      rows, or part of a run, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
- *   piece      what is gathered, or summed and then written, at a time
+ *   piece      what is gathered at a time, or summed and then written
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; a joint task writes rows (of runs, positions) of all
- *              tiles together, and there are as many of these as suits the threads
+ *   task       a chunk of a tile, in one pass; joint tasks, as many as suits the threads, each
+ *              write rows (with runs: positions) of all tiles
  *
  * There are three forms:
  *

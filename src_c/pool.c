@@ -26,9 +26,9 @@
 #include <unistd.h>
 #endif
 
-/* A thread that is still looking for work, as it does for about MOMENT nanoseconds after a call,
- * pays for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us and pays from
- * WORTH_WAKING elements on (measured). */
+/* For about MOMENT nanoseconds after a call, threads still look for work: then one for every
+ * ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us and pays from WORTH_WAKING
+ * elements on (measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
@@ -46,7 +46,7 @@ static int shared_with_others(int threads) {
 }
 
 /* When this thread last ended a call that may be worth a second thread. A call counts even if it
- * had no second thread: in a loop of such calls, the second one wakes a thread for all later
+ * had no second thread: in a loop of such calls, the second call wakes a thread for all later
  * ones. */
 static _Thread_local int64_t ended;
 static _Thread_local bool may_share;
@@ -269,8 +269,8 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* Give up the pool before a fork: a thread that still had one in the child would wait for its
- * threads when it ends. */
+/* Give up the pool before a fork: else the child's thread, when it ends, would wait for threads
+ * that the child lacks. */
 static void leave_pool(void) {
     if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
