@@ -33,7 +33,7 @@ enum { STAT_MEAN, STAT_SQUARES };
 /* ---- the pivot ------------------------------------------------------------ */
 
 /* How many elements of a channel are sampled for its pivot. If elements are independent, a sample
- * of this size misses the mean by more than two standard deviations about once in 10^8 channels. */
+ * of this size misses the mean by over two standard deviations once or twice in 10^8 channels. */
 enum {
     SAMPLED_POSITIONS = 8, /* for runs of one element; for longer ones, which lie far apart: */
     SAMPLED_RUNS = 4,
