@@ -65,7 +65,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     BatchNormTraining
         Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)).
         mean and variance have the dtype of gamma and beta. Without these, they have the dtype of
-        `out`'s mean or, if None, its variance; without any, float64 for float64 data, else float32.
+        the mean or variance in `out`; if both are None, float64 for float64 data, else float32.
 
     Raises
     ------

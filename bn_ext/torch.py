@@ -94,7 +94,7 @@ _begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class _Sums:
-    """A call's sums over the processes of a group. Words in each tell whether all made the call."""
+    """A call's sums over the processes of a group, with words that tell whether all made it."""
 
     def __init__(self, function: str, group: str) -> None:
         self.function = function
@@ -151,7 +151,7 @@ def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) ->
 
 
 def _nothing(channels: int, in_doubles: bool) -> NDArray[np.int64]:
-    """Zeros in the shape of the other processes' sums, as the arguments suggest it."""
+    """Zeros in the shape that the arguments suggest for the other processes' sums."""
     empty = np.empty((0, channels), np.float64 if in_doubles else np.float32)
     return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
 
@@ -162,7 +162,7 @@ def _telling(
 ) -> Iterator[None]:
     """An error in here before the sums have begun is raised in the other processes too.
 
-    If `sizes` does not tell how many channels they sum, they wait until the next call tells them.
+    If `sizes` is empty (channels are unknown), they wait until the next call tells them.
     """
     over = _Sums(function, group)
     before = over.begun
@@ -183,7 +183,7 @@ def _telling(
 
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Memory for what `_normalize` returns, with the running statistics before the step."""
+    """Memory for what `_normalize` returns; the running statistics hold their old values."""
     _, _, _, *running, training, _, _, _, gate, _, _ = rest
     bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
     old = [_vector(src, 0) if each is None or not training else each.clone() for each in running]
@@ -331,8 +331,8 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
 def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
     """A function that calls an operator with its gradient.
 
-    It calls an autograd function instead, whose overhead is a third of the operator's, unless the
-    call is traced or the first tensor is not a plain one on a CPU.
+    A call that is not traced, with a plain first tensor on a CPU, goes to an autograd function
+    instead, whose overhead is a third of the operator's.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -387,8 +387,8 @@ def batch_norm(
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
         Each may have any of these dtypes. In training, running_mean and running_var may be None,
-        else they are updated in place. Otherwise, the input is normalized with them; to autograd,
-        they are constants.
+        else they are updated in place. In inference, the input is normalized with them; to
+        autograd, they are constants.
     training, momentum, eps
         As for torch's function.
     src_1 : Tensor, optional
