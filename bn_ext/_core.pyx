@@ -182,8 +182,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
 
     With beta, no more data is read than without a ReLU. The result of the forward pass is computed
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
-    beta. `batch_norm_training` normalizes with float64 statistics. To find the same elements, keep
-    mean and variance in float64: for data of any dtype, pass float64 arrays in its ``out=``, and
+    beta. `batch_norm_training` normalizes with float64 statistics. To find the elements that it
+    passed, keep these in float64: whatever the data, pass it ``out=`` with float64 arrays, and
     float64 gamma and beta if any. With statistics rounded to float32, other elements may pass where
     the result is within rounding error of 0. With dst or workspace, the call allocates one bit for
     each element, and dst is read once.

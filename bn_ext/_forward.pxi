@@ -96,8 +96,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that determine
     the pivot are equal.
 
-    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. This
-    happens from a standard deviation of 256 on in float16, and from 1.8e19 on in float32. float64
+    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In
+    float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. float64
     vectors (`gamma`, or ``mean`` in `out`) have a wider range; for float64 data, M times the
     variance must stay below 1.8e308. With ``exact=True`` there are two passes, and mean and
     variance are as accurate unless squares overflow.

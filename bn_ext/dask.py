@@ -1,7 +1,7 @@
 """Batch normalization and its gradient for Dask arrays, chunked along any axes.
 
 The functions have the names and arguments of the general ones. A call computes what depends on all
-the data, statistics or the sums of the gradient, block by block. Results as large as the data are
+the data (statistics, or the sums of the gradient) block by block. Results as large as the data are
 lazy Dask arrays.
 
     src (chunks) --reduce--> sums of a block --tree of +--> sums of all
@@ -521,8 +521,8 @@ def batch_norm_backward(
 
     Notes
     -----
-    Vectors that are Dask arrays are computed first. Then everything is checked before the sums are
-    computed, by the scheduler that Dask uses at the time of this call. With
+    Vectors that are Dask arrays are computed first. Then everything is checked. Last, the scheduler
+    that Dask uses at the time of this call computes the sums. With
     ``is_training=False, param_grads=False`` there are no sums.
 
     There is no ``workspace``, because its bits would cross the borders of chunks. The gradient with
