@@ -368,12 +368,19 @@ static bn_schedule schedule_of(engine *e, int threads) {
     };
 }
 
-/* What a call is worth, in elements. A channel costs as much as OF_CHANNEL more elements, or as
- * OF_RUNS if it has runs (measured). */
+/* What a call is worth, in elements of a gradient, which has OF_GRADIENT streams: it reads two
+ * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
+ * if it has runs (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
-    enum { OF_CHANNEL = 8, OF_RUNS = 150 };
+    enum { OF_CHANNEL = 8, OF_RUNS = 150, OF_GRADIENT = 5 };
+    const unsigned summed = plan->sums ? plan->needs[SUM]->reads : 0;
+    const unsigned read = plan->writes && !plan->fused ? plan->needs[WRITE]->reads : 0;
+    const unsigned written = plan->writes ? plan->needs[WRITE]->writes : 0;
+    const int streams = __builtin_popcount(ELEMENTS(summed)) + __builtin_popcount(ELEMENTS(read)) +
+                        __builtin_popcount(written);
     const int64_t most = (int64_t)1 << 40; /* keeps the result within an int64 */
-    return elements + (plan->run_length > 1 ? OF_RUNS : OF_CHANNEL) * at_most(plan->channels, most);
+    const int64_t each = plan->run_length > 1 ? OF_RUNS : OF_CHANNEL;
+    return elements / OF_GRADIENT * streams + each * at_most(plan->channels, most);
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the

@@ -141,6 +141,9 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     p = Problem(rng, shape, data_format)
     p.run(bn_ext.batch_norm_backward, data_format=data_format)
     assert _core._last_call()["threads"] == min(_core._default_threads(), worth)
+    time.sleep(0.001)  # until threads are asleep again
+    bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
+    assert _core._last_call()["threads"] == 1  # with two streams instead of five
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
