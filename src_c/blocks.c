@@ -117,14 +117,18 @@ static mapping map_new(size_t bytes) {
     return (mapping){all + before, bytes, 0, false};
 }
 
-/* A larger mapping, with the pages of a smaller one. */
+/* A larger mapping, with the pages of a smaller one. If they cannot be moved, the system may have
+ * unmapped the place for them, and another thread may have mapped it since: it is left alone. */
 static mapping map_larger(size_t bytes, mapping smaller) {
-    const mapping m = map_new(bytes);
+    mapping m = map_new(bytes);
 #ifdef MREMAP_FIXED
-    if (m.start && smaller.start &&
-        mremap(smaller.start, smaller.bytes, smaller.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-               m.start) != MAP_FAILED)
-        return m;
+    if (m.start && smaller.start) {
+        if (mremap(smaller.start, smaller.bytes, smaller.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   m.start) != MAP_FAILED)
+            return m;
+        munmap(m.start + smaller.bytes, bytes - smaller.bytes);
+        m = map_new(bytes);
+    }
 #endif
     unmap(smaller);
     return m;
