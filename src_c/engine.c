@@ -3,7 +3,7 @@
  * them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
- *                                    after a tile's last task, in parts: chunks in order -> finish
+ *                                    before a tile is written, in parts: chunks in order -> finish
  *                                  [ task: coefficients by columns -> walk ]
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
@@ -234,16 +234,16 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
 }
 
 /* A tile is finished in parts, which threads share: each has about SUMS_PER_PART sums, and whole
- * lines of coefficients. */
-enum { SUMS_PER_PART = 4096, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
+ * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
+enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
 
 static int64_t channels_per_part(const bn_plan *plan) {
-    return round_up(ceil_div(SUMS_PER_PART, plan->chunks), CHANNELS_OF_LINE);
+    return round_up(ceil_div(SUMS_PER_PART, plan->chunks + OTHER_WORK), CHANNELS_OF_LINE);
 }
 
-static void finish(const engine *e, channel_range c) {
-    if (e->plan.writes && e->operation->finish)
-        e->operation->finish(&e->channels, c.from, c.n);
+static void prepare(const engine *e, bn_pass pass, channel_range c) {
+    if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
+        e->operation->prepare[pass](&e->channels, c.from, c.n);
 }
 
 static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
@@ -254,22 +254,21 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
     const channel_range c = {all.from + first, at_most(each, all.n - first)};
     if (c.n <= 0)
         return; /* the last tile may be narrower */
-    add_chunks(e, c.from, c.n);
-    for (int round = 0; operation->refine && operation->refine(&e->channels, c.from, c.n, round);
+    if (e->plan.sums)
+        add_chunks(e, c.from, c.n);
+    for (int round = 0; e->plan.sums && operation->refine &&
+                        operation->refine(&e->channels, c.from, c.n, round);
          round++) {
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);
     }
-    finish(e, c);
+    if (!e->plan.fused)
+        prepare(e, WRITE, c);
+    if (operation->finish && e->plan.writes && (e->plan.sums || e->given))
+        operation->finish(&e->channels, c.from, c.n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
-
-static void prepare(const engine *e) {
-    for (int pass = 0; pass < PASSES; pass++)
-        if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
-            e->operation->prepare[pass](&e->channels);
-}
 
 static size_t bytes_of_sums(const engine *e) {
     return (size_t)(e->plan.needs[SUM]->sums * e->plan.channels) * sizeof(double);
@@ -282,10 +281,15 @@ static void copy_out(const engine *e) {
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-/* Finish all channels with the sums over all parts, which the caller gave. */
-static void finish_given(const engine *e) {
-    memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
-    finish(e, (channel_range){0, e->plan.channels});
+/* What all channels need before the first task: among others the sums over all parts, if the caller
+ * gave them. */
+static void begin(const engine *e) {
+    const channel_range all = {0, e->plan.channels};
+    prepare(e, SUM, all);
+    if (e->plan.fused)
+        prepare(e, WRITE, all);
+    if (e->given)
+        memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
 }
 
 /* Does the caller want vectors that the operation writes? */
@@ -310,8 +314,9 @@ static bn_status execute_empty(engine *e) {
         return BN_NO_MEMORY;
     lay_out_channels(e, memory);
     if (e->given && e->channels.count > 0) {
-        prepare(e);
-        finish_given(e);
+        begin(e);
+        prepare(e, WRITE, (channel_range){0, e->plan.channels});
+        e->operation->finish(&e->channels, 0, e->plan.channels);
     } else {
         for (int64_t c = 0; c < e->plan.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;
@@ -409,9 +414,7 @@ bn_status bn_execute(const bn_call *calls, int n) {
     char *given, *memory = line_aligned(most, &given);
     for (int i = 0; i < n && memory; i++) {
         const size_t own = lay_out_channels(&e[i], memory);
-        prepare(&e[i]);
-        if (e[i].given)
-            finish_given(&e[i]);
+        begin(&e[i]);
         bn_schedule_execute(&s[i], threads, memory + own);
         if (!calls[i].writes)
             copy_out(&e[i]);

@@ -178,7 +178,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_exact(e, memory);
-    e->operation->prepare[SUM](&e->channels);
+    e->operation->prepare[SUM](&e->channels, 0, e->channels.channels);
     set_coefs(e);
     bn_schedule_execute(&schedule, threads, memory + own);
     free(given);

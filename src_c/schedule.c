@@ -3,11 +3,11 @@
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
  * each): first tasks in the first pass, second ones in the second. There is one parallel region,
- * without a barrier. When the last of a tile's first tasks ends, the tile is finished, which makes
- * its coefficients. That is done in parts, which are taken by the thread that ended the task and by
- * all threads that wait. The tile's second tasks wait for that. Or second tasks are joint: each
- * spans all tiles, and there are as many as suits the threads, because writes need no order. There
- * are three orders of work.
+ * without a barrier. When the last of a tile's first tasks has ended, the tile is finished, which
+ * makes its coefficients. That is done in parts, which are taken by the thread that ended the task
+ * and by all threads that wait. The tile's second tasks wait for that. Or second tasks are joint:
+ * each spans all tiles, and there are as many as suits the threads, because writes need no order.
+ * There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.
@@ -100,9 +100,9 @@ static void wait_for_all_tiles(bn_team *team, void *scratch) {
 
 static void run_task(bn_team *team, void *scratch, int pass, int64_t tile, int64_t task) {
     const bn_schedule *s = team->s;
-    if (pass == SECOND_PASS && s->first && s->joint)
+    if (pass == SECOND_PASS && s->joint)
         wait_for_all_tiles(team, scratch);
-    else if (pass == SECOND_PASS && s->first)
+    else if (pass == SECOND_PASS)
         wait_for_tile(team, scratch, tile);
     s->task(s->work, scratch, pass, tile, task);
     if (pass == FIRST_PASS &&
@@ -225,7 +225,7 @@ void bn_schedule_execute(const bn_schedule *s, int threads, void *memory) {
     team.ahead = threads > 1 ? at_most(ceil_div(threads, s->tasks), s->tiles) : 0;
     lay_out_team(&team, memory);
     for (int64_t t = 0; t < s->tiles; t++) {
-        atomic_init(&team.tile[t].left, s->tasks);
+        atomic_init(&team.tile[t].left, s->first ? s->tasks : 0);
         atomic_init(&team.tile[t].next_part, 0);
         atomic_init(&team.tile[t].unfinished, s->parts);
     }

@@ -17,7 +17,7 @@ typedef struct {
     int64_t parts;      /* in which a tile is finished; 0: there is nothing to finish */
     bool first, second; /* are there such passes? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    /* Finish a part of a tile whose first tasks have ended. */
+    /* Finish a part of a tile whose first tasks, if any, have ended. */
     void (*finish)(void *work, void *scratch, int64_t tile, int64_t part);
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;

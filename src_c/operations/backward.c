@@ -25,24 +25,24 @@ _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
-static void prepare_sums(const bn_channels *c) {
-    bn_set_mean(c, c->value[TO_CONVERT], c->value[MEAN_LOW]);
+static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
+    bn_set_mean(c, from, n, c->value[TO_CONVERT] + from, c->value[MEAN_LOW] + from);
 }
 
-static void prepare_results(const bn_channels *c) {
-    const int64_t n = c->channels;
-    vector_read(&c->problem->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
-    bn_set_scale(c, 0, n, c->value[RSTD], c->value[RSTD_LOW], c->value[TO_CONVERT]);
+static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
+    double *rstd = c->value[RSTD] + from, *scale = c->value[TO_CONVERT] + from;
+    vector_read(&c->problem->vector[BN_VARIANCE], from, n, rstd);
+    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
 }
 
 /* Everything is prepared before the sums, because ReLU's gate needs it. */
-static void prepare_gate(const bn_channels *c) {
-    const int64_t n = c->channels;
-    double *mean = c->value[SLOPE]; /* not computed yet, so its room is free */
-    prepare_sums(c);
-    prepare_results(c);
-    vector_read(&c->problem->vector[BN_MEAN], 0, n, mean);
-    bn_set_shift(c, COEF_OFFSET, 0, n, mean, c->value[TO_CONVERT], c->value[OFFSET]);
+static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
+    double *mean = c->value[SLOPE] + from; /* not computed yet, so its room is free */
+    const double *scale = c->value[TO_CONVERT] + from;
+    prepare_sums(c, from, n);
+    prepare_results(c, from, n);
+    vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
+    bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, c->value[OFFSET] + from);
 }
 
 /* Correct the sums: they are about the mean's high part, not the mean itself. */

@@ -47,17 +47,19 @@ static inline double bn_low_of(double value) {
     return isfinite(low) ? low : 0;
 }
 
-/* Read the given mean and set its coefficient; `low` gets the part that kernels do not see. */
-static inline void bn_set_mean(const bn_channels *c, double *mean, double *low) {
-    vector_read(&c->problem->vector[BN_MEAN], 0, c->channels, mean);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
-    for (int64_t i = 0; i < c->channels; i++)
+/* For n channels from `from` on: read the given mean and set its coefficient; `low` gets the part
+ * that kernels do not see. */
+static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, double *mean,
+                               double *low) {
+    vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
+    bn_set_coefs(c, COEF_MEAN, from, n, mean);
+    for (int64_t i = 0; i < n; i++)
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
-/* For n channels from `from` on: replace the variance, which is in `rstd`, by 1/sqrt(variance +
- * epsilon), and set the scale, gamma * rstd. If the data is computed in doubles, both are computed
- * in pairs, and `low` gets the low part of rstd. */
+/* Likewise: replace the variance, which is in `rstd`, by 1/sqrt(variance + epsilon), and set the
+ * scale, gamma * rstd. If the data is computed in doubles, both are computed in pairs, and `low`
+ * gets the low part of rstd. */
 static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
                                 double *low, double *scale) {
     const double epsilon = c->problem->epsilon;

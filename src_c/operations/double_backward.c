@@ -35,15 +35,15 @@ enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
 static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEND, COEF_OFFSET};
 enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };
 
-static void prepare_sums(const bn_channels *c) {
-    bn_set_mean(c, c->value[TO_CONVERT], c->value[MEAN_LOW]);
+static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
+    bn_set_mean(c, from, n, c->value[TO_CONVERT] + from, c->value[MEAN_LOW] + from);
 }
 
-static void prepare_results(const bn_channels *c) {
-    const int64_t n = c->channels;
-    vector_read(&c->problem->vector[BN_VARIANCE], 0, n, c->value[RSTD]);
-    bn_set_scale(c, 0, n, c->value[RSTD], c->value[RSTD_LOW], c->value[SCALE]);
-    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, 0, n, c->value[DIFF_DIFF_GAMMA]);
+static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
+    double *rstd = c->value[RSTD] + from, *scale = c->value[SCALE] + from;
+    vector_read(&c->problem->vector[BN_VARIANCE], from, n, rstd);
+    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, c->value[DIFF_DIFF_GAMMA] + from);
 }
 
 /* Kernels subtract only the mean's high part from x; this corrects a coefficient times xc. */
@@ -51,17 +51,17 @@ static double about_low(double coef, double low) {
     return low == 0 ? 0 : -coef * low;
 }
 
-static void prepare_frozen(const bn_channels *c) {
-    prepare_results(c);
-    const double *rstd = c->value[RSTD], *low = c->value[MEAN_LOW];
-    double *slope = c->value[DIFF_DIFF_GAMMA], *shift = c->value[TO_CONVERT];
-    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, 0, c->channels, shift);
-    for (int64_t i = 0; i < c->channels; i++) {
+static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
+    const double *rstd = c->value[RSTD] + from, *low = c->value[MEAN_LOW] + from;
+    double *slope = c->value[DIFF_DIFF_GAMMA] + from, *shift = c->value[TO_CONVERT] + from;
+    prepare_results(c, from, n);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, shift);
+    for (int64_t i = 0; i < n; i++) {
         slope[i] *= rstd[i];
         shift[i] += about_low(slope[i], low[i]);
     }
-    bn_set_coefs(c, COEF_SLOPE, 0, c->channels, slope);
-    bn_set_coefs(c, COEF_SHIFT, 0, c->channels, shift);
+    bn_set_coefs(c, COEF_SLOPE, from, n, slope);
+    bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
 
 static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {

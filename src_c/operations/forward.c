@@ -50,25 +50,25 @@ static double stepped(const bn_channels *c, double from, double step, double spr
 }
 
 /* Add one sample of each channel: sum its distance from the first sample, keep the largest. */
-static void add_sample(const bn_channels *c, const double *value) {
-    const double *first = c->value[PIVOT];
-    double *sum = c->value[POWER], *spread = c->value[SPREAD];
-    for (int64_t k = 0; k < c->channels; k++) {
-        const double off = value[k] - first[k], far = fabs(off);
-        sum[k] += off;
-        spread[k] = far > spread[k] ? far : spread[k];
+static void add_sample(const bn_channels *c, int64_t from, int64_t n, const double *value) {
+    const double *first = c->value[PIVOT] + from;
+    double *sum = c->value[POWER] + from, *spread = c->value[SPREAD] + from;
+    for (int64_t i = 0; i < n; i++) {
+        const double off = value[i] - first[i], far = fabs(off);
+        sum[i] += off;
+        spread[i] = far > spread[i] ? far : spread[i];
     }
 }
 
 /* Samples lie in the middle of equal parts of the positions, and of the runs. */
-static void prepare_sums(const bn_channels *c) {
+static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     if (!c->summed)
         return;
-    const int64_t n = c->channels;
     const int64_t positions = count_of(p->outer, p->n_outer), run = count_of(p->inner, p->n_inner);
     const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
-    double *first = c->value[PIVOT], *sum = c->value[POWER], *spread = c->value[SPREAD];
+    double *first = c->value[PIVOT] + from, *sum = c->value[POWER] + from;
+    double *spread = c->value[SPREAD] + from, *next = c->value[TO_CONVERT] + from;
     int64_t count = 0;
     for (int64_t i = 0; i < places; i++) {
         const int64_t position = positions * (2 * i + 1) / (2 * places);
@@ -81,20 +81,20 @@ static void prepare_sums(const bn_channels *c) {
             add_offset(p->inner, p->n_inner, k, offset);
             const bn_vector at = {p->data[BN_SRC] + offset[BN_SRC], p->channel.stride[BN_SRC],
                                   p->dtype};
-            vector_read(&at, 0, n, count ? c->value[TO_CONVERT] : first);
+            vector_read(&at, from, n, count ? next : first);
             if (count)
-                add_sample(c, c->value[TO_CONVERT]);
+                add_sample(c, from, n, next);
             else
-                for (int64_t ch = 0; ch < n; ch++)
-                    sum[ch] = spread[ch] = 0;
+                for (int64_t j = 0; j < n; j++)
+                    sum[j] = spread[j] = 0;
         }
     }
-    for (int64_t k = 0; k < n; k++) {
-        const double pivot = stepped(c, first[k], sum[k] / (double)count, spread[k]);
-        first[k] = isfinite(pivot) ? pivot : 0;
-        sum[k] = 1; /* the power */
+    for (int64_t j = 0; j < n; j++) {
+        const double pivot = stepped(c, first[j], sum[j] / (double)count, spread[j]);
+        first[j] = isfinite(pivot) ? pivot : 0;
+        sum[j] = 1; /* the power */
     }
-    bn_set_coefs(c, COEF_MEAN, 0, n, first);
+    bn_set_coefs(c, COEF_MEAN, from, n, first);
 }
 
 /* ---- statistics ------------------------------------------------------------- */
@@ -200,18 +200,19 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 
 /* ---- inference -------------------------------------------------------------- */
 
-static void prepare_inference(const bn_channels *c) {
+static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    vector_read(&p->vector[BN_MEAN], 0, c->channels, c->value[MEAN]);
-    vector_read(&p->vector[BN_VARIANCE], 0, c->channels, c->value[RSTD]);
-    set_results(c, 0, c->channels, c->value[MEAN]);
+    double *mean = c->value[MEAN] + from;
+    vector_read(&p->vector[BN_MEAN], from, n, mean);
+    vector_read(&p->vector[BN_VARIANCE], from, n, c->value[RSTD] + from);
+    set_results(c, from, n, mean);
 }
 
 /* Exact sums need no pivot: the caller says what they are about. */
-static void prepare_given(const bn_channels *c) {
-    double *mean = c->value[0];
-    bn_read_or_zeros(c, BN_MEAN, 0, c->channels, mean);
-    bn_set_coefs(c, COEF_MEAN, 0, c->channels, mean);
+static void prepare_given(const bn_channels *c, int64_t from, int64_t n) {
+    double *mean = c->value[0] + from;
+    bn_read_or_zeros(c, BN_MEAN, from, n, mean);
+    bn_set_coefs(c, COEF_MEAN, from, n, mean);
 }
 
 /* ---- the operations -------------------------------------------------------- */

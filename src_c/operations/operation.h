@@ -27,17 +27,16 @@ typedef struct {
     double of_nothing; /* what it writes there if a problem has no elements */
     int values;        /* how many values it keeps per channel, at least one */
 
-    /* Any function may be NULL. Set the coefficients that need no sums: what SUM takes, then what
-     * WRITE takes. */
-    void (*prepare[PASSES])(const bn_channels *c);
+    /* Any function may be NULL. Each is for n channels from `from` on. Set the coefficients that
+     * need no sums: what SUM takes, before that pass; then what WRITE takes, before `finish`. */
+    void (*prepare[PASSES])(const bn_channels *c, int64_t from, int64_t n);
 
     /* Turn sums into the sums that the caller gets. Or set other coefficients and return true: then
-     * the n channels are summed again, by the formula `again`. `round` counts how often. */
+     * the channels are summed again, by the formula `again`. `round` counts how often. */
     bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
-    /* From the sums of n channels, rounded to doubles, make the other coefficients and the
-     * vectors. */
+    /* From the sums, rounded to doubles, make the other coefficients and the vectors. */
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
