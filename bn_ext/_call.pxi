@@ -172,13 +172,17 @@ cdef inline int expected_dtype(const Call *c, int role) noexcept:
     return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
 
 
+cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
+    return bn_limbs(<bn_dtype>dtype, BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS) + BN_MORE_ROWS
+
+
 cdef tuple expected_shape(const Call *c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
         return (c.facts.rows, c.channels)
     if role == STATE:
-        return (bn_limbs(<bn_dtype>c.dtype) + BN_MORE_ROWS, BN_SUMS, c.channels)
+        return (rows_of_state(c.dtype, c.facts.is_forward), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
 
 

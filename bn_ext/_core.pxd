@@ -65,18 +65,18 @@ cdef extern from "bn.h" nogil:
 
 cdef extern from "state.h" nogil:
     enum:
-        f32_LIMBS, f64_LIMBS, BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
+        f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
+        BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
         BN_COUNT_AND_STAMP, BN_PARTS_ADDED, BN_MORE_ROWS
 
     ctypedef enum bn_kind_of_state:
         BN_OF_GRADIENTS, BN_OF_MOMENTS
 
-    int bn_limbs(bn_dtype dtype)
+    int bn_limbs(bn_dtype dtype, bn_kind_of_state kind)
     int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind)
     int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels)
     int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums)
-    int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
-                           double *stats)
+    int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 
 
 cdef extern from "gates.h" nogil:

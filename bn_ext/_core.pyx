@@ -141,7 +141,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`).
-        A call takes 1.4 to 4 times as long, 20 to 40 times with two elements per channel, and
+        A call takes 1.4 to 4 times as long, about 20 times with two elements per channel, and
         longer if exponents differ widely.
 
     Returns

@@ -4,6 +4,9 @@ A state is an int64 array of shape (k, 2, C); src_c/state.h describes its rows.
 """
 
 cdef object INT64 = np.dtype(np.int64)
+# Rows of a state: of data that is computed in float32, and of float64 data.
+cdef tuple GRADIENT_STATES = (f32_LIMBS + BN_MORE_ROWS, f64_LIMBS + BN_MORE_ROWS)
+cdef tuple MOMENT_STATES = (f32_SQUARE_LIMBS + BN_MORE_ROWS, f64_SQUARE_LIMBS + BN_MORE_ROWS)
 cdef object FLOAT64 = np.dtype(np.float64)
 
 
@@ -92,10 +95,10 @@ cdef object as_state(object state, int64_t *count):
     a = _as_array(state, "state")
     if a.dtype != INT64:
         raise wrong_dtype("state", a, "int64")
-    cdef int few = f32_LIMBS + BN_MORE_ROWS, many = f64_LIMBS + BN_MORE_ROWS
-    if a.ndim != 3 or a.shape[0] not in (few, many) or a.shape[1] != BN_SUMS:
+    if a.ndim != 3 or a.shape[0] not in GRADIENT_STATES + MOMENT_STATES or a.shape[1] != BN_SUMS:
         raise ValueError(
-            f"state: expected shape (k, 2, C), where k is {few} or {many}, got {a.shape}"
+            "state: expected shape (k, 2, C), where k is "
+            f"{_or([str(k) for k in GRADIENT_STATES + MOMENT_STATES])}, got {a.shape}"
         )
     a = as_dense(a)
     cdef const int64_t[:, :, ::1] limbs = a
@@ -220,41 +223,36 @@ def batch_norm_canonical(state):
     return np.asarray(limbs)
 
 
-def batch_norm_training_stats(state, mean=None):
+def batch_norm_training_stats(state):
     """Statistics from the exact sums of all parts.
 
     Parameters
     ----------
     state : array of int64, shape (k, 2, C)
         What `batch_norm_training_reduce` returned with ``exact=True``, added over all parts.
-    mean : array, shape (C,), optional
-        The mean that was passed to `batch_norm_training_reduce`. None means zeros.
 
     Returns
     -------
     ndarray of float64, shape (4, C)
         Statistics for `batch_norm_training_apply`, as `batch_norm_training_reduce` returns them:
-        per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. If `mean`
-        is None, the returned mean is within 0.5001 ulp, a subnormal one within one ulp, but the sum
-        of squares loses digits to cancellation. For accurate squares, make a second pass with the
-        mean of the first.
+        per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. The first
+        two are within 0.5001 ulp of the exact values, subnormal ones within one ulp, however large
+        the sums are. Without elements they are 0. If an element is NaN or infinite, so is the mean,
+        and the squares are NaN.
 
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`; TypeError also if `mean` has a dtype that data cannot have,
-        ValueError also if it has another shape, or if parts were summed about another mean.
+        As for `batch_norm_sums`; ValueError also if the state is one of gradients, or if parts had
+        different dtypes.
 
     Notes
     -----
-    Let p be `mean`, rounded to float32 unless the data is float64, and let s and q be the sums of
-    ``src - p`` and of its square over the M elements::
+    The state holds s, the sum of src, and q, the sum of its squares, over the M elements::
 
-        stats[0] = p + s/M        stats[1] = q - s**2/M, at least 0
+        stats[0] = s / M        stats[1] = (M*q - s**2) / M
 
-    Both are computed in pairs of doubles. Each difference ``src - p`` is rounded before it is
-    summed. If this rounding explains the distance of p + s/M from `mean`, then `mean` itself is
-    returned. Intermediate results do not overflow, even if a sum is larger than any double.
+    ``M*q - s**2`` is computed as an integer, so nothing cancels.
 
     Examples
     --------
@@ -269,46 +267,38 @@ def batch_norm_training_stats(state, mean=None):
     cdef int64_t count, wrong = -1
     cdef const int64_t[:, :, ::1] limbs = as_state(state, &count)
     cdef Py_ssize_t channels = limbs.shape[2]
-    cdef double[::1] pivot = np.zeros(channels) if mean is None else as_mean(mean, channels)
+    if limbs.shape[0] not in MOMENT_STATES:
+        raise ValueError(
+            "state: expected a state that batch_norm_training_reduce returned, or a sum of such "
+            "states, got one of gradients"
+        )
     stats = np.ones((STATS_ROWS, channels))
     cdef double[:, ::1] found = stats
     stats[COUNT] = count
     if not channels:
         return stats
+    check_dtypes(limbs)
     with _DefaultMode():
-        check_pivot(limbs, &pivot[0])
         wrong = bn_state_stats(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS, channels,
-                               &pivot[0] if mean is not None else NULL, &found[0, 0])
+                               &found[0, 0])
     check_limbs(wrong, "state")
     return stats
 
 
-cdef object as_mean(object mean, Py_ssize_t channels):
-    """Convert a mean to a float64 array."""
-    a = _as_array(mean, "mean")
-    if a.shape != (channels,):
-        raise ValueError(f"mean: expected shape ({channels},), got {a.shape}")
-    if code_of(a.dtype) < 0:
-        raise wrong_dtype("mean", a, _or(_TABLE))
-    with _DefaultMode():
-        return a.astype(np.float64)
-
-
-cdef int check_pivot(const int64_t[:, :, ::1] limbs, double *mean) except -1:
-    """Raise a ValueError if a part was summed about another mean. A state does not record its
-    dtype, so every dtype with this number of limbs is tried."""
+cdef int check_dtypes(const int64_t[:, :, ::1] limbs) except -1:
+    """Raise a ValueError if parts had different dtypes. A state does not record its dtype, so every
+    dtype with this number of limbs is tried."""
     cdef bn_problem p
     cdef int64_t stranger = -1
     memset(&p, 0, sizeof(bn_problem))
     p.channel.size = limbs.shape[2]
-    p.vector[BN_MEAN] = bn_vector(<char *>mean, sizeof(double), BN_F64)
     for code in range(BN_DTYPES):
         p.dtype = <bn_dtype><int>code
-        if bn_limbs(p.dtype) == limbs.shape[0] - BN_MORE_ROWS:
+        if rows_of_state(code, True) == limbs.shape[0]:
             stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
             if stranger < 0:
                 return 0
     raise ValueError(
-        "state: expected a sum of parts that were all summed about this mean, with one dtype, by "
-        f"batch_norm_training_reduce; in channel {stranger}, some were not"
+        "state: expected a sum of parts of one dtype, by batch_norm_training_reduce; in channel "
+        f"{stranger}, some were not"
     )

@@ -54,11 +54,9 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
         As for `batch_norm_backward`.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `batch_norm_training_reduce`). src
-        is read once more, and exact squares cost more to sum. A call takes 2.6 to 9 times as long,
-        35 to 44 times with two elements per channel, and longer if exponents differ widely. If an
-        element is 2**64 or more away from the mean (2**512 for float64 data), its square overflows
-        and the variance is Inf.
+        values alone, and data in parts gives the same bits (see `batch_norm_training_reduce`). A
+        call takes 2 to 8 times as long, 24 to 44 times with two elements per channel, and longer
+        if exponents differ widely.
 
     Returns
     -------
@@ -99,8 +97,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In
     float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. float64
     vectors (`gamma`, or ``mean`` in `out`) have a wider range; for float64 data, M times the
-    variance must stay below 1.8e308. With ``exact=True`` there are two passes, and mean and
-    variance are as accurate unless squares overflow.
+    variance must stay below 1.8e308. With ``exact=True``, M times the variance is within 0.5001
+    ulp of the exact value.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -142,7 +140,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
 
 
 def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exact=False,
-                               mean=None, **refused):
+                               **refused):
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
     Merge the statistics of all parts with `batch_norm_training_merge`, and pass the result to
@@ -154,10 +152,6 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
         As for `batch_norm_training`; src is one part.
     exact : bool, optional
         If True, the result is a state, which holds exact sums.
-    mean : array, shape (C,), optional
-        Only with ``exact=True``: what is subtracted from src before it is summed, in a dtype that
-        `batch_norm_backward` accepts for mean. It is rounded to float32 unless the data is float64.
-        None means zeros.
 
     Returns
     -------
@@ -166,24 +160,21 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
         elements, and a 1, a row each. The last row shows whether statistics were added instead of
         merged; such statistics are refused.
     ndarray of int64, shape (k, 2, C)
-        With ``exact=True``, a state: the sums of ``src - mean`` and of its square. The difference
-        and the square are each rounded once, to float32 (float64 for float64 data). The sums are
-        not rounded. k is 11, or 57 for float64 data.
+        With ``exact=True``, a state: the sums of src and of its square. Nothing is rounded. k is
+        20, or 111 for float64 data.
 
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_training`; ValueError also if `mean` is given without ``exact=True``, or
-        if a channel has 2**53 elements or more (2**39 with ``exact=True``).
+        As for `batch_norm_training`; ValueError also if a channel has 2**53 elements or more
+        (2**39 with ``exact=True``).
 
     Notes
     -----
     For the same array, reduce and apply give the same bits as the single call.
 
-    States are added in the same way as those of `batch_norm_backward_reduce`. Exact statistics take
-    two passes, because the squares are those of distances from the mean. The first pass, with
-    ``mean=None``, finds the mean, which is passed to the second. After each pass,
-    `batch_norm_training_stats` makes statistics of the sum of the states.
+    States are added in the same way as those of `batch_norm_backward_reduce`.
+    `batch_norm_training_stats` makes statistics of their sum.
 
     Examples
     --------
@@ -197,10 +188,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     >>> parts = src[:1], src[1:]
     >>> reduce = bn_ext.batch_norm_training_reduce
     >>> state = sum(reduce(part, exact=True) for part in parts)
-    >>> mean = bn_ext.batch_norm_training_stats(state)[0]
-    >>> state = sum(reduce(part, exact=True, mean=mean) for part in parts)
-    >>> stats = bn_ext.batch_norm_training_stats(state, mean)
-    >>> np.array_equal(stats, bn_ext.batch_norm_training_reduce(src))
+    >>> np.array_equal(bn_ext.batch_norm_training_stats(state), reduce(src))
     True
     """
     if refused:
@@ -208,9 +196,6 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     cdef Call *c = begin(TRAINING_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
-        if mean is not None and not c.exact:
-            raise ValueError("mean: expected only with exact=True")
-        convert(c, MEAN, mean)
         convert_options(c, data_format, num_threads)
         convert(c, SRC, src)
         return call(c, None)

@@ -356,8 +356,8 @@ def batch_norm_training(
         As for `bn_ext.batch_norm_training`: NumPy arrays, which this call updates.
     exact : bool, optional
         If True, mean and variance come from exact sums: the bits of all results depend on the
-        values alone, and src is read twice. If False, the statistics of the blocks are merged: src
-        is read once, and the bits depend on the chunks.
+        values alone. If False, the statistics of the blocks are merged: the bits depend on the
+        chunks.
     num_threads : int or None, optional
         As for `batch_norm_backward`.
     **refused
@@ -411,13 +411,8 @@ def _plain_statistics(blocks: _Blocks) -> NDArray[np.float64]:
 
 
 def _exact_statistics(blocks: _Blocks) -> NDArray[np.float64]:
-    """Two passes: the first finds the mean, the second sums the squares of distances from it."""
-    reduce = partial(blocks.reduce, bn_ext.batch_norm_training_reduce, _added, exact=True)
-    stats = bn_ext.batch_norm_training_stats(reduce())
-    if not stats[2].any():
-        return stats
-    blocks.vectors["mean"] = stats[0]
-    return bn_ext.batch_norm_training_stats(reduce(), stats[0])
+    state = blocks.reduce(bn_ext.batch_norm_training_reduce, _added, exact=True)
+    return bn_ext.batch_norm_training_stats(state)
 
 
 def batch_norm_inference(

@@ -377,8 +377,8 @@ def batch_norm_training(
 
     Notes
     -----
-    The statistics take two collectives: one for the mean, one for the squares of the distances from
-    it. ``exact=True`` reads src once more.
+    With ``exact=False`` the statistics take two collectives: one for the mean, one for the squares
+    of the distances from it.
 
     With ``exact=False`` the statistics are equal on every rank, because the MPI standard demands
     that of an allreduce. For the same samples on the same ranks they are the same every time if the

@@ -133,27 +133,26 @@ def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) ->
     """Apply a part to the sums of all processes; return the sums of this process."""
     part.exact = True
     over = _Sums(function, group)
-    total: NDArray[np.int64] | None = None
     over.begin()
-    for _ in range(part.rounds):
-        try:
-            sums = part.find(total)
-        except BaseException:  # raised after the others have been told
-            given = part.given
-            vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
-            channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
-            over.send(None, _nothing(channels, given["src"].dtype == np.float64))
-            raise
-        total = over.send({**part.alike, **alike}, sums)
-    assert total is not None
-    part.apply(total)
+    try:
+        sums = part.find(None)
+    except BaseException:  # raised after the others have been told
+        given = part.given
+        vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
+        channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
+        over.send(None, _nothing(function, channels, given["src"].dtype == np.float64))
+        raise
+    part.apply(over.send({**part.alike, **alike}, sums))
     return sums
 
 
-def _nothing(channels: int, in_doubles: bool) -> NDArray[np.int64]:
+def _nothing(function: str, channels: int, in_doubles: bool) -> NDArray[np.int64]:
     """Zeros in the shape that the arguments suggest for the other processes' sums."""
     empty = np.empty((0, channels), np.float64 if in_doubles else np.float32)
-    return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
+    if function == "batch_norm":
+        return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
+    mean = np.zeros(channels, empty.dtype)
+    return np.zeros_like(_core.batch_norm_backward_reduce(empty, empty, mean, exact=True))
 
 
 @contextmanager
@@ -172,7 +171,7 @@ def _telling(
         if over.begun == before:
             over.begin()
             if sizes:
-                over.send(None, _nothing(sizes[0], dtype == torch.float64))
+                over.send(None, _nothing(function, sizes[0], dtype == torch.float64))
         raise
 
 

@@ -138,8 +138,7 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 bn_entry bn_double_backward;
 
 /* The same with exact sums. Reduce adds to a state that must be zeros; states merge by +. Gradients
- * are summed about the mean as kernels take it. Moments are sum(x) and sum(x*x), where x is src -
- * mean, or src if the mean is absent. */
+ * are summed about the mean as kernels take it. Moments are sum(src) and sum(src * src). */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 

@@ -256,8 +256,8 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
         return; /* the last tile may be narrower */
     if (e->plan.sums)
         add_chunks(e, c.from, c.n);
-    for (int round = 0; e->plan.sums && operation->refine &&
-                        operation->refine(&e->channels, c.from, c.n, round);
+    for (int round = 0;
+         e->plan.sums && operation->refine && operation->refine(&e->channels, c.from, c.n, round);
          round++) {
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);

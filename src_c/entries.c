@@ -14,13 +14,13 @@
 /* ---- exact sums in between ------------------------------------------------------ */
 
 /* Bytes of a channel's state. */
-static int64_t state_bytes(const bn_problem *p) {
-    return (bn_limbs(p->dtype) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
+static int64_t state_bytes(const bn_problem *p, bn_kind_of_state kind) {
+    return (bn_limbs(p->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
-/* A copy of the problem with room for a state, for sums and, after the sums, for a mean; free
- * *given. NULL: there is not enough memory. */
-static bn_problem *with_state(const bn_problem *p, char **given) {
+/* A copy of the problem with room for sums, and with a state of zeros; free *given. NULL: there is
+ * not enough memory. */
+static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **given) {
     bn_problem *q = NULL;
     int64_t *state = NULL;
     double *sums = NULL;
@@ -28,8 +28,8 @@ static bn_problem *with_state(const bn_problem *p, char **given) {
     for (int pass = 0; pass < 2; pass++) {
         size_t bytes = 0;
         q = lay_out(memory, &bytes, 1, sizeof *q);
-        state = lay_out(memory, &bytes, p->channel.size, state_bytes(p));
-        sums = lay_out(memory, &bytes, p->channel.size, (BN_SUMS + 1) * sizeof *sums);
+        state = lay_out(memory, &bytes, p->channel.size, state_bytes(p, kind));
+        sums = lay_out(memory, &bytes, p->channel.size, BN_SUMS * sizeof *sums);
         if (pass == 0 && !(memory = line_aligned(bytes, given)))
             return NULL;
     }
@@ -37,12 +37,8 @@ static bn_problem *with_state(const bn_problem *p, char **given) {
     q->state = state;
     q->sums = sums;
     q->count = (double)(count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner));
+    memset(state, 0, (size_t)(p->channel.size * state_bytes(p, kind)));
     return q;
-}
-
-static bn_status reduce_from_zeros(const bn_problem *q, bn_entry *reduce) {
-    memset(q->state, 0, (size_t)(q->channel.size * state_bytes(q)));
-    return reduce(q);
 }
 
 /* ---- backward --------------------------------------------------------------- */
@@ -104,7 +100,7 @@ int64_t bn_backward_sums(const bn_problem *p) {
     const int64_t n = p->channel.size;
     const bn_channels c = {.problem = p, .channels = n};
     double *sums = p->sums;
-    const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype), n, sums);
+    const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype, BN_OF_GRADIENTS), n, sums);
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
@@ -117,8 +113,8 @@ int64_t bn_backward_sums(const bn_problem *p) {
 bn_status bn_backward_exactly(const bn_problem *p) {
     const uint64_t mode = fp_mode_enter();
     char *given;
-    bn_problem *q = with_state(p, &given);
-    bn_status status = q ? reduce_from_zeros(q, bn_backward_reduce_exactly) : BN_NO_MEMORY;
+    bn_problem *q = with_state(p, BN_OF_GRADIENTS, &given);
+    bn_status status = q ? bn_backward_reduce_exactly(q) : BN_NO_MEMORY;
     if (status == BN_OK) {
         bn_backward_sums(q);
         status = bn_backward(q);
@@ -149,29 +145,13 @@ bn_status bn_training_reduce_exactly(const bn_problem *p) {
     return bn_reduce_exactly(p, bn_operations_current()->moments, BN_OF_MOMENTS, p->state);
 }
 
-/* Exact sums about a mean, or about zeros if it is NULL, and the statistics that follow from
- * them. */
-static bn_status find_stats(bn_problem *q, double *mean) {
-    q->vector[BN_MEAN] = (bn_vector){(char *)mean, sizeof *mean, BN_F64};
-    const bn_status status = reduce_from_zeros(q, bn_training_reduce_exactly);
-    if (status == BN_OK)
-        bn_state_stats(q->state, bn_limbs(q->dtype), q->channel.size, mean, q->sums);
-    return status;
-}
-
-/* Squares are summed about the mean, so the first pass finds the mean. */
 bn_status bn_training_exactly(const bn_problem *p) {
     const uint64_t mode = fp_mode_enter();
     char *given;
-    bn_problem *q = with_state(p, &given);
-    bn_status status = q ? find_stats(q, NULL) : BN_NO_MEMORY;
+    bn_problem *q = with_state(p, BN_OF_MOMENTS, &given);
+    bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
     if (status == BN_OK) {
-        double *mean = q->sums + BN_SUMS * q->channel.size;
-        memcpy(mean, q->sums, (size_t)q->channel.size * sizeof *mean);
-        status = find_stats(q, mean);
-    }
-    if (status == BN_OK) {
-        q->vector[BN_MEAN] = p->vector[BN_MEAN];
+        bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channel.size, q->sums);
         status = bn_training(q);
     }
     free(given);

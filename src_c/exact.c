@@ -72,18 +72,19 @@ static void plan_runs(bn_exact *e, int threads) {
     e->tasks = ceil_div(channels, e->channels_per_task) * e->tasks_per_channel;
 }
 
-static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, int64_t *state,
-                         int threads) {
+static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_kind_of_state kind,
+                         int64_t *state, int threads) {
     bn_exact e = {
         .operation = operation,
         .kernels = bn_kernels_current()->dtype[p->dtype],
         .channels = {.problem = p, .channels = p->channel.size},
         .state = state,
-        .limbs = bn_limbs(p->dtype),
+        .limbs = bn_limbs(p->dtype, kind),
         .alone = threads == 1,
         .positions_per_row = 1,
         .tasks_per_channel = 1,
     };
+    e.lowest_touched = e.limbs;
     bn_plan_shape(&e.plan, p, operation->formulas);
     e.by_runs =
         e.plan.run_length >= SHORT_RUN || !bn_is_dense(&e.plan, false, e.plan.needs[SUM]->reads);
@@ -119,6 +120,8 @@ static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bo
         .limb = lay_out(memory, used, (e->limbs + 1) * pitch, sizeof(int64_t)),
         .columns = columns,
         .pitch = pitch,
+        .limbs = e->limbs,
+        .lowest = bn_lowest(e->limbs),
         .one_channel = one_channel,
         .squares = e->operation->formulas[SUM] == MOMENTS,
     };
@@ -137,13 +140,14 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
 static void clear_numbers(bn_accumulator *a) {
     memset(a->plane, 0, (size_t)(BN_PLANES * a->columns) * sizeof(double));
     for (int64_t x = 0; x < a->columns; x += BN_STRIP)
-        a->added[x / BN_STRIP] = BN_NOTHING_ADDED;
+        a->added[x / BN_STRIP] = bn_nothing_added();
 }
 
 static void start_thread(void *exact_, void *scratch) {
     bn_exact_scratch *s = scratch;
     lay_out_exact_scratch(exact_, s, scratch);
     s->untried = s->backoff = 0;
+    s->strip.top[0] = s->strip.top[1] = 0;
     clear_numbers(&s->accumulator);
     clear_numbers(&s->run);
 }
@@ -153,8 +157,9 @@ static void set_coefs(bn_exact *e) {
     const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
     e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}
                           : (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
-    for (int i = 0; !e->by_runs && e->plan.needs[SUM]->takes >> i; i++)
-        if (e->plan.needs[SUM]->takes >> i & 1)
+    const unsigned takes = e->operation->prepare[SUM] ? e->plan.needs[SUM]->takes : 0;
+    for (int i = 0; !e->by_runs && takes >> i; i++)
+        if (takes >> i & 1)
             e->kernels->expand(e->channels.coefs + i * n * e->plan.number_bytes, n,
                                e->plan.run_length, e->columns,
                                e->expanded + i * stride * e->plan.number_bytes);
@@ -178,7 +183,8 @@ static bn_status sum_on(bn_exact *e, int threads) {
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_exact(e, memory);
-    e->operation->prepare[SUM](&e->channels, 0, e->channels.channels);
+    if (e->operation->prepare[SUM])
+        e->operation->prepare[SUM](&e->channels, 0, e->channels.channels);
     set_coefs(e);
     bn_schedule_execute(&schedule, threads, memory + own);
     free(given);
@@ -192,13 +198,12 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
     bn_status status = BN_OK;
     if (count > 0 && p->channel.size > 0) {
         const int threads = bn_enter(p->num_threads, count * p->channel.size);
-        bn_exact e = exact_of(p, operation, state, threads);
+        bn_exact e = exact_of(p, operation, kind, state, threads);
         status = sum_on(&e, threads);
         bn_leave(threads);
         const int64_t n = BN_SUMS * p->channel.size;
-        const int first = e.touched ? __builtin_ctzll(e.touched) : e.limbs;
-        if (first < e.limbs) /* those below `first` are zeros */
-            e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
+        const int first = e.lowest_touched; /* limbs below it are zeros */
+        e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
     }
     if (status == BN_OK)
         bn_stamp_state(state, p, kind, count);

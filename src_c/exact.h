@@ -14,11 +14,11 @@ typedef struct {
     bn_channels channels;
     int64_t *state;
     int limbs;
+    int lowest_touched; /* row of the state */
     bool by_runs;
     bool alone;    /* is there one thread? */
     bool in_order; /* does each column of an accumulator hold one channel, in order? */
     int64_t tasks, columns_per_task;
-    uint64_t touched; /* rows of the state that may be nonzero, as bits */
 
     bn_coefs coefs; /* of channels, or by columns of a row */
 

@@ -113,30 +113,54 @@ static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, i
     e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows);
 }
 
-/* Add a part to an accumulator's columns: as doubles if that rounds nothing, else as limbs. */
+/* Add a part up as the strip's doubles. Return whether that was exact. */
+static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const part *p,
+                   bn_added *added) {
+    memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
+    s->strip.seen[0] = s->strip.seen[1] = BN_NO_RANGE;
+    s->strip.adds = 0;
+    walk(e, s, p, true);
+    *added = e->kernels->exact->added(&s->strip, squares, s->strip.top);
+    return bn_fits(added, 1);
+}
+
+/* Would the strip's terms fit if they were cut for what was seen of them? */
+static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
+    const int top[BN_SUMS] = {strip->seen[0].top, strip->seen[1].top};
+    const bn_added added = e->kernels->exact->added(strip, squares, top);
+    return bn_fits(&added, 1);
+}
+
+/* Add a part to an accumulator's columns: as doubles if that rounds nothing, else as limbs. Terms
+ * are cut as they were for the part before; if that does not fit these, they are cut once more. */
 static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                      const part *p) {
-    const bn_exact_kernels *exact = e->kernels->exact;
-    bn_added *added = &a->added[column / BN_STRIP];
+    bn_added *own = &a->added[column / BN_STRIP], added;
     if (s->untried > 0) {
         s->untried--;
         deposit(e, s, a, column, p);
         return;
     }
-    memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
-    s->strip.added = BN_NOTHING_ADDED;
-    walk(e, s, p, true);
-    if (!bn_fits(exact, a->squares, s->strip.added, 1)) {
+    bool fits = add_up(e, s, a->squares, p, &added);
+    if (!fits && would_fit(e, a->squares, &s->strip)) {
+        for (int k = 0; k < BN_SUMS; k++)
+            s->strip.top[k] = s->strip.seen[k].top;
+        fits = add_up(e, s, a->squares, p, &added);
+    }
+    if (!fits) {
         s->untried = s->backoff;
         s->backoff = (int)at_most(2 * s->backoff + 1, MOST_UNTRIED);
         deposit(e, s, a, column, p);
         return;
     }
     s->backoff = 0;
-    if (!bn_fits(exact, a->squares, bn_both(*added, s->strip.added), 1))
-        exact->flush(a, column); /* now the strip's doubles are zeros */
-    exact->add_strip(a, column, &s->strip);
-    *added = bn_both(*added, s->strip.added);
+    bn_added both = bn_both(own, &added);
+    if (!bn_fits(&both, 1)) {
+        e->kernels->exact->flush(a, column); /* now the strip's doubles are zeros */
+        both = added;
+    }
+    e->kernels->exact->add_strip(a, column, &s->strip);
+    *own = both;
 }
 
 /* ---- from an accumulator to the state ---------------------------------------------- */
@@ -181,19 +205,28 @@ static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
     }
 }
 
+static void touch(bn_exact *e, int row) {
+    int lowest = __atomic_load_n(&e->lowest_touched, __ATOMIC_RELAXED);
+    while (row < lowest && !__atomic_compare_exchange_n(&e->lowest_touched, &lowest, row, true,
+                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
 /* Add an accumulator's columns to the state: `first` is a column of a row, or by runs a channel. */
 static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
-    const bool at_once = e->alone && e->in_order && !(a->touched >> e->limbs);
+    const bool at_once = e->alone && e->in_order && !a->flagged;
     int64_t channel[BN_STRIP];
     e->kernels->exact->flush_all(a);
-    __atomic_fetch_or(&e->touched, a->touched, __ATOMIC_RELAXED);
+    if (a->first < a->end)
+        touch(e, a->first);
     for (int64_t x = 0; x < all; x += BN_STRIP) {
         if (!at_once)
             channels_of(e, first + x, at_most(BN_STRIP, columns - x), channel);
-        for (uint64_t touched = a->touched; touched; touched &= touched - 1) {
-            const int k = __builtin_ctzll(touched);
+        const int rows = a->end - a->first;
+        for (int i = 0; i < rows + a->flagged; i++) {
+            const int k = i < rows ? a->first + i : e->limbs; /* flags are the last row */
             for (int s = 0; s < BN_SUMS; s++) {
                 const int64_t *limb = a->limb + k * a->pitch + s * a->columns + x;
                 int64_t *to = e->state + (k * BN_SUMS + s) * channels;
@@ -205,7 +238,8 @@ static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t 
             }
         }
     }
-    a->touched = 0;
+    a->first = a->end = 0;
+    a->flagged = false;
 }
 
 /* ---- tasks ------------------------------------------------------------------------- */

@@ -16,15 +16,16 @@ static int64_t one_of_each(int64_t flags) {
 }
 
 /* Some columns of a state: their limbs, canonical, and flags. */
-enum { BLOCK = 16 }; /* few: they lie on the caller's stack */
+enum { BLOCK = 4 }; /* few: they lie on the caller's stack */
 typedef struct {
-    int64_t limb[f64_LIMBS][BLOCK], flags[BLOCK];
+    int64_t limb[f64_SQUARE_LIMBS][BLOCK], flags[BLOCK];
     int limbs, from, to; /* limbs below `from` are zeros, limbs above `to` only repeat the sign */
 } columns;
 
-/* The largest value of the highest limb in a sum of `terms` terms below 2^128, or 2^1024. */
+/* The largest value of the highest limb in a sum of `terms` terms. */
 static int64_t most_of_highest(int limbs, int64_t terms) {
-    return limbs == f64_LIMBS ? terms >> 22 : terms << 8;
+    const int shift = bn_beyond(limbs) - (bn_lowest(limbs) + BN_LIMB_BITS * (limbs - 1));
+    return shift < 0 ? terms >> -shift : terms << shift;
 }
 
 /* Take n columns from `first` on, and carry. Return a channel whose limbs no sum of its parts and
@@ -94,26 +95,23 @@ static uint64_t mixed(uint64_t x) {
 }
 
 /* Changes whenever a state's meaning does. */
-enum { FORMAT = 1 };
+enum { FORMAT = 2 };
 
-/* Hash only the part of the mean that matters. Moments in floats depend on the mean as a float; for
- * gradients all of it matters, because its low part is used later. The hash is odd, so that count *
- * hash is 0 only if the count is 0. */
+/* The mean is hashed if there is one: all of it, because its low part is used later. The hash is
+ * odd, so that count * hash is 0 only if the count is 0. */
 static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
-    const bool in_floats = kind == BN_OF_MOMENTS && bn_limbs(p->dtype) == f32_LIMBS;
     double mean = 0;
     uint64_t bits;
     if (p->vector[BN_MEAN].data)
         vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
-    mean = in_floats ? (double)(float)mean : mean;
     mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one kind of 0, one kind of NaN */
     memcpy(&bits, &mean, sizeof bits);
     return mixed(bits ^ what) | 1;
 }
 
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
-    const int limbs = bn_limbs(p->dtype);
+    const int limbs = bn_limbs(p->dtype, kind);
     const int64_t channels = p->channel.size;
     int64_t *counts = bn_state_row(state, channels, limbs + BN_COUNT_AND_STAMP);
     int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
@@ -126,7 +124,8 @@ void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, 
 
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
     const int64_t channels = p->channel.size;
-    const int64_t *counts = state + (bn_limbs(p->dtype) + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
+    const int limbs = bn_limbs(p->dtype, kind);
+    const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c++)
         if ((uint64_t)counts[c] * hash_of(p, kind, c) != (uint64_t)counts[channels + c])
             return c;
@@ -158,16 +157,22 @@ static double scaled(double x, int exponent) {
 
 /* A column's sum: the limbs of its magnitude, the lowest first. */
 typedef struct {
-    int64_t limb[f64_LIMBS + 1];
+    int64_t limb[f64_SQUARE_LIMBS + 1];
     int limbs, lowest;
     bool negative;
     double special; /* NaN, Inf, -Inf; or 0 */
 } magnitude;
 
+/* Drop the last bits of an integer, at most 64; round to nearest even. */
+static uint64_t without_last(uint64_t number, int bits) {
+    const uint64_t half = (uint64_t)1 << (bits - 1), rest = number & (2 * half - 1);
+    const uint64_t kept = bits < 64 ? number >> bits : 0;
+    return kept + (rest > half || (rest == half && (kept & 1)));
+}
+
 /* Round to nearest even, from the whole integer: rounding limb by limb would depend on the parts.
  * The last of the 64 leading bits also says whether any bit after them is set. These 64 bits are 11
- * more than a double has, so rounding them gives the same as rounding the whole sum. A subnormal
- * result has fewer than 53 bits and is exact, because no term is finer. */
+ * more than a double has, so rounding them gives the same as rounding the whole sum. */
 static double rounded(const magnitude *m) {
     const int64_t *limb = m->limb;
     int top = m->limbs - 1;
@@ -187,7 +192,14 @@ static double rounded(const magnitude *m) {
     }
     for (; k >= 0; k--)
         more |= (uint64_t)limb[k];
-    const double sum = scaled((double)(leading | (more != 0)), exponent);
+    leading |= more != 0;
+    enum { LEAST = -1074, DOUBLE_BITS = 53 };
+    const int beyond = LEAST - exponent;            /* bits that no double has */
+    if (beyond > at_least(have - DOUBLE_BITS, 0)) { /* else rounding to 53 bits drops them */
+        leading = beyond <= 64 ? without_last(leading, beyond) : 0;
+        exponent = LEAST;
+    }
+    const double sum = scaled((double)leading, exponent);
     return m->negative ? -sum : sum;
 }
 
@@ -234,105 +246,144 @@ static void find_range(columns *b) {
     b->to = to;
 }
 
-/* Take n columns from `first` on, at most BLOCK, and hand over their magnitudes one at a time: a
- * block of magnitudes is too much for a small stack. */
-typedef void use_magnitude(void *to, int64_t j, const magnitude *m);
-
-static int64_t take_magnitudes(const int64_t *state, int limbs, int64_t channels, int64_t first,
-                               int64_t n, use_magnitude *use, void *to) {
-    columns b;
-    magnitude m;
-    const int64_t wrong = take_columns(state, limbs, channels, first, n, &b);
-    find_range(&b);
-    for (int64_t j = 0; wrong < 0 && j < n; j++) {
-        take_magnitude(&b, j, &m);
-        use(to, j, &m);
-    }
-    return wrong;
-}
-
-static void put_rounded(void *sums, int64_t j, const magnitude *m) {
-    ((double *)sums)[j] = rounded(m);
-}
-
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums) {
-    int64_t wrong = -1;
-    for (int64_t i = 0; wrong < 0 && i < BN_SUMS * channels; i += BLOCK)
-        wrong = take_magnitudes(state, limbs, channels, i, at_most(BLOCK, BN_SUMS * channels - i),
-                                put_rounded, sums + i);
-    return wrong;
+    for (int64_t i = 0; i < BN_SUMS * channels; i += BLOCK) {
+        const int64_t n = at_most(BLOCK, BN_SUMS * channels - i);
+        columns b;
+        const int64_t wrong = take_columns(state, limbs, channels, i, n, &b);
+        if (wrong >= 0)
+            return wrong;
+        find_range(&b);
+        for (int64_t j = 0; j < n; j++) {
+            magnitude m;
+            take_magnitude(&b, j, &m);
+            sums[i + j] = rounded(&m);
+        }
+    }
+    return -1;
 }
 
 /* ---- statistics ---------------------------------------------------------------- */
 
-/* value * 2^exponent: sums that no double holds. The value is below 2^93; or NaN, or infinite. */
+/* Long integers in digits of half a limb: products of digits leave room to add up all of them. */
+enum {
+    DIGIT_BITS = BN_LIMB_BITS / 2,
+    DIGITS_OF_COUNT = 3,
+    DIGITS_OF_SUM = 2 * (f64_SQUARE_LIMBS + 2),
+    DIGITS = 2 * DIGITS_OF_SUM + 8,
+};
+#define DIGIT_MASK (((int64_t)1 << DIGIT_BITS) - 1)
+
+typedef struct {
+    int32_t digit[DIGITS_OF_SUM];
+    int n, lowest; /* the exponent of the lowest digit's unit */
+} digits;
+
+static void append(digits *d, int64_t number, int n) {
+    for (int i = 0; i < n; i++, number >>= DIGIT_BITS)
+        d->digit[d->n++] = (int32_t)(number & DIGIT_MASK);
+}
+
+/* A limb has two digits; the highest one may have four. */
+static void take_digits(digits *d, const magnitude *m) {
+    d->n = 0;
+    d->lowest = m->lowest;
+    for (int k = 0; k < m->limbs; k++)
+        append(d, m->limb[k], k + 1 < m->limbs ? 2 : 4);
+    while (d->n > 0 && d->digit[d->n - 1] == 0)
+        d->n--;
+}
+
+/* Add factor * a * 2^(DIGIT_BITS * at), without carrying. */
+static void add_multiple(int64_t *to, int at, int64_t factor, const digits *a) {
+    for (int i = 0; i < a->n; i++)
+        to[at + i] += factor * a->digit[i];
+}
+
+/* value * 2^exponent: sums that no double holds. The value is below 2^90. */
 typedef struct {
     pair value;
     int exponent;
 } wide;
 
-/* From the four leading limbs, which have at least 121 bits. */
-static wide wide_of(const magnitude *m) {
-    int top = m->limbs - 1;
-    while (top > 0 && m->limb[top] == 0)
-        top--;
-    if (m->special != 0)
-        return (wide){pair_of(m->special, 0), 0};
-    double limb[4] = {0};
-    for (int k = 0; k < 4 && k <= top; k++)
-        limb[k] = (double)(m->negative ? -m->limb[top - k] : m->limb[top - k]);
-    const pair two = pair_sum(0x1p40 * limb[0], limb[1]);
-    const double more = 0x1p-40 * limb[2] + 0x1p-80 * limb[3];
-    return (wide){pair_sum(two.high, two.low + more), m->lowest + BN_LIMB_BITS * (top - 1)};
+/* A sum of n digits from the six leading ones, which have at least 101 bits. */
+static wide wide_of(const double of[6], int n, int lowest) {
+    const pair two = pair_sum(0x1p60 * of[0] + 0x1p40 * of[1], 0x1p20 * of[2] + of[3]);
+    const double more = 0x1p-20 * of[4] + 0x1p-40 * of[5];
+    return (wide){pair_sum(two.high, two.low + more), lowest + DIGIT_BITS * (n - 4)};
 }
 
-/* Statistics from the sums s of x - p and q of its square. If a mean was given, p is that mean as
- * kernels took it. If the sums cannot tell the given mean from their own, it is kept: it is right
- * to more places. */
-static void set_stats(wide s, wide q, double count, const double *given, bool in_doubles,
-                      double *mean, double *squares) {
-    const double p = !given ? 0 : in_doubles ? *given : (double)(float)*given;
-    const pair quotient = pair_over(s.value, count);
-    const pair off = pair_sum(quotient.high, quotient.low); /* the high part is both, rounded */
-    const double deviation = sqrt(scaled(q.value.high / count, q.exponent));
-    /* What rounding the differences may change in the mean, even if squares of deviations
-     * vanish. */
-    const double lost =
-        in_doubles ? 0x1p-52 * (deviation + 0x1p-537) : 0x1p-23 * (deviation + 0x1p-75);
-    *mean = p + scaled(off.high, s.exponent);
-    if (given && (!isfinite(*given) || fabs(*mean - *given) <= lost))
-        *mean = isnan(*given) ? fabs((double)NAN) : *given;
-
-    const int apart = 2 * s.exponent - q.exponent;
-    const pair common = pair_times(off, s.value);
-    const pair rest = pair_sum(q.value.high, -scaled(common.high, apart));
-    double left = rest.high + (rest.low + (q.value.low - scaled(common.low, apart)));
-    if (!isfinite(q.value.high))
-        left = q.value.high - s.value.high * s.value.high;
-    *squares = isnan(left) ? fabs((double)NAN) : left > 0 ? scaled(left, q.exponent) : 0;
+/* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
+ * variance is, and below 0 only if somebody made up the state. The lowest digits of q and of s^2
+ * count powers of 2^DIGIT_BITS (bn_lowest). */
+static wide spread_of(const digits *s, const digits *q, bool negative_q, int64_t n) {
+    int64_t all[DIGITS];
+    double leading[6];
+    const int lowest = (int)at_most(2 * s->lowest, q->lowest);
+    const int of_s = (2 * s->lowest - lowest) / DIGIT_BITS,
+              of_q = (q->lowest - lowest) / DIGIT_BITS;
+    int end = (int)at_least(of_s + 2 * s->n, of_q + q->n + DIGITS_OF_COUNT);
+    memset(all, 0, (size_t)(end + 1) * sizeof *all);
+    for (int i = 0; i < s->n; i++)
+        add_multiple(all, of_s + i, -s->digit[i], s);
+    for (int i = 0; i < DIGITS_OF_COUNT; i++, n >>= DIGIT_BITS)
+        add_multiple(all, of_q + i, negative_q ? -(n & DIGIT_MASK) : n & DIGIT_MASK, q);
+    for (int i = 0; i < end; i++) {
+        all[i + 1] += all[i] >> DIGIT_BITS;
+        all[i] &= DIGIT_MASK;
+    }
+    while (end > 0 && all[end] == 0)
+        end--;
+    for (int i = 0; i < 6; i++)
+        leading[i] = i <= end ? (double)all[end - i] : 0;
+    return wide_of(leading, end + 1, lowest);
 }
 
-static void put_wide(void *to, int64_t j, const magnitude *m) {
-    ((wide *)to)[j] = wide_of(m);
+/* a / n, rounded. */
+static double over(wide a, int64_t n) {
+    const pair quotient = pair_over(a.value, (double)n);
+    return scaled(pair_round(quotient), a.exponent);
 }
 
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
-                       double *stats) {
+/* Statistics from the sums s of elements and q of their squares. */
+static void set_stats(const magnitude *s, const magnitude *q, int64_t count, double *mean,
+                      double *squares) {
+    digits of_s, of_q;
+    double leading[6];
+    *mean = s->special;
+    *squares = fabs((double)NAN);
+    if (s->special != 0 || q->special != 0)
+        return;
+    take_digits(&of_s, s);
+    take_digits(&of_q, q);
+    for (int i = 0; i < 6; i++)
+        leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
+    const double size = over(wide_of(leading, of_s.n, of_s.lowest), count);
+    *mean = s->negative && size != 0 ? -size : size;
+    *squares = fmax(over(spread_of(&of_s, &of_q, q->negative, count), count), 0);
+}
+
+int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {
     const int64_t *count = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t i = 0; i < channels; i += BLOCK) {
         const int64_t n = at_most(BLOCK, channels - i);
-        wide s[BLOCK], q[BLOCK];
-        int64_t wrong = take_magnitudes(state, limbs, channels, i, n, put_wide, s);
+        columns of_s, of_q;
+        int64_t wrong = take_columns(state, limbs, channels, i, n, &of_s);
         if (wrong < 0)
-            wrong = take_magnitudes(state, limbs, channels, channels + i, n, put_wide, q);
+            wrong = take_columns(state, limbs, channels, channels + i, n, &of_q);
         if (wrong >= 0)
             return wrong;
+        find_range(&of_s);
+        find_range(&of_q);
         for (int64_t j = 0; j < n; j++) {
             double *own = stats + i + j;
+            magnitude s, q;
             own[0] = own[channels] = 0;
-            if (count[i + j])
-                set_stats(s[j], q[j], (double)count[i + j], mean ? mean + i + j : NULL,
-                          limbs == f64_LIMBS, own, own + channels);
+            if (count[i + j] == 0)
+                continue;
+            take_magnitude(&of_s, j, &s);
+            take_magnitude(&of_q, j, &q);
+            set_stats(&s, &q, count[i + j], own, own + channels);
         }
     }
     return -1;

@@ -13,8 +13,11 @@
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
- * limbs hold them. Parts: a canonical limb is below 2^40, so 2^23 of them fit 63 bits; a flag's
- * field holds 2^20 - 1, and one more would be a flag of the next field.
+ * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
+ * large: 17 and 108 limbs. What the lowest limb counts is a power of 2^20, so that the square of a
+ * sum has its bits in the places of other sums'; and there is room below a square's last bit for
+ * the bits of a double (limbs.inc). Parts: a canonical limb is below 2^40, so 2^23 of them fit 63
+ * bits; a flag's field holds 2^20 - 1, and one more would be a flag of the next field.
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H
@@ -27,9 +30,9 @@
 enum {
     BN_LIMB_BITS = 40,
     f32_LIMBS = 8,
+    f32_SQUARE_LIMBS = 17,
     f64_LIMBS = 54,
-    f32_LOWEST = -160,
-    f64_LOWEST = -1074,
+    f64_SQUARE_LIMBS = 108,
     BN_MOST_PARTS = (1 << 20) - 1,
     BN_LOG2_TERMS = 43,         /* a sum of parts has fewer than 2^43 */
     BN_LOG2_TERMS_OF_PART = 39, /* of a part: see exact.c */
@@ -44,12 +47,29 @@ enum {
 #define BN_INF_FLAG          ((int64_t)1 << 20)
 #define BN_NEGATIVE_INF_FLAG ((int64_t)1 << 40)
 
-/* The number of limbs for a dtype, and the exponent of the lowest limb's unit. */
-static inline int bn_limbs(bn_dtype dtype) {
-    return bn_dtype_table[dtype].number_bytes == sizeof(double) ? f64_LIMBS : f32_LIMBS;
+/* Which two sums a state has. */
+typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
+
+/* The number of limbs. */
+static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
+    const bool in_doubles = bn_dtype_table[dtype].number_bytes == sizeof(double);
+    if (kind == BN_OF_GRADIENTS)
+        return in_doubles ? f64_LIMBS : f32_LIMBS;
+    return in_doubles ? f64_SQUARE_LIMBS : f32_SQUARE_LIMBS;
 }
+
+/* The exponent of the lowest limb's unit, and the lowest exponent that no term has. */
 static inline int bn_lowest(int limbs) {
-    return limbs == f64_LIMBS ? f64_LOWEST : f32_LOWEST;
+    return limbs == f32_LIMBS          ? -160
+           : limbs == f32_SQUARE_LIMBS ? -360
+           : limbs == f64_LIMBS        ? -1080
+                                       : -2200;
+}
+static inline int bn_beyond(int limbs) {
+    return limbs == f32_LIMBS          ? 128
+           : limbs == f32_SQUARE_LIMBS ? 256
+           : limbs == f64_LIMBS        ? 1024
+                                       : 2048;
 }
 static inline double bn_power_of_2(int exponent) { /* of a normal double */
     const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
@@ -61,9 +81,6 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* Which two sums a state has. */
-typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
-
 /* The functions below carry first. A state that somebody made up may have limbs that no sum of its
  * parts and terms has: these functions return the first channel in which they find such limbs, or
  * -1. */
@@ -74,10 +91,9 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
-/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms.
- * `mean` is the mean that the terms were about; NULL: zeros. */
-int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, const double *mean,
-                       double *stats);
+/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. The
+ * state is one of moments. */
+int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);

@@ -6,12 +6,14 @@ import numpy as np
 from cases import dtype
 
 LIMB = 40
-#: Rows of a state -> limbs, and the exponent of the lowest one's unit.
-STATES = {11: (8, -160), 57: (54, -1074)}
+#: Rows of a state -> limbs, and the exponent of the lowest one's unit. Gradients, then moments.
+STATES = {11: (8, -160), 57: (54, -1080), 20: (17, -360), 111: (108, -2200)}
+MOMENTS = (20, 111)
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
-#: Rows of a state -> bits of the integers that its limbs hold: sums of 2**43 terms below 2**128, or
-#: 2**1024.
-BITS = {11: 160 + 128 + 43, 57: 1074 + 1024 + 43}
+#: Rows of a state -> the exponent that no term has.
+BEYOND = {11: 128, 57: 1024, 20: 256, 111: 2048}
+#: Rows of a state -> bits of the integers that its limbs hold: sums of 2**43 terms.
+BITS = {rows: BEYOND[rows] + 43 - lowest for rows, (_, lowest) in STATES.items()}
 
 
 def rounded(total):
@@ -22,14 +24,16 @@ def rounded(total):
         return np.inf if total > 0 else -np.inf
 
 
-def exact_sum(terms):
-    """The sum of an array's numbers, rounded once."""
+def exact_sum(terms, *, squared=False):
+    """The sum of an array's numbers, or of their squares, rounded once."""
     terms = terms.astype(np.float64)
-    if np.isnan(terms).any() or {np.inf, -np.inf} <= {*terms[np.isinf(terms)]}:
+    infinite = terms[np.isinf(terms)] ** (1 + squared)
+    if np.isnan(terms).any() or {np.inf, -np.inf} <= {*infinite}:
         return np.nan
-    if np.isinf(terms).any():
-        return terms[np.isinf(terms)][0]
-    return rounded(sum(map(Fraction, terms[terms != 0].tolist()), Fraction(0)))
+    if infinite.size:
+        return infinite[0]
+    numbers = map(Fraction, terms[terms != 0].tolist())
+    return rounded(sum((n**2 if squared else n for n in numbers), Fraction(0)))
 
 
 def exact_sums(*columns):
@@ -68,22 +72,34 @@ def far_from_0(rng, name):
         return np.stack(columns, axis=1).astype(dtype(name))
 
 
-def units_of(terms, lowest):
-    """The sum of finite numbers, in units of 2**lowest; each number is a multiple of that."""
+def units_of(terms, lowest, *, squared=False):
+    """The sum of finite numbers, or of their squares, in units of 2**lowest; each is a multiple of
+    that.
+    """
     if not terms.size:
         return 0
     mantissa, exponent = np.frexp(terms.astype(np.float64))
-    shift = exponent.astype(np.int64) - 53 - lowest
+    whole, shift = np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
+    if squared:
+        return sum_shifted(whole.astype(object) ** 2, 2 * shift - lowest)
+    shift -= lowest
     order = np.argsort(shift)
-    shift, whole = shift[order], np.ldexp(mantissa, 53).astype(np.int64)[order]
+    shift, whole = shift[order], whole[order]
     first = np.flatnonzero(np.diff(shift, prepend=shift[0] - 1))
     half = 27  # bits: sums of more would not fit
     upper, lower = (np.add.reduceat(part, first) for part in (whole >> half, whole % (1 << half)))
-    total = 0
-    for high, low, left in zip(upper.tolist(), lower.tolist(), shift[first].tolist(), strict=True):
-        number = (high << half) + low
-        total += number << left if left >= 0 else number >> -left
-    return total
+    return sum_shifted(
+        [(high << half) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)],
+        shift[first],
+    )
+
+
+def sum_shifted(numbers, shift):
+    """The sum of numbers * 2**shift, which are integers."""
+    return sum(
+        number << left if left >= 0 else number >> -left
+        for number, left in zip(numbers, shift.tolist(), strict=True)
+    )
 
 
 def integer_of(state, s, c):

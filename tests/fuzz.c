@@ -141,7 +141,9 @@ static bool untouched_around(const tensor *t, const double *sums) {
 }
 
 static ptrdiff_t state_numbers(const tensor *t) {
-    return (bn_limbs(t->dtype) + BN_MORE_ROWS) * BN_SUMS * t->channels;
+    const bool backward = chosen->reduce == bn_backward_reduce;
+    const bn_kind_of_state kind = backward ? BN_OF_GRADIENTS : BN_OF_MOMENTS;
+    return (bn_limbs(t->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * t->channels;
 }
 
 /* A state of zeros, with as much room around it. */

@@ -147,7 +147,7 @@ def calls(a, options):
     exact = {"exact": True, **options}
     for more in ({}, {**from_src, **known}, bits):
         yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **exact)
-    yield ready(bn_ext.batch_norm_training_reduce, "src", mean=a.mean, **exact)
+    yield ready(bn_ext.batch_norm_training_reduce, "src", **exact)
     yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=epsilon, **exact)
     a.state = bn_ext.batch_norm_backward_reduce(a.src, a.diff_dst, a.mean, **exact)
     a.moments = bn_ext.batch_norm_training_reduce(a.src, **exact)

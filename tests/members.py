@@ -80,10 +80,8 @@ def training(fused, **exact):
             found = bn_ext.batch_norm_training(t["src"], p.gamma, p.beta, **more, **exact)
             return found, written
         stats = bn_ext.batch_norm_training_reduce(t["src"], **options, **exact)
-        if exact:  # squares are about the mean, in a second pass
-            mean = bn_ext.batch_norm_training_stats(stats)[0]
-            stats = bn_ext.batch_norm_training_reduce(t["src"], mean=mean, **options, **exact)
-            stats = bn_ext.batch_norm_training_stats(stats, mean)
+        if exact:
+            stats = bn_ext.batch_norm_training_stats(stats)
         given = t["src"], stats, p.gamma, p.beta
         return bn_ext.batch_norm_training_apply(*given, **more), written
 

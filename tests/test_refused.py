@@ -245,10 +245,6 @@ REFUSED = [
      lambda q: {"sums": np.full((11, 2, 5), -1)}),
     (["training_apply"], TypeError, "stats: .*64 .*training_stats makes.*, got int64",
      lambda q: {"stats": np.zeros((11, 2, 5), np.int64)}),
-    (["training_reduce"], ValueError, "^mean: expected only with exact=True",
-     lambda q: {"mean": q.mean}),
-    (["training_reduce"], ValueError, r"^mean: expected shape \(5,\)",
-     lambda q: {"mean": q.mean[:2], "exact": True}),
     # Shared memory.
     (BATCH, ValueError, "^out: dst: shares memory with src_1",
      lambda q: {"src_1": q.src_1, "out": (q.src_1[::-1], None, None)}),

@@ -7,7 +7,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from exact_sums import BITS, LIMB, MOST_PARTS, STATES, integer_of, rounded, state_of
+from exact_sums import (
+    BEYOND,
+    BITS,
+    LIMB,
+    MOMENTS,
+    MOST_PARTS,
+    STATES,
+    integer_of,
+    rounded,
+    state_of,
+)  # fmt: skip
 
 import bn_ext
 
@@ -53,15 +63,20 @@ def test_nothing_is_plus_zero(rows):
     assert not np.signbit(sums_of([0, 0], rows)).any()
 
 
-def test_the_ends_of_float64():
-    largest = (2**53 - 1) * 2 ** (971 + 1074)
-    half = 2 ** (970 + 1074)
-    assert sums_of([largest, -largest], 57).tolist() == [np.finfo(float).max, -np.finfo(float).max]
-    assert sums_of([largest + half - 1, -largest - half], 57).tolist() == [
-        np.finfo(float).max,
-        -np.inf,
-    ]
-    assert sums_of([1, -(2**52 - 1)], 57).tolist() == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
+@pytest.mark.parametrize("rows", [57, 111])
+def test_the_ends_of_float64(rows):
+    _, lowest = STATES[rows]
+    largest, half = ((2**53 - 1) << (971 - lowest)), 1 << (970 - lowest)
+    most, tiny = np.finfo(float).max, 1 << (-1074 - lowest)
+    assert sums_of([largest, -largest], rows).tolist() == [most, -most]
+    assert sums_of([largest + half - 1, -largest - half], rows).tolist() == [most, -np.inf]
+    found = sums_of([tiny, -(2**52 - 1) * tiny], rows).tolist()
+    assert found == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
+    # Halves of the smallest number are rounded to even, with and without bits below them.
+    for units, expected in ((1, 0), (3, 2), (5, 2), (2**53 - 1, 2**52), (2**53 + 1, 2**52)):
+        for below, up in ((0, 0), (1, units % 4 == 1), (-1, -(units % 4 == 3))):
+            found = sums_of([units * tiny // 2 + below, 0], rows)[0]
+            assert found == (expected + up) * 2.0**-1074, (units, below)
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -123,24 +138,32 @@ def test_too_many_elements_and_numbers_below_0(part):
 # ---- limbs that somebody made up -----------------------------------------------------
 
 
+def data_of(rows):
+    return np.float64 if rows in (57, 111) else np.float32
+
+
 def honest(rows, channels, parts):
-    """States of gradients and of moments, of this many parts of two zeros each."""
-    zeros = np.zeros((2, channels), np.float64 if rows == 57 else np.float32)
-    gradients = bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0], exact=True)
-    return gradients * parts, bn_ext.batch_norm_training_reduce(zeros, exact=True) * parts
+    """A state of this many parts of two zeros each."""
+    zeros = np.zeros((2, channels), data_of(rows))
+    if rows in MOMENTS:
+        return bn_ext.batch_norm_training_reduce(zeros, exact=True) * parts
+    return bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0], exact=True) * parts
 
 
-def refused_or_right(gradients, moments):
+def refused_or_right(state):
     """Do all functions refuse it? If not, the sums are those of the limbs."""
-    rows, _, channels = moments.shape
-    zeros = np.zeros((1, channels), np.float64 if rows == 57 else np.float32)
+    rows, _, channels = state.shape
+    zeros = np.zeros((1, channels), data_of(rows))
     found = []
     for call in (
-        lambda: bn_ext.batch_norm_sums(moments),
-        lambda: bn_ext.batch_norm_canonical(moments),
-        lambda: bn_ext.batch_norm_training_stats(moments),
-        lambda: bn_ext.batch_norm_backward_apply(
-            zeros, zeros, zeros[0], zeros[0], None, gradients, epsilon=1.0
+        lambda: bn_ext.batch_norm_sums(state),
+        lambda: bn_ext.batch_norm_canonical(state),
+        lambda: (
+            bn_ext.batch_norm_training_stats(state)
+            if rows in MOMENTS
+            else bn_ext.batch_norm_backward_apply(
+                zeros, zeros, zeros[0], zeros[0], None, state, epsilon=1.0
+            )
         ),
     ):
         try:
@@ -149,10 +172,11 @@ def refused_or_right(gradients, moments):
             assert re.search(r"(state|sums): expected limbs that the parts", str(error))  # noqa: PT017
     if not found:
         return True
-    sums, canonical, *_ = found
-    assert len(found) == 4
+    sums, canonical, last = found
+    if rows in MOMENTS:
+        assert not (last[1] < 0).any()
     for c, s in np.ndindex(channels, 2):
-        integer = integer_of(moments, s, c)
+        integer = integer_of(state, s, c)
         assert integer_of(canonical, s, c) == integer
         assert sums[s, c] == value(integer, rows)
     return False
@@ -165,24 +189,22 @@ def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
     refused = set()
     for _ in range(300):
         channels, parts = (int(rng.integers(1, n)) for n in (40, 2 ** int(rng.integers(1, 21))))
-        states = honest(rows, channels, parts)
+        state = honest(rows, channels, parts)
         for _ in range(3):
             at = tuple(int(rng.integers(n)) for n in (limbs, 2, channels))
             size = 2 ** int(rng.integers(64))
-            limb = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
-            for state in states:
-                state[at] = limb
-        refused.add(refused_or_right(*states))
+            state[at] = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
+        refused.add(refused_or_right(state))
     assert refused == {True, False}
 
 
 @pytest.mark.parametrize("rows", STATES)
 def test_the_largest_limbs(rows):
     """A sum of this many parts can have these limbs; it cannot have one more, or one less."""
-    limbs, _ = STATES[rows]
+    limbs, lowest = STATES[rows]
     for parts in (1, 5, MOST_PARTS):
         terms = 2 * parts
-        highest = terms >> 22 if rows == 57 else terms << 8
+        highest = (terms << BEYOND[rows] - lowest) >> LIMB * (limbs - 1)
         for k, least, most in (
             (0, 0, parts * (2**LIMB - 1)),
             (limbs - 2, 0, parts * (2**LIMB - 1)),
@@ -192,10 +214,9 @@ def test_the_largest_limbs(rows):
                 (least, False), (most, False), (least - 1, True), (most + 1, True),
                 (-(2**63), True), (2**63 - 1, True),
             ):  # fmt: skip
-                states = honest(rows, 33, parts)
-                for state in states:
-                    state[k, :, 32] = limb
-                assert refused_or_right(*states) == wrong, (parts, k, limb)
+                state = honest(rows, 33, parts)
+                state[k, :, 32] = limb
+                assert refused_or_right(state) == wrong, (parts, k, limb)
     empty = bn_ext.batch_norm_training_reduce(np.zeros((0, 3), np.float32), exact=True)
     assert not bn_ext.batch_norm_sums(empty).any()
     empty[2] = 1
@@ -203,7 +224,7 @@ def test_the_largest_limbs(rows):
         bn_ext.batch_norm_sums(empty)
 
 
-STATE = np.zeros((11, 2, 3), np.int64)
+STATE = np.zeros((20, 2, 3), np.int64)
 FUNCTIONS = [
     bn_ext.batch_norm_sums,
     bn_ext.batch_norm_count,
@@ -217,7 +238,7 @@ FUNCTIONS = [
     ("state", "error", "message"),
     [
         (STATE.astype(float), TypeError, "state: expected int64, got float64"),
-        (STATE[1:], ValueError, r"state: expected shape \(k, 2, C\), where k is 11 or 57, got"),
+        (STATE[1:], ValueError, r"state: expected shape \(k, 2, C\), where k is 11, 57, 20 or 111"),
         (STATE[:, :1], ValueError, r"state: expected shape \(k, 2, C\)"),
         (STATE[0], ValueError, r"state: expected shape \(k, 2, C\)"),
         (STATE - 1, ValueError, "state"),
@@ -232,14 +253,14 @@ def test_what_is_no_state(function, state, error, message):
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_any_strides(function):
     part = bn_ext.batch_norm_training_reduce(np.ones((3, 4)), exact=True)
-    spread = np.zeros((57, 4, 8), np.int64)[:, ::2, ::2]
+    spread = np.zeros((111, 4, 8), np.int64)[:, ::2, ::2]
     spread[...] = part
     assert repr(function(spread)) == repr(function(part))
 
 
 def test_no_channels():
     state = bn_ext.batch_norm_training_reduce(np.ones((3, 0)), exact=True)
-    assert state.shape == (57, 2, 0)
+    assert state.shape == (111, 2, 0)
     assert bn_ext.batch_norm_sums(state).shape == (2, 0)
-    assert bn_ext.batch_norm_canonical(state).shape == (57, 2, 0)
+    assert bn_ext.batch_norm_canonical(state).shape == (111, 2, 0)
     assert bn_ext.batch_norm_training_stats(state).shape == (4, 0)

@@ -25,8 +25,6 @@ class LocalPart:
     #: The function that computes results from the total, and its name for the total.
     writes: ClassVar[Callable[..., Any]]
     total: str
-    #: How many sums over all ranks are needed.
-    rounds = 1
     exact: bool
 
     def __init__(self, arguments: dict[str, Any]) -> None:
@@ -40,6 +38,11 @@ class LocalPart:
         self.shape: tuple[int, ...] = ()  # of sums
         #: What must be the same on all ranks, by names of agreement.NAMES.
         self.alike: dict[str, Any] = {}
+
+    @property
+    def rounds(self) -> int:
+        """How many sums over all ranks are needed."""
+        return 1
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         """The sums that this rank sends: in the first round, or from its total in the second."""
@@ -97,14 +100,19 @@ class GradientPart(LocalPart):
 
 
 class TrainingPart(LocalPart):
-    """A rank's part of `batch_norm_training`. Round 1 finds the mean, round 2 squares about it."""
+    """A rank's part of `batch_norm_training`. With plain sums, round 1 finds the mean, and round 2
+    the squares about it.
+    """
 
     data = ("src", "src_1")
     vectors = ("gamma", "beta")
     same = ("running_mean", "running_variance", "exponential_avg_factor", "correction")
     writes = staticmethod(_core.batch_norm_training_apply)
     total = "stats"
-    rounds = 2
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.exact else 2
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         if total is not None:
@@ -115,16 +123,13 @@ class TrainingPart(LocalPart):
         mean, _, count, _ = sums
         return np.array([count * mean, np.zeros_like(mean), count])
 
-    def reduce(self, **mean: Any) -> NDArray[Any]:
-        options = self.some("src", "data_format", "num_threads") | mean
+    def reduce(self) -> NDArray[Any]:
+        options = self.some("src", "data_format", "num_threads")
         found: NDArray[Any] = _core.batch_norm_training_reduce(exact=self.exact, **options)
         return found
 
     def _find_squares(self, total: NDArray[Any]) -> NDArray[Any]:
         """Sums of squares about the mean of all."""
-        if self.exact:
-            self.mean = _core.batch_norm_training_stats(total.reshape(self.shape))[0]
-            return self.reduce(mean=self.mean)
         elements, _, count = total.reshape(3, -1)
         self.mean = elements / np.maximum(count, 1)
         mean, squares, count, _ = self.local
@@ -133,7 +138,7 @@ class TrainingPart(LocalPart):
 
     def apply(self, total: NDArray[Any]) -> Any:
         if self.exact:
-            stats = _core.batch_norm_training_stats(total.reshape(self.shape), self.mean)
+            stats = _core.batch_norm_training_stats(total.reshape(self.shape))
         else:
             # The mean was rounded: correct it, and the squares about it, for its error.
             *sums, count = total.reshape(3, -1)

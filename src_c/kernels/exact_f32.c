@@ -3,6 +3,6 @@
 #include "sizes.h"
 #include "state.h"
 
-enum { LIMBS = f32_LIMBS, LOWEST = f32_LOWEST };
+enum { MOST_LIMBS = f32_SQUARE_LIMBS };
 
 #include "kernels/exact.inc"

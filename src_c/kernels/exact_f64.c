@@ -3,6 +3,6 @@
 #include "sizes.h"
 #include "state.h"
 
-enum { LIMBS = f64_LIMBS, LOWEST = f64_LOWEST };
+enum { MOST_LIMBS = f64_SQUARE_LIMBS };
 
 #include "kernels/exact.inc"

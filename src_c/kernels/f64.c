@@ -3,7 +3,7 @@
 #include "kernels/plain_elements.h"
 
 #define STORAGE f64
-enum { BYTES = f64_BYTES, LOSES = f64_LOSES };
+enum { BYTES = f64_BYTES, LOSES = f64_LOSES, PRECISION = 53 };
 typedef uint64_t element_word;
 #define NEGATIVE_INF (0xfffull << 52)
 #define TO_ZERO      0.0

@@ -94,7 +94,8 @@ typedef struct {
  * For them, a block's `step` is the distance from its data to the data to be prefetched.
  *
  * Where terms go: sums lie `plane` numbers apart, rows `pitch` numbers apart. A row that ends
- * within a unit is padded with zeros to the end of that unit. */
+ * within a unit is padded with zeros to the end of that unit. A sum of squares has no terms of its
+ * own: they are squared later. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -102,34 +103,37 @@ typedef struct {
     int64_t plane, pitch;
 } bn_terms;
 
-/* A range of nonzero magnitudes: at least 2^low, below 2^top. */
+/* Numbers of at most 2^top that are multiples of 2^unit. */
 typedef struct {
-    int top, low;
+    int top, unit;
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* Terms that were added up as doubles: the range of each sum's terms, and the most terms in a
- * lane. */
-typedef struct {
-    bn_range range[BN_SUMS];
-    int64_t adds;
-} bn_added;
-#define BN_NOTHING_ADDED ((bn_added){{BN_NO_RANGE, BN_NO_RANGE}, 0})
-
-/* A block's sums, in up to BN_PLANES planes of BN_STRIP doubles; other blocks' sums can be added to
- * them. They are exact if bn_fits says so. */
-enum { BN_PLANES = 5 };
+/* A block's sums. Each term, or its square, is cut into parts (number_*.h), and each part is added
+ * up in one of up to BN_PLANES planes of BN_STRIP doubles. Other blocks' sums can be added to them.
+ * They are exact if bn_fits says so. */
+enum { BN_PLANES = 6 };
 
 typedef struct {
     double *plane;
     int64_t columns;
-    bn_added added;
+    int64_t adds; /* the most terms in a lane */
+    bn_range
+        seen[BN_SUMS]; /* each sum's terms; of squares, those of the numbers that are squared */
+    int top[BN_SUMS];  /* terms are cut as if they were at most 2^top */
 } bn_strip;
+
+/* What was added up as doubles, by planes. */
+typedef struct {
+    bn_range of[BN_PLANES];
+    int64_t adds;
+    bool exact; /* were all terms finite, and cut without rounding? */
+} bn_added;
 
 /* The sums of a panel of columns. Doubles hold, strip by strip, what can be added without rounding.
  * Limbs hold the rest: (limbs and flags, BN_SUMS, columns) or, if all columns are of one channel,
  * (limbs and flags, BN_SUMS); `pitch` is the distance from one limb's row to the next. Only rows
- * that are `touched` have been set. */
+ * from `first` to before `end` have been set and, if `flagged`, flags. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {
@@ -137,19 +141,20 @@ typedef struct {
     bn_added added[BN_PANEL / BN_STRIP];
     int64_t *limb;
     int64_t columns, pitch;
-    uint64_t touched;
+    int limbs, lowest; /* as in a state (state.h) */
+    int first, end;
+    bool flagged;
     bool one_channel;
-    bool squares; /* is the second sum one of squares? */
+    bool squares; /* is the second sum that of the first one's terms squared? */
 } bn_accumulator;
 
 /* What exact sums need to know of an arithmetic type, whatever the formula. */
 typedef struct {
-    int part_bits, square_part_bits; /* of the parts that a term is cut into */
-    int largest_top;                 /* `top` of the range of finite terms */
-
     /* Add rows of terms to an accumulator's columns from `column` on, as limbs. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
                           int64_t rows);
+    /* What a strip holds, if its terms were cut for `top`. */
+    bn_added (*added)(const bn_strip *strip, bool squares, const int top[BN_SUMS]);
     /* Add a strip's sums to an accumulator's doubles, from `column` on. */
     void (*add_strip)(bn_accumulator *a, int64_t column, const bn_strip *strip);
     /* flush: move the doubles of the strip at `column` to limbs. flush_all: move all strips'
@@ -167,23 +172,29 @@ static inline int bn_log2(int64_t n) { /* rounded up; n >= 0 */
 }
 
 static inline bn_range bn_wider(bn_range a, bn_range b) {
-    return (bn_range){a.top > b.top ? a.top : b.top, a.low < b.low ? a.low : b.low};
+    return (bn_range){a.top > b.top ? a.top : b.top, a.unit < b.unit ? a.unit : b.unit};
 }
-static inline bn_added bn_both(bn_added a, bn_added b) {
-    return (bn_added){{bn_wider(a.range[0], b.range[0]), bn_wider(a.range[1], b.range[1])},
-                      a.adds + b.adds};
+static inline bn_added bn_nothing_added(void) {
+    bn_added none = {.adds = 0, .exact = true};
+    for (int p = 0; p < BN_PLANES; p++)
+        none.of[p] = BN_NO_RANGE;
+    return none;
+}
+static inline bn_added bn_both(const bn_added *a, const bn_added *b) {
+    bn_added both = {.adds = a->adds + b->adds, .exact = a->exact && b->exact};
+    for (int p = 0; p < BN_PLANES; p++)
+        both.of[p] = bn_wider(a->of[p], b->of[p]);
+    return both;
 }
 
-/* Are the sums of these terms exact, even after `lanes` lanes are added together? */
-static inline bool bn_fits(const bn_exact_kernels *exact, bool squares, bn_added added,
-                           int64_t lanes) {
+/* Are the sums exact, even after `lanes` lanes are added together? */
+static inline bool bn_fits(const bn_added *added, int64_t lanes) {
     enum { DOUBLE_BITS = 53, LARGEST = 1022 };
-    bool all = true;
-    for (int s = 0; s < BN_SUMS; s++) {
-        const int bits = squares && s == 1 ? exact->square_part_bits : exact->part_bits;
-        const int top = added.range[s].top + bn_log2(added.adds * lanes);
-        all = all && added.range[s].top <= exact->largest_top && top <= LARGEST &&
-              top - added.range[s].low + bits - 1 <= DOUBLE_BITS;
+    const int carried = bn_log2(added->adds * lanes);
+    bool all = added->exact;
+    for (int p = 0; p < BN_PLANES; p++) {
+        const int top = added->of[p].top + carried;
+        all = all && top <= LARGEST && top - added->of[p].unit <= DOUBLE_BITS;
     }
     return all;
 }

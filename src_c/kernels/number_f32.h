@@ -4,17 +4,15 @@
 
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
+#include "state.h"
 
 #define ARITHMETIC f32
 typedef float num;
 typedef f32v vec;
 typedef f32v_any vec_any;
-typedef uint32_t word;
 typedef u32v word_vec;
 #define any_nan        f32_any_nan
 #define where_positive f32_where_positive
-#define larger         larger_u32
-#define smaller        smaller_u32
 
 INLINE vec canonical(vec v) {
     return (vec)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
@@ -39,29 +37,29 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
 /* A register of terms is added as two registers of doubles, its lower and its upper half: doubles
- * have bits to spare. Squares, whose exponents differ twice as much, are cut in two first. */
+ * have bits to spare. Squares, whose exponents differ twice as much, are cut in two. */
 enum {
     NUMBER_BITS = 24,
-    PART_BITS = 24,
-    SQUARE_PART_BITS = 12,
-    PARTS = 2,        /* registers of doubles that a register of terms becomes */
-    SQUARE_PARTS = 4, /* ... of squares */
+    HALVES = 2,       /* registers of doubles that one register of terms becomes */
+    TERM_PARTS = 1,   /* doubles that a term is cut into ... */
+    SQUARE_PARTS = 2, /* ... and a square */
     LARGEST_EXPONENT = 127,
 };
-
-INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
-    const vec upper = square ? (vec)((u32v)t & (~0u << 12)) : t, rest = t - upper;
-    part[0] = widen_low(upper);
-    part[1] = widen_high(upper);
-    if (square) {
-        part[2] = widen_low(rest);
-        part[3] = widen_high(rest);
-    }
-}
 
 /* Half h of a register of numbers as doubles. */
 INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
+}
+
+/* The doubles of half h of a register of terms, and of their squares. Both are exact. */
+INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
+    (void)anchor;
+    part[0] = doubles_of(t, h);
+}
+INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]) {
+    const f64v x = doubles_of(t, h), square = x * x;
+    part[0] = (square + anchor[0]) - anchor[0];
+    part[1] = square - part[0];
 }
 
 #include "kernels/number.inc"

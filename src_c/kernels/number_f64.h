@@ -4,17 +4,15 @@
 
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
+#include "state.h"
 
 #define ARITHMETIC f64
 typedef double num;
 typedef f64v vec;
 typedef f64v_any vec_any;
-typedef uint64_t word;
 typedef u64v word_vec;
 #define any_nan        f64_any_nan
 #define where_positive f64_where_positive
-#define larger         larger_u64
-#define smaller        smaller_u64
 
 INLINE vec canonical(vec v) {
     const u64v number = (u64v)(v == v);
@@ -35,37 +33,41 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* A term is added as two doubles that have bits to spare: its upper 26 bits and the other 27.
- * Squares, whose exponents differ twice as much, are cut in three. */
+/* A term is cut into doubles that have bits to spare. */
 enum {
     NUMBER_BITS = 53,
-    PART_BITS = 27,
-    SQUARE_PART_BITS = 18,
-    PARTS = 2,        /* registers of doubles that a register of terms becomes */
-    SQUARE_PARTS = 3, /* ... of squares */
+    HALVES = 1,       /* registers of doubles that one register of terms becomes */
+    TERM_PARTS = 2,   /* doubles that a term is cut into ... */
+    SQUARE_PARTS = 4, /* ... and a square, which has 106 bits */
     LARGEST_EXPONENT = 1023,
 };
-
-INLINE vec first_bits(vec t, int n) {
-    return (vec)((u64v)t & (UINT64_MAX << (NUMBER_BITS - n)));
-}
-INLINE void cut_term(vec t, bool square, f64v part[SQUARE_PARTS]) {
-    if (!square) {
-        part[0] = first_bits(t, NUMBER_BITS - PART_BITS);
-        part[1] = t - part[0];
-    } else {
-        const vec upper = first_bits(t, SQUARE_PART_BITS),
-                  two = first_bits(t, 2 * SQUARE_PART_BITS);
-        part[0] = upper;
-        part[1] = two - upper;
-        part[2] = t - two;
-    }
-}
 
 /* Half h of a register of numbers as doubles: here the whole register. */
 INLINE f64v doubles_of(vec v, int h) {
     (void)h;
     return v;
+}
+
+/* The doubles of a register of terms, and of their squares: whole units of each anchor, and what is
+ * left. Both are exact; squares only if nothing overflows or underflows. */
+INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
+    (void)h;
+    part[0] = (t + anchor[0]) - anchor[0];
+    part[1] = t - part[0];
+}
+INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]) {
+    const f64v square = t * t, error = square_error(t);
+    (void)h;
+    part[0] = (square + anchor[0]) - anchor[0];
+    f64v left = square - part[0];
+    const f64v upper = (left + anchor[1]) - anchor[1];
+    left -= upper;
+    const f64v middle = (left + anchor[2]) - anchor[2];
+    const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
+    const f64v middle_error = (left_error + anchor[2]) - anchor[2];
+    part[1] = upper + upper_error;
+    part[2] = middle + middle_error;
+    part[3] = (left - middle) + (left_error - middle_error);
 }
 
 #include "kernels/number.inc"

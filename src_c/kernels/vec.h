@@ -10,18 +10,18 @@
  *     store_nontemporal            bypasses the cache, to a multiple of VEC_BYTES: it neither reads
  *                                  the line first nor evicts others, and is ordered with nothing
  *                                  until nontemporal_fence()
- *     larger_u32, smaller_u32, ...  of integers, lane by lane; ..._u64
+ *     larger_u32, smaller_u32      of integers, lane by lane
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
  *     f32_where_positive, f64_...  v where the gate is above 0 or NaN, elsewhere 0
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
  *     keep_even_f32                the same with bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
- *     sum_of_lanes                 adds lane i and the lane half a register on, until one is left
- *     widen_f16, narrow_f16        half a register of f16 to f32 and back
- *     join_halves                  two halves to a register of f16
- *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
- *     in_hand                      keeps a value in a register: it is not loaded again for each use
- *     join_pair, split_pair        even and odd elements to and from two registers in order
+ *     square_error                 what rounding x * x takes from it, if nothing over- or
+ * underflows sum_of_lanes                 adds lane i and the lane half a register on, until one is
+ * left widen_f16, narrow_f16        half a register of f16 to f32 and back join_halves two halves
+ * to a register of f16 bf16_round                   f32 rounded so that its upper 16 bits are a
+ * bf16 in_hand                      keeps a value in a register: it is not loaded again for each
+ * use join_pair, split_pair        even and odd elements to and from two registers in order
  *
  * number_f32.h and number_f64.h add what is special to an arithmetic type; f32.c, f64.c, f16.c and
  * bf16.c say how the elements of a dtype become registers of numbers.

@@ -1,4 +1,5 @@
-/* vec_avx2.h: AVX2 with F16C (x86-64-v3): 32 bytes, in two halves that shuffles do not cross. */
+/* vec_avx2.h: AVX2 with FMA and F16C (x86-64-v3): 32 bytes, in two halves that shuffles do not
+ * cross. */
 #ifndef BN_VEC_AVX2_H
 #define BN_VEC_AVX2_H
 
@@ -52,6 +53,11 @@ INLINE f64v widen_low(f32v v) {
 }
 INLINE f64v widen_high(f32v v) {
     return (f64v)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1));
+}
+
+#define OWN_SQUARE_ERROR
+INLINE f64v square_error(f64v x) {
+    return (f64v)_mm256_fmsub_pd((__m256d)x, (__m256d)x, (__m256d)(x * x));
 }
 
 #define OWN_SUM_OF_LANES

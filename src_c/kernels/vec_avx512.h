@@ -31,13 +31,6 @@ INLINE u32v larger_u32(u32v a, u32v b) {
 INLINE u32v smaller_u32(u32v a, u32v b) {
     return (u32v)_mm512_min_epu32((__m512i)a, (__m512i)b);
 }
-#define OWN_LARGER_U64
-INLINE u64v larger_u64(u64v a, u64v b) {
-    return (u64v)_mm512_max_epu64((__m512i)a, (__m512i)b);
-}
-INLINE u64v smaller_u64(u64v a, u64v b) {
-    return (u64v)_mm512_min_epu64((__m512i)a, (__m512i)b);
-}
 
 #define OWN_ANY_NAN
 INLINE bool f32_any_nan(f32v a, f32v b) {
@@ -73,6 +66,11 @@ INLINE f64v widen_low(f32v v) {
 }
 INLINE f64v widen_high(f32v v) {
     return (f64v)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1));
+}
+
+#define OWN_SQUARE_ERROR
+INLINE f64v square_error(f64v x) {
+    return (f64v)_mm512_fmsub_pd((__m512d)x, (__m512d)x, (__m512d)(x * x));
 }
 
 #define OWN_SUM_OF_LANES

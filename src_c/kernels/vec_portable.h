@@ -55,15 +55,6 @@ INLINE u32v smaller_u32(u32v a, u32v b) {
 }
 #endif
 
-#ifndef OWN_LARGER_U64
-INLINE u64v larger_u64(u64v a, u64v b) {
-    return (u64v)select_u32((u32v)(a > b), (u32v)a, (u32v)b);
-}
-INLINE u64v smaller_u64(u64v a, u64v b) {
-    return (u64v)select_u32((u32v)(a < b), (u32v)a, (u32v)b);
-}
-#endif
-
 #ifndef OWN_ANY_NAN
 /* Always true, as looking for NaNs costs as much as replacing them. */
 INLINE bool f32_any_nan(f32v a, f32v b) {
@@ -113,6 +104,15 @@ INLINE f64v widen_low(f32v v) {
 }
 INLINE f64v widen_high(f32v v) {
     return (f64v){v[2], v[3]};
+}
+#endif
+
+#ifndef OWN_SQUARE_ERROR
+/* Veltkamp's split and Dekker's product (Dekker, "A floating-point technique for extending the
+ * available precision", 1971). */
+INLINE f64v square_error(f64v x) {
+    const f64v split = 134217729.0 * x, upper = split - (split - x), lower = x - upper;
+    return ((upper * upper - x * x) + 2 * (upper * lower)) + lower * lower;
 }
 #endif
 

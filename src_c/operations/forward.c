@@ -208,13 +208,6 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
     set_results(c, from, n, mean);
 }
 
-/* Exact sums need no pivot: the caller says what they are about. */
-static void prepare_given(const bn_channels *c, int64_t from, int64_t n) {
-    double *mean = c->value[0] + from;
-    bn_read_or_zeros(c, BN_MEAN, from, n, mean);
-    bn_set_coefs(c, COEF_MEAN, from, n, mean);
-}
-
 /* ---- the operations -------------------------------------------------------- */
 
 /* Indexed by whether src_1 is added. */
@@ -240,8 +233,5 @@ const bn_operation BN_OF_LEVEL(bn_training)[2] = {TRAINING(NORMALIZE), TRAINING(
     }
 const bn_operation BN_OF_LEVEL(bn_inference)[2] = {INFERENCE(NORMALIZE), INFERENCE(NORMALIZE_ADD)};
 
-const bn_operation BN_OF_LEVEL(bn_moments) = {
-    .formulas = {MOMENTS, NOTHING},
-    .values = 1,
-    .prepare = {prepare_given, NULL},
-};
+/* For exact sums, which need no pivot. */
+const bn_operation BN_OF_LEVEL(bn_moments) = {.formulas = {MOMENTS, NOTHING}};
