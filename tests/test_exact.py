@@ -138,6 +138,20 @@ def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
 
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
+def test_terms_of_every_size(rng, name):
+    """Up to the ends of the range, for terms and for squares, the blocks before being of any size."""
+    ends = (-1080, 1023) if name == "float64" else (-155, 127)
+    x = rng.standard_normal((300, 64))
+    for exponent in (*range(*ends, 17), *range(495, min(ends[1], 520))):
+        src = np.ldexp(x, exponent - 2).astype(name)
+        one, zeros = np.ones_like(src), np.zeros(64, name)
+        for state, squared in ((moments_of(src), True), (gradients_of(src, one, zeros), False)):
+            _, lowest = STATES[len(state)]
+            for c in (0, 63):
+                assert integer_of(state, 1, c) == units_of(src[:, c], lowest, squared=squared)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
     """Large terms of all bits and one sign, and one term whose last bit is the lowest: at some
