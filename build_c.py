@@ -7,8 +7,8 @@ to something else. It needs only Python and a compiler:
 
 The command compiles all C files of DIR (default: src_c) into objects in the folder OUT, with the
 compiler CC (quote several words). Machine and system have the names that platform.machine() and
-sys.platform give them. Each FLAG overrides the usual ones. It prints the paths of the
-objects, one per line.
+sys.platform give them. Each FLAG overrides the usual ones. The command prints the objects'
+paths, one per line.
 
 Both read these environment variables:
 
@@ -50,8 +50,8 @@ MACHINE = sysconfig.get_platform().rpartition("-")[2]
 # These come after the user's CFLAGS, because the promise of equal bits depends on them.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
-# Python's own flags make signed integers wrap around, which hides from compilers how addresses
-# relate. Without, sums over 40 elements per channel take 0.7 of the time at v3.
+# Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
+# Without that, sums over 40 elements per channel take 0.7 of the time at v3.
 OURS = ["-fno-wrapv"]
 # The C code around the kernels fills small structures field by field and reads them back. If fields
 # were read as vectors, loads would wait for the stores (a fifth of the time of reducing a short
@@ -107,7 +107,7 @@ def warnings():
 def hardening():
     """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
-    Only setup.py uses them, for wheels: without them, sanitizers see more.
+    Only setup.py uses them, except with sanitizers, which see more without.
     """
     if sys.platform == "win32":
         return [], []

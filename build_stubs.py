@@ -50,7 +50,7 @@ def stub(definitions, head=""):
 
 
 def named_tuple(name, fields, docstring):
-    """A class of results, which is generic in the type variables of its fields; and these."""
+    """A class of results, generic in its fields' type variables; and these variables."""
     used = [
         v for v in ("_Data", "_Vector", "Scalar", "Vector") if re.search(rf"\b{v}\b", str(fields))
     ]

@@ -1,8 +1,8 @@
 """Builds bn_ext._core from _core.pyx and the C sources that build_c.py lists; packs the sources.
 
 setuptools cannot compile a source twice within an extension, nor sources with different
-flags. So build_c.py compiles all of them, and setuptools links. Besides the environment
-variables that setuptools reads (CC, CFLAGS, LDFLAGS, ...), build_c.py lists its own.
+flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
+variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
 """
 
 import gzip

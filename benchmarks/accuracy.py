@@ -91,8 +91,8 @@ def as_array(of):
 
 
 def compared(want, call, dtype):
-    """The largest errors, less half an ulp: of any output in multiples of its bound, and that of
-    diff_src in units of u times its terms.
+    """The largest errors, less half an ulp: of any output, over its bound; of diff_src, over u
+    times its terms.
     """
     from bounds import errors
     from cases import unit

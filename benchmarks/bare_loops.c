@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-/* One register: gcc takes wider vectors through memory, which costs a multiple of the loop. */
+/* One register: gcc takes wider vectors through memory, which costs several times the loop. */
 #ifdef __AVX512F__
 enum { BYTES = 64 };
 #elif defined(__AVX2__)

@@ -31,7 +31,7 @@ _CALLS = 2000
 
 
 def _operands(dtype, rows):
-    """Operands at the same offset in their pages. Elsewhere, loads may wait for stores that are
+    """Operands at the same offset in their pages. Otherwise, loads may wait for stores that are
     4096 bytes away.
 
     The pitch of rows is their length plus a cache line, so that no two are in the same cache set.

@@ -13,7 +13,7 @@ from . import bare_loops, onednn, pages, places
 from .peers import PEERS
 
 #: Bare loops: one moves the bytes that the operation must, and computes nothing; one does so in two
-#: passes, as an operation must that sums before it writes, without a cache; one is like that, but
+#: passes, as an operation that sums before it writes must without a cache; one is like that, but
 #: writes to fresh arrays.
 FLOOR, TWO_PASSES, TWO_PASSES_FRESH = "floor", "two passes", "two passes, fresh"
 LOOPS = {FLOOR: {}, TWO_PASSES: {"passes": 2}, TWO_PASSES_FRESH: {"passes": 2, "fresh": True}}

@@ -130,7 +130,7 @@ cpdef object _as_array(object a, str name):
         raise TypeError(f"{problem}: {error}{hint}") from error
     if seen is None:
         hint = (f"; pass {name}.toarray()" if hasattr(type(a), "toarray")
-                else "; np.full makes one of a number" if isinstance(a, (float, int)) else "")
+                else "; np.full makes an array of it" if isinstance(a, (float, int)) else "")
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
     return base_array(seen, name)
 
@@ -235,7 +235,7 @@ cdef class _Words:
     own. It is accepted in place of a data format; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    The key of the other data format has a hint: what to pass if the caller meant that format.
+    It maps the other data format to a hint: what to pass if the caller meant that format.
     """
     cdef bint channels_last
     cdef tuple names

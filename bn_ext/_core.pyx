@@ -120,7 +120,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
     num_threads : int, optional
         Number of threads. A call uses at most one per task, and no more than the system can
         start. None means as many as OpenMP, the CPU affinity of the calling thread and the
-        container's CPU quota (read at import) allow; fewer while several calls run at once; one
+        container's CPU quota (read at import) allow; fewer while more than two calls run; one
         for a small problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
@@ -178,12 +178,12 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
     handled as channels-last even with ``data_format="NCX"``, and it is not copied. Copies are made
     of src, if its last axis in memory is not contiguous; of diff_dst, dst or an output, if its
     last axis is not contiguous or its axes are in a different memory order from src's; and of
-    diff_src_1, if it is written over src. Nothing else is copied.
+    diff_src_1, if it is written over src. No other array of src's size is.
 
     With beta, no more data is read than without a ReLU. The result of the forward pass is computed
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
     beta. `batch_norm_training` normalizes with float64 statistics. To find the elements that it
-    passed, keep these in float64: whatever the data, pass it ``out=`` with float64 arrays, and
+    passed, keep these in float64, whatever the data: give it float64 arrays in ``out``, and
     float64 gamma and beta if any. With statistics rounded to float32, other elements may pass where
     the result is within rounding error of 0. With dst or workspace, the call allocates one bit for
     each element, and dst is read once.

@@ -76,8 +76,8 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected limbs that the parts and elements it counts can add up to; "
-            f"those of channel {channel} cannot be"
+            f"{name}: expected limbs that its parts and elements can add up to; those of "
+            f"channel {channel} are out of range"
         )
     return 0
 

@@ -99,7 +99,7 @@ cdef int check_running(Call *c) except -1:
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
         if (c.problem.count if c.facts.rows else c.elements) == 1:
             raise ValueError(
-                "correction: expected 0, since each channel has one element alone, got 1; leave "
+                "correction: expected 0, since each channel has only one element, got 1; leave "
                 "such a batch out, or normalize it with the running statistics"
             )
     return 0
@@ -176,8 +176,8 @@ cdef int check_sums(Call *c) except -1:
         return 0
     if not c.is_empty and c.problem.count < c.elements:
         raise ValueError(
-            f"{name_of(c, SUMS)}: expected at least {c.elements} elements per channel, those of "
-            f"this part alone, got {int(c.problem.count)}"
+            f"{name_of(c, SUMS)}: expected at least {c.elements} elements per channel, as many "
+            f"as this part has, got {int(c.problem.count)}"
         )
     return 0
 
@@ -187,7 +187,7 @@ cdef int check_plain_sums(Call *c) except -1:
     pin(c, SUMS)
     if dtype_of(c, SUMS) != BN_F64:
         raise wrong_input(
-            c, SUMS, "float64 (of a state, batch_norm_training_stats makes that)" if has_stats(c)
+            c, SUMS, "float64 (batch_norm_training_stats makes it from a state)" if has_stats(c)
             else "float64, or a state"
         )
     if not fits(c, SUMS):

@@ -44,7 +44,7 @@ class BatchNorm:
         ``momentum=0.1`` and Keras ``momentum=0.9``. None: all batches weigh the same.
     correction : {1, 0}, optional
         Whether the running variance is unbiased (torch, TensorFlow) or biased (oneDNN,
-        flax, Keras).
+        Flax, Keras).
     data_format : {"NXC", "NCX"}, optional
         Where the channels are: last or on axis 1.
     affine : bool, optional

@@ -2,7 +2,7 @@
 
 cdef enum:
     # An array's role: an operand, as in _core.pxd; a vector; sums (or statistics) of parts; a
-    # workspace; a state; or the copy of an operand that cannot be walked. No array is the gate.
+    # workspace; a state; or the copy of an operand that cannot be walked. C makes the gate.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE

@@ -139,8 +139,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     Returns
     -------
     int
-        The previous limit; `show_config` shows how much is kept now. It is always 0 on systems
-        where pages cannot be offered (Windows).
+        The previous limit, always 0 on systems where pages cannot be offered (Windows).
+        `show_config` shows how much is kept now.
 
     Raises
     ------
@@ -324,7 +324,7 @@ def _stack_bytes() -> int:
 
 
 def _threads_limit() -> int:
-    """The CPU quota and, without OpenMP, which reads it itself, OMP_NUM_THREADS. 0: no limit."""
+    """The CPU quota, or a lower OMP_NUM_THREADS unless OpenMP reads it itself. 0: no limit."""
     limits = [_QUOTA or 0]
     if not _core._has_openmp():  # pragma: no cover - held by .ci/workers
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -489,8 +489,8 @@ def batch_norm_backward(
     Parameters
     ----------
     src, diff_dst, dst : dask.array.Array
-        As for `bn_ext.batch_norm_backward`, chunked along any axes, the channels too. The others
-        are rechunked like src. Sizes of chunks may be unknown, except along the channels.
+        As for `bn_ext.batch_norm_backward`, chunked along any axes, the channels too. All are
+        rechunked like src. Sizes of chunks may be unknown, except along the channels.
     mean, variance, gamma, beta : array or dask.array.Array
         As for `bn_ext.batch_norm_backward`; a Dask array is computed.
     epsilon, data_format, is_training, param_grads, relu

@@ -431,9 +431,9 @@ class BatchNorm(_layer.BatchNorm):
     Ranks that do the same steps keep the same parameters and statistics, to the bit. A rank without
     samples counts the batch in num_batches_tracked, too.
 
-    ``forward`` after ``eval()`` exchanges nothing, nor does either pass of a frozen layer, if it
-    has running statistics. All ranks must make every other call, and an error that ends it on one
-    rank is an error on all.
+    With running statistics, ``forward`` after ``eval()`` exchanges nothing, nor does either pass of
+    a frozen layer. All ranks must make all other calls; an error that ends one on any rank is an
+    error on all.
 
     Examples
     --------

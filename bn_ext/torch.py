@@ -94,7 +94,7 @@ _begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class _Sums:
-    """A call's sums over the processes of a group, with words that tell whether all made it."""
+    """A call's sums over a group's processes, with words that tell whether all made the call."""
 
     def __init__(self, function: str, group: str) -> None:
         self.function = function
@@ -683,7 +683,7 @@ def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
     layers = [(name, each) for name, each in module.named_modules() if type(each) in classes]
     for name, layer in layers:
         if getattr(layer, "relu", False):
-            raise ValueError(f"module: expected layers without ReLU, got one in {name or 'it'!r}")
+            raise ValueError(f"module: expected layers without ReLU, got {name or 'module'!r}")
     for _, layer in layers:
         layer.__class__ = classes[type(layer)]
     return module

@@ -205,7 +205,7 @@ class Clock:
         return {kind: float(np.median(times)) for kind, times in self.both.items()}
 
     def share(self, milliseconds):
-        """The share of a gradient in a step, if it takes so long and the rest takes as before."""
+        """A gradient's share of a step, if it takes this long and the rest as long as before."""
         rest = float(np.median(np.subtract(self.steps, self.gradients)))
         return milliseconds / (rest + milliseconds)
 

@@ -22,8 +22,8 @@ enum {
     MOST_AGE = 512,
     WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
-    /* A block starts half a page past where NumPy's arrays start. Loads wait for recent stores to
-     * the same offset in a page: at a distance of 48 bytes, six times as long on a Zen 3. */
+    /* A block starts in mid-page, NumPy's arrays near a page's start. Loads wait for recent stores
+     * near the same offset in a page: 48 bytes off, they take six times as long (Zen 3). */
     START = PAGE_BYTES / 2,
 };
 

@@ -5,7 +5,7 @@
  * With xc = src - mean and rstd = 1/sqrt(variance + epsilon):
  *
  *     forward    mean = sum(src)/M    variance = sum(xc*xc)/M    (or both given: inference)
- *                dst = gamma*rstd * xc + beta (+ src_1, then 0 where relu and 0 or less)
+ *                dst = gamma*rstd * xc + beta (+ src_1; with relu, 0 where 0 or less)
  *
  * and backward, with dy = diff_dst:
  *

@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums keep what rounding takes from
- * them?). Sums are doubles. */
+/* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums need compensations?). Sums are
+ * doubles. */
 #define BN_DTYPE_TABLE(X)                                                                          \
     X(BN_F32, f32, "float32", f32, 4, false)                                                       \
     X(BN_F64, f64, "float64", f64, 8, true)                                                        \
@@ -20,7 +20,7 @@ typedef struct {
     const char *name;
     int element_bytes;
     int number_bytes; /* of the arithmetic type */
-    bool loses;       /* do sums keep what rounding takes from them? */
+    bool loses;       /* do sums need compensations? */
 } bn_dtype_facts;
 
 /* f32_BYTES, f32_LOSES, ... */

@@ -3,7 +3,7 @@
  * them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
- *                                    before a tile is written, in parts: chunks in order -> finish
+ *                                    of a tile, in parts: chunks in order -> prepare -> finish
  *                                  [ task: coefficients by columns -> walk ]
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of

@@ -10,7 +10,7 @@
 #include "walk.h"
 
 enum {
-    BLOCK_ROWS = 32,   /* rows of a block, in all strips before the next rows (measured) */
+    BLOCK_ROWS = 32,   /* rows summed in all strips before the next rows are (measured) */
     MOST_UNTRIED = 15, /* most parts that become limbs untried, after one that did not fit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");

@@ -1,7 +1,7 @@
 /* plan.c: from the shape of a problem to its form, chunks and tiles.
  *
  * The order of every sum is decided here, by the shape and the dtype alone; tiles and
- * nontemporal stores depend on the machine and decide only which thread works when.
+ * nontemporal stores depend on the machine and decide no bit.
  *
  * Words:
  *
@@ -302,8 +302,8 @@ static bool sums_by_runs_are_faster(const bn_plan *plan) {
 
 /* Do joint tasks write whole rows, whatever tiles were summed? With channels last, all rows of all
  * channels are one piece of memory. With runs, a tile's channels lie far apart at each position. So
- * writing tile by tile pays only if a tile that was just summed is in a cache too small for all
- * tiles (measured). */
+ * writing tile by tile pays if all tiles fit the second-level cache, or exceed the last-level one
+ * (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     if (!plan->writes || plan->fused)
         return false;

@@ -1,8 +1,8 @@
 /* pool.c: how many threads a call gets and, if the compiler has OpenMP, a parallel region with
  * these threads. Without OpenMP, workers.c has threads of our own.
  *
- * If several calls run at once, each takes its share of the CPUs. No call asks OpenMP's runtime for
- * threads that the system would not start. Nothing decided here can change a bit of any result.
+ * Calls that run at once share two threads per CPU. No call asks OpenMP's runtime for threads that
+ * the system would not start. Nothing decided here can change a bit of any result.
  */
 #define _GNU_SOURCE /* CPU_SET, syscall */
 #include "pool.h"
@@ -26,9 +26,9 @@
 #include <unistd.h>
 #endif
 
-/* For about MOMENT nanoseconds after a call, threads still look for work: then one for every
- * ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us and pays from WORTH_WAKING
- * elements on (measured). */
+/* For about MOMENT nanoseconds after a call, threads still look for work: one per
+ * ELEMENTS_PER_THREAD elements then pays. Waking threads takes 15 to 50 us and pays from
+ * WORTH_WAKING elements on (measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
@@ -280,8 +280,7 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Until then this thread does not yield its CPU: when it last did, another process kept the CPU for
- * long. */
+/* No yield before this time: after the last one, another process kept the CPU for long. */
 static _Thread_local int64_t keeps_cpu;
 
 /* Let threads that were woken on this CPU run. */

@@ -69,8 +69,8 @@ typedef struct {
     char *scratch;   /* each thread's */
 } bn_team;
 
-/* Finish the parts that are left. The thread that ends a tile's last first task does that, and so
- * do all threads that wait for the tile. */
+/* Finish the parts that are left. Called by the thread that ends the last of a tile's first tasks,
+ * and by all that wait for the tile. */
 static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];

@@ -28,8 +28,8 @@ static int64_t most_of_highest(int limbs, int64_t terms) {
     return shift < 0 ? terms >> -shift : terms << shift;
 }
 
-/* Take n columns from `first` on, and carry. Return a channel whose limbs no sum of its parts and
- * terms can have, since carries may overflow there; or -1. A part's limbs are canonical, so its
+/* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
+ * parts and terms, so that carries may overflow; or -1. A part's limbs are canonical, so its
  * highest limb is rounded down. */
 static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {

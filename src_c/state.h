@@ -14,8 +14,8 @@
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
  * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
- * large: 17 and 108 limbs. What the lowest limb counts is a power of 2^20, so that the square of a
- * sum has its bits in the places of other sums'; and there is room below a square's last bit for
+ * large: 17 and 108 limbs. The lowest limb counts a power of 2^20, so that a sum's square lines up
+ * with a sum of squares, digit by digit; and there is room below a square's last bit for
  * the bits of a double (limbs.inc). Parts: a canonical limb is below 2^40, so 2^23 of them fit 63
  * bits; a flag's field holds 2^20 - 1, and one more would be a flag of the next field.
  */
@@ -58,7 +58,7 @@ static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
     return in_doubles ? f64_SQUARE_LIMBS : f32_SQUARE_LIMBS;
 }
 
-/* The exponent of the lowest limb's unit, and the lowest exponent that no term has. */
+/* The exponents of the lowest limb's unit and of the bound on every term. */
 static inline int bn_lowest(int limbs) {
     return limbs == f32_LIMBS          ? -160
            : limbs == f32_SQUARE_LIMBS ? -360

@@ -1,6 +1,6 @@
 /* walk.h: how a chunk becomes blocks and spans for the kernels. walk_rows.c does it for rows with
- * columns of many channels, walk_runs.c for the long runs of one channel; this file and walk.c have
- * what both share.
+ * columns of many channels, walk_runs.c for long runs, each of one channel; this file and walk.c
+ * have what both share.
  */
 #ifndef BN_WALK_H
 #define BN_WALK_H

@@ -62,7 +62,7 @@ static int parts_of(const bn_plan *plan, const run_chunk *c, part parts[BN_PARTS
     return n;
 }
 
-/* ---- where runs have no gaps and positions a pitch ------------------------- */
+/* ---- runs without gaps, at a fixed pitch ------------------------------------ */
 
 /* A distance in bytes. */
 static int64_t bytes_of(const bn_plan *plan, distance d, int operand) {

@@ -320,7 +320,7 @@ RETURNED = {
     ("zeros_alike",): ["", "", ""],
     ("in_order",): True,
     ("one_element",): [
-        "ValueError: correction: expected 0, since each channel has one element alone, got 1; "
+        "ValueError: correction: expected 0, since each channel has only one element, got 1; "
         "leave such a batch out, or normalize it with the running statistics",
         "right",
     ],

@@ -169,7 +169,7 @@ def refused_or_right(state):
         try:
             found.append(call())
         except ValueError as error:
-            assert re.search(r"(state|sums): expected limbs that the parts", str(error))  # noqa: PT017
+            assert re.search(r"(state|sums): expected limbs that its parts", str(error))  # noqa: PT017
     if not found:
         return True
     sums, canonical, last = found

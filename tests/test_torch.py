@@ -179,7 +179,7 @@ def test_convert_and_back():
     assert len(seen) == 4
     net = convert(nn.Sequential(nn.BatchNorm1d(2)))
     net[0].relu = True
-    with pytest.raises(ValueError, match=r"^module: expected layers without ReLU, got one in '0'"):
+    with pytest.raises(ValueError, match=r"^module: expected layers without ReLU, got '0'"):
         convert(net, back=True)
     assert type(net[0]) is BatchNorm1d
 

@@ -67,7 +67,7 @@ def call_seconds(
     seconds: float,
     after: Callable[[str], object] = lambda name: None,
 ) -> dict[str, list[float]]:
-    """Seconds of every single call. They take turns until the time is up, for at least five rounds.
+    """Seconds of every single call. Bursts take turns until the time is up, at least five rounds.
 
     `after` is called with a name after each burst of its calls.
     """

@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     every = _core._default_threads()
     add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
-        help=f"numbers of threads (default: {every}, what calls here use)")  # fmt: skip
+        help=f"numbers of threads (default: {every}, the default of calls)")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)")
     add("--json", metavar="FILE",
         help="write the measurements as JSON; - for standard output "

@@ -1,8 +1,8 @@
 """Checks that arguments are the same on all ranks: words in each sum, and rows.
 
 Five words precede the sums. So every rank learns in the same call, without another message, whether
-a rank has failed or has other arguments. The words do not tell which rank or which argument. For
-that, each rank gathers a row from every rank: before the first sum of a function with these
+a rank has failed or has other arguments. If arguments differ, the words do not tell whose or which.
+For that, each rank gathers a row from every rank: before the first sum of a function with these
 channels and dtype, and with ``check=True`` before each sum.
 """
 

@@ -346,7 +346,7 @@ class Exchange:
         self._post(sums, 1)
 
     def _first_round(self) -> int | None:
-        """The number of the first round. None if this rank has failed and does not know it."""
+        """The number of the first round; None if a failed rank does not know that number."""
         if self._key is None:
             likely = self._likely_keys(*self._part.seen())
             if len(likely) > 1:

@@ -18,7 +18,7 @@ __all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 class LocalPart:
     """The arguments of a call by name, and what a rank makes of them."""
 
-    #: Names of data; names of vectors; other names of what must be the same on all ranks.
+    #: Names of data; of vectors; of other arguments that must match on all ranks.
     data: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class LocalPart:
         return 1
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
-        """The sums that this rank sends: in the first round, or from its total in the second."""
+        """The sums that this rank sends; in the second round, from the total of the first."""
         for name in (*self.data, *self.vectors):
             if self.given[name] is not None:
                 self.given[name] = _core._as_array(self.given[name], name)

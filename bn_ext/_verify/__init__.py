@@ -6,8 +6,8 @@
     kernels.py      compares kernels with the arithmetic, bit for bit
     running.py      runs a single kernel
     arithmetic.py   how a kernel evaluates a formula: the order of sums, rounding
-    formulas.py     what each formula sums and writes, in NumPy: to add one, begin here
     values.py       the data of kernels: numbers of every kind
+    formulas.py     what each formula sums and writes, in NumPy: to add one, begin here
     dtypes.py       storage types as bits, and how each is computed and summed
 
 Each module uses only those below it, and kernels.h through `_core`.

@@ -20,7 +20,7 @@ __all__ = [
     "sums_of_runs",
 ]  # fmt: skip
 
-#: The most rows of a block, and how many repeats have their trees added before these join the sums.
+#: The most rows of a block; the most repeats whose trees are added before joining the sums.
 ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.

@@ -6,7 +6,7 @@ and include exact sums. That takes seconds.
 
 With --all, the kernels of every formula are also compared, bit for bit, with NumPy
 doing the same arithmetic: all numbers of rows, all lengths up to four times the
-widest unit, all alignments, values of every kind. That takes about a minute.
+widest register, all alignments, values of every kind. That takes about a minute.
 """
 
 import time

@@ -40,7 +40,7 @@ GAPPED: Shapes = [
 
 
 def _large(size: int) -> Shapes:
-    """Large shapes: tasks for many threads and the bytes of a call decide how sums are split."""
+    """Large shapes, whose sums are split by the number of tasks and the bytes of a strand."""
     return [
         ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
         ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),

@@ -10,7 +10,7 @@ from bn_ext._verify.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "values"]
 
-#: The number of columns after the last to which a kernel may add zeros.
+#: How many columns past the last one a kernel may add zeros to.
 PAD: int = _core._kernel_interface()["pad"]
 
 

@@ -37,11 +37,12 @@ typedef struct {
     bool folded;
 } bn_runs;
 
-/* What is written: `cols` contiguous elements; `repeats` times in all, each repeat `step` bytes
- * after the one before; with `strands`, all that BN_STRANDS times, `pitch` bytes apart. Element i
- * belongs to column first + i, which goes round if coefficients are a ring. A kernel touches no
- * byte outside. With `nontemporal`, whole registers bypass the cache; with `fetches` too, and
- * coefficients ONE_FOR_ALL, a kernel prefetches the data `ahead` bytes after what it reads. */
+/* What is written: `cols` contiguous elements of each of `channels` channels, `apart` bytes apart;
+ * `repeats` times in all, each repeat `step` bytes after the one before; with `strands`, all that
+ * BN_STRANDS times, `pitch` bytes apart. Element i belongs to column first + i, which goes round if
+ * coefficients are a ring. A kernel touches no byte outside. With `nontemporal`, whole registers
+ * bypass the cache; with `fetches` too, and coefficients ONE_FOR_ALL, a kernel prefetches the data
+ * `ahead` bytes after what it reads. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {

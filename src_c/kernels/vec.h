@@ -3,8 +3,8 @@
  *
  * A C vector type is as wide as the level's registers, so that ordinary operators
  * (a * x + b) compile to one instruction each. What C cannot say is in one file per
- * instruction set, vec_*.h; functions for which a set has no instruction are in vec_portable.h. No
- * other file tests which instruction set it is built for. The functions are:
+ * instruction set, vec_*.h; functions for which a set has no instruction are in vec_portable.h.
+ * The other kernel code has no intrinsics. The functions are:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
  *     store_nontemporal            bypasses the cache, to a multiple of VEC_BYTES: it neither reads
@@ -16,12 +16,13 @@
  *     keep_f32, keep_f64           lane i of a register where bit i is set, elsewhere 0
  *     keep_even_f32                the same with bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
- *     square_error                 what rounding x * x takes from it, if nothing over- or
- * underflows sum_of_lanes                 adds lane i and the lane half a register on, until one is
- * left widen_f16, narrow_f16        half a register of f16 to f32 and back join_halves two halves
- * to a register of f16 bf16_round                   f32 rounded so that its upper 16 bits are a
- * bf16 in_hand                      keeps a value in a register: it is not loaded again for each
- * use join_pair, split_pair        even and odd elements to and from two registers in order
+ *     square_error                 what rounding x*x takes from it, if nothing over- or underflows
+ *     sum_of_lanes                 adds lane i and the lane half a register on, until one is left
+ *     widen_f16, narrow_f16        half a register of f16 to f32 and back
+ *     join_halves                  two halves to a register of f16
+ *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
+ *     in_hand                      keeps a value in a register: it is not loaded again for each use
+ *     join_pair, split_pair        even and odd elements to and from two registers in order
  *
  * number_f32.h and number_f64.h add what is special to an arithmetic type; f32.c, f64.c, f16.c and
  * bf16.c say how the elements of a dtype become registers of numbers.
@@ -32,7 +33,7 @@
 #define BN_VEC_H
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "bn_ext is written for little-endian machines (bf16 packs, see vec.h)"
+#error "bn_ext is written for little-endian machines (bf16 packs, see bf16.c)"
 #endif
 
 #if defined(__AVX512F__)

@@ -119,7 +119,7 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     const double off = sum / c->count, rest = squares - sum * off;
     if (!isfinite(squares) && *power == 1) {
         *power = by.down;
-        *pivot = 0; /* in case that it, or the distance from it, is too large */
+        *pivot = 0; /* in case it, or the distance from it, is too large */
         return true;
     }
     if (!isfinite(squares))
