@@ -139,7 +139,7 @@ def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_terms_of_every_size(rng, name):
-    """Up to the ends of the range, for terms and for squares, the blocks before being of any size."""
+    """Up to the ends of the range, for terms and for squares, after terms of another size."""
     ends = (-1080, 1023) if name == "float64" else (-155, 127)
     x = rng.standard_normal((300, 64))
     for exponent in (*range(*ends, 17), *range(495, min(ends[1], 520))):
