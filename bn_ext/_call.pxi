@@ -222,7 +222,7 @@ cdef object call(Call *c, object out):
             with nogil:
                 status = compute(c)
         if status != BN_OK:
-            raise MemoryError("bn_ext: not enough memory for partial sums")
+            raise MemoryError("bn_ext: not enough memory for sums and coefficients")
     return result
 
 

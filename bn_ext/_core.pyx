@@ -118,8 +118,8 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         occupy exactly the memory of src, diff_dst or dst. No other overlap is accepted, not
         even between these two.
     num_threads : int, optional
-        Number of threads. A call uses at most one per task, and no more than the system can
-        start. None means as many as OpenMP, the CPU affinity of the calling thread and the
+        Number of threads: the most that a call uses. It uses fewer for little work, and no more
+        than the system can start. None means as many as OpenMP, the CPU affinity of the calling thread and the
         container's CPU quota (read at import) allow; fewer while more than two calls run; one
         for a small problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
@@ -162,7 +162,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         has the wrong dtype, is read-only, or overlaps an array in any other way than `out` allows;
         with ``exact=True``, also if a channel has 2**39 elements or more.
     MemoryError
-        If there is not enough memory for outputs or partial sums.
+        If there is not enough memory for outputs, sums or coefficients.
 
     See Also
     --------

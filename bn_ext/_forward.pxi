@@ -85,20 +85,19 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
 
     src is read twice. The second time, it comes from the cache if a channel's data fits there. With
     workspace, dst is read once more. Arrays are copied in the same cases as by
-    `batch_norm_backward`. The bits of the result depend only on the values and on the order of
-    src's axes in memory.
+    `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
+    the order of src's axes in memory.
 
-    mean and variance are computed in one pass over distances from a pivot near the mean. So they
-    are accurate even if the mean is far from 0, and if squares overflow or underflow. A constant
-    channel has a variance of 0 (and dst is NaN if epsilon is 0 too). A channel with a variance of
-    at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that determine
-    the pivot are equal.
+    Unless exact, mean and variance are computed in one pass over distances from a pivot near the
+    mean. So they are accurate even if the mean is far from 0, and if squares overflow or underflow.
+    A constant channel has a variance of 0 (and dst is NaN if epsilon is 0 too). A channel with a
+    variance of at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that
+    determine the pivot are equal.
 
     A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In
     float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. float64
     vectors (`gamma`, or ``mean`` in `out`) have a wider range; for float64 data, M times the
-    variance must stay below 1.8e308. With ``exact=True``, M times the variance is within 0.5001
-    ulp of the exact value.
+    variance must stay below 1.8e308.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 

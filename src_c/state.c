@@ -44,6 +44,7 @@ static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, i
         const int64_t terms = end[BN_COUNT_AND_STAMP * row + channel];
         const int64_t parts = terms ? end[BN_PARTS_ADDED * row + channel] : 0;
         b->flags[j] = end[BN_FLAGS * row + first + j];
+        beyond[j] = terms == 0 && b->flags[j] ? (uint64_t)1 << 63 : 0;
         most[j] = parts * BN_LIMB_MASK;
         highest[j] = most_of_highest(limbs, terms);
         lowest[j] = -highest[j] - parts;
@@ -79,8 +80,10 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
             state[(limbs + BN_FLAGS) * n + i + j] = one_of_each(b.flags[j]);
     }
     int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
-    for (int64_t c = 0; c < channels; c++)
+    for (int64_t c = 0; c < channels; c++) {
         parts[c] = parts[c] != 0;
+        parts[channels + c] = 0;
+    }
     return -1;
 }
 
@@ -97,13 +100,13 @@ static uint64_t mixed(uint64_t x) {
 /* Changes whenever a state's meaning does. */
 enum { FORMAT = 2 };
 
-/* The mean is hashed if there is one: all of it, because its low part is used later. The hash is
+/* For gradients, the mean is hashed: all of it, because its low part is used later. The hash is
  * odd, so that count * hash is 0 only if the count is 0. */
 static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
     double mean = 0;
     uint64_t bits;
-    if (p->vector[BN_MEAN].data)
+    if (kind == BN_OF_GRADIENTS)
         vector_read(&p->vector[BN_MEAN], channel, 1, &mean);
     mean = isnan(mean) ? (double)NAN : mean + 0.0; /* one kind of 0, one kind of NaN */
     memcpy(&bits, &mean, sizeof bits);
@@ -316,7 +319,7 @@ static wide wide_of(const double of[6], int n, int lowest) {
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
  * variance is, and below 0 only if somebody made up the state. The lowest digits of q and of s^2
  * count powers of 2^DIGIT_BITS (bn_lowest). */
-static wide spread_of(const digits *s, const digits *q, bool negative_q, int64_t n) {
+static wide spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];
     const int lowest = (int)at_most(2 * s->lowest, q->lowest);
@@ -327,7 +330,7 @@ static wide spread_of(const digits *s, const digits *q, bool negative_q, int64_t
     for (int i = 0; i < s->n; i++)
         add_multiple(all, of_s + i, -s->digit[i], s);
     for (int i = 0; i < DIGITS_OF_COUNT; i++, n >>= DIGIT_BITS)
-        add_multiple(all, of_q + i, negative_q ? -(n & DIGIT_MASK) : n & DIGIT_MASK, q);
+        add_multiple(all, of_q + i, n & DIGIT_MASK, q);
     for (int i = 0; i < end; i++) {
         all[i + 1] += all[i] >> DIGIT_BITS;
         all[i] &= DIGIT_MASK;
@@ -345,22 +348,25 @@ static double over(wide a, int64_t n) {
     return scaled(pair_round(quotient), a.exponent);
 }
 
-/* Statistics from the sums s of elements and q of their squares. */
-static void set_stats(const magnitude *s, const magnitude *q, int64_t count, double *mean,
+/* Statistics from the sums s of elements and q of their squares. Return whether elements can have
+ * these sums. */
+static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, double *mean,
                       double *squares) {
     digits of_s, of_q;
     double leading[6];
     *mean = s->special;
     *squares = fabs((double)NAN);
     if (s->special != 0 || q->special != 0)
-        return;
+        return s->special != 0 && q->special != 0;
     take_digits(&of_s, s);
     take_digits(&of_q, q);
     for (int i = 0; i < 6; i++)
         leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
     const double size = over(wide_of(leading, of_s.n, of_s.lowest), count);
+    const wide spread = spread_of(&of_s, &of_q, count);
     *mean = s->negative && size != 0 ? -size : size;
-    *squares = fmax(over(spread_of(&of_s, &of_q, q->negative, count), count), 0);
+    *squares = over(spread, count);
+    return !q->negative && spread.value.high >= 0;
 }
 
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {
@@ -383,7 +389,8 @@ int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double
                 continue;
             take_magnitude(&of_s, j, &s);
             take_magnitude(&of_q, j, &q);
-            set_stats(&s, &q, count[i + j], own, own + channels);
+            if (!set_stats(&s, &q, count[i + j], own, own + channels))
+                return i + j;
         }
     }
     return -1;

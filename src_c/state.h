@@ -92,7 +92,7 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. The
- * state is one of moments. */
+ * state is one of moments; squares must be at least what the sums need. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

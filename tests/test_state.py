@@ -150,36 +150,56 @@ def honest(rows, channels, parts):
     return bn_ext.batch_norm_backward_reduce(zeros, zeros, zeros[0], exact=True) * parts
 
 
-def refused_or_right(state):
+def used(state):
+    """What is made of it: statistics, or a gradient."""
+    if len(state) in MOMENTS:
+        return bn_ext.batch_norm_training_stats(state)
+    zeros = np.zeros((1, state.shape[2]), data_of(len(state)))
+    return bn_ext.batch_norm_backward_apply(
+        zeros, zeros, zeros[0], zeros[0], None, state, epsilon=1.0
+    )
+
+
+def may_be_moments(state, count):
+    """Are squares as large as the sums demand?"""
+    _, lowest = STATES[len(state)]
+    sums = ([integer_of(state, s, c) for s in (0, 1)] for c in range(state.shape[2]))
+    return all(q >= 0 and count * q << -lowest >= s * s for s, q in sums)
+
+
+def refused_or_right(state, count):
     """Do all functions refuse it? If not, the sums are those of the limbs."""
     rows, _, channels = state.shape
-    zeros = np.zeros((1, channels), data_of(rows))
     found = []
-    for call in (
-        lambda: bn_ext.batch_norm_sums(state),
-        lambda: bn_ext.batch_norm_canonical(state),
-        lambda: (
-            bn_ext.batch_norm_training_stats(state)
-            if rows in MOMENTS
-            else bn_ext.batch_norm_backward_apply(
-                zeros, zeros, zeros[0], zeros[0], None, state, epsilon=1.0
-            )
-        ),
-    ):
+    for call in (bn_ext.batch_norm_sums, bn_ext.batch_norm_canonical, used):
         try:
-            found.append(call())
+            found.append(call(state))
         except ValueError as error:
             assert re.search(r"(state|sums): expected limbs that its parts", str(error))  # noqa: PT017
     if not found:
         return True
-    sums, canonical, last = found
-    if rows in MOMENTS:
-        assert not (last[1] < 0).any()
+    sums, canonical, *_ = found
+    assert len(found) == 2 + (rows not in MOMENTS or may_be_moments(state, count))
     for c, s in np.ndindex(channels, 2):
         integer = integer_of(state, s, c)
         assert integer_of(canonical, s, c) == integer
         assert sums[s, c] == value(integer, rows)
     return False
+
+
+def test_flags_that_no_parts_have():
+    """A sum has flags only if it has terms, and sums of squares have the flags of their numbers."""
+    part = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
+    one, empty = part.copy(), part * 0
+    one[-3, 1, 0] = empty[-3, 0, 0] = 1
+    for function, state in (
+        (bn_ext.batch_norm_training_stats, one),
+        (bn_ext.batch_norm_training_stats, empty),
+        (bn_ext.batch_norm_sums, empty),
+        (bn_ext.batch_norm_canonical, empty),
+    ):
+        with pytest.raises(ValueError, match="state: expected limbs that its parts"):
+            function(state)
 
 
 @pytest.mark.parametrize("rows", STATES)
@@ -194,7 +214,7 @@ def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
             at = tuple(int(rng.integers(n)) for n in (limbs, 2, channels))
             size = 2 ** int(rng.integers(64))
             state[at] = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
-        refused.add(refused_or_right(state))
+        refused.add(refused_or_right(state, 2 * parts))
     assert refused == {True, False}
 
 
@@ -216,7 +236,7 @@ def test_the_largest_limbs(rows):
             ):  # fmt: skip
                 state = honest(rows, 33, parts)
                 state[k, :, 32] = limb
-                assert refused_or_right(state) == wrong, (parts, k, limb)
+                assert refused_or_right(state, terms) == wrong, (parts, k, limb)
     empty = bn_ext.batch_norm_training_reduce(np.zeros((0, 3), np.float32), exact=True)
     assert not bn_ext.batch_norm_sums(empty).any()
     empty[2] = 1

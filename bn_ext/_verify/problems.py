@@ -145,13 +145,15 @@ def large_problems(
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
     """Patches with few exponents, which take the fastest method of addition. Among them are patches
-    with many exponents, and with all exponents, including subnormal numbers, Inf and NaN.
+    with many exponents, with the largest ones that numbers and squares may have, and with all
+    exponents, including subnormal numbers, Inf and NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
-    kinds = [(0, 2), EXPONENTS[dtype.name], (1 - top // 2, top)]
+    kinds = [(0, 2), EXPONENTS[dtype.name], (top // 2 - 4, 3), (top // 4 - 3, 3)]
+    kinds += [(1 - top // 2, top)]
     for shape, layout in EXACT:
         count = math.prod(shape)
-        kind = _scrambled(-(-count // PATCH), count) % np.uint64(8)
+        kind = _scrambled(-(-count // PATCH), count) % np.uint64(10)
         which = np.repeat(np.maximum(kind, 5) - 5, PATCH)[:count].astype(int)
         src, diff_dst = (
             np.choose(which, [numbers(dtype, count, start, kind) for kind in kinds])
