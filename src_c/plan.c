@@ -22,7 +22,7 @@
  *              unit of a row or span, or precedes the first of a span or wide row
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
- *   chunk      rows, or part of a run, that one thread sums alone. There are several, so that
+ *   chunk      rows, or parts of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
  *   piece      what is gathered at a time, or summed and then written
