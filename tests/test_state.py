@@ -187,6 +187,15 @@ def refused_or_right(state, count):
     return False
 
 
+def test_squares_below_0():
+    """A state of negative squares is refused, however large they are."""
+    state = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
+    for limb in (-1, -3):
+        state[-4, 1, 1] = limb
+        with pytest.raises(ValueError, match="state: expected limbs that its parts.* channel 1 "):
+            bn_ext.batch_norm_training_stats(state)
+
+
 def test_flags_that_no_parts_have():
     """A sum has flags only if it has terms, and sums of squares have the flags of their numbers."""
     part = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
