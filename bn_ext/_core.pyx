@@ -119,9 +119,9 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         even between these two.
     num_threads : int, optional
         Number of threads: the most that a call uses. It uses fewer for little work, and no more
-        than the system can start. None means as many as OpenMP, the CPU affinity of the calling thread and the
-        container's CPU quota (read at import) allow; fewer while more than two calls run; one
-        for a small problem. With OpenMP, a forked child process uses one.
+        than the system can start. None means as many as OpenMP, the CPU affinity of the calling
+        thread and the container's CPU quota (read at import) allow; fewer while more than two calls
+        run; one for a small problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
