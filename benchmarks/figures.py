@@ -91,7 +91,8 @@ def page(runs, found):
         title = f"Level {level}, the shapes of ResNet-50, {threads} threads: {said}."
         parts.append(f"{title.replace('{', '').replace('}', '')}\n\n{rows.summary(mine)}\n")
         if kept:
-            parts.append(f"The same, where the C library keeps memory:\n\n{rows.summary(kept)}\n")
+            title = "The same, with a C library that [keeps freed memory](#what-limits-a-row):"
+            parts.append(f"{title}\n\n{rows.summary(kept)}\n")
     return "\n".join(parts)
 
 
@@ -102,7 +103,7 @@ def headline(found):
     return (
         f"The gradient is **{statistics.median(ratios):.1f} times as fast** as the fastest of "
         "NumPy, torch, JAX, TensorFlow and oneDNN on the same arrays:\n"
-        f"the median of {len(ratios)} comparisons, from {min(ratios):.1f} to {max(ratios):.1f}, "
+        f"the median of {len(ratios)} comparisons, from {min(ratios):.2g} to {max(ratios):.2g}, "
         "on two threads of an AMD EPYC (AVX-512).\n"
     )
 
