@@ -18,8 +18,9 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } shape;
 
-static const shape shapes[] = {{2000, 64, 1}, {300, 3000, 1}, {40, 37, 49},
-                               {9, 24, 900},  {1, 8, 100000}, {2, 40, 5000}};
+/* With these, each order of work has one tile and several, and tiles have one part and several. */
+static const shape shapes[] = {{2000, 64, 1}, {300, 2000, 1}, {40, 37, 49},
+                               {9, 24, 300},  {1, 8, 40000},  {2, 20, 5000}};
 static const int64_t caches[][2] = {
     {1 << 20, 32 << 20}, {1 << 14, 32 << 20}, {1 << 14, 1 << 16}, {1 << 30, 1 << 30}};
 enum {
@@ -155,22 +156,36 @@ static outcome call(int which, const shape *s, int num_threads) {
     return made;
 }
 
-/* True if threads change nothing. */
-static bool same(int which, const shape *s) {
+static void forget(outcome *made) {
+    for (int o = 0; o < BN_OPERANDS; o++)
+        free(made->data[o]);
+    for (int v = 0; v < BN_VECTORS; v++)
+        free(made->vector[v]);
+}
+
+static bool equal(const outcome *a, const outcome *b, const shape *s) {
     const size_t vector_bytes = (size_t)s->channels * sizeof(float);
     const size_t data_bytes = (size_t)(s->outer * s->inner) * vector_bytes;
-    outcome many = call(which, s, threads), one = call(which, s, 1);
-    bool ok = many.ok && one.ok;
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        ok = (!one.data[o] || !memcmp(one.data[o], many.data[o], data_bytes)) && ok;
-        free(one.data[o]);
-        free(many.data[o]);
+    bool ok = a->ok && b->ok;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        ok = ok && (!a->data[o] || !memcmp(a->data[o], b->data[o], data_bytes));
+    for (int v = 0; v < BN_VECTORS; v++)
+        ok = ok && !memcmp(a->vector[v], b->vector[v], vector_bytes);
+    return ok;
+}
+
+/* True if threads change nothing, with each of the cache sizes; `n` is 0 for those that are set. */
+static bool same(int which, const shape *s, int n) {
+    outcome one = call(which, s, 1);
+    bool ok = true;
+    for (int k = 0; k < (n ? n : 1); k++) {
+        if (n)
+            bn_set_cache_sizes(caches[k][0], caches[k][1]);
+        outcome many = call(which, s, threads);
+        ok = equal(&one, &many, s) && ok;
+        forget(&many);
     }
-    for (int v = 0; v < BN_VECTORS; v++) {
-        ok = !memcmp(one.vector[v], many.vector[v], vector_bytes) && ok;
-        free(one.vector[v]);
-        free(many.vector[v]);
-    }
+    forget(&one);
     if (!ok)
         printf("%s of (%td, %td, %td): WRONG\n", entries[which].name, s->outer, s->channels,
                s->inner);
@@ -180,7 +195,7 @@ static bool same(int which, const shape *s) {
 static void *caller(void *wrong) {
     for (int i = 0; i < SHAPES; i++)
         for (int which = i % 2; which < ENTRIES; which += 2)
-            if (!same(which, &shapes[i]))
+            if (!same(which, &shapes[i], 0))
                 *(int *)wrong = 1;
     return NULL;
 }
@@ -188,12 +203,9 @@ static void *caller(void *wrong) {
 int main(int count, char **arguments) {
     threads = count > 1 ? atoi(arguments[1]) : 4;
     int wrong = 0, calls = 0;
-    for (int k = 0; k < CACHES; k++) {
-        bn_set_cache_sizes(caches[k][0], caches[k][1]);
-        for (int i = 0; i < SHAPES; i++)
-            for (int which = 0; which < ENTRIES; which++, calls++)
-                wrong |= !same(which, &shapes[i]);
-    }
+    for (int i = 0; i < SHAPES; i++)
+        for (int which = 0; which < ENTRIES; which++, calls += CACHES)
+            wrong |= !same(which, &shapes[i], CACHES);
     pthread_t callers[CALLERS];
     int wrongs[CALLERS] = {0};
     for (int i = 0; i < CALLERS; i++)
