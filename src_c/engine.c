@@ -2,9 +2,9 @@
  * added in order once all of a tile's chunks are summed, and handed to the operation, which turns
  * them into coefficients.
  *
- *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
- *                                    of a tile, in parts: chunks in order -> prepare -> finish
- *                                  [ task: coefficients by columns -> walk ]
+ *     plan -> memory -> [ task: prepare -> coefficients by columns -> walk -> sums of a chunk ]
+ *                         of a tile, in parts: chunks in order -> prepare -> finish
+ *                       [ task: coefficients by columns -> walk ]
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
  * a call's memory is allocated before anything is written.
@@ -213,11 +213,30 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
     return walk;
 }
 
+static void prepare(const engine *e, bn_pass pass, channel_range c) {
+    if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
+        e->operation->prepare[pass](&e->channels, c.from, c.n);
+}
+
+/* If only one task sums a channel, that task prepares it: threads then share this work. */
+static bool prepares_own(const bn_plan *plan) {
+    return plan->sums && plan->chunks == 1;
+}
+
+/* What channels need before the first pass, which writes too if it is fused. */
+static void prepare_first(const engine *e, channel_range c) {
+    prepare(e, SUM, c);
+    if (e->plan.fused)
+        prepare(e, WRITE, c);
+}
+
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
     const bool joint = pass == WRITE && plan->joint;
     const channel_range c = joint ? (channel_range){0, plan->channels} : tile_of(plan, tile);
+    if (pass == SUM && prepares_own(plan))
+        prepare_first(e, c);
     const bn_walk walk = walk_of(e, scratch, pass == SUM, pass == WRITE || plan->fused,
                                  e->operation->formulas[SUM], c, index);
     walks[plan->form](&walk, index);
@@ -239,11 +258,6 @@ enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / siz
 
 static int64_t channels_per_part(const bn_plan *plan) {
     return round_up(ceil_div(SUMS_PER_PART, plan->chunks + OTHER_WORK), CHANNELS_OF_LINE);
-}
-
-static void prepare(const engine *e, bn_pass pass, channel_range c) {
-    if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
-        e->operation->prepare[pass](&e->channels, c.from, c.n);
 }
 
 static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
@@ -281,13 +295,11 @@ static void copy_out(const engine *e) {
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-/* What all channels need before the first task: among others the sums over all parts, if the caller
- * gave them. */
+/* What is needed before the first task: coefficients, unless a channel's only task prepares them;
+ * and the sums over all parts, if the caller gave them. */
 static void begin(const engine *e) {
-    const channel_range all = {0, e->plan.channels};
-    prepare(e, SUM, all);
-    if (e->plan.fused)
-        prepare(e, WRITE, all);
+    if (!prepares_own(&e->plan))
+        prepare_first(e, (channel_range){0, e->plan.channels});
     if (e->given)
         memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
 }
