@@ -25,7 +25,7 @@ def example():
 
 @pytest.mark.parametrize("dtype", FAST_FIRST)
 def test_a_short_training_learns(example, dtype):
-    history = example.train(dtype=dtype, epochs=8)
+    history = example.train(dtype=dtype, epochs=3)
     assert history.accuracies[-1] > 0.96
     assert history.losses[-1] < history.losses[0] / 5
 
