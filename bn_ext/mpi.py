@@ -182,8 +182,8 @@ def batch_norm_backward(
         number of ranks nor on which rank has which samples. If False, sums in float64 are added.
         That sends less, and gives the same bits only for the same samples on the same ranks.
     check : bool, optional
-        If True, ranks compare their arguments before every sum, in one more small collective, and
-        the error names the rank that differs and the argument. If False, they compare once for each
+        If True, ranks compare their arguments in every call, in one more small collective, and the
+        error names the rank that differs and the argument. If False, they compare once for each
         number of channels and dtype. After that the error only says that ranks differ, and a rank
         with another number of channels or dtype is not noticed (see Notes).
     timeout : float, optional
