@@ -251,7 +251,7 @@ def test_exponents_that_change(rng, walk, name):
                 finite = np.isfinite(of)
                 assert finite.all(axis=0).any()
                 with np.errstate(invalid="ignore"):
-                    beyond = np.where(finite, 0, of).astype(np.float64)
+                    beyond = np.where(finite, 0, of.astype(np.float64))
                     special = (beyond**2 if squared else beyond).sum(axis=0)
                 wrong = ~finite.all(axis=0)
                 np.testing.assert_array_equal(sums[s][wrong], special[wrong])
@@ -466,7 +466,7 @@ def test_states_that_do_not_go_together(rng):
     p = Problem(rng, (40, 3), "NXC")
     state = gradients_of(p.src, p.diff_dst, p.mean)
     other = p.mean.copy()
-    other[1] = np.nextafter(other[1], 9)
+    other[1] = np.nextafter(other[1], np.float32(9))
     wide = p.mean.astype(float), p.variance.astype(float), None
     finer = wide[0] + 2.0**-40
     refused = [
