@@ -2,9 +2,11 @@
  * added in order once all of a tile's chunks are summed, and handed to the operation, which turns
  * them into coefficients.
  *
- *     plan -> memory -> [ task: prepare -> coefficients by columns -> walk -> sums of a chunk ]
- *                         of a tile, in parts: chunks in order -> prepare -> finish
- *                       [ task: coefficients by columns -> walk ]
+ *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
+ *                                    of a tile, in parts: chunks in order -> prepare -> finish
+ *                                  [ task: coefficients by columns -> walk ]
+ *
+ * A channel that only one task sums is prepared by that task, so that threads share this work.
  *
  * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
  * a call's memory is allocated before anything is written.
@@ -218,7 +220,6 @@ static void prepare(const engine *e, bn_pass pass, channel_range c) {
         e->operation->prepare[pass](&e->channels, c.from, c.n);
 }
 
-/* If only one task sums a channel, that task prepares it: threads then share this work. */
 static bool prepares_own(const bn_plan *plan) {
     return plan->sums && plan->chunks == 1;
 }
@@ -295,8 +296,8 @@ static void copy_out(const engine *e) {
     vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
 }
 
-/* What is needed before the first task: coefficients, unless a channel's only task prepares them;
- * and the sums over all parts, if the caller gave them. */
+/* What is needed before the first task: coefficients, unless tasks prepare their own; and the sums
+ * over all parts, if the caller gave them. */
 static void begin(const engine *e) {
     if (!prepares_own(&e->plan))
         prepare_first(e, (channel_range){0, e->plan.channels});

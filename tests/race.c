@@ -163,29 +163,17 @@ static void forget(outcome *made) {
         free(made->vector[v]);
 }
 
-static bool equal(const outcome *a, const outcome *b, const shape *s) {
+/* True if a call on several threads gives what a call on one gave. */
+static bool same(int which, const shape *s, const outcome *one) {
     const size_t vector_bytes = (size_t)s->channels * sizeof(float);
     const size_t data_bytes = (size_t)(s->outer * s->inner) * vector_bytes;
-    bool ok = a->ok && b->ok;
+    outcome many = call(which, s, threads);
+    bool ok = many.ok && one->ok;
     for (int o = 0; o < BN_OPERANDS; o++)
-        ok = ok && (!a->data[o] || !memcmp(a->data[o], b->data[o], data_bytes));
+        ok = ok && (!one->data[o] || !memcmp(one->data[o], many.data[o], data_bytes));
     for (int v = 0; v < BN_VECTORS; v++)
-        ok = ok && !memcmp(a->vector[v], b->vector[v], vector_bytes);
-    return ok;
-}
-
-/* True if threads change nothing, with each of the cache sizes; `n` is 0 for those that are set. */
-static bool same(int which, const shape *s, int n) {
-    outcome one = call(which, s, 1);
-    bool ok = true;
-    for (int k = 0; k < (n ? n : 1); k++) {
-        if (n)
-            bn_set_cache_sizes(caches[k][0], caches[k][1]);
-        outcome many = call(which, s, threads);
-        ok = equal(&one, &many, s) && ok;
-        forget(&many);
-    }
-    forget(&one);
+        ok = ok && !memcmp(one->vector[v], many.vector[v], vector_bytes);
+    forget(&many);
     if (!ok)
         printf("%s of (%td, %td, %td): WRONG\n", entries[which].name, s->outer, s->channels,
                s->inner);
@@ -194,9 +182,11 @@ static bool same(int which, const shape *s, int n) {
 
 static void *caller(void *wrong) {
     for (int i = 0; i < SHAPES; i++)
-        for (int which = i % 2; which < ENTRIES; which += 2)
-            if (!same(which, &shapes[i], 0))
-                *(int *)wrong = 1;
+        for (int which = i % 2; which < ENTRIES; which += 2) {
+            outcome one = call(which, &shapes[i], 1);
+            *(int *)wrong |= !same(which, &shapes[i], &one);
+            forget(&one);
+        }
     return NULL;
 }
 
@@ -204,8 +194,14 @@ int main(int count, char **arguments) {
     threads = count > 1 ? atoi(arguments[1]) : 4;
     int wrong = 0, calls = 0;
     for (int i = 0; i < SHAPES; i++)
-        for (int which = 0; which < ENTRIES; which++, calls += CACHES)
-            wrong |= !same(which, &shapes[i], CACHES);
+        for (int which = 0; which < ENTRIES; which++) {
+            outcome one = call(which, &shapes[i], 1);
+            for (int k = 0; k < CACHES; k++, calls++) {
+                bn_set_cache_sizes(caches[k][0], caches[k][1]);
+                wrong |= !same(which, &shapes[i], &one);
+            }
+            forget(&one);
+        }
     pthread_t callers[CALLERS];
     int wrongs[CALLERS] = {0};
     for (int i = 0; i < CALLERS; i++)
