@@ -220,5 +220,5 @@ def test_a_few_shapes(rng, form, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "name"), FORMS)
-def test_all_shapes(rng, form, name):
-    check(rng, form, name, SHAPES[form])
+def test_the_other_shapes(rng, form, name):
+    check(rng, form, name, [shape for k, shape in enumerate(SHAPES[form]) if k % FEW])
