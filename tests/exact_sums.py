@@ -9,6 +9,8 @@ LIMB = 40
 #: Rows of a state -> limbs, and the exponent of the lowest one's unit. Gradients, then moments.
 STATES = {11: (8, -160), 57: (54, -1080), 20: (17, -360), 111: (108, -2200)}
 MOMENTS = (20, 111)
+#: Exponent of a unit of which every double's mantissa of 53 bits is a multiple.
+LOWEST = -1074 - 52
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
 #: Rows of a state -> the exponent that no term has.
 BEYOND = {11: 128, 57: 1024, 20: 256, 111: 2048}
@@ -32,8 +34,8 @@ def exact_sum(terms, *, squared=False):
         return np.nan
     if infinite.size:
         return infinite[0]
-    numbers = map(Fraction, terms[terms != 0].tolist())
-    return rounded(sum((n**2 if squared else n for n in numbers), Fraction(0)))
+    unit = LOWEST * (1 + squared)
+    return rounded(Fraction(units_of(terms, unit, squared=squared), 2**-unit))
 
 
 def exact_sums(*columns):
@@ -43,9 +45,12 @@ def exact_sums(*columns):
 
 def statistics(column):
     """The mean and the variance of numbers, as fractions."""
-    numbers = [Fraction(x) for x in column.astype(np.float64).tolist()]
-    mean = sum(numbers) / len(numbers)
-    return mean, sum((x - mean) ** 2 for x in numbers) / len(numbers)
+    # In integers, which are ten times as fast: a unit below every number, and deviations times n.
+    n, (whole, shift) = len(column), mantissas(column)
+    numbers = [x << up for x, up in zip(whole.tolist(), (shift - LOWEST).tolist(), strict=True)]
+    total = sum(numbers)
+    squares = sum((n * x - total) ** 2 for x in numbers)
+    return Fraction(total, n << -LOWEST), Fraction(squares, n**3 << -2 * LOWEST)
 
 
 def far_from_0(rng, name):
@@ -72,14 +77,19 @@ def far_from_0(rng, name):
         return np.stack(columns, axis=1).astype(dtype(name))
 
 
+def mantissas(terms):
+    """(integers of 53 bits, exponents of their units) of finite numbers."""
+    mantissa, exponent = np.frexp(terms.astype(np.float64))
+    return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
+
+
 def units_of(terms, lowest, *, squared=False):
     """The sum of finite numbers, or of their squares, in units of 2**lowest; each is a multiple of
     that.
     """
     if not terms.size:
         return 0
-    mantissa, exponent = np.frexp(terms.astype(np.float64))
-    whole, shift = np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
+    whole, shift = mantissas(terms)
     if squared:
         return sum_shifted(whole.astype(object) ** 2, 2 * shift - lowest)
     shift -= lowest
