@@ -7,9 +7,11 @@ variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
 
 import gzip
 import os
+import re
 import shlex
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -104,6 +106,15 @@ class SDist(sdist):
         return name
 
 
+def readme():
+    """README.md for PyPI, which shows it alone: links and pictures lead to the repository."""
+    with open("pyproject.toml", "rb") as file:
+        url = tomllib.load(file)["project"]["urls"]["Repository"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{url}/raw/HEAD/", text)
+    return re.sub(r"(?<=\]\()(?!https?:)", f"{url}/blob/HEAD/", text)
+
+
 core = Extension(
     "bn_ext._core",
     ["bn_ext/_core.pyx"],
@@ -117,6 +128,8 @@ core = Extension(
 
 setup(
     ext_modules=cythonize([core]),
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": SDist},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
 )

@@ -2,7 +2,7 @@
 
     python .ci/check_wheel.py [--sbom] WHEEL ...
 
-Without libgomp it is at most 2 MB. With libgomp it has libgomp's licence, and with --sbom also the
+Its description has no relative links. Without libgomp it is at most 2 MB. With libgomp it has libgomp's licence, and with --sbom also the
 bill of materials that auditwheel writes where a package of the system owns the library. Needs
 pyelftools, which auditwheel brings.
 """
@@ -102,6 +102,8 @@ def check(wheel, sbom):
         assert all("libgomp" in i.filename for i in libraries), libraries
         if libraries:
             check_libgomp(archive, sbom)
+        (about,) = (i for i in archive.infolist() if i.filename.endswith(".dist-info/METADATA"))
+        assert b"](docs/" not in archive.read(about), "README's links must not be relative"
         vendored = sum(i.compress_size for i in libraries)
         size = wheel.stat().st_size - vendored
         assert size <= 2_000_000, f"{wheel.name}: {size} bytes without libgomp"

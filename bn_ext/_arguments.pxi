@@ -51,7 +51,8 @@ cdef object base_array(object a, str name):
 # In variables: Cython turns isinstance with a literal tuple into one check for each member, and
 # drops the error if an object's __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
-cdef tuple NO_ARRAYS = (str, bytes, np.generic)
+cdef tuple NO_ARRAYS = (int, float, str, bytes, np.generic)
+cdef tuple PER_CHANNEL = ("mean", "variance", "gamma", "beta")
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
 cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
 cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
@@ -102,7 +103,8 @@ cpdef object _as_array(object a, str name):
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
     if isinstance(a, NO_ARRAYS):
-        raise TypeError(f"{name}: expected an array, got {what}")
+        hint = f"; pass np.full(channels, {name}, src.dtype)" if name in PER_CHANNEL else ""
+        raise TypeError(f"{name}: expected an array, got {what}{hint}")
     try:
         if lies_elsewhere(a):
             raise TypeError("it is not in CPU memory; copy it to the host first")
@@ -129,8 +131,7 @@ cpdef object _as_array(object a, str name):
             raise
         raise TypeError(f"{problem}: {error}{hint}") from error
     if seen is None:
-        hint = (f"; pass {name}.toarray()" if hasattr(type(a), "toarray")
-                else "; np.full makes an array of it" if isinstance(a, (float, int)) else "")
+        hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
     return base_array(seen, name)
 
@@ -366,17 +367,18 @@ cdef dict CALLED_HERE = {
     **dict.fromkeys(["input", "inputs", "x"], "src"),
     **dict.fromkeys(["dout", "dy", "grad_output", "y_backprop"], "diff_dst"),
     **dict.fromkeys(["scale", "weight"], "gamma"), **dict.fromkeys(["bias", "offset"], "beta"),
-    "var": "variance", "moving_mean": "running_mean",
-    **dict.fromkeys(["moving_variance", "running_var"], "running_variance"),
-    **dict.fromkeys(["eps", "variance_epsilon"], "epsilon"),
-    **dict.fromkeys(["train", "training"], "is_training"), "axis": "data_format ('NXC' or 'NCX')",
+    "save_mean": "mean", "var": "variance", "moving_mean": "running_mean",
+    **dict.fromkeys(["moving_var", "moving_variance", "running_var"], "running_variance"),
+    **dict.fromkeys(["eps", "variance_epsilon"], "epsilon"), "ddof": "correction",
+    **dict.fromkeys(["train", "training"], "is_training"), "axis": "data_format",
     "activation": "relu", "side_input": "src_1", "threads": "num_threads",
     "num_features": "channels",
 }
 
 
-cpdef void _refuse_unknown(str function, dict refused) except *:
-    """Raise a TypeError for unknown keyword arguments; it gives our name if the other is known."""
+cpdef void _refuse_unknown(object function, dict refused) except *:
+    """Raise a TypeError for unknown keyword arguments of a function; it gives our name if the other
+    is known and the function takes it."""
     if "momentum" in refused:
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
@@ -384,11 +386,15 @@ cpdef void _refuse_unknown(str function, dict refused) except *:
             "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
             "others'"
         )
+    from inspect import signature  # which would lengthen every import
+
     for name in refused:
         ours = CALLED_HERE.get(name)
+        hint = f", which is called {ours} here" if ours in signature(function).parameters else ""
+        if name == "axis" and hint:
+            hint += ": 'NXC' or 'NCX'"
         raise TypeError(
-            f"{function}() got an unexpected keyword argument {_shown(name)}"
-            + (f", which is called {ours} here" if ours else "")
+            f"{function.__name__}() got an unexpected keyword argument {_shown(name)}{hint}"
         )
 
 

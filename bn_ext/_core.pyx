@@ -219,7 +219,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
            [ 0.204124,  0.003307]])
     """
     if refused:
-        _refuse_unknown("batch_norm_backward", refused)
+        _refuse_unknown(batch_norm_backward, refused)
     cdef Call *c = begin(BACKWARD)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -306,7 +306,7 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
            [0., 9.]])
     """
     if refused:
-        _refuse_unknown("batch_norm_backward_reduce", refused)
+        _refuse_unknown(batch_norm_backward_reduce, refused)
     cdef Call *c = begin(BACKWARD_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -372,7 +372,7 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
     True
     """
     if refused:
-        _refuse_unknown("batch_norm_backward_apply", refused)
+        _refuse_unknown(batch_norm_backward_apply, refused)
     cdef Call *c = begin(BACKWARD_APPLY)
     try:
         c.problem.training = _as_flag(is_training, "is_training")

@@ -99,8 +99,9 @@ cdef int check_running(Call *c) except -1:
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
         if (c.problem.count if c.facts.rows else c.elements) == 1:
             raise ValueError(
-                "correction: expected 0, since each channel has only one element, got 1; leave "
-                "such a batch out, or normalize it with the running statistics"
+                f"{input_name(c, SRC)}: expected more than one element in each channel with "
+                "correction=1, got one; leave such a batch out, or normalize it with the running "
+                "statistics, as a layer does after eval()"
             )
     return 0
 

@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array
 
 __all__ = ["batch_norm_statistics_backward"]
 
 
+@refuses_other_names
 def batch_norm_statistics_backward(
     diff_gamma: Array,
     diff_beta: Array,

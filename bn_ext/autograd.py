@@ -25,6 +25,7 @@ except ImportError as _error:
 
 from bn_ext import _core, _layer
 from bn_ext._gated import gated, gated_double_backward
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm", "batch_norm_inference", "batch_norm_training"]
@@ -186,6 +187,7 @@ defjvp(_gated, lambda v, passed, diff, step: _gated(v, step))
 # ---- what is public ---------------------------------------------------------------------------
 
 
+@refuses_other_names
 def batch_norm_training(
     src: Array,
     gamma: Array | None = None,
@@ -304,6 +306,7 @@ def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: fl
     return scale, (0.0 if beta is None else beta) - shift
 
 
+@refuses_other_names
 def batch_norm_inference(
     src: Array,
     mean: Array,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Never, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ except ImportError as _error:
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["batch_norm_backward", "batch_norm_inference", "batch_norm_training"]
@@ -322,6 +323,7 @@ def _over_the_chunks_of(src: da.Array, name: str, a: da.Array) -> da.Array:
 # ---- what is public ---------------------------------------------------------------------------
 
 
+@refuses_other_names
 def batch_norm_training(
     src: da.Array,
     gamma: Array | da.Array | None = None,
@@ -337,7 +339,6 @@ def batch_norm_training(
     relu: Flag = False,
     exact: Flag = True,
     num_threads: SupportsIndex | None = 1,
-    **refused: Never,
 ) -> bn_ext.BatchNormTraining[da.Array]:
     """Batch normalization with the statistics of the whole Dask array.
 
@@ -360,8 +361,6 @@ def batch_norm_training(
         chunks.
     num_threads : int or None, optional
         As for `batch_norm_backward`.
-    **refused
-        Wrong names, such as ``momentum``: an error says what to use.
 
     Returns
     -------
@@ -397,7 +396,7 @@ def batch_norm_training(
         "exponential_avg_factor": exponential_avg_factor,
         "correction": correction,
     }
-    blocks.check(bn_ext.batch_norm_training, **running, **refused)
+    blocks.check(bn_ext.batch_norm_training, **running)
     statistics = _exact_statistics if _core._as_flag(exact, "exact") else _plain_statistics
     how = {"data_format": data_format, "num_threads": num_threads}
     blocks.vectors["stats"] = statistics(_Blocks({"src": blocks.operands["src"]}, {}, how))
@@ -415,6 +414,7 @@ def _exact_statistics(blocks: _Blocks) -> NDArray[np.float64]:
     return bn_ext.batch_norm_training_stats(state)
 
 
+@refuses_other_names
 def batch_norm_inference(
     src: da.Array,
     mean: Array | da.Array,
@@ -464,6 +464,7 @@ def batch_norm_inference(
     return blocks.map(bn_ext.batch_norm_inference)
 
 
+@refuses_other_names
 def batch_norm_backward(
     src: da.Array,
     diff_dst: da.Array,

@@ -342,7 +342,6 @@ def batch_norm_training(
     workspace: NDArray[np.uint8] | None = None,
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
-    **refused: Any,
 ) -> BatchNormTraining[NDArray[Any]]:
     """Batch normalization with the statistics of the samples of all ranks.
 
@@ -361,8 +360,6 @@ def batch_norm_training(
         arrays.
     data_format, src_1, workspace, out, num_threads
         As for `bn_ext.batch_norm_training`.
-    **refused
-        Wrong names, such as ``momentum``: an error says what to use.
 
     Returns
     -------

@@ -1,6 +1,7 @@
 """Arguments: what is accepted, in every form that it may come in."""
 
 import array
+import importlib.util
 import inspect
 
 import numpy as np
@@ -46,25 +47,36 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     same(epsilon=np.array(EPSILON))
 
 
+def all_functions():
+    """Those of every module that can be imported here, and the layer."""
+    yield bn_ext.BatchNorm
+    for name in ("", ".autograd", ".dask", ".mpi"):
+        if name == ".mpi" or importlib.util.find_spec(name[1:] or "numpy"):
+            module = importlib.import_module(f"bn_ext{name}")
+            yield from (getattr(module, k) for k in module.__all__ if k.startswith("batch_norm_"))
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [("eps", "epsilon"), ("input", "src"), ("grad_output", "diff_dst"), ("weight", "gamma"),
      ("bias", "beta"), ("running_var", "running_variance"), ("training", "is_training"),
-     ("axis", "data_format")],
+     ("axis", "data_format"), ("save_mean", "mean"), ("ddof", "correction")],
 )  # fmt: skip
 def test_other_packages_names_are_translated(p, theirs, ours):
-    """Each function does so, even if a required argument is missing."""
-    for function in (
-        bn_ext.batch_norm_backward,
-        bn_ext.batch_norm_double_backward,
-        bn_ext.batch_norm_inference,
-        bn_ext.batch_norm_training,
-        bn_ext.batch_norm_training_reduce,
-        bn_ext.BatchNorm,
-    ):
-        given = [p.src] * len(required(function))
-        with pytest.raises(TypeError, match=f"got .* '{theirs}', which is called {ours}\\b.* here"):
+    """Each function does so that takes ours, even if a required argument is missing."""
+    taken = 0
+    for function in all_functions():
+        parameters = inspect.signature(function).parameters
+        if len(parameters) == 1:
+            continue  # a state or statistics alone
+        given, takes = [p.src] * len(required(function)), ours in parameters
+        hint = f", which is called {ours} here(: 'NXC' or 'NCX')?" if takes else ""
+        with pytest.raises(
+            TypeError, match=f" got an unexpected keyword argument '{theirs}'{hint}$"
+        ):
             function(*given, **{theirs: 1})
+        taken += takes
+    assert taken >= 3
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'nobodys'$"):
         bn_ext.batch_norm_training(p.src, nobodys=1)
     with pytest.raises(TypeError, match="^epsilon: expected a finite number >= 0; it has no def"):

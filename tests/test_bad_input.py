@@ -103,6 +103,29 @@ def test_statistics_of_another_dtype_name_the_fix(p, argument):
     refused(TypeError, message, p, **{argument: getattr(p, argument).astype(np.float16)})
 
 
+@pytest.mark.parametrize("argument", VECTORS)
+def test_a_number_for_each_channel_names_the_fix(p, argument):
+    for number in (1, 1.0, np.float32(1)):
+        message = rf"; pass np.full\(channels, {argument}, src.dtype\)$"
+        refused(
+            TypeError, f"^{argument}: expected an array, got .*{message}", p, **{argument: number}
+        )
+    setattr(p, argument, np.full(5, 1.0, p.src.dtype))
+    p.run(bn_ext.batch_norm_backward)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, "V2"])
+def test_bits_of_bfloat16_name_the_fix(p, kind):
+    """As they come from a file: np.load has V2 for what np.save wrote."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    src, diff_dst = (a.astype(ml_dtypes.bfloat16) for a in (p.src, p.diff_dst))
+    message = r"; if these are bits of bfloat16, pass src.view\(ml_dtypes.bfloat16\)$"
+    refused(TypeError, f"^src: expected .*{message}", p, src=src.view(kind))
+    p.run(
+        bn_ext.batch_norm_backward, src=src.view(kind).view(ml_dtypes.bfloat16), diff_dst=diff_dst
+    )
+
+
 def test_channels_on_another_axis_name_the_fix(rng):
     p = Problem(rng, (6, 2, 4, 5), "NXC")
     vectors = dict.fromkeys(VECTORS, np.ones(4, np.float32))

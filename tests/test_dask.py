@@ -414,7 +414,7 @@ def test_running_statistics_stay_if_training_fails(rng, kind, message, changed):
 def test_correction_of_one_element(rng):
     p = problem(rng, shape=(1, 8))
     given = running(p)
-    with pytest.raises(ValueError, match="^correction: expected 0, since each channel has only"):
+    with pytest.raises(ValueError, match="^src: expected more than one element in each channel"):
         Lazily(p, 3).training(**given)
     assert all(bits(given[name]) == bits(getattr(p, name)) for name in RUNNING)
 

@@ -320,8 +320,9 @@ RETURNED = {
     ("zeros_alike",): ["", "", ""],
     ("in_order",): True,
     ("one_element",): [
-        "ValueError: correction: expected 0, since each channel has only one element, got 1; "
-        "leave such a batch out, or normalize it with the running statistics",
+        "ValueError: src: expected more than one element in each channel with correction=1, got "
+        "one; leave such a batch out, or normalize it with the running statistics, as a layer does "
+        "after eval()",
         "right",
     ],
     ("no_samples",): [True, [0.0] * 8, [0.0] * 8, [0, 4, 8]],

@@ -130,7 +130,7 @@ OPTIONS = [
 ]  # fmt: skip
 FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
-ONE_ALONE = "^correction: expected 0, since each channel has only one element, got 1; leave such a"
+ONE_ALONE = "^src: expected more than one element in each channel with correction=1, got one; leave"
 A_STATE = "^sums: expected float64, or a state"
 #: Functions (only those that take the argument are called); the error; what is changed.
 REFUSED = [
@@ -216,7 +216,7 @@ REFUSED = [
     (FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,\)",
      lambda q: {"relu": True, "workspace": np.zeros(4, np.uint8)[::2], "src": q.src[:1, :2],
                 "out": None}),
-    (BACKWARD, TypeError, "^workspace: expected an array, got int; np.full makes an array of it$",
+    (BACKWARD, TypeError, "^workspace: expected an array, got int$",
      lambda q: {"relu": True, "workspace": 1}),
     (FORWARD, ValueError, "^workspace: expected a writable array, got a read-only",
      lambda q: {"relu": True, "workspace": read_only(q.workspace)}),

@@ -18,6 +18,7 @@ from bn_ext import _core
 from bn_ext._mpi import agreement
 from bn_ext._mpi.agreement import WORDS, CollectiveError, CollectiveTimeoutError
 from bn_ext._mpi.parts import LocalPart
+from bn_ext._names import refuse_other_names
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -453,6 +454,7 @@ def on_all_ranks(
             try:
                 record = _told_by(part(given, options))
                 calls = 0 if record is None else record.calls
+                refuse_other_names(call, options)
                 return call(*given, **options)
             except BaseException as error:
                 _tell(error, calls, function, part(given, options), waits)

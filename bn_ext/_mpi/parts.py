@@ -31,8 +31,7 @@ class LocalPart:
         over = "comm", "exact", "check", "timeout"
         #: Arguments that only the functions over ranks have; then all others.
         self.over = {name: arguments[name] for name in over if name in arguments}
-        self.given = {k: v for k, v in arguments.items() if k not in (*over, "refused")}
-        self.given |= arguments.get("refused", {})
+        self.given = {k: v for k, v in arguments.items() if k not in over}
         #: Will every rank raise the same error after the last sum?
         self.refused = False
         self.shape: tuple[int, ...] = ()  # of sums

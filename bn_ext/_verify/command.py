@@ -25,7 +25,11 @@ REPORT = (
 )
 
 
-def verify(seed: int = 0, every_kernel: bool = False, say: Callable[[str], object] = print) -> int:
+def _say(line: str) -> None:
+    print(line, flush=True)  # a log shows it at once, too
+
+
+def verify(seed: int = 0, every_kernel: bool = False, say: Callable[[str], object] = _say) -> int:
     """Check every level that this CPU has; return the exit status.
 
     Prints a line for each level and for each dtype's kernels; at the first wrong bit, the expected
