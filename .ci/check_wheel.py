@@ -2,9 +2,9 @@
 
     python .ci/check_wheel.py [--sbom] WHEEL ...
 
-Its description has no relative links. Without libgomp it is at most 2 MB. With libgomp it has libgomp's licence, and with --sbom also the
-bill of materials that auditwheel writes where a package of the system owns the library. Needs
-pyelftools, which auditwheel brings.
+Its description has no relative links. Without libgomp it is at most 2 MB. With libgomp it has
+libgomp's licence, and with --sbom also the bill of materials that auditwheel writes where a package
+of the system owns the library. Needs pyelftools, which auditwheel brings.
 """
 
 import json

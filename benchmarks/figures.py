@@ -10,7 +10,7 @@ import statistics
 from bn_ext._bench.problems import SETS
 
 from . import pages, rows
-from .pictures import picture
+from .pictures import GREY, picture
 
 CSV = pages.ROOT / "docs" / "figures.csv"
 KEY = ["level", "malloc", "op", "set", "shape", "layout", "dtype", "threads"]
@@ -79,21 +79,18 @@ def compared(
 
 
 def page(runs, found):
-    """Markdown: a table for each level."""
-    parts = []
+    """Markdown: what ran on which machine, and one table."""
+    machines, shown = [], []
     for level in dict.fromkeys(r["level"] for r in found):
         ops = dict.fromkeys(r["op"] for r in found)
         mine = compared(found, level)
         mine += [r for r in compared(found, level, ops, ["float32"]) if r["op"] != "backward"]
-        said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
-        threads = {r["threads"] for r in mine}
         kept = compared(found, level, malloc="keeps")
-        title = f"Level {level}, the shapes of ResNet-50, {threads} threads: {said}."
-        parts.append(f"{title.replace('{', '').replace('}', '')}\n\n{rows.summary(mine)}\n")
-        if kept:
-            title = "The same, with a C library that [keeps freed memory](#what-limits-a-row):"
-            parts.append(f"{title}\n\n{rows.summary(kept)}\n")
-    return "\n".join(parts)
+        (threads,) = {r["threads"] for r in mine + kept}
+        said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
+        machines.append(f"- {level}: {threads} threads; {said}")
+        shown += mine + [{**r, "level": f"{level}, kept"} for r in kept]
+    return "The shapes of ResNet-50.\n\n" + "\n".join(machines) + f"\n\n{rows.summary(shown)}\n"
 
 
 def headline(found):
@@ -144,7 +141,7 @@ def draw_rows(found, path):
                 heights = [r["seconds"].get(name, float("nan")) / rows.floor(r) for r in mine]
                 places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
                 panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-            panel.axhline(1, color="black", linewidth=0.8)
+            panel.axhline(1, color=GREY, linewidth=0.8)
             panel.set_yscale("log")
             panel.set_xticks(range(len(mine)), [r["shape"] for r in mine], fontsize=8)
             panel.set_ylabel("times the floor")

@@ -5,7 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["picture"]
+__all__ = ["GREY", "picture"]
+
+#: Can be read on white and on black.
+GREY = "#7a7a7a"
+INK = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"
 
 
 @contextmanager
@@ -18,7 +22,8 @@ def picture(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.rcParams.update(dict.fromkeys(INK, GREY))
     figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield figure, panels
-    figure.savefig(path, dpi=dpi)
+    figure.savefig(path, dpi=dpi, transparent=True)
     plt.close(figure)

@@ -79,18 +79,19 @@ def over_best_peer(r):
 
 
 def groups(rows):
-    """Rows of one operation, layout and dtype, together."""
+    """Rows of one level, operation, layout and dtype, together."""
     found = {}
     for r in rows:
-        found.setdefault((r["op"], r["layout"], r["dtype"]), []).append(r)
+        key = tuple(r[name] for name in ("level", "op", "layout", "dtype"))
+        found.setdefault(key, []).append(r)
     return found
 
 
 def summary(rows):
     """Markdown: a line for each group; geometric means."""
     heading = [
-        "op", "layout", "dtype", "x floor", "fresh, x floor", "best peer / bn_ext", "worst row",
-        "torch / bn_ext",
+        "level", "op", "layout", "dtype", "x floor", "fresh, x floor", "best peer / bn_ext",
+        "worst row", "torch / bn_ext",
     ]  # fmt: skip
     lines = []
     for key, mine in groups(rows).items():

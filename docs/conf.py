@@ -1,5 +1,6 @@
 """Sphinx configuration: .ci/docs builds the site."""
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ version = release = bn_ext.__version__
 
 extensions = [
     "myst_nb",
+    "notfound.extension",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -79,13 +81,14 @@ html_theme_options = {
     "footer_end": [],
 }
 # Until the project has a home, nothing links there.
+html_baseurl = ""
 urls = tomllib.loads(Path("../pyproject.toml").read_text())["project"]["urls"]
 if "example.invalid" not in urls["Repository"]:
     html_baseurl = urls["Documentation"]
     html_theme_options["icon_links"] = [
         {"name": "Repository", "url": urls["Repository"], "icon": "fa-solid fa-code-branch"}
     ]
-html_sidebars = {"index": [], "tutorial": [], "layer": [], "reference": [], "glossary": []}
+html_sidebars = {"index": [], "tutorial": [], "layer": [], "glossary": []}
 
 
 #: Of MathJax, what pages of TeX load: the rest is four fifths of it.
@@ -103,8 +106,11 @@ def keep_of_mathjax(app, error):
 
 
 def strip(app, page, source):
-    """Examples end with a blank line for doctest, which is not to be shown."""
+    """Hide the blank line that ends an example for doctest; link programs in the repository."""
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
+    if html_baseurl:
+        there = f"]({urls['Repository']}/blob/HEAD/examples/"
+        source[0] = re.sub(r"\]\((\.\./)+examples/", there, source[0])
 
 
 def setup(app):
