@@ -8,7 +8,8 @@ from bn_ext import _core
 
 __all__ = ["refuse_other_names", "refuses_other_names"]
 
-_Given, _Result = ParamSpec("_Given"), TypeVar("_Result")
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 def refuse_other_names(function: Callable[..., Any], options: dict[str, Any]) -> None:
