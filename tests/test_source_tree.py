@@ -1,16 +1,32 @@
 """A clone before and after it is compiled: it says what to run, or nothing."""
 
+import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from processes import python
+from tree import ROOT
 
 import bn_ext
 from bn_ext import _core
 
 PACKAGE = Path(bn_ext.__file__).parent
+
+
+def test_hooks_have_the_versions_of_the_linters():
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)
+    listed = project["project"]["optional-dependencies"]["lint"]
+    listed += project["dependency-groups"]["workflows"]
+    pins = dict(re.findall(r"([\w-]+)==([\d.]+)", " ".join(listed)))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    found = re.findall(r"/([\w-]+)\n +rev: v([\d.]+)", hooks)
+    names = {name.removeprefix("mirrors-").removesuffix("-pre-commit"): v for name, v in found}
+    assert len(pins) == 5
+    assert pins == {name: names[name] for name in pins}
 
 
 @pytest.fixture
