@@ -111,8 +111,8 @@ def readme():
     with open("pyproject.toml", "rb") as file:
         url = tomllib.load(file)["project"]["urls"]["Repository"]
     text = Path("README.md").read_text(encoding="utf-8")
-    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{url}/raw/HEAD/", text)
-    return re.sub(r"(?<=\]\()(?!https?:)", f"{url}/blob/HEAD/", text)
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:|#)", rf"\1{url}/raw/HEAD/", text)
+    return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
 
 
 core = Extension(

@@ -103,7 +103,8 @@ cpdef object _as_array(object a, str name):
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
     if isinstance(a, NO_ARRAYS):
-        hint = f"; pass np.full(channels, {name}, src.dtype)" if name in PER_CHANNEL else ""
+        is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
+        hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
     try:
         if lies_elsewhere(a):
@@ -379,18 +380,21 @@ cdef dict CALLED_HERE = {
 cpdef void _refuse_unknown(object function, dict refused) except *:
     """Raise a TypeError for unknown keyword arguments of a function; it gives our name if the other
     is known and the function takes it."""
-    if "momentum" in refused:
+    if not refused:
+        return
+    from inspect import signature  # which would lengthen every import
+
+    parameters = signature(function).parameters
+    if "momentum" in refused and "exponential_avg_factor" in parameters:
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
             "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
             "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
             "others'"
         )
-    from inspect import signature  # which would lengthen every import
-
     for name in refused:
         ours = CALLED_HERE.get(name)
-        hint = f", which is called {ours} here" if ours in signature(function).parameters else ""
+        hint = f", which is called {ours} here" if ours in parameters else ""
         if name == "axis" and hint:
             hint += ": 'NXC' or 'NCX'"
         raise TypeError(

@@ -55,7 +55,7 @@ cdef object wrong_dtype(str name, object a, str expected, str to=""):
         )
     converts = dtype.isnative and dtype.kind in "fiub" and hasattr(np, to)
     hint = f"; pass np.asarray({name}, np.{to})" if converts else ""
-    if dtype == np.uint16 or dtype == "V2" and dtype.type is np.void:
-        # What np.load makes of saved bfloat16, and what often holds its bits.
+    if "bfloat16" in expected and (dtype == np.uint16 or dtype == "V2"):
+        # What often holds the bits of bfloat16, and what np.load makes of those that were saved.
         hint += f"; if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)"
     return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}{hint}")

@@ -467,6 +467,8 @@ class BatchNorm(_layer.BatchNorm):
         """As `bn_ext.BatchNorm.forward`, with the statistics of the samples of all ranks."""
         return super().forward(src, src_1)
 
+    __call__ = forward
+
     @on_all_ranks(_backward_part, "batch_norm_backward")
     def backward(self, diff_dst: Array) -> Any:
         """As `bn_ext.BatchNorm.backward`; parameter gradients are those of all samples."""

@@ -5,6 +5,7 @@ count.
 import contextlib
 import dis
 import itertools
+import math
 import os
 import sys
 
@@ -90,11 +91,12 @@ class Steps:
 
 def interrupted_layers(steps, error, call):
     """(number, layer) after a call that was interrupted at place `number`, for each of them."""
-    with interruption(0, error):  # never; CPython 3.13 traces instructions from the second call on
-        call(steps.layer())
     for number in itertools.count(1):
-        layer = steps.layer()
+        layer, another = steps.layer(), steps.layer()
         with interruption(number, error) as seen, contextlib.suppress(error):
+            seen[0] = -math.inf  # CPython 3.13 traces instructions from the second call on
+            call(another)
+            seen[0] = 0
             call(layer)
         if seen[0] < number:
             break

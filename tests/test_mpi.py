@@ -14,6 +14,7 @@ from processes import in_new_process, printed_by
 from tree import ROOT
 
 from bn_ext._mpi import agreement
+from bn_ext.mpi import BatchNorm
 
 RANKS = [2, *(pytest.param(n, marks=pytest.mark.engines) for n in (1, 3, 7))]
 quick = pytest.mark.quick
@@ -177,6 +178,11 @@ def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
     assert wanted[-1] == len(DEALS)
     assert len({*wanted}) > 15
     assert on_ranks(ranks, "layers", tmp_path, ranks).returned == [wanted] * ranks
+
+
+def test_to_call_a_layer_is_its_forward():
+    """Else an error on one rank would be told to no other."""
+    assert BatchNorm.__call__ is BatchNorm.forward
 
 
 # ---- faults -------------------------------------------------------------------------------
