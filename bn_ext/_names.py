@@ -16,7 +16,9 @@ def refuse_other_names(function: Callable[..., Any], options: dict[str, Any]) ->
     """Raise a TypeError for keyword arguments that a function does not take, as in _core."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    _core._refuse_unknown(function, {k: v for k, v in options.items() if k not in names})
+    for name in options:
+        if name not in names:
+            _core._refuse_unknown(function, {name: options[name]})
 
 
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
