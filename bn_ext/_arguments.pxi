@@ -51,7 +51,6 @@ cdef object base_array(object a, str name):
 # In variables: Cython turns isinstance with a literal tuple into one check for each member, and
 # drops the error if an object's __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
-cdef tuple NO_ARRAYS = (int, float, str, bytes, np.generic)
 cdef tuple PER_CHANNEL = ("mean", "variance", "gamma", "beta")
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
 cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
@@ -102,7 +101,7 @@ cpdef object _as_array(object a, str name):
                 raise
             raise TypeError(f"{name}: expected an array of numbers: {error}") from None
     what = type_name(a)
-    if isinstance(a, NO_ARRAYS):
+    if isinstance(a, SCALARS):
         is_number = isinstance(a, (int, float, np.number)) and not isinstance(a, bool)
         hint = "; np.full makes an array of it" if is_number and name in PER_CHANNEL else ""
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
@@ -380,8 +379,6 @@ cdef dict CALLED_HERE = {
 cpdef void _refuse_unknown(object function, dict refused) except *:
     """Raise a TypeError for unknown keyword arguments of a function; it gives our name if the other
     is known and the function takes it."""
-    if not refused:
-        return
     from inspect import signature  # which would lengthen every import
 
     parameters = signature(function).parameters
@@ -392,14 +389,14 @@ cpdef void _refuse_unknown(object function, dict refused) except *:
             "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
             "others'"
         )
-    for name in refused:
-        ours = CALLED_HERE.get(name)
-        hint = f", which is called {ours} here" if ours in parameters else ""
-        if name == "axis" and hint:
-            hint += ": 'NXC' or 'NCX'"
-        raise TypeError(
-            f"{function.__name__}() got an unexpected keyword argument {_shown(name)}{hint}"
-        )
+    name = next(iter(refused))
+    ours = CALLED_HERE.get(name)
+    hint = f", which is called {ours} here" if ours in parameters else ""
+    if name == "axis" and hint:
+        hint += ": 'NXC' or 'NCX'"
+    raise TypeError(
+        f"{function.__name__}() got an unexpected keyword argument {_shown(name)}{hint}"
+    )
 
 
 cdef int convert_running(Call *c, object mean, object variance, object factor,

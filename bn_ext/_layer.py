@@ -118,7 +118,8 @@ class BatchNorm:
         num_threads: int | None = None,
         **refused: Never,
     ) -> None:
-        _core._refuse_unknown(BatchNorm, {**refused})
+        if refused:
+            _core._refuse_unknown(BatchNorm, {**refused})
         number = _as_number(dtype)
         self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)

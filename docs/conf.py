@@ -105,7 +105,7 @@ def keep_of_mathjax(app, error):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def strip(app, page, source):
+def adapt(app, page, source):
     """Hide the blank line that ends an example for doctest; link programs in the repository."""
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
     if html_baseurl:
@@ -114,5 +114,5 @@ def strip(app, page, source):
 
 
 def setup(app):
-    app.connect("source-read", strip)
+    app.connect("source-read", adapt)
     app.connect("build-finished", keep_of_mathjax, priority=900)

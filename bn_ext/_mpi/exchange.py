@@ -18,7 +18,7 @@ from bn_ext import _core
 from bn_ext._mpi import agreement
 from bn_ext._mpi.agreement import WORDS, CollectiveError, CollectiveTimeoutError
 from bn_ext._mpi.parts import LocalPart
-from bn_ext._names import refuse_other_names
+from bn_ext._names import refuses_other_names
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -444,6 +444,7 @@ def on_all_ranks(
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]
+        checked = refuses_other_names(call)
 
         def part(given: tuple[Any, ...], options: dict[str, Any]) -> LocalPart:
             return part_of(dict(zip(names, given, strict=False)) | options)
@@ -454,8 +455,7 @@ def on_all_ranks(
             try:
                 record = _told_by(part(given, options))
                 calls = 0 if record is None else record.calls
-                refuse_other_names(call, options)
-                return call(*given, **options)
+                return checked(*given, **options)
             except BaseException as error:
                 _tell(error, calls, function, part(given, options), waits)
                 raise
