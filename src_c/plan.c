@@ -176,8 +176,8 @@ static void plan_long_runs(bn_plan *plan) {
 
 /* ---- tiles ------------------------------------------------------------- */
 
-/* Channels per tile, for one thread. What is read of a tile should stay in a core's share of cache
- * from sum to write, and its columns in the first-level cache. But if channels share rows, only a
+/* Channels per tile, for one thread. What is read of a tile should stay in a core's own cache from
+ * sum to write, and its columns in the first-level cache. But if channels share rows, only a
  * tile's width of a row is read at a time. There, wide tiles are faster even if only narrow ones
  * would fit the cache (measured for NXC at any width, for NCX from 1000 columns on). If nothing is
  * summed, wide tiles are faster too, because more memory is contiguous. */
@@ -187,12 +187,15 @@ static int64_t tile_channels(const bn_plan *plan) {
         TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
         WIDEST = 4096,        /* twice that: a part of the second-level cache */
     };
+    /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
+     * long (measured). */
+    enum { MOST_BYTES = 512 << 10 };
     if (plan->row.positions > 1 || (!plan->sums && plan->by_runs[WRITE]))
         return plan->channels;
     /* Per channel of the tile; none for long runs, whose channels are read one by one. */
     const int64_t columns = plan->form < LONG_RUNS ? plan->run_length : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
-    int64_t width = bn_l2_bytes() / 2 / bytes;
+    int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
     if (!plan->sums && plan->form == SHORT_RUNS) /* then only coefficients are read again */
         width = bn_l2_bytes() / 4 / (columns * plan->coef_planes * plan->number_bytes);
     else if (plan->form == CHANNELS_LAST ||

@@ -1,5 +1,6 @@
 """The machine: caches, CPUs, forks."""
 
+import os
 import re
 from pathlib import Path
 
@@ -20,7 +21,10 @@ def test_cache_sizes_are_those_of_the_system(k, level):
     if not path.is_file():
         pytest.skip(f"no {path}")
     number, unit = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip()).groups()
-    assert _core._cache_sizes()[k] == int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
+    size = int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
+    # Of the last level, a virtual machine reports what it shares with others.
+    most = size if level == 2 else max(_core._cache_sizes()[0], os.cpu_count() * (16 << 20))
+    assert _core._cache_sizes()[k] == min(size, most)
 
 
 @needs_linux

@@ -68,6 +68,13 @@ def test_a_machine_without_the_systems_lists(monkeypatch):
     assert 2**15 <= l2 <= last_level
 
 
+@pytest.mark.parametrize(("cpus", "mebibytes"), [(2, 32), (128, 480)])
+def test_a_cache_that_a_virtual_machine_shares(monkeypatch, cpus, mebibytes):
+    monkeypatch.setattr(_runtime, "_read", lambda path: "2048K" if "index2" in path else "480M")
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    assert _runtime._cache_sizes() == (2 << 20, mebibytes << 20)
+
+
 WAIT = "import bn_ext; print(bn_ext.show_config(mode='dicts')['idle_threads_set_by'])"
 
 

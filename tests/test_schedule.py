@@ -128,3 +128,12 @@ def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointl
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}
     bn_ext.batch_norm_backward(src, src, v, v, **options)
     assert _core._last_call()["joint"] == jointly
+
+
+def test_tiles_do_not_grow_with_a_large_cache():
+    src, v, tasks = np.ones((40, 256, 14, 14), np.float32), np.ones(256, np.float32), []
+    for l2 in (1 << 20, 4 << 20):
+        _core._set_cache_sizes(l2, 16 << 20)
+        bn_ext.batch_norm_backward(src, src, v, v, epsilon=1, data_format="NCX", num_threads=1)
+        tasks.append(_core._last_call()["tasks"])
+    assert tasks[0] == tasks[1]
