@@ -17,10 +17,9 @@ __all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 
 # How often an idle thread of libgomp looks for work before it sleeps. With libgomp's own
-# choice (300 000 on a quiet machine), two pools of threads disturb each other: a large
-# matrix product by NumPy, then a gradient, took 17.0 ms on two threads, and 10.2 ms with
-# this number (docs/design.md). With 0, threads would sleep between the calls of a loop.
-_SPIN_COUNT = "1000"
+# choice (300 000 on a quiet machine), two pools of threads disturb each other (docs/design.md
+# has figures). With far fewer than this, threads would sleep between the calls of a loop.
+_SPIN_COUNT = "5000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 

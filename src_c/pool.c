@@ -26,10 +26,11 @@
 #include <unistd.h>
 #endif
 
-/* For about MOMENT nanoseconds after a call, threads still look for work: one per
+/* For at least two MOMENTs, in nanoseconds, after a call, its threads still look for work: one per
  * ELEMENTS_PER_THREAD elements then pays. Waking threads takes 15 to 50 us and pays from
- * WORTH_WAKING elements on (measured). */
-enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD, MOMENT = 10000 };
+ * WORTH_WAKING elements on (measured), or in a loop: after LOOP calls, a MOMENT apart at most. */
+enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
+enum { MOMENT = 20000, LOOP = 3 };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
 /* ---- how many threads -------------------------------------------------- */
@@ -45,10 +46,11 @@ static int shared_with_others(int threads) {
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* When this thread last ended a call that may be worth a second thread. A call counts even if it
- * had no second thread: in a loop of such calls, the second call wakes a thread for all later
- * ones. */
+/* When this thread last ended a call that may be worth a second thread, and how many such calls
+ * were a MOMENT apart; LOOP if the last one had a second thread. Pauses vary: a loop that threads
+ * joined early and left early would wake them again and again. */
 static _Thread_local int64_t ended;
+static _Thread_local int in_a_row;
 static _Thread_local bool may_share;
 
 static int64_t nanoseconds(void) {
@@ -57,13 +59,20 @@ static int64_t nanoseconds(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static bool in_loop(void) {
+    const int64_t pause = nanoseconds() - ended;
+    const bool soon = pause <= (in_a_row == LOOP ? 2 * MOMENT : MOMENT);
+    in_a_row = soon ? (int)at_most(in_a_row + 1, LOOP) : 0;
+    return in_a_row == LOOP;
+}
+
 static int threads_wanted(int num_threads, int64_t elements) {
     may_share = elements >= 2 * ELEMENTS_PER_THREAD;
     if (bn_forked() && bn_has_openmp())
         return 1;
     if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    if (!may_share || (elements < WORTH_WAKING && nanoseconds() - ended > MOMENT))
+    if (!may_share || (elements < WORTH_WAKING && !in_loop()))
         return 1;
     return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));
 }
@@ -76,8 +85,10 @@ int bn_enter(int num_threads, int64_t elements) {
 }
 
 void bn_leave(int threads) {
-    if (may_share)
+    if (may_share) {
         ended = nanoseconds();
+        in_a_row = threads > 1 ? LOOP : in_a_row;
+    }
     if (threads > 1)
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }

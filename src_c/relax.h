@@ -11,7 +11,7 @@
 
 /* How often a waiting thread looks before it yields its CPU: as often as libgomp's idle threads do
  * under our setting (docs/design.md, "Threads"). */
-enum { LOOKS = 1000 };
+enum { LOOKS = 5000 };
 
 static inline void relax(int *tries) {
     if (++*tries > LOOKS) {

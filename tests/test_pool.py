@@ -147,7 +147,7 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
-    """The loop's threads are awake. After a pause, such a call does not pay for waking one."""
+    """The fourth call wakes threads, and they stay awake. After a pause, calls pay for none."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
@@ -168,7 +168,21 @@ def test_a_loop_of_small_calls_is_shared(rng):
     assert loop(2000, 1000)[0] == {1, 2}
     for _ in range(10):
         time.sleep(1e-3)
-        assert loop(2000, 1)[0] == {1}
+        assert loop(2000, 3)[0] == {1}
+
+    def threads_after(seconds):
+        """The threads of a call, this long after one that had two."""
+        p = Problem(rng, (2000, 50), "NXC")
+        call = functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
+        call(num_threads=2)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+        call()
+        return _core._last_call()["threads"]
+
+    assert 2 in {threads_after(25e-6) for _ in range(100)}
+    assert {threads_after(50e-6) for _ in range(100)} == {1}
     # Nor does it after a tiny call, however many threads that was to have.
     run = bn_ext.batch_norm_backward_reduce
     large, tiny = (np.ones((rows, 50), np.float32) for rows in (2000, 1))
