@@ -93,15 +93,16 @@ def page(runs, found):
     return "The shapes of ResNet-50.\n\n" + "\n".join(machines) + f"\n\n{rows.summary(shown)}\n"
 
 
-def headline(found):
+def headline(runs, found):
     """The README's sentence."""
     mine = compared(found)
+    (cpu,) = {runs[r["run"]].partition(",")[0] for r in mine}
     ratios = [rows.over_best_peer(r)[0] for r in mine]
     return (
         f"The gradient is **{statistics.median(ratios):.1f} times as fast** as the fastest of "
         "NumPy, torch, JAX, TensorFlow and oneDNN on the same arrays:\n"
         f"the median of {len(ratios)} comparisons, from {min(ratios):.2g} to {max(ratios):.2g}, "
-        "on two threads of an AMD EPYC (AVX-512).\n"
+        f"on two threads ({cpu}, AVX-512).\n"
     )
 
 
@@ -154,6 +155,6 @@ def report(options, console):
     """Update the page and the README from the file, with their pictures."""
     runs, found = load()
     pages.put("figures", "docs/figures.md", page(runs, found), console)
-    pages.put("benchmarks", "README.md", headline(found), console)
+    pages.put("benchmarks", "README.md", headline(runs, found), console)
     draw(found, pages.ROOT / "docs" / "headline.png")
     draw_rows(found, pages.ROOT / "docs" / "figures.png")
