@@ -120,12 +120,12 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
     New memory is slow: the system clears each page before a process sees it. Beyond the cache, this
-    takes 0.4 times as long as the gradient. So when the last view of a result of 16 MiB or more
-    (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next result of about that size
-    reuses it. bn_ext holds the newest blocks, up to an eighth of the limit. It offers the pages of
-    the others to the system, which takes them when it needs memory (``MADV_FREE``); until then,
-    they count as used by this process. At most 64 blocks are kept, none of them for more than 512
-    further results.
+    takes 0.5 to 0.8 times as long as the gradient. So when the last view of a result of 16 MiB or
+    more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next result of about that
+    size reuses it. bn_ext holds the newest blocks, up to an eighth of the limit. It offers the
+    pages of the others to the system, which takes them when it needs memory (``MADV_FREE``); until
+    then, they count as used by this process. At most 64 blocks are kept, none of them for more
+    than 512 further results.
 
     Parameters
     ----------

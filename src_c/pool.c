@@ -28,9 +28,10 @@
 
 /* For at least two MOMENTs, in nanoseconds, after a call, its threads still look for work: one per
  * ELEMENTS_PER_THREAD elements then pays. Waking threads takes 15 to 50 us and pays from
- * WORTH_WAKING elements on (measured), or in a loop: after LOOP calls, a MOMENT apart at most. */
+ * WORTH_WAKING elements on (measured). A loop has shown that it is worth it after calls of LOOP
+ * elements in all, a MOMENT apart at most. */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
-enum { MOMENT = 20000, LOOP = 3 };
+enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
 /* ---- how many threads -------------------------------------------------- */
@@ -46,12 +47,19 @@ static int shared_with_others(int threads) {
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* When this thread last ended a call that may be worth a second thread, and how many such calls
- * were a MOMENT apart; LOOP if the last one had a second thread. Pauses vary: a loop that threads
- * joined early and left early would wake them again and again. */
-static _Thread_local int64_t ended;
-static _Thread_local int in_a_row;
-static _Thread_local bool may_share;
+/* This thread's calls that may be worth a second thread. Once one had several threads, longer
+ * pauses are allowed: with one bound, a loop whose pauses vary about it would wake threads again
+ * and again. */
+static _Thread_local struct {
+    int64_t ended;    /* when the last of them did */
+    int64_t elements; /* of those in a row; less than 0: threads slept in spite of short pauses */
+    bool now;         /* is this call one? */
+    bool joined;      /* had the last one several threads? */
+    bool awake;       /* if so, should they still look for work? */
+} row;
+
+/* Did a thread of this thread's last team begin when the caller had ended its own part? */
+static _Thread_local bool was_late;
 
 static int64_t nanoseconds(void) {
     struct timespec t;
@@ -59,20 +67,28 @@ static int64_t nanoseconds(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static bool in_loop(void) {
-    const int64_t pause = nanoseconds() - ended;
-    const bool soon = pause <= (in_a_row == LOOP ? 2 * MOMENT : MOMENT);
-    in_a_row = soon ? (int)at_most(in_a_row + 1, LOOP) : 0;
-    return in_a_row == LOOP;
+/* Is this call in a loop that is worth several threads? */
+static bool in_loop(int64_t elements) {
+    const bool loop = row.elements >= LOOP;
+    if (nanoseconds() - row.ended > (row.joined ? 2 * MOMENT : MOMENT)) {
+        row.elements = at_most(row.elements, 0) + elements;
+        return false;
+    }
+    row.elements = at_most(row.elements + elements, LOOP);
+    row.awake = row.joined;
+    return loop;
 }
 
 static int threads_wanted(int num_threads, int64_t elements) {
-    may_share = elements >= 2 * ELEMENTS_PER_THREAD;
+    row.now = elements >= 2 * ELEMENTS_PER_THREAD;
+    row.awake = false;
     if (bn_forked() && bn_has_openmp())
         return 1;
-    if (num_threads > 0)
+    if (num_threads > 0) {
+        row.elements = 0;
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    if (!may_share || (elements < WORTH_WAKING && !in_loop()))
+    }
+    if (!row.now || (elements < WORTH_WAKING && !in_loop(elements)))
         return 1;
     return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));
 }
@@ -85,9 +101,14 @@ int bn_enter(int num_threads, int64_t elements) {
 }
 
 void bn_leave(int threads) {
-    if (may_share) {
-        ended = nanoseconds();
-        in_a_row = threads > 1 ? LOOP : in_a_row;
+    if (row.now) {
+        /* libgomp's threads sleep at once where all of them outnumber the CPUs, other callers'
+         * included. So they are tried again much later. */
+        const bool slept = row.awake && was_late;
+        row.ended = nanoseconds();
+        row.joined = threads > 1 && !slept;
+        if (threads > 1)
+            row.elements = slept ? -8 * LOOP : LOOP;
     }
     if (threads > 1)
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
@@ -347,6 +368,8 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
             move_off(cpu);
         atomic_fetch_add(&entered, 1);
         work(argument, me);
+        if (me == 0)
+            was_late = atomic_load(&entered) < omp_get_num_threads();
         if (me == 0 && room)
             wait_for_late(&entered, omp_get_num_threads());
     }

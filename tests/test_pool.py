@@ -147,7 +147,7 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
-    """The fourth call wakes threads, and they stay awake. After a pause, calls pay for none."""
+    """Its 17th call wakes a thread, which stays awake. After a pause, no call pays for that."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
@@ -168,7 +168,13 @@ def test_a_loop_of_small_calls_is_shared(rng):
     assert loop(2000, 1000)[0] == {1, 2}
     for _ in range(10):
         time.sleep(1e-3)
-        assert loop(2000, 3)[0] == {1}
+        assert loop(2000, 16)[0] == {1}
+    shared = set()
+    for _ in range(10):
+        time.sleep(1e-3)
+        bn_ext.batch_norm_backward_reduce(*[np.ones((2000, 50))] * 2, np.ones(50), num_threads=1)
+        shared |= loop(2000, 20)[0]
+    assert shared == {1, 2}
 
     def threads_after(seconds):
         """The threads of a call, this long after one that had two."""
@@ -183,6 +189,13 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
     assert 2 in {threads_after(25e-6) for _ in range(100)}
     assert {threads_after(50e-6) for _ in range(100)} == {1}
+    # Nor may a call that asks for one thread pass for one whose threads are awake.
+    p = Problem(rng, (2000, 50), "NXC")
+    loop(2000, 1000)
+    for _ in range(100):
+        p.run(bn_ext.batch_norm_backward, num_threads=1)
+        p.run(bn_ext.batch_norm_backward)
+        assert _core._last_call()["threads"] == 1
     # Nor does it after a tiny call, however many threads that was to have.
     run = bn_ext.batch_norm_backward_reduce
     large, tiny = (np.ones((rows, 50), np.float32) for rows in (2000, 1))
