@@ -248,7 +248,7 @@ def _cpu_quota(
 
 
 def _cache_sizes() -> tuple[int, int]:
-    """Bytes of a core's second-level cache, and of the last-level cache that this machine has."""
+    """Bytes of a core's second-level cache, and of the last-level cache, as far as it is ours."""
     sizes = []
     for level in (2, 3):
         # Linux's own files come first: on a virtual machine, sysconf gave ten times the L3 size.
@@ -261,10 +261,11 @@ def _cache_sizes() -> tuple[int, int]:
             sizes.append(os.sysconf(name) if name in getattr(os, "sysconf_names", ()) else 0)
     # If the system does not tell: sizes of common servers.
     l2 = sizes[0] if sizes[0] > 0 else 1 << 20
-    last_level = sizes[1] if sizes[1] > 0 else max(l2, 16 << 20)
+    last_level = sizes[1] if sizes[1] > 0 else 16 << 20
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
     # CPUs have more than this for each core.
-    return l2, min(last_level, max(l2, (16 << 20) * (os.cpu_count() or 1)))
+    ours = (16 << 20) * (os.cpu_count() or 1)
+    return l2, max(l2, min(last_level, ours))
 
 
 def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup") -> int:

@@ -28,8 +28,8 @@
 
 /* For at least two MOMENTs, in nanoseconds, after a call, its threads still look for work: one per
  * ELEMENTS_PER_THREAD elements then pays. Waking threads takes 15 to 50 us and pays from
- * WORTH_WAKING elements on (measured). A loop has shown that it is worth it after calls of LOOP
- * elements in all, a MOMENT apart at most. */
+ * WORTH_WAKING elements on (measured), or in a row of calls, a MOMENT apart at most, that has had
+ * LOOP elements: with fewer, rows that end soon would lose more than a tenth (measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
@@ -47,19 +47,15 @@ static int shared_with_others(int threads) {
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* This thread's calls that may be worth a second thread. Once one had several threads, longer
- * pauses are allowed: with one bound, a loop whose pauses vary about it would wake threads again
- * and again. */
+/* This thread's calls that may be worth a second thread. While threads are awake, longer pauses are
+ * allowed: with one bound, a row whose pauses vary about it would wake threads again and again. */
 static _Thread_local struct {
     int64_t ended;    /* when the last of them did */
     int64_t elements; /* of those in a row; less than 0: threads slept in spite of short pauses */
     bool now;         /* is this call one? */
-    bool joined;      /* had the last one several threads? */
-    bool awake;       /* if so, should they still look for work? */
+    bool awake;       /* had the last one several threads, which should still look for work? */
+    bool late;        /* did a thread begin this call only after the caller's own part? */
 } row;
-
-/* Did a thread of this thread's last team begin when the caller had ended its own part? */
-static _Thread_local bool was_late;
 
 static int64_t nanoseconds(void) {
     struct timespec t;
@@ -67,28 +63,26 @@ static int64_t nanoseconds(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Is this call in a loop that is worth several threads? */
+/* Is this call in a row that is worth several threads? */
 static bool in_loop(int64_t elements) {
-    const bool loop = row.elements >= LOOP;
-    if (nanoseconds() - row.ended > (row.joined ? 2 * MOMENT : MOMENT)) {
-        row.elements = at_most(row.elements, 0) + elements;
-        return false;
-    }
-    row.elements = at_most(row.elements + elements, LOOP);
-    row.awake = row.joined;
-    return loop;
+    const bool soon = nanoseconds() - row.ended <= (row.awake ? 2 * MOMENT : MOMENT);
+    const int64_t before = soon ? row.elements : at_most(row.elements, 0);
+    row.awake = row.awake && soon;
+    row.elements = at_most(before + elements, LOOP);
+    return before == LOOP;
 }
 
 static int threads_wanted(int num_threads, int64_t elements) {
     row.now = elements >= 2 * ELEMENTS_PER_THREAD;
-    row.awake = false;
+    row.late = false;
     if (bn_forked() && bn_has_openmp())
         return 1;
     if (num_threads > 0) {
         row.elements = 0;
+        row.awake = false;
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
     }
-    if (!row.now || (elements < WORTH_WAKING && !in_loop(elements)))
+    if (!row.now || (!in_loop(elements) && elements < WORTH_WAKING))
         return 1;
     return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));
 }
@@ -104,9 +98,9 @@ void bn_leave(int threads) {
     if (row.now) {
         /* libgomp's threads sleep at once where all of them outnumber the CPUs, other callers'
          * included. So they are tried again much later. */
-        const bool slept = row.awake && was_late;
+        const bool slept = row.awake && row.late;
         row.ended = nanoseconds();
-        row.joined = threads > 1 && !slept;
+        row.awake = threads > 1 && !slept;
         if (threads > 1)
             row.elements = slept ? -8 * LOOP : LOOP;
     }
@@ -369,7 +363,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         atomic_fetch_add(&entered, 1);
         work(argument, me);
         if (me == 0)
-            was_late = atomic_load(&entered) < omp_get_num_threads();
+            row.late = atomic_load(&entered) < omp_get_num_threads();
         if (me == 0 && room)
             wait_for_late(&entered, omp_get_num_threads());
     }

@@ -151,10 +151,13 @@ def test_a_loop_of_small_calls_is_shared(rng):
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
+    def call_of(rows):
+        p = Problem(rng, (rows, 50), "NXC")
+        return functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
+
     def loop(rows, times):
         """The threads and the shortest seconds of calls, one after the other."""
-        p = Problem(rng, (rows, 50), "NXC")
-        call = functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
+        call = call_of(rows)
         used, took, before = set(), [], time.perf_counter()
         for _ in range(times):
             call()
@@ -169,17 +172,15 @@ def test_a_loop_of_small_calls_is_shared(rng):
     for _ in range(10):
         time.sleep(1e-3)
         assert loop(2000, 16)[0] == {1}
-    shared = set()
+    call, shared = call_of(2000), set()
     for _ in range(10):
         time.sleep(1e-3)
-        bn_ext.batch_norm_backward_reduce(*[np.ones((2000, 50))] * 2, np.ones(50), num_threads=1)
+        call(num_threads=1)
         shared |= loop(2000, 20)[0]
     assert shared == {1, 2}
 
     def threads_after(seconds):
         """The threads of a call, this long after one that had two."""
-        p = Problem(rng, (2000, 50), "NXC")
-        call = functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
         call(num_threads=2)
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -190,11 +191,10 @@ def test_a_loop_of_small_calls_is_shared(rng):
     assert 2 in {threads_after(25e-6) for _ in range(100)}
     assert {threads_after(50e-6) for _ in range(100)} == {1}
     # Nor may a call that asks for one thread pass for one whose threads are awake.
-    p = Problem(rng, (2000, 50), "NXC")
     loop(2000, 1000)
     for _ in range(100):
-        p.run(bn_ext.batch_norm_backward, num_threads=1)
-        p.run(bn_ext.batch_norm_backward)
+        call(num_threads=1)
+        call()
         assert _core._last_call()["threads"] == 1
     # Nor does it after a tiny call, however many threads that was to have.
     run = bn_ext.batch_norm_backward_reduce
