@@ -77,7 +77,7 @@ def test_other_packages_names_are_translated(p, theirs, ours):
         ):
             function(*given, **{theirs: 1})
         taken += takes
-    assert taken >= 3
+    assert taken >= 2
     with pytest.raises(TypeError, match="got an unexpected keyword argument 'nobodys'$"):
         bn_ext.batch_norm_training(p.src, nobodys=1)
     with pytest.raises(TypeError, match="^epsilon: expected a finite number >= 0; it has no def"):
