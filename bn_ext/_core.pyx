@@ -118,10 +118,10 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         occupy exactly the memory of src, diff_dst or dst. No other overlap is accepted, not
         even between these two.
     num_threads : int, optional
-        Number of threads: the most that a call uses. It uses fewer for little work, and no more
-        than the system can start. None means as many as OpenMP, the CPU affinity of the calling
-        thread and the container's CPU quota (read at import) allow; fewer while more than two calls
-        run; one for a small problem. With OpenMP, a forked child process uses one.
+        Maximum number of threads. A call uses fewer for little work, and no more than the system
+        can start. None means as many as OpenMP, the CPU affinity of the calling thread and the
+        container's CPU quota (read at import) allow; fewer while more than two calls run; one for a
+        small problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -140,9 +140,9 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         because src alone does not tell which elements passed.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
-        values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`).
-        A call takes 1.4 to 4 times as long, about 20 times with two elements per channel, and
-        longer if exponents differ widely.
+        values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`). A
+        call takes 1 to 3.4 times as long, 15 to 26 times with two elements per channel, and longer
+        if exponents differ widely.
 
     Returns
     -------
@@ -176,17 +176,17 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
 
     The memory layout is read from src's strides. So a view with its channels last in memory is
     handled as channels-last even with ``data_format="NCX"``, and it is not copied. Copies are made
-    of src, if its last axis in memory is not contiguous; of diff_dst, dst or an output, if its
-    last axis is not contiguous or its axes are in a different memory order from src's; and of
-    diff_src_1, if it is written over src. No other array of src's size is.
+    of src, if its last axis in memory is not contiguous; of diff_dst, dst or an output, if its last
+    axis is not contiguous or its axes are in a different memory order from src's; and of
+    diff_src_1, if it is written over src. No other array of src's size is copied.
 
     With beta, no more data is read than without a ReLU. The result of the forward pass is computed
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
-    beta. `batch_norm_training` normalizes with float64 statistics. To find the elements that it
-    passed, keep these in float64, whatever the data: give it float64 arrays in ``out``, and
-    float64 gamma and beta if any. With statistics rounded to float32, other elements may pass where
-    the result is within rounding error of 0. With dst or workspace, the call allocates one bit for
-    each element, and dst is read once.
+    beta. `batch_norm_training` normalizes with float64 statistics. To find exactly the elements
+    that its ReLU passed, keep these statistics in float64, whatever the data: give it float64
+    arrays in ``out``, and float64 gamma and beta if any. With statistics rounded to float32, other
+    elements may pass where the result is within rounding error of 0. With dst or workspace, the
+    call allocates one bit for each element, and dst is read once.
 
     The bits of the result depend only on the values and on the order of src's axes in
     memory: not on the CPU, the number of threads, alignment, `out`, or the
@@ -282,8 +282,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
     `batch_norm_backward`.
 
     States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The sum
-    of the states of all parts is the state of the whole, however the data is split, in whatever
-    order the parts are added, and in whatever order their axes lie in memory. So the results of
+    of the states of all parts is a state of the whole, however the data is split, in whatever order
+    the parts are added, and in whatever order their axes lie in memory. So the results of
     `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
     were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
     replace a partial sum by what `batch_norm_canonical` makes of it, which counts as one state. A

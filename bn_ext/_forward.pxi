@@ -43,9 +43,9 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
     workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
-        A contiguous array to write to: which elements the ReLU passed, for `batch_norm_backward`.
-        It needs ``relu=True``. Each element has one bit, in the order of src's axes in memory. The
-        first element has the lowest bit of the first byte.
+        A contiguous array, written to record which elements the ReLU passed, for
+        `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
+        src's axes in memory. The first element has the lowest bit of the first byte.
     out : tuple (dst, mean, variance), optional
         Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
         src_1. ``mean`` and ``variance`` may be float64 with data of any dtype; gamma and beta, if
@@ -55,8 +55,8 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_training_reduce`). A
-        call takes 2 to 8 times as long, 24 to 44 times with two elements per channel, and longer
-        if exponents differ widely.
+        call takes 1.3 to 7.2 times as long, 18 to 48 times with two elements per channel, and
+        longer if exponents differ widely.
 
     Returns
     -------
@@ -83,12 +83,12 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
     -----
     If an error is raised, nothing has been written.
 
-    src is read twice. The second time, it comes from the cache if a channel's data fits there. With
-    workspace, dst is read once more. Arrays are copied in the same cases as by
+    src is read twice. With channels first, the second read comes from the cache if a channel's data
+    fits there. With workspace, dst is read once more. Arrays are copied in the same cases as by
     `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
     the order of src's axes in memory.
 
-    Unless exact, mean and variance are computed in one pass over distances from a pivot near the
+    Unless exact, mean and variance are computed in one pass over differences from a pivot near the
     mean. So they are accurate even if the mean is far from 0, and if squares overflow or underflow.
     A constant channel has a variance of 0 (and dst is NaN if epsilon is 0 too). A channel with a
     variance of at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that
@@ -173,7 +173,7 @@ def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exac
     For the same array, reduce and apply give the same bits as the single call.
 
     States are added in the same way as those of `batch_norm_backward_reduce`.
-    `batch_norm_training_stats` makes statistics of their sum.
+    `batch_norm_training_stats` turns their sum into statistics.
 
     Examples
     --------

@@ -521,7 +521,7 @@ def batch_norm_backward(
     that Dask uses at the time of this call computes the sums. With
     ``is_training=False, param_grads=False`` there are no sums.
 
-    There is no ``workspace``, because its bits would cross the borders of chunks. The gradient with
+    There is no ``workspace``, because its bits would cross chunk boundaries. The gradient with
     respect to a ``src_1`` is ``dask.array.where(dst <= 0, 0, diff_dst)``.
 
     Examples

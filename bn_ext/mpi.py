@@ -183,9 +183,10 @@ def batch_norm_backward(
         That sends less, and gives the same bits only for the same samples on the same ranks.
     check : bool, optional
         If True, ranks compare their arguments in every call, in one more small collective, and the
-        error names the rank that differs and the argument. If False, they compare once for each
-        number of channels and dtype. After that the error only says that ranks differ, and a rank
-        with another number of channels or dtype is not noticed (see Notes).
+        error names the rank that differs and the argument. If False, they compare in this
+        function's first call with each number of channels and dtype. After that the error only says
+        that ranks differ, and a rank with another number of channels or dtype is not noticed (see
+        Notes).
     timeout : float, optional
         Seconds to wait for the other ranks. After a timeout, the communicator can no longer be
         used.
@@ -212,9 +213,9 @@ def batch_norm_backward(
     -----
     The sums take one collective, an allreduce. A header tells every rank whether one of them has
     failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. It cannot be
-    read if ranks send different numbers of bytes. That can happen with ``check=False``: calls with
-    64 and with 128 channels have been made, then one rank calls with 64 and the others with 128.
-    What follows depends on the MPI library: an error, a crash or a deadlock.
+    read if ranks send different numbers of bytes. That can happen with ``check=False``: after calls
+    with 64 and with 128 channels, one rank calls with 64 and the others with 128. What follows
+    depends on the MPI library: an error, a crash or a deadlock.
 
     A MemoryError after the sums have arrived is raised on that rank alone.
 
@@ -374,8 +375,8 @@ def batch_norm_training(
 
     Notes
     -----
-    With ``exact=False`` the statistics take two collectives: one for the mean, one for the squares
-    of the distances from it.
+    With ``exact=False`` the statistics take two collectives: one for the mean, one for the
+    squared deviations from it.
 
     With ``exact=False`` the statistics are equal on every rank, because the MPI standard demands
     that of an allreduce. For the same samples on the same ranks they are the same every time if the

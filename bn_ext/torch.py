@@ -629,7 +629,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         Parameters
         ----------
         module : torch.nn.Module
-            Its layers change as by `convert`.
+            Its layers change as with `convert`.
         process_group : ProcessGroup, optional
             The processes; None means all.
 
@@ -651,7 +651,7 @@ _CLASSES = {
 
 
 def convert(module: nn.Module, *, back: bool = False) -> nn.Module:
-    """Turn a model's layers of batch normalization into those of bn_ext, or back into torch's.
+    """Turn a model's batch normalization layers into bn_ext's, or back into torch's.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
-        "here, check that every bit is as promised, measure the speed.",
+        "here, check that bits are as promised, measure the speed.",
         epilog=EXIT,
     )
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
 
     add = add_command(
-        verify, "check on this CPU that every bit is as promised", _verify.__doc__,
+        verify, "check on this CPU that bits are as promised", _verify.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add("--seed", type=partial(as_whole, least=0), default=0,
