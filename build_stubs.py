@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent / "bn_ext"
 HEAD = """\
 from collections.abc import Sequence
 from typing import (
-    Any, Generic, Literal, NamedTuple, Never, SupportsFloat, SupportsIndex, TypeVar, overload
+    Any, Generic, Literal, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overload
 )
 
 import numpy as np
@@ -117,7 +117,6 @@ ARGUMENTS = {
     "running_mean": "NDArray[Any]",
     "running_variance": "NDArray[Any]",
     "out": "Out",
-    "**refused": "Never",
     **dict.fromkeys(["epsilon", "exponential_avg_factor"], "SupportsFloat"),
     **dict.fromkeys(["correction", "num_threads"], "SupportsIndex"),
     **dict.fromkeys(["is_training", "param_grads", "relu", "diff_src_1", "exact"], "Flag"),
@@ -167,6 +166,7 @@ RESULTS = {
     "tuple[int, int]": ["_cache_sizes"],
     "dict[str, Any]": ["_kernel_interface", "_last_call"],
     "Any": ["_committed"],
+    "TypeError": ["_wrong_dtype"],
 }  # fmt: skip
 
 
@@ -184,7 +184,11 @@ def core():
         overloads = {**plain, **OVERLOADS}.get(name, {"None": {}})
         parts = []
         for result, others in overloads.items():
-            typed = [core_argument(name, each, result, others) for each in declared if each]
+            typed = [
+                core_argument(name, each, result, others)
+                for each in declared
+                if each and each != "**refused"
+            ]
             # The last overload has the docstring, because jedi shows that one.
             shown = len(parts) == len(overloads) - 1 and not name.startswith("_")
             docstring = cleandoc(ast.literal_eval(doc)) if shown else ""

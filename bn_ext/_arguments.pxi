@@ -91,6 +91,8 @@ cpdef object _as_array(object a, str name):
         return a
     if isinstance(a, ndarray):
         return base_array(a, name)
+    if a is ...:
+        raise TypeError(f"{name}: expected an array; it has no default")
     if isinstance(a, SEQUENCES):
         items = snapshot(a, name)
         try:
@@ -208,9 +210,9 @@ cdef int as_num_threads(object num_threads) except -1:
 
 # Other packages' names for our two layouts.
 cdef dict OTHER_NAMES = {
-    "NC": "NXC", "NWC": "NXC", "NHWC": "NXC", "NDHWC": "NXC", "CHANNELS_LAST": "NXC",
-    "CHANNELS_LAST_3D": "NXC", "NCW": "NCX", "NCHW": "NCX", "NCDHW": "NCX", "CHANNELS_FIRST": "NCX",
-    "NXC": "NXC", "NCX": "NCX",
+    **dict.fromkeys(["NC", "NLC", "NWC", "NHWC", "NDHWC", "NXC"], "NXC"),
+    **dict.fromkeys(["CHANNELS_LAST", "CHANNELS_LAST_3D"], "NXC"),
+    **dict.fromkeys(["NCL", "NCW", "NCHW", "NCDHW", "NCX", "CHANNELS_FIRST"], "NCX"),
 }
 
 
@@ -315,7 +317,9 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
     gates = {"beta": beta, "dst": dst, "workspace": workspace}
     given = [name for name, gate in gates.items() if gate is not None]
     if not c.problem.relu and given:
-        raise ValueError(f"relu: expected True with {given[0]}, got False")
+        raise ValueError(
+            f"relu: expected True with {given[0]}, got False; pass relu=True or no {given[0]}"
+        )
     if c.problem.relu and len(given) != 1:
         raise ValueError(
             "beta, dst and workspace: expected exactly one of them with relu=True, got "
@@ -354,7 +358,9 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     c.problem.relu = _as_flag(relu, "relu")
     if workspace is not None:
         if not c.problem.relu:
-            raise ValueError("relu: expected True with workspace, got False")
+            raise ValueError(
+                "relu: expected True with workspace, got False; pass relu=True or no workspace"
+            )
         convert_output(c, WORKSPACE, workspace)
     c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, GAMMA, gamma)
@@ -362,25 +368,42 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert(c, SRC_1, src_1)
 
 
-# Names that torch, Keras, TensorFlow and hand-written NumPy code use for our arguments.
+# Our arguments: what torch, Keras, TensorFlow and hand-written NumPy code call them. The first that a
+# function takes is meant.
 cdef dict CALLED_HERE = {
-    **dict.fromkeys(["input", "inputs", "x"], "src"),
-    **dict.fromkeys(["dout", "dy", "grad_output", "y_backprop"], "diff_dst"),
-    **dict.fromkeys(["scale", "weight"], "gamma"), **dict.fromkeys(["bias", "offset"], "beta"),
-    "save_mean": "mean", "var": "variance", "moving_mean": "running_mean",
-    **dict.fromkeys(["moving_var", "moving_variance", "running_var"], "running_variance"),
-    **dict.fromkeys(["eps", "variance_epsilon"], "epsilon"), "ddof": "correction",
-    **dict.fromkeys(["train", "training"], "is_training"), "axis": "data_format",
-    "activation": "relu", "side_input": "src_1", "threads": "num_threads",
-    "num_features": "channels",
+    "src": ("input", "inputs", "x"),
+    "diff_dst": ("dout", "dy", "grad_output", "y_backprop"),
+    "gamma": ("scale", "weight"),
+    "beta": ("bias", "offset"),
+    "running_mean": ("moving_mean",),
+    "running_variance": ("moving_var", "moving_variance", "running_var"),
+    "mean": ("moving_mean", "running_mean", "save_mean"),
+    "variance": ("moving_var", "moving_variance", "running_var", "running_variance", "var"),
+    "epsilon": ("eps", "variance_epsilon"),
+    "correction": ("ddof", "unbiased"),
+    "is_training": ("train", "training"),
+    "data_format": ("axis", "channels_last", "dim", "layout"),
+    "relu": ("activation",),
+    "src_1": ("residual", "side_input"),
+    "num_threads": ("threads",),
+    "channels": ("num_features",),
+}
+# What to do in their place where no argument corresponds.
+cdef dict INSTEAD = {
+    **dict.fromkeys(
+        ["train", "training"],
+        "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
+        "layer has train() and eval()",
+    ),
+    **dict.fromkeys(
+        ["invstd", "rstd", "save_invstd"], "; pass variance, which is 1 / {}**2 - epsilon"
+    ),
 }
 
 
 cpdef void _refuse_unknown(object function, dict refused) except *:
-    """Raise a TypeError for unknown keyword arguments of a function; it gives our name if the other
-    is known and the function takes it."""
-    from inspect import signature  # which would lengthen every import
-
+    """Raise a TypeError for unknown keyword arguments of a function; it says what to pass instead
+    if that is known."""
     parameters = signature(function).parameters
     if "momentum" in refused and "exponential_avg_factor" in parameters:
         raise TypeError(
@@ -390,12 +413,15 @@ cpdef void _refuse_unknown(object function, dict refused) except *:
             "others'"
         )
     name = next(iter(refused))
-    ours = CALLED_HERE.get(name)
-    hint = f", which is called {ours} here" if ours in parameters else ""
-    if name == "axis" and hint:
-        hint += ": 'NXC' or 'NCX'"
+    hint = INSTEAD.get(name, "").format(name)
+    for ours, theirs in CALLED_HERE.items():
+        if name in theirs and ours in parameters:
+            hint = f", which is called {ours} here"
+            if ours == "data_format":
+                hint += ": 'NXC' or 'NCX'"
+            break
     raise TypeError(
-        f"{function.__name__}() got an unexpected keyword argument {_shown(name)}{hint}"
+        f"{function.__qualname__}() got an unexpected keyword argument {_shown(name)}{hint}"
     )
 
 

@@ -29,6 +29,7 @@ import operator
 import reprlib
 import sys
 from collections import namedtuple
+from inspect import signature
 from types import ModuleType
 
 import numpy as np
@@ -70,8 +71,8 @@ include "_forward.pxi"
 include "_double_backward.pxi"
 
 
-def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=...,
-                        data_format="NXC", is_training=True, param_grads=True,
+def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=None, *,
+                        epsilon=..., data_format="NXC", is_training=True, param_grads=True,
                         out=None, num_threads=None, relu=False, beta=None, dst=None,
                         workspace=None, diff_src_1=False, exact=False, **refused):
     """Gradient of batch normalization.
@@ -233,7 +234,7 @@ def batch_norm_backward(src, diff_dst, mean, variance, gamma=None, *, epsilon=..
         end(c)
 
 
-def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_threads=None,
+def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="NXC", num_threads=None,
                                relu=False, beta=None, dst=None, workspace=None, variance=None,
                                gamma=None, epsilon=None, exact=False, **refused):
     """First half of `batch_norm_backward`: the sums over one part of the data.
@@ -318,8 +319,8 @@ def batch_norm_backward_reduce(src, diff_dst, mean, *, data_format="NXC", num_th
         end(c)
 
 
-def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, epsilon=...,
-                              data_format="NXC", is_training=True, param_grads=True,
+def batch_norm_backward_apply(src=..., diff_dst=..., mean=..., variance=..., gamma=..., sums=...,
+                              *, epsilon=..., data_format="NXC", is_training=True, param_grads=True,
                               out=None, num_threads=None, relu=False, beta=None, dst=None,
                               workspace=None, diff_src_1=False, **refused):
     """Second half of `batch_norm_backward`: the gradient of one part, from the sums of all parts.
@@ -387,3 +388,21 @@ def batch_norm_backward_apply(src, diff_dst, mean, variance, gamma, sums, *, eps
 
 
 __all__ = sorted([name for name in globals() if name.lower().startswith("batch")])
+
+
+def _show_signatures():
+    """Show callers the signatures of functions without ``refused``, and without defaults for what
+    is required: it has one so that other packages' names are seen before ours are missed."""
+    for name in __all__:
+        function = globals()[name]
+        if not isinstance(function, type):
+            seen = signature(function)
+            kept = [
+                p.replace(default=p.empty) if p.default is ... else p
+                for p in seen.parameters.values()
+                if p.kind is not p.VAR_KEYWORD
+            ]
+            function.__signature__ = seen.replace(parameters=kept)
+
+
+_show_signatures()

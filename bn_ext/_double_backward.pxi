@@ -1,8 +1,8 @@
 """The gradient of the backward pass. Included by _core.pyx."""
 
 
-def batch_norm_double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src,
-                               diff_diff_gamma=None, diff_diff_beta=None, *, epsilon=...,
+def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=...,
+                               diff_diff_src=..., diff_diff_gamma=None, diff_diff_beta=None, *, epsilon=...,
                                data_format="NXC", is_training=True, out=None, num_threads=None,
                                **refused):
     """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.

@@ -94,7 +94,7 @@ cdef object as_state(object state, int64_t *count):
     """Convert a state to a dense array, and set its number of elements per channel."""
     a = _as_array(state, "state")
     if a.dtype != INT64:
-        raise wrong_dtype("state", a, "int64")
+        raise _wrong_dtype("state", a, "int64")
     if a.ndim != 3 or a.shape[0] not in GRADIENT_STATES + MOMENT_STATES or a.shape[1] != BN_SUMS:
         raise ValueError(
             "state: expected shape (k, 2, C), where k is "

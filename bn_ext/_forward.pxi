@@ -1,7 +1,7 @@
 """The forward pass: training, its halves, inference. Included by _core.pyx."""
 
 
-def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format="NXC",
+def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_format="NXC",
                         running_mean=None, running_variance=None, exponential_avg_factor=None,
                         correction=None, src_1=None, relu=False, workspace=None, out=None,
                         num_threads=None, exact=False, **refused):
@@ -138,7 +138,7 @@ def batch_norm_training(src, gamma=None, beta=None, *, epsilon=..., data_format=
         end(c)
 
 
-def batch_norm_training_reduce(src, *, data_format="NXC", num_threads=None, exact=False,
+def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, exact=False,
                                **refused):
     """First half of `batch_norm_training`: the statistics of one part of the data.
 
@@ -245,7 +245,7 @@ def batch_norm_training_merge(stats):
     """
     given = _as_array(stats, "stats")
     if given.dtype != np.float64:
-        raise wrong_dtype("stats", given, "float64")
+        raise _wrong_dtype("stats", given, "float64")
     if given.ndim != 3 or given.shape[1] != MARK + 1:
         raise ValueError(f"stats: expected shape (k, {MARK + 1}, C), got {given.shape}")
     given = as_dense(given)
@@ -276,7 +276,7 @@ def batch_norm_training_merge(stats):
     return whole
 
 
-def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon=...,
+def batch_norm_training_apply(src=..., stats=..., gamma=None, beta=None, *, epsilon=...,
                               data_format="NXC", running_mean=None, running_variance=None,
                               exponential_avg_factor=None, correction=None, src_1=None,
                               relu=False, workspace=None, out=None, num_threads=None, **refused):
@@ -334,7 +334,7 @@ def batch_norm_training_apply(src, stats, gamma=None, beta=None, *, epsilon=...,
         end(c)
 
 
-def batch_norm_inference(src, mean, variance, gamma=None, beta=None, *, epsilon=...,
+def batch_norm_inference(src=..., mean=..., variance=..., gamma=None, beta=None, *, epsilon=...,
                          data_format="NXC", src_1=None, relu=False, workspace=None, out=None,
                          num_threads=None, **refused):
     """Batch normalization with given statistics.

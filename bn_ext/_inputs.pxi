@@ -6,7 +6,7 @@ else comes from its view. Included by _core.pyx.
 
 cdef object wrong_input(const Call *c, int role, str expected, str to=""):
     """The error for an array of another dtype."""
-    return wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
+    return _wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
 
 
 cdef int check_data(Call *c) except -1:

@@ -8,12 +8,13 @@ A step is two passes:
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Never, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
+from bn_ext._names import refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -103,6 +104,7 @@ class BatchNorm:
 
     __module__ = "bn_ext"  # where pickles look for it
 
+    @refuses_other_names
     def __init__(
         self,
         channels: SupportsIndex,
@@ -116,10 +118,7 @@ class BatchNorm:
         track_running_stats: Flag = True,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
-        **refused: Never,
     ) -> None:
-        if refused:
-            _core._refuse_unknown(BatchNorm, {**refused})
         number = _as_number(dtype)
         self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
@@ -331,7 +330,9 @@ class BatchNorm:
         """
         saved = self._saved
         if saved is None:
-            raise RuntimeError("backward: expected a forward that succeeded before it")
+            raise RuntimeError(
+                "backward: expected a forward that succeeded before it; call forward first"
+            )
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
@@ -469,7 +470,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
         if tracked and array.dtype.kind not in "iu":
             raise TypeError(f"{name}: expected an integer, got {array.dtype}")
         if not tracked and array.dtype.name not in _FLOATS:
-            raise TypeError(f"{name}: expected {' or '.join(_FLOATS)}, got {array.dtype}")
+            raise _core._wrong_dtype(name, array, " or ".join(_FLOATS), "float32")
         if tracked and not 0 <= int(array) < 2**63:
             raise ValueError(f"{name}: expected 0 to {2**63 - 1}, got {int(array)}")
         if not own[name].flags.writeable:

@@ -44,18 +44,21 @@ def _or(names):
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
-cdef object wrong_dtype(str name, object a, str expected, str to=""):
-    """The error for an array with an unexpected dtype. For a numeric dtype, the message suggests
-    converting the array to the dtype `to`."""
+cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
+    """The error for an array with an unexpected dtype. For numbers, the message suggests converting
+    the array to the dtype `to`."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
         return TypeError(
             f"{name}: expected native byte order, got {dtype.str}; "
             f"pass {name}.astype({name}.dtype.newbyteorder('='))"
         )
-    converts = dtype.isnative and dtype.kind in "fiub" and hasattr(np, to)
-    hint = f"; pass np.asarray({name}, np.{to})" if converts else ""
-    if "bfloat16" in expected and (dtype == np.uint16 or dtype == "V2"):
+    hint = ""
+    if dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
+        hint = f"; pass np.asarray({name}, np.{to})"
+    if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
         # What often holds the bits of bfloat16, and what np.load makes of those that were saved.
-        hint += f"; if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)"
+        hint = f"; if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)" + hint.replace(
+            "; pass", "; if not,"
+        )
     return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}{hint}")

@@ -10,6 +10,7 @@ from cases import DATA_DTYPES, DTYPES, EPSILON, INPUTS, Problem, all_bits, dtype
 from refusals import refused
 
 import bn_ext
+from bn_ext import specs
 
 pytestmark = pytest.mark.quick
 
@@ -57,31 +58,49 @@ def all_functions():
             yield from (getattr(module, k) for k in module.__all__ if k.startswith("batch_norm_"))
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [("eps", "epsilon"), ("input", "src"), ("grad_output", "diff_dst"), ("weight", "gamma"),
-     ("bias", "beta"), ("running_var", "running_variance"), ("training", "is_training"),
-     ("axis", "data_format"), ("save_mean", "mean"), ("ddof", "correction")],
-)  # fmt: skip
-def test_other_packages_names_are_translated(p, theirs, ours):
-    """Each function does so that takes ours, even if a required argument is missing."""
+#: {their name of an argument: ours; the first that a function takes is meant}
+OTHER_NAMES = {
+    "eps": ["epsilon"], "input": ["src"], "x": ["src"], "dout": ["diff_dst"], "weight": ["gamma"],
+    "bias": ["beta"], "save_mean": ["mean"], "running_var": ["running_variance", "variance"],
+    "running_mean": ["running_mean", "mean"], "training": ["is_training"], "axis": ["data_format"],
+    "ddof": ["correction"], "num_features": ["channels"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("theirs", OTHER_NAMES)
+def test_other_packages_names_are_translated(p, theirs):
+    """By each function that takes ours, even where ours is then missing."""
     taken = 0
     for function in all_functions():
         parameters = inspect.signature(function).parameters
-        if len(parameters) == 1:
+        ours = next((name for name in OTHER_NAMES[theirs] if name in parameters), "")
+        if len(parameters) == 1 or theirs in parameters:
             continue  # a state or statistics alone
-        given, takes = [p.src] * len(required(function)), ours in parameters
-        hint = f", which is called {ours} here(: 'NXC' or 'NCX')?" if takes else ""
+        hint = f", which is called {ours} here(: 'NXC' or 'NCX')?$" if ours else "(;.*)?$"
+        given = {name: p.src for name in required(function) if name != ours}
         with pytest.raises(
-            TypeError, match=f" got an unexpected keyword argument '{theirs}'{hint}$"
+            TypeError, match=f"{function.__name__}.* unexpected keyword argument '{theirs}'{hint}"
         ):
-            function(*given, **{theirs: 1})
-        taken += takes
-    assert taken >= 2
-    with pytest.raises(TypeError, match="got an unexpected keyword argument 'nobodys'$"):
-        bn_ext.batch_norm_training(p.src, nobodys=1)
+            function(**given, **{theirs: 1})
+        taken += bool(ours)
+    assert taken
+
+
+def test_unknown_names(p):
+    """What is no argument by any name; what is one of another function; what is missing."""
+    for match, options in (
+        ("'nobodys'$", {"nobodys": 1}),
+        ("'training'; batch_norm_training uses the batch's statistics, ", {"training": True}),
+        ("'rstd'; pass variance, which is 1 / rstd.*2 - epsilon$", {"rstd": p.mean}),
+    ):
+        with pytest.raises(TypeError, match=f"got an unexpected keyword argument {match}"):
+            bn_ext.batch_norm_training(p.src, **options)
+    with pytest.raises(TypeError, match=r"norm_v3\(\) .*'eps', which is called epsilon"):
+        specs.tensorflow.fused_batch_norm_v3(p.src, eps=EPSILON)
     with pytest.raises(TypeError, match="^epsilon: expected a finite number >= 0; it has no def"):
         bn_ext.batch_norm_training(p.src)
+    with pytest.raises(TypeError, match="^mean: expected an array; it has no default$"):
+        bn_ext.batch_norm_inference(p.src, variance=p.variance, epsilon=EPSILON)
 
 
 def required(function):

@@ -20,8 +20,10 @@ from bn_ext._core import (
     _as_flag as as_flag,
     _as_real as as_real,
     _DefaultMode,
+    _refuse_unknown as refuse_unknown,
     _shown as shown,
     _Words,
+    _wrong_dtype as wrong_dtype,
     batch_norm_backward,
     batch_norm_inference,
     batch_norm_training,
@@ -71,6 +73,8 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
                 or len(arguments) > len(by_position)
                 or not first.keys().isdisjoint(options)
             ):
+                for name in options.keys() - parameters.keys():
+                    refuse_unknown(operator, {name: options[name]})
                 try:
                     signature.bind(*arguments, **options)
                 except TypeError as error:
@@ -118,14 +122,8 @@ def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
 
 
 def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
-    dtype = array.dtype
-    if dtype.name not in allowed:
-        raise TypeError(f"{name}: expected {' or '.join(allowed)}{like}, got {dtype}")
-    if not dtype.isnative:
-        raise TypeError(
-            f"{name}: expected native byte order, got {dtype.str}; "
-            f"pass {name}.astype({name}.dtype.newbyteorder('='))"
-        )
+    if array.dtype.name not in allowed or not array.dtype.isnative:
+        raise wrong_dtype(name, array, " or ".join(allowed) + like, max(allowed))
 
 
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
