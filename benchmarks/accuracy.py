@@ -14,7 +14,6 @@ import numpy as np
 import bn_ext
 from bn_ext._bench.peers import PEERS, bn_ext_call
 from bn_ext._bench.problems import Problem
-from bn_ext._bench.timing import markdown
 
 from . import pages
 
@@ -49,6 +48,7 @@ def cancelling(rng, size):
     return values
 
 
+ONE_LARGE = "one large dy among small"
 #: (description, dy, mean / standard deviation of src)
 KINDS = [
     ("random", normal, 0),
@@ -56,7 +56,7 @@ KINDS = [
     ("dy = xhat", None, 0),
     ("dy = xhat, mean = 1000 deviations", None, 1000),
     ("dy over 40 powers of two", magnitudes, 0),
-    ("one large dy among small", one_large, 0),
+    (ONE_LARGE, one_large, 0),
     ("second half of dy takes the first back", cancelling, 0),
 ]
 
@@ -261,6 +261,20 @@ def measure_forward():
 
 # ---- the pages ----------------------------------------------------------------------
 
+STATISTICS = [("float32", "32400", data) for data in (
+    "random, mean = 0 deviations", "random, mean = 1000 deviations",
+    "two neighbors, 1000 and the next", "behind a ReLU", "10¹⁹ times random",
+)]  # fmt: skip
+#: Rows of docs/numerics.md, by their first cells.
+ON_PAGE = {
+    "accuracy": [
+        ("float32", "4096", "dy = xhat"), ("float32", "1048576", "dy constant"),
+        ("float32", "1048576", ONE_LARGE), ("bfloat16", "1048576", ONE_LARGE),
+    ],
+    "accuracy-of-variance": STATISTICS,
+    "accuracy-of-dst": STATISTICS[:3],
+}  # fmt: skip
+
 
 def shown(value):
     if value >= 1e6:
@@ -269,14 +283,14 @@ def shown(value):
 
 
 def table(found, *numbers):
-    """`numbers`: (index, heading) of the numbers of each name that are shown."""
+    """Heading and lines. `numbers`: (index, heading) of the numbers of each name that are shown."""
     names = list(dict.fromkeys(name for *_, worst in found for name in worst))
     columns = [(n, i, f"{n}: {what}" if what else n) for i, what in numbers for n in names]
     lines = [
         [dtype, str(m), kind, *(shown(worst[n][i]) if n in worst else "" for n, i, _ in columns)]
         for dtype, kind, m, worst in found
     ]
-    return markdown(["dtype", "M", "data", *(heading for *_, heading in columns)], lines)
+    return ["dtype", "M", "data", *(heading for *_, heading in columns)], lines
 
 
 def versions():
@@ -289,13 +303,16 @@ def versions():
 
 
 def report(options, console):
-    """Put the tables between their marks in docs/numerics.md."""
+    """Write docs/accuracy*.csv, and some rows to docs/numerics.md."""
     sys.path.append(str(pages.ROOT / "tests"))
     backward = table(measure(), (0, "bounds"), (1, "u of terms"))
     forward = measure_forward()
-    for name, text in (
+    said = f"{date.today()}, {versions()}"
+    for name, rows in (
         ("accuracy", backward),
         ("accuracy-of-variance", table(forward, (0, ""))),
         ("accuracy-of-dst", table(forward, (1, ""))),
     ):
-        pages.put(name, "docs/numerics.md", f"{date.today()}, {versions()}:\n\n{text}\n", console)
+        shown = ON_PAGE[name]
+        pages.put_rows(name, "docs/numerics.md", said, *rows,
+                       lambda line, shown=shown: tuple(line[:3]) in shown, console)  # fmt: skip

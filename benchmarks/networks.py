@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import bn_ext.torch
-from bn_ext._bench.timing import least_seconds, markdown
+from bn_ext._bench.timing import least_seconds
 
 from . import pages
 
@@ -131,7 +131,6 @@ def seconds_of(name, dtype, layout, threads, seconds):
 
 def report(options, console):
     """Every network, in each dtype and memory format, on these numbers of threads."""
-    title = pages.machine()
     cases = [
         (name, dtype, layout, threads)
         for name in NETWORKS
@@ -153,5 +152,6 @@ def report(options, console):
             advance()
     heading = ["network", "dtype", "channels", "threads", "torch's step, ms", "torch / bn_ext",
                "torch / bn_ext with ReLU and addition fused"]  # fmt: skip
-    text = f"{title}, torch {torch.__version__}:\n\n{markdown(heading, lines)}\n"
-    pages.put("networks", "docs/howto/torch.md", text, console)
+    most = max(options.threads)
+    pages.put_rows("networks", "docs/howto/torch.md", pages.run(["torch"]), heading, lines,
+                   lambda line: line[3] == most, console)  # fmt: skip

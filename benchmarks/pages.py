@@ -1,5 +1,6 @@
 """What the reports share: the machine's description, progress bars, tables in pages."""
 
+import csv
 import platform
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 import bn_ext
+from bn_ext._bench.timing import markdown
 
 from . import onednn
 
@@ -64,3 +66,12 @@ def put(name, page, text, console):
     _, after = rest.split(end)
     path.write_text(f"{before}{begin}\n{text}{end}{after}")
     console.print(text, markup=False, soft_wrap=True)
+
+
+def put_rows(name, page, said, heading, lines, shown, console):
+    """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
+    with open(ROOT / "docs" / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
+        file.write(f"# {said}\n")
+        csv.writer(file, lineterminator="\n").writerows([heading, *lines])
+    table = markdown(heading, [line for line in lines if shown(line)])
+    put(name, page, f"{said}:\n\n{table}\n", console)
