@@ -7,6 +7,7 @@ import re
 import statistics
 
 import pytest
+from needs import needs_openmp
 from tree import ROOT
 
 import bn_ext
@@ -48,16 +49,32 @@ def test_docstrings(name):
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYCON = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROMPT = re.compile(r"^ *>>> (?!\.)", re.MULTILINE)
 CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
 def test_pages(path):
-    """Examples with prompts; "pycon" marks examples that need what is not installed here."""
+    """Examples with prompts; "pycon" marks those that may need what is not here."""
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
-    text = re.sub(r"^```pycon\n.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-    run(text.replace("```\n", "\n"), path.name)
+    text = PYCON.sub("", path.read_text())
+    assert run(text.replace("```\n", "\n"), path.name) == len(PROMPT.findall(text))
+
+
+@needs_openmp
+def test_limits_by_threadpoolctl():
+    pytest.importorskip("threadpoolctl")
+    (block,) = PYCON.findall((ROOT / "docs" / "howto" / "threads.md").read_text())
+    assert run(block, "threads.md")
+
+
+def test_lengths():
+    """The docs stay readable in an evening, the README in five minutes."""
+    readme, *others = (path.read_text() for path in [*PAGES, ROOT / "CONTRIBUTING.md"])
+    assert readme.count("\n") <= 100
+    assert len(" ".join([readme, *others]).split()) <= 30_000
 
 
 @pytest.mark.parametrize(
