@@ -92,7 +92,7 @@ cpdef object _as_array(object a, str name):
     if isinstance(a, ndarray):
         return base_array(a, name)
     if a is ...:
-        raise TypeError(f"{name}: expected an array; it has no default")
+        raise TypeError(f"{name}: expected an array, and none was passed")
     if isinstance(a, SEQUENCES):
         items = snapshot(a, name)
         try:
@@ -372,7 +372,7 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
 # function takes is meant.
 cdef dict CALLED_HERE = {
     "src": ("input", "inputs", "x"),
-    "diff_dst": ("dout", "dy", "grad_output", "y_backprop"),
+    "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
     "gamma": ("scale", "weight"),
     "beta": ("bias", "offset"),
     "running_mean": ("moving_mean",),
@@ -387,39 +387,48 @@ cdef dict CALLED_HERE = {
     "src_1": ("residual", "side_input"),
     "num_threads": ("threads",),
     "channels": ("num_features",),
-}
-# What to do in their place where no argument corresponds.
-cdef dict INSTEAD = {
-    **dict.fromkeys(
-        ["train", "training"],
-        "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
-        "layer has train() and eval()",
-    ),
-    **dict.fromkeys(
-        ["invstd", "rstd", "save_invstd"], "; pass variance, which is 1 / {}**2 - epsilon"
-    ),
+    "affine": ("center", "scale"),
 }
 
 
-cpdef void _refuse_unknown(object function, dict refused) except *:
-    """Raise a TypeError for unknown keyword arguments of a function; it says what to pass instead
-    if that is known."""
-    parameters = signature(function).parameters
-    if "momentum" in refused and "exponential_avg_factor" in parameters:
+cdef str _hint_of(str name, dict names):
+    """What to pass in place of an unknown argument; `names` are those of our arguments that the
+    function takes, and what it calls them."""
+    if name == "save_mean" and "diff_dst" not in names:
+        return ""  # a result there
+    for ours, theirs in CALLED_HERE.items():
+        if ours not in names or not (name == ours or name in theirs):
+            continue
+        hint = f", which is called {names[ours]} here"
+        if name != ours and "running" in name + ours and ours in ("mean", "variance"):
+            hint += ", with is_training=False" if "is_training" in names else ""
+        return hint
+    if name in ("train", "training") and "epsilon" in names:
+        return (
+            "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
+            "layer has train() and eval()"
+        )
+    if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
+        return f"; pass {names['variance']}=1 / {name}**2 and epsilon=0"
+    return ""
+
+
+cpdef void _refuse_unknown(object function, str name, object names=None) except *:
+    """Raise a TypeError for an unknown keyword argument of a function; it says what to pass instead
+    if that is known. `names`: what it calls our arguments, if it has other names."""
+    cdef bint general = names is None
+    if general:
+        names = {ours: ours for ours in signature(function).parameters}
+    if name == "momentum" and "exponential_avg_factor" in names:
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
             "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
             "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
             "others'"
         )
-    name = next(iter(refused))
-    hint = INSTEAD.get(name, "").format(name)
-    for ours, theirs in CALLED_HERE.items():
-        if name in theirs and ours in parameters:
-            hint = f", which is called {ours} here"
-            if ours == "data_format":
-                hint += ": 'NXC' or 'NCX'"
-            break
+    hint = _hint_of(name, names)
+    if general and hint.endswith("called data_format here"):
+        hint += ": 'NXC' or 'NCX'"
     raise TypeError(
         f"{function.__qualname__}() got an unexpected keyword argument {_shown(name)}{hint}"
     )

@@ -18,8 +18,11 @@ cdef int check_data(Call *c) except -1:
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(_TABLE), "float32")
     if src.ndim < 2:
+        name = input_name(c, SRC)
+        hint = f"; for one channel pass {name}.reshape(-1, 1), for one sample (1, -1)"
         raise ValueError(
-            f"{input_name(c, SRC)}: expected at least 2 dimensions, got shape {shape_of(src)}"
+            f"{name}: expected at least 2 dimensions, got shape {shape_of(src)}"
+            + (hint if src.ndim == 1 else "")
         )
     for role in range(SRC + 1, DST + 1):
         if not is_read(c, role):

@@ -46,14 +46,14 @@ def _or(names):
 
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     """The error for an array with an unexpected dtype. For numbers, the message suggests converting
-    the array to the dtype `to`."""
+    the array to the dtype `to`, or to one that loses nothing. With no `to`, it suggests nothing."""
     dtype = a.dtype
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
-        return TypeError(
-            f"{name}: expected native byte order, got {dtype.str}; "
-            f"pass {name}.astype({name}.dtype.newbyteorder('='))"
-        )
+        hint = f"; pass {name}.astype({name}.dtype.newbyteorder('='))" if to else ""
+        return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
     hint = ""
+    if to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
+        to = "float64"
     if dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
         hint = f"; pass np.asarray({name}, np.{to})"
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):

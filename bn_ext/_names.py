@@ -13,9 +13,7 @@ _Result = TypeVar("_Result")
 
 
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Decorates a function: its errors for unknown keyword arguments are those of compiled ones.
-    Python would first say that the argument under our name is missing.
-    """
+    """Decorates a function: its errors for unknown keyword arguments are those of compiled ones."""
     code = function.__code__
     names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
@@ -24,7 +22,7 @@ def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given,
         # Not a comprehension: CPython 3.11 leaks its closure where memory is short.
         for name in options:
             if name not in names:
-                _core._refuse_unknown(function, {name: options[name]})
+                _core._refuse_unknown(function, name)
         return function(*given, **options)
 
     return checked

@@ -173,6 +173,15 @@ def test_one_vector_that_does_not_fit_where_mean_does(rng):
         )
 
 
+def test_one_dimension_names_the_fix(p):
+    message = r"src: expected at least 2 dimensions, got shape \(4,\); .* pass src.reshape\(-1, 1\)"
+    flat = p.src.reshape(-1)[:4]
+    refused(ValueError, f"^{message}", p, src=flat, diff_dst=flat)
+    with pytest.raises(ValueError, match=message):
+        bn_ext.batch_norm_training(flat, epsilon=0)
+    assert bn_ext.batch_norm_training(flat.reshape(-1, 1), epsilon=0).mean.shape == (1,)
+
+
 @pytest.mark.parametrize("argument", VECTORS)
 def test_statistics_with_kept_dimensions_name_the_fix(p, argument):
     kept = getattr(p, argument).reshape(1, 1, -1)

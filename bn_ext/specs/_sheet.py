@@ -61,6 +61,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
     }
     by_position = [name for argument, name, _ in row.places if argument.is_array]
     defaults = {name: argument.default for argument, name, _ in row.places if argument.is_optional}
+    by_role = {role: name for _, name, role in row.places}
     signature = Signature([*parameters.values()])
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
@@ -73,8 +74,9 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
                 or len(arguments) > len(by_position)
                 or not first.keys().isdisjoint(options)
             ):
-                for name in options.keys() - parameters.keys():
-                    refuse_unknown(operator, {name: options[name]})
+                for name in options:
+                    if name not in parameters:
+                        refuse_unknown(operator, name, by_role)
                 try:
                     signature.bind(*arguments, **options)
                 except TypeError as error:
