@@ -391,8 +391,8 @@ __all__ = sorted([name for name in globals() if name.lower().startswith("batch")
 
 
 def _show_signatures():
-    """Show callers the signatures of functions without ``refused``, and without defaults for what
-    is required: it has one so that other packages' names are seen before ours are missed."""
+    """Show callers signatures without ``refused``, and without the defaults of required arguments,
+    which have one so that other packages' names are seen before ours are missed."""
     for name in __all__:
         function = globals()[name]
         if not isinstance(function, type):

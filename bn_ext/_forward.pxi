@@ -208,8 +208,8 @@ def batch_norm_training_merge(stats):
     Parameters
     ----------
     stats : array of float64, shape (k, 4, C), or list or tuple of k arrays
-        The statistics of k parts: what `batch_norm_training_reduce` returned for a part, or this
-        function for several. Iterators are not accepted, because they may be endless.
+        Statistics of k parts, each from `batch_norm_training_reduce`, or from this function if
+        already merged. Iterators are not accepted, because they may be endless.
 
     Returns
     -------
