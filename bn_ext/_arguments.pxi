@@ -413,10 +413,11 @@ cdef str _hint_of(str name, dict names):
     return ""
 
 
-cpdef void _refuse_unknown(object function, str name, object names=None) except *:
+cpdef void _refuse_unknown(object function, object name, object names=None) except *:
     """Raise a TypeError for an unknown keyword argument of a function; it says what to pass instead
     if that is known. `names`: what it calls our arguments, if it has other names."""
     cdef bint general = names is None
+    name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
     if general:
         names = {ours: ours for ours in signature(function).parameters}
     if name == "momentum" and "exponential_avg_factor" in names:

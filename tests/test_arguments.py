@@ -99,6 +99,9 @@ def test_unknown_names(p):
             bn_ext.batch_norm_training(p.src, **options)
     with pytest.raises(TypeError, match=r"'rstd'; pass variance=1 / rstd\*\*2 and epsilon=0$"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, rstd=p.variance)
+    of_a_subclass = type("S", (str,), {})("eps")
+    with pytest.raises(TypeError, match="'eps', which is called epsilon here$"):
+        bn_ext.batch_norm_training(p.src, **{of_a_subclass: EPSILON})
     called = {"eps": "epsilon", "gamma": "scale", "input": "x", "axis": "data_format"}
     for name, theirs in called.items():
         with pytest.raises(TypeError, match=f"'{name}', which is called {theirs} here$"):
