@@ -317,9 +317,7 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
     gates = {"beta": beta, "dst": dst, "workspace": workspace}
     given = [name for name, gate in gates.items() if gate is not None]
     if not c.problem.relu and given:
-        raise ValueError(
-            f"relu: expected True with {given[0]}, got False; pass relu=True or no {given[0]}"
-        )
+        raise without_relu(given[0])
     if c.problem.relu and len(given) != 1:
         raise ValueError(
             "beta, dst and workspace: expected exactly one of them with relu=True, got "
@@ -358,9 +356,7 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     c.problem.relu = _as_flag(relu, "relu")
     if workspace is not None:
         if not c.problem.relu:
-            raise ValueError(
-                "relu: expected True with workspace, got False; pass relu=True or no workspace"
-            )
+            raise without_relu("workspace")
         convert_output(c, WORKSPACE, workspace)
     c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, GAMMA, gamma)
@@ -368,71 +364,17 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert(c, SRC_1, src_1)
 
 
-# Our arguments: what torch, Keras, TensorFlow and hand-written NumPy code call them. The first that a
-# function takes is meant.
-cdef dict CALLED_HERE = {
-    "src": ("input", "inputs", "x"),
-    "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
-    "gamma": ("scale", "weight"),
-    "beta": ("bias", "offset"),
-    "running_mean": ("moving_mean",),
-    "running_variance": ("moving_var", "moving_variance", "running_var"),
-    "mean": ("moving_mean", "running_mean", "save_mean"),
-    "variance": ("moving_var", "moving_variance", "running_var", "running_variance", "var"),
-    "epsilon": ("eps", "variance_epsilon"),
-    "correction": ("ddof", "unbiased"),
-    "is_training": ("train", "training"),
-    "data_format": ("axis", "channels_last", "dim", "layout"),
-    "relu": ("activation",),
-    "src_1": ("residual", "side_input"),
-    "num_threads": ("threads",),
-    "channels": ("num_features",),
-    "affine": ("center", "scale"),
-}
+cdef int refuse(object function, dict refused) except -1:
+    """Raise the error for the first of a function's unknown keyword arguments."""
+    from bn_ext._names import refuse_unknown  # which imports this module
+
+    refuse_unknown(function, next(iter(refused)))
+    return 0
 
 
-cdef str _hint_of(str name, dict names):
-    """What to pass in place of an unknown argument; `names` are those of our arguments that the
-    function takes, and what it calls them."""
-    if name == "save_mean" and "diff_dst" not in names:
-        return ""  # a result there
-    for ours, theirs in CALLED_HERE.items():
-        if ours not in names or not (name == ours or name in theirs):
-            continue
-        hint = f", which is called {names[ours]} here"
-        if name != ours and "running" in name + ours and ours in ("mean", "variance"):
-            hint += ", with is_training=False" if "is_training" in names else ""
-        return hint
-    if name in ("train", "training") and "epsilon" in names:
-        return (
-            "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
-            "layer has train() and eval()"
-        )
-    if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
-        return f"; pass {names['variance']}=1 / {name}**2 and epsilon=0"
-    return ""
-
-
-cpdef void _refuse_unknown(object function, object name, object names=None) except *:
-    """Raise a TypeError for an unknown keyword argument of a function; it says what to pass instead
-    if that is known. `names`: what it calls our arguments, if it has other names."""
-    cdef bint general = names is None
-    name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
-    if general:
-        names = {ours: ours for ours in signature(function).parameters}
-    if name == "momentum" and "exponential_avg_factor" in names:
-        raise TypeError(
-            "momentum: not accepted, since it is the weight of the new statistics in some packages "
-            "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
-            "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
-            "others'"
-        )
-    hint = _hint_of(name, names)
-    if general and hint.endswith("called data_format here"):
-        hint += ": 'NXC' or 'NCX'"
-    raise TypeError(
-        f"{function.__qualname__}() got an unexpected keyword argument {_shown(name)}{hint}"
-    )
+cdef object without_relu(str given):
+    """The error for an argument that needs relu=True."""
+    return ValueError(f"relu: expected True with {given}, got False; pass relu=True or no {given}")
 
 
 cdef int convert_running(Call *c, object mean, object variance, object factor,

@@ -220,7 +220,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
            [ 0.204124,  0.003307]])
     """
     if refused:
-        _refuse_unknown(batch_norm_backward, next(iter(refused)))
+        refuse(batch_norm_backward, refused)
     cdef Call *c = begin(BACKWARD)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -307,7 +307,7 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
            [0., 9.]])
     """
     if refused:
-        _refuse_unknown(batch_norm_backward_reduce, next(iter(refused)))
+        refuse(batch_norm_backward_reduce, refused)
     cdef Call *c = begin(BACKWARD_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -373,7 +373,7 @@ def batch_norm_backward_apply(src=..., diff_dst=..., mean=..., variance=..., gam
     True
     """
     if refused:
-        _refuse_unknown(batch_norm_backward_apply, next(iter(refused)))
+        refuse(batch_norm_backward_apply, refused)
     cdef Call *c = begin(BACKWARD_APPLY)
     try:
         c.problem.training = _as_flag(is_training, "is_training")

@@ -97,7 +97,7 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     True
     """
     if refused:
-        _refuse_unknown(batch_norm_double_backward, next(iter(refused)))
+        refuse(batch_norm_double_backward, refused)
     cdef Call *c = begin(DOUBLE_BACKWARD)
     try:
         c.problem.training = _as_flag(is_training, "is_training")

@@ -125,7 +125,7 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     (array([0.2, 3. ]), array([ 1. , 70.9]))
     """
     if refused:
-        _refuse_unknown(batch_norm_training, next(iter(refused)))
+        refuse(batch_norm_training, refused)
     cdef Call *c = begin(TRAINING)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -191,7 +191,7 @@ def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, 
     True
     """
     if refused:
-        _refuse_unknown(batch_norm_training_reduce, next(iter(refused)))
+        refuse(batch_norm_training_reduce, refused)
     cdef Call *c = begin(TRAINING_REDUCE)
     try:
         c.exact = _as_flag(exact, "exact")
@@ -321,7 +321,7 @@ def batch_norm_training_apply(src=..., stats=..., gamma=None, beta=None, *, epsi
     True
     """
     if refused:
-        _refuse_unknown(batch_norm_training_apply, next(iter(refused)))
+        refuse(batch_norm_training_apply, refused)
     cdef Call *c = begin(TRAINING_APPLY)
     try:
         convert_options(c, data_format, num_threads)
@@ -386,7 +386,7 @@ def batch_norm_inference(src=..., mean=..., variance=..., gamma=None, beta=None,
            [1., 3.]])
     """
     if refused:
-        _refuse_unknown(batch_norm_inference, next(iter(refused)))
+        refuse(batch_norm_inference, refused)
     cdef Call *c = begin(INFERENCE)
     try:
         convert_options(c, data_format, num_threads)

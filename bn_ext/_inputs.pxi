@@ -94,7 +94,7 @@ cdef int check_running(Call *c) except -1:
         pin(c, role)
         dtype = dtype_of(c, role)
         if dtype < 0:
-            raise wrong_input(c, role, _or(_TABLE))
+            raise wrong_input(c, role, _or(_TABLE), None)
         c.running_dtype[role - RUNNING_MEAN] = dtype
         if not fits(c, role):
             raise wrong_vector(c, role)

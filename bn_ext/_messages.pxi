@@ -46,19 +46,19 @@ def _or(names):
 
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     """The error for an array with an unexpected dtype. For numbers, the message suggests converting
-    the array to the dtype `to`, or to one that loses nothing. With no `to`, it suggests nothing."""
+    the array to the dtype `to`, or to one that loses nothing. It suggests no copy of an array that
+    is written: `to` is None."""
     dtype = a.dtype
+    copies = to is not None
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
-        hint = f"; pass {name}.astype({name}.dtype.newbyteorder('='))" if to else ""
+        hint = f"; pass {name}.astype({name}.dtype.newbyteorder('='))" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
-    hint = ""
     if to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
         to = "float64"
-    if dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
-        hint = f"; pass np.asarray({name}, np.{to})"
+    hints = []
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
         # What often holds the bits of bfloat16, and what np.load makes of those that were saved.
-        hint = f"; if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)" + hint.replace(
-            "; pass", "; if not,"
-        )
-    return TypeError(f"{name}: expected {expected}, got {dtype_text(dtype)}{hint}")
+        hints = [f"if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)"]
+    if copies and dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
+        hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{to})")
+    return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))

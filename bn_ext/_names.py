@@ -1,15 +1,82 @@
 """What other packages call our arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from inspect import signature
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from bn_ext import _core
 
-__all__ = ["refuses_other_names"]
+__all__ = ["refuse_unknown", "refuses_other_names"]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+
+#: Our arguments: what torch, Keras, TensorFlow and hand-written NumPy code call them. The first
+#: that a function takes is meant.
+CALLED_HERE: Final = {
+    "src": ("input", "inputs", "x"),
+    "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
+    "gamma": ("scale", "weight"),
+    "beta": ("bias", "offset"),
+    "running_mean": ("moving_mean",),
+    "running_variance": ("moving_var", "moving_variance", "running_var"),
+    "mean": ("moving_mean", "running_mean", "save_mean"),
+    "variance": ("moving_var", "moving_variance", "running_var", "running_variance", "var"),
+    "epsilon": ("eps", "variance_epsilon"),
+    "correction": ("ddof", "unbiased"),
+    "is_training": ("train", "training"),
+    "data_format": ("axis", "channels_last", "dim", "layout"),
+    "relu": ("activation",),
+    "src_1": ("residual", "side_input"),
+    "num_threads": ("threads",),
+    "channels": ("num_features",),
+    "affine": ("center", "scale"),
+}
+
+
+def refuse_unknown(
+    function: Callable[..., Any], name: str, names: Mapping[str, str] | None = None
+) -> NoReturn:
+    """Raise a TypeError for an unknown keyword argument of a function; it says what to pass instead
+    if that is known. `names`: what the function calls our arguments, if it has its own names.
+    """
+    name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
+    formats = ": 'NXC' or 'NCX'" if names is None else ""
+    if names is None:
+        names = {ours: ours for ours in signature(function).parameters}
+    if name == "momentum" and "exponential_avg_factor" in names:
+        raise TypeError(
+            "momentum: not accepted, since it is the weight of the new statistics in some packages "
+            "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
+            "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
+            "others'"
+        )
+    raise TypeError(
+        f"{function.__qualname__}() got an unexpected keyword argument {_core._shown(name)}"
+        + _hint(name, names, formats)
+    )
+
+
+def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
+    """What to pass instead; the values of a data format are `formats`."""
+    if name == "save_mean" and "diff_dst" not in names:
+        return ""  # a result there
+    for ours, theirs in CALLED_HERE.items():
+        if ours in names and (name == ours or name in theirs):
+            hint = f", which is called {names[ours]} here"
+            if ours == "data_format":
+                return hint + formats
+            of_model = name.startswith(("moving", "running")) and ours in ("mean", "variance")
+            return hint + ", with is_training=False" * (of_model and "is_training" in names)
+    if name in ("train", "training") and "epsilon" in names:
+        return (
+            "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
+            "layer has train() and eval()"
+        )
+    if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
+        return f"; pass {names['variance']}=1 / {name}**2 and epsilon=0"
+    return ""
 
 
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
@@ -22,7 +89,7 @@ def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given,
         # Not a comprehension: CPython 3.11 leaks its closure where memory is short.
         for name in options:
             if name not in names:
-                _core._refuse_unknown(function, name)
+                refuse_unknown(function, name)
         return function(*given, **options)
 
     return checked

@@ -50,7 +50,7 @@ def test_docstrings(name):
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYCON = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROMPT = re.compile(r"^ *>>> (?!\.)", re.MULTILINE)
+PROMPT = re.compile(r"^ *>>> ", re.MULTILINE)
 CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -69,7 +69,9 @@ def test_other_types_are_refused(rng, sheet, carry):
     (others,) = [types for module, types in OTHER_TYPES.items() if sheet.of(module)]
     for data, vector in [("float32", "float64"), *others]:
         wrong, got = (sheet.src, data) if data == "float64" else (sheet.vectors[0], vector)
-        with pytest.raises(TypeError, match=f"^{wrong}: expected .*float.*, got {got}; pass "):
+        with pytest.raises(
+            TypeError, match=f"^{wrong}: expected .*float.*, got {got}; pass np.asarray"
+        ):
             sheet(sheet.problem(rng, data, vector), carry)
 
 
@@ -79,16 +81,14 @@ def test_vectors_of_two_types_are_refused(rng, sheet):
     p = sheet.problem(rng, "bfloat16", "float32")
     for name in sheet.roles.keys() - sheet.data:
         short = getattr(p, sheet.roles[name]).astype(p.src.dtype)
-        with pytest.raises(
-            TypeError, match=r"^\w+: expected .*, got (float32|bfloat16)(; pass .*)?$"
-        ):
+        with pytest.raises(TypeError, match=r"^\w+: expected .*, got (float32|bfloat16)$"):
             sheet(p, **{name: short})
 
 
 @every_sheet
 def test_lists_are_float64_or_refused(rng, sheet):
     p = sheet.problem(rng, "float64")
-    refused = f"^{sheet.src}: .*got float64; pass "
+    refused = f"^{sheet.src}: .*got float64; pass np.asarray"
     if sheet.of(ngraph):
         assert all_bits(sheet(p, np.ndarray.tolist)) == all_bits(sheet(p))
     else:
@@ -176,8 +176,9 @@ def test_arguments_that_do_not_bind(rng, sheet):
         arguments = {n: a for n, a in given.items() if n != lacking}
         with pytest.raises(TypeError, match=rf"^{name}\(\) missing .* argument: '{lacking}'$"):
             sheet.call(arguments)
+    hint = ", which is called data_format here" if "data_format" in sheet.parameters else ""
     with pytest.raises(
-        TypeError, match=rf"^{name}\(\) got an unexpected .* argument 'axis'(, .*)?$"
+        TypeError, match=rf"^{name}\(\) got an unexpected .* argument 'axis'{hint}$"
     ):
         sheet(p, axis=1)
     first, *_ = given
@@ -434,7 +435,9 @@ def test_ngraph_without_elements(rng):
 def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
     sheet = SHEETS["tensorflow_grad"]
     p = sheet.problem(rng)
-    with pytest.raises(TypeError, match="^reserve_space_3: expected float32, got float64; pass "):
+    with pytest.raises(
+        TypeError, match="^reserve_space_3: expected float32, got float64; pass np.asarray"
+    ):
         sheet(p, reserve_space_3=np.zeros(3))
     for thing in (None, np.zeros(3, np.float32), np.zeros((2, 2), np.float32)):
         assert all_bits(sheet(p, reserve_space_3=thing)) == all_bits(sheet(p))
@@ -449,7 +452,8 @@ def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
         ("onednn_backward", {"diff_beta": False}, "diff_gamma, diff_beta: .* both or neither.*"),
         ("ngraph_backprop", {"beta": np.ones(3, np.float32)},
          r"beta: expected shape \(5,\), like gamma, got \(3,\)"),
-        ("ngraph_backprop", {"beta": np.ones(5)}, "beta: expected float32, got float64; pass .*"),
+        ("ngraph_backprop", {"beta": np.ones(5)},
+         r"beta: expected float32, got float64; pass np.asarray\(beta, np.float32\)"),
     ],
 )  # fmt: skip
 def test_refused(rng, name, changed, message):

@@ -20,7 +20,6 @@ from bn_ext._core import (
     _as_flag as as_flag,
     _as_real as as_real,
     _DefaultMode,
-    _refuse_unknown as refuse_unknown,
     _shown as shown,
     _Words,
     _wrong_dtype as wrong_dtype,
@@ -28,6 +27,7 @@ from bn_ext._core import (
     batch_norm_inference,
     batch_norm_training,
 )
+from bn_ext._names import refuse_unknown
 from bn_ext.specs._table import REQUIRED, ROWS, Argument, Row
 
 __all__ = [
