@@ -342,7 +342,7 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
     convert(c, MEAN, mean)
     if has(c, BETA) and (variance is None or epsilon is None):
         raise ValueError(
-            f"{'variance' if variance is None else 'epsilon'}: expected with beta, got None"
+            f"{'variance' if variance is None else 'epsilon'}: expected because beta is given, got None"
         )
     if epsilon is not None or not c.facts.reduces:
         c.problem.epsilon = _as_epsilon(epsilon)
@@ -421,7 +421,7 @@ cdef tuple convert_out(Call *c, object out):
         raise TypeError(f"{expected_out(c)}, got {type_name(out)}")
     given = tuple(out)
     if len(given) != n:
-        raise ValueError(f"{expected_out(c)}, got {len(given)} entries")
+        raise ValueError(f"{expected_out(c)}, got a sequence of length {len(given)}")
     if not c.vectors_wanted and (given[1] is not None or given[2] is not None):
         raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
     for i in range(n):

@@ -103,8 +103,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     gamma : array, shape (C,), optional
         The scale, in mean's dtype. None means ones.
     epsilon : float
-        What the forward pass added to the variance: finite, at least 0. It is used
-        as a double; pass ``float(np.float32(1e-3))`` to mimic a float32 attribute.
+        What the forward pass added to the variance: finite, at least 0. It is used as a double;
+        pass ``float(np.float32(1e-3))`` to match a package that stores epsilon as float32.
     data_format : {"NXC", "NCX"}, optional
         Where the channels are, for any rank: ``"NXC"`` is channels last (NC, NHWC,
         NDHWC, ...), ``"NCX"`` channels first, on axis 1 (NCHW, NCDHW, ...).
@@ -276,10 +276,10 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     Notes
     -----
     For the same arrays, reduce and apply give the same bits as the single call. Sums of several
-    parts are reproducible if the same parts are added in the same order, but their bits differ
-    from those of the whole. For float64 data, the bound on their error grows by
+    parts are reproducible if the same parts are added in the same order, but their bits differ from
+    those of the whole. For float64 data, the bound on their error grows by
     ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes, this growth is
-    negligible next to the bound itself. Arrays are copied in the same cases as by
+    negligible next to the bound itself. Arrays are copied in the same cases as in
     `batch_norm_backward`.
 
     States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The sum
@@ -351,7 +351,7 @@ def batch_norm_backward_apply(src=..., diff_dst=..., mean=..., variance=..., gam
 
     Notes
     -----
-    Arrays are copied in the same cases as by `batch_norm_backward`. Sums that are not C-contiguous
+    Arrays are copied in the same cases as in `batch_norm_backward`. Sums that are not C-contiguous
     are copied too.
 
     Examples

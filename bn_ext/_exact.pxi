@@ -15,7 +15,7 @@ cdef int check_terms(const Call *c) except -1:
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
     if c.elements >> most and (c.exact or c.facts.reduces):
         raise ValueError(
-            f"src: expected less than 2**{most} elements per channel in a part"
+            f"src: expected fewer than 2**{most} elements per channel in a part"
             f"{' with exact=True' if c.exact else ''}, got {c.elements}"
         )
     return 0
@@ -66,7 +66,7 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
             )
         if count[i] >> BN_LOG2_TERMS or count[i] != count[0]:
             raise ValueError(
-                f"{name}: expected a state of less than 2**{BN_LOG2_TERMS} elements per channel, "
+                f"{name}: expected a state of fewer than 2**{BN_LOG2_TERMS} elements per channel, "
                 f"the same number in all channels, got {count[i]} in channel {i}"
             )
     return count[0] if channels else 0
@@ -76,8 +76,8 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected limbs that its parts and elements can add up to; those of "
-            f"channel {channel} are out of range"
+            f"{name}: expected integers that so many parts and elements can add up to; those "
+            f"of channel {channel} are too large: was the array changed?"
         )
     return 0
 
@@ -131,8 +131,8 @@ def batch_norm_sums(state):
         If `state` is not an int64 array.
     ValueError
         If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
-        channels have different numbers of elements, or if its limbs are too large for the parts
-        and elements that it counts.
+        channels have different numbers of elements, or if its integers are larger than that many
+        parts and elements can give.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def batch_norm_count(state):
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`, except that limbs are not checked.
+        As for `batch_norm_sums`, except that the size of the integers is not checked.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def batch_norm_count(state):
 
 
 def batch_norm_canonical(state):
-    """The same state with canonical limbs, as if it had been computed in one part.
+    """The same state in its unique form, as if it had been computed in one part.
 
     Parameters
     ----------

@@ -84,7 +84,7 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     If an error is raised, nothing has been written.
 
     src is read twice. With channels first, the second read comes from the cache if a channel's data
-    fits there. With workspace, dst is read once more. Arrays are copied in the same cases as by
+    fits there. With workspace, dst is read once more. Arrays are copied in the same cases as in
     `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
     the order of src's axes in memory.
 
@@ -261,7 +261,7 @@ def batch_norm_training_merge(stats):
         total = before + own
         if total >= <double>(<int64_t>1 << LOG2_COUNTED):
             raise ValueError(
-                f"stats: expected less than 2**{LOG2_COUNTED} elements per channel over all parts"
+                f"stats: expected fewer than 2**{LOG2_COUNTED} elements per channel over all parts"
             )
         with _DefaultMode():
             if before == 0:  # with an infinite mean, the squares below would be NaN

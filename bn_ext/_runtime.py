@@ -124,8 +124,8 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next result of about that
     size reuses it. bn_ext holds the newest blocks, up to an eighth of the limit. It offers the
     pages of the others to the system, which takes them when it needs memory (``MADV_FREE``); until
-    then, they count as used by this process. At most 64 blocks are kept, none of them for more
-    than 512 further results.
+    then, they count as used by this process. At most 64 blocks are kept; each is released after 512
+    newer results.
 
     Parameters
     ----------

@@ -213,8 +213,8 @@ def batch_norm_training(
     epsilon, data_format, relu, num_threads, exact
         As for `bn_ext.batch_norm_training`. `exact` also applies to the first gradient.
     running_mean, running_variance, exponential_avg_factor, correction
-        As for `bn_ext.batch_norm_training`. Each evaluation of the function updates the first two,
-        even one by ``check_grads``.
+        As for `bn_ext.batch_norm_training`. Each evaluation of the function updates the first two;
+        ``check_grads`` evaluates it many times.
 
     Returns
     -------

@@ -430,8 +430,8 @@ class BatchNorm(_layer.BatchNorm):
     samples counts the batch in num_batches_tracked, too.
 
     With running statistics, ``forward`` after ``eval()`` exchanges nothing, nor does either pass of
-    a frozen layer. All ranks must make all other calls; an error that ends one on any rank is an
-    error on all.
+    a frozen layer. All ranks must make all other calls. If such a call fails on one rank, it raises
+    an error on all.
 
     Examples
     --------

@@ -579,7 +579,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     -----
     In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
     So the result, the statistics and the gradient of the input have the same bits for any number of
-    processes, even for one without a group, however the samples are distributed. A process may have
+    processes (or for one without a group) and any distribution of the samples. A process may have
     no samples. If a process does not make a call, the others wait until the group's timeout. The
     layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
     those on a CPU.

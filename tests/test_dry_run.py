@@ -47,7 +47,7 @@ def test_data_is_neither_read_nor_copied(p, name, options):
 @pytest.mark.parametrize("exact", [False, True])
 def test_too_many_elements(exact):
     many = np.broadcast_to(np.float32(0), (2**53 + 1, 1))
-    with pytest.raises(ValueError, match=r"^src: expected less than 2\*\*(39|53) elements"):
+    with pytest.raises(ValueError, match=r"^src: expected fewer than 2\*\*(39|53) elements"):
         dry("training_reduce", src=many, exact=exact)
 
 

@@ -521,7 +521,7 @@ def test_a_state_of_any_strides_and_alignment(rng):
 
 def test_more_elements_than_a_state_has_room_for():
     huge = np.broadcast_to(np.zeros((1, 1), np.float32), (2**39, 1))
-    with pytest.raises(ValueError, match=r"src: expected less than 2\*\*39 elements"):
+    with pytest.raises(ValueError, match=r"src: expected fewer than 2\*\*39 elements"):
         moments_of(huge)
 
 

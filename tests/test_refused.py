@@ -100,7 +100,7 @@ def test_outputs_that_do_not_fit(p, name):
         for thing in (np.zeros((3, 5)), 1, "abc"):
             refused(TypeError, expected, p, name, out=thing)
         for length in (0, 1, 2, 4):
-            message = f"{expected}{length} entr"
+            message = f"{expected}a sequence of length {length}$"
             refused(ValueError, message, p, name, out=(None,) * length)
 
 
@@ -173,7 +173,7 @@ REFUSED = [
        lambda q, out=out: {"param_grads": False, "out": (None, *(o and q.mean for o in out))})
       for out in ((1, None), (None, 1))),
     (BACKWARD, ValueError,
-     r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, got 3 entries$",
+     r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, got a .* of length 3$",
      lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True, "out": (None,) * 3}),
     # Gates: arguments that do not go together ...
     (GATED, ValueError, EXACTLY + "none$", lambda q: {"relu": True}),
@@ -188,9 +188,9 @@ REFUSED = [
      lambda q: {"diff_src_1": True, "out": None}),
     (BACKWARD, ValueError, "^diff_src_1: expected .* got beta, which knows nothing of a src_1$",
      lambda q: {"relu": True, "beta": q.beta, "diff_src_1": True, "out": None}),
-    (["backward_reduce"], ValueError, "^variance: expected with beta, got None$",
+    (["backward_reduce"], ValueError, "^variance: expected because beta is given, got None$",
      lambda q: {"relu": True, "beta": q.beta, "epsilon": EPSILON}),
-    (["backward_reduce"], ValueError, "^epsilon: expected with beta, got None$",
+    (["backward_reduce"], ValueError, "^epsilon: expected because beta is given, got None$",
      lambda q: {"relu": True, "beta": q.beta, "variance": q.variance}),
     (["backward_reduce"], ValueError, r"^gamma: expected shape \(5,\)",
      lambda q: {"gamma": q.gamma[1:]}),
@@ -226,7 +226,7 @@ REFUSED = [
     *((["backward_apply"], ValueError, f"^sums: expected at least 24 elem.*, got {count}$",
        lambda q, count=count: {"sums": with_count(np.zeros((2, 5)), count)})
       for count in (0, 1, 23)),
-    *((["backward_apply"], ValueError, "^sums: expected in row 2 the elements per channel",
+    *((["backward_apply"], ValueError, "^sums: expected row 2 to hold the elements per channel",
        lambda q, count=count: {"sums": with_count(np.zeros((2, 5)), count)})
       for count in (-1, 24.5, 2.0**53, np.inf, np.nan, [24, 25, 24, 24, 24])),
     *((["backward_apply"], ValueError, r"^sums: .* \(3, 5\), as batch_norm_backward_reduce",

@@ -77,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
         help=f"numbers of threads (default: {every}, the default of calls)")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)")
     add("--json", metavar="FILE",
-        help="write the measurements as JSON; - for standard output "
-        "(table: standard error)")  # fmt: skip
+        help="write the measurements to FILE as JSON; with -, to standard output, and the table "
+        "to standard error")  # fmt: skip
     return top
 
 

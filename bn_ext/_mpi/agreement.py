@@ -21,11 +21,11 @@ __all__ = [
 
 
 class CollectiveError(RuntimeError):
-    """Another rank failed, or ranks passed different arguments. No rank has results.
-
-    It is raised on every rank, except that a rank whose own argument was refused raises that error
-    instead. It is not a ValueError, because no argument of this rank is known to be wrong. In
-    `bn_ext.torch`, a rank is a process of the layer's group.
+    """Another rank failed, or ranks passed different arguments. No rank has results. It is raised
+    on every rank, except that a rank whose own argument was refused raises that error instead. It
+    is not a ValueError, because no argument of this rank is known to be wrong. In the first call
+    with a dtype or number of channels, this rank may hang instead if another one's argument is
+    refused; a `timeout` ends that. In `bn_ext.torch`, a rank is a process of the layer's group.
     """
 
     __module__ = "bn_ext.mpi"
@@ -90,7 +90,7 @@ def judge(
         return ""
     assert prints is not None
     if total[_CALLS] != size * prints[0]:
-        number = f"this is number {values['call']} on rank {rank}, and another on other ranks"
+        number = f"rank {rank} is in call number {values['call']}, others are in another"
         return f"call: {number}: {_ANOTHER_CALL}"
     *names, last = (name for name in NAMES[1:] if name in values)
     return (

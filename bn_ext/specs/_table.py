@@ -119,7 +119,8 @@ class Row:
 
     def docstring(self) -> str:
         """The docstring, in numpydoc's format."""
-        general = ", ".join(f"`bn_ext.{name}`" for name in self.general.split(", "))
+        names = [f"bn_ext.{name}" for name in self.general.split(", ")]
+        general = " and ".join(f"`{name}`" for name in names)
         also = self.raises or self.spec.raises
         errors = f"As for {general}, with this operator's names; also {also}."
         arrays = f"Arrays are accepted, and copied, as by {general}"
@@ -131,7 +132,7 @@ class Row:
             "Parameters": "\n".join(parameters),
             "Returns": f"{self.outputs.partition(':')[0]}\n{_filled(self.returns, 4)}",
             "Raises": f"TypeError, ValueError, MemoryError\n{_filled(errors, 4)}",
-            "See Also": f"{general.replace('`', '')}\n{self.see_also}".rstrip(),
+            "See Also": f"{', '.join(names)}\n{self.see_also}".rstrip(),
             "Notes": "\n\n".join(_filled(note) for note in notes),
             "Examples": f">>> import numpy as np\n>>> from bn_ext.specs import {self.spec.module}\n"
             + self.example.strip("\n"),
@@ -518,8 +519,9 @@ _TENSORFLOW_ROWS = (
         notes=(
             "TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces "
             "unwritten with ``is_training=False`` or an empty x, and returns a scalar as the last "
-            "output; epsilon is a float32 that is not checked; its bits change with the number of "
-            "threads. The first pair of outputs is what ``tf.nn.fused_batch_norm`` and Keras take.",
+            "output. Its epsilon is a float32 that is not checked. The bits of its results change "
+            "with the number of threads. The first pair of outputs is what "
+            "``tf.nn.fused_batch_norm`` and Keras take.",
         ),
         definition='TensorFlow API, "tf.raw_ops.FusedBatchNormV3"',
         example="""
@@ -590,7 +592,7 @@ array([[[[0., 0.],
                      "the population's. The second is a variance, as in TensorFlow on a CPU; "
                      "cuDNN gives an inverse standard deviation instead: pass ``1 / inverse**2 - "
                      "epsilon``.", roles="mean, variance"),
-            Argument("reserve_space_3", "vector", "Not used; of any shape.", optional=True),
+            Argument("reserve_space_3", "vector", "Not used; any shape will do.", optional=True),
             _TF_EPSILON,
             _TF_FORMAT,
             Argument("is_training", "flag", "Whether the statistics depend on x.", default=True,
@@ -606,8 +608,8 @@ array([[[[0., 0.],
         notes=(
             "TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels "
             "refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for the last "
-            "two outputs; epsilon is a float32 that is not checked; its bits change with the "
-            "number of threads.",
+            "two outputs. Its epsilon is a float32 that is not checked. The bits of its results "
+            "change with the number of threads.",
         ),
         definition='TensorFlow API, "tf.raw_ops.FusedBatchNormGradV3"',
         example="""
