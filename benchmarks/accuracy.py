@@ -149,7 +149,7 @@ FORWARD_KINDS = [
     ("first 8 rows 10³ off", at_first(8, 1e3)),
     ("first 136 rows 10⁴ off", at_first(136, 1e4)),
     ("constant 0.1", lambda z: np.full_like(z, 0.1)),
-    ("two neighbors, 1000 and the next", lambda z: 1000 + (z < 0) * 2.0**-14),
+    ("1000 and 1000 + 2⁻¹⁴", lambda z: 1000 + (z < 0) * 2.0**-14),
     ("behind a ReLU", lambda z: np.maximum(z, 0)),
     ("log-normal", lambda z: np.exp(2 * z)),
     ("rising from 0 to 1", lambda z: np.linspace(0, 1, len(z))[:, None] + 0 * z),
@@ -263,7 +263,7 @@ def measure_forward():
 
 STATISTICS = [("float32", "32400", data) for data in (
     "random, mean = 0 deviations", "random, mean = 1000 deviations",
-    "two neighbors, 1000 and the next", "behind a ReLU", "10¹⁹ times random",
+    "1000 and 1000 + 2⁻¹⁴", "behind a ReLU", "10¹⁹ times random",
 )]  # fmt: skip
 #: Rows of docs/numerics.md, by their first cells.
 ON_PAGE = {
