@@ -292,7 +292,10 @@ def over_workspace(q):
     return {"relu": True, "workspace": memory[:15], "out": (result, None, None)}
 
 
-@pytest.mark.parametrize(("names", "kind", "message", "change"), REFUSED, ids=lambda v: str(v)[:50])
+@pytest.mark.parametrize(
+    ("names", "kind", "message", "change"), REFUSED,
+    ids=[f"{', '.join(names)[:30]}-{message[:50]}" for names, _, message, _ in REFUSED],
+)  # fmt: skip
 def test_refused(p, names, kind, message, change):
     called = 0
     for name in names:
