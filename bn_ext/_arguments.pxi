@@ -341,9 +341,8 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
     convert(c, DIFF_DST, diff_dst)
     convert(c, MEAN, mean)
     if has(c, BETA) and (variance is None or epsilon is None):
-        raise ValueError(
-            f"{'variance' if variance is None else 'epsilon'}: expected because beta is given, got None"
-        )
+        lacking = "variance" if variance is None else "epsilon"
+        raise ValueError(f"{lacking}: expected because beta is given, got None")
     if epsilon is not None or not c.facts.reduces:
         c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, VARIANCE, variance)

@@ -77,7 +77,7 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     if channel >= 0:
         raise ValueError(
             f"{name}: expected integers that so many parts and elements can add up to; those "
-            f"of channel {channel} are too large: was the array changed?"
+            f"of channel {channel} are out of range: was the array changed?"
         )
     return 0
 
@@ -131,8 +131,8 @@ def batch_norm_sums(state):
         If `state` is not an int64 array.
     ValueError
         If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
-        channels have different numbers of elements, or if its integers are larger than that many
-        parts and elements can give.
+        channels have different numbers of elements, or if its integers cannot be the sums of so
+        many parts and elements.
 
     Examples
     --------

@@ -53,7 +53,9 @@ cdef int check_alone(Call *c, int role) except -1:
     if not has(c, role):
         return 0
     if bn_overlaps_itself(&c.view[role]):
-        raise ValueError(f"{name_of(c, role)}: expected an array whose elements do not share memory")
+        raise ValueError(
+            f"{name_of(c, role)}: expected an array whose elements do not share memory"
+        )
     for other in range(COPIES):
         if other == role or not has(c, other) or not bn_extents_meet(&c.view[role], &c.view[other]):
             continue

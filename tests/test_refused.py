@@ -173,7 +173,8 @@ REFUSED = [
        lambda q, out=out: {"param_grads": False, "out": (None, *(o and q.mean for o in out))})
       for out in ((1, None), (None, 1))),
     (BACKWARD, ValueError,
-     r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, got a .* of length 3$",
+     r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, "
+     "got a sequence of length 3$",
      lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True, "out": (None,) * 3}),
     # Gates: arguments that do not go together ...
     (GATED, ValueError, EXACTLY + "none$", lambda q: {"relu": True}),
