@@ -11,7 +11,9 @@ status is 1 if one survived or does not compile, or if the text of a row does no
 once.
 
 Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
-all but the rows of vec_avx2.h and vec_avx512.h can be found.
+all can be found but the rows of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs wider
+registers (strands of unequal alignment). One of pool.c (a thread stays on the caller's CPU) needs
+an idle machine.
 """
 
 import argparse

@@ -198,25 +198,40 @@ def test_finalizers_that_change_an_array():
 
 
 def test_garbage_that_changes_an_array():
-    """The same, by a cycle that is collected between the checks and the first allocation."""
+    """The same, by a cycle that is collected at each allocation of a call in turn: before the
+    dtype is checked, which refuses it, or after, when it no longer matters."""
     code = """
 import gc, numpy as np, bn_ext
-x, dy, v = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32), np.ones(16, np.float32)
+dy, v = np.ones((16, 16), np.float32), np.ones(16, np.float32)
 
 class Cycle:
-    def __init__(self):
-        self.me = self
+    def __init__(self, target):
+        self.me, self.target = self, target
     def __del__(self):
-        x.dtype = np.uint8
+        self.target.dtype = np.uint8
 
 class Epsilon:
+    def __init__(self, target, after):
+        self.target, self.after = target, after
     def __float__(self):
-        Cycle()
-        gc.set_threshold(1)
+        gc.collect()
+        gc.disable()
+        Cycle(self.target)
+        self.pairs = [(i, i) for i in range(3000)]  # else a tuple takes the memory of an old one
+        gc.set_threshold(len(self.pairs) + self.after)
+        gc.enable()
         return 0.5
 
-grads = bn_ext.batch_norm_backward(x, dy, v, v, epsilon=Epsilon())
-assert grads.diff_src.dtype == np.float32 and grads.diff_src.nbytes == 1024, grads.diff_src.dtype
+before = gc.get_threshold()
+for after in range(40):
+    x = np.ones((16, 16), np.float32)
+    try:
+        grads = bn_ext.batch_norm_backward(x, dy, v, v, epsilon=Epsilon(x, after))
+    except TypeError as error:
+        assert str(error).startswith("src: expected float32"), error
+    else:
+        assert grads.diff_src.dtype == np.float32 and grads.diff_src.nbytes == 1024, after
+    gc.set_threshold(*before)
 """
     printed_by(code, MALLOC_CHECK_="3")
 
