@@ -9,8 +9,8 @@ cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 
 
 cdef bint is_callers(object error) except -1:
-    """Did the caller's Python code raise the error? Such errors are passed on unchanged. Those that
-    Python and NumPy raise about a value get messages of our own."""
+    """Did the caller's Python code raise the error? Such errors are passed on. Those that Python
+    and NumPy raise about a value get messages of our own."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_name.startswith("bn_ext._core."):
@@ -68,7 +68,9 @@ cdef object snapshot(object a, str name, int depth=0):
     """
     if isinstance(a, SEQUENCES):
         if depth == DEEPEST:
-            raise TypeError(f"{name}: expected an array of numbers: lists within lists are too deep")
+            raise TypeError(
+                f"{name}: expected an array of numbers, got lists nested more than {DEEPEST} deep"
+            )
         items = []
         for item in tuple(a):
             items.append(snapshot(item, name, depth + 1))
@@ -79,7 +81,7 @@ cdef object snapshot(object a, str name, int depth=0):
         return _as_array(a, name)
     if hasattr(a, "__len__"):
         raise TypeError(
-            f"{name}: expected an array of numbers: it holds a sequence of type {type_name(a)}"
+            f"{name}: expected an array of numbers, got a list that holds a {type_name(a)}"
         )
     return a
 
@@ -92,7 +94,7 @@ cpdef object _as_array(object a, str name):
     if isinstance(a, ndarray):
         return base_array(a, name)
     if a is ...:
-        raise TypeError(f"{name}: expected an array, and none was passed")
+        raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
         items = snapshot(a, name)
         try:
@@ -184,7 +186,7 @@ cpdef double _as_real(object value, str name, str expected, double least=-INFINI
 
 cpdef double _as_epsilon(object epsilon, str name="epsilon") except? -1:
     if epsilon is ...:
-        raise TypeError(f"{name}: expected a finite number >= 0; it has no default")
+        raise TypeError(f"{name}: expected a finite number >= 0; it is missing and has no default")
     return _as_real(epsilon, name, "a finite number >= 0", 0)
 
 
@@ -238,7 +240,7 @@ cdef class _Words:
     own. It is accepted in place of a data format; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    It maps the other data format to a hint: what to pass if the caller meant that format.
+    The key of the other data format has a hint: what to pass if the caller meant that one.
     """
     cdef bint channels_last
     cdef tuple names
@@ -262,8 +264,8 @@ cdef class _Dry:
 
 
 def _dry_run(function, *arguments, data_format="NXC", **options):
-    """Check all arguments of a call, also `out`, running statistics and shared memory: raise the
-    errors that the call would raise. Nothing is computed or written.
+    """Check all arguments of a call, including `out`, running statistics and shared memory: raise
+    the errors that the call would raise. Nothing is computed or written.
 
     For an `apply` function, sums or statistics that are not known yet may be None; all other
     arguments are checked.
@@ -325,8 +327,8 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
         )
     if wanted and (beta is not None or not given):
         raise ValueError(
-            "diff_src_1: expected dst or workspace with it, and relu=True, got "
-            + ("beta, which knows nothing of a src_1" if given else "relu=False")
+            "diff_src_1: expected relu=True and dst or workspace with it, got "
+            + ("beta, which does not include src_1" if given else "relu=False")
         )
     c.n_outputs += wanted
     convert(c, BETA, beta)
@@ -341,8 +343,8 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
     convert(c, DIFF_DST, diff_dst)
     convert(c, MEAN, mean)
     if has(c, BETA) and (variance is None or epsilon is None):
-        lacking = "variance" if variance is None else "epsilon"
-        raise ValueError(f"{lacking}: expected because beta is given, got None")
+        lacking = "variance: expected an array" if variance is None else "epsilon: expected one"
+        raise ValueError(f"{lacking} with beta, got None")
     if epsilon is not None or not c.facts.reduces:
         c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, VARIANCE, variance)
@@ -422,7 +424,10 @@ cdef tuple convert_out(Call *c, object out):
     if len(given) != n:
         raise ValueError(f"{expected_out(c)}, got a sequence of length {len(given)}")
     if not c.vectors_wanted and (given[1] is not None or given[2] is not None):
-        raise ValueError("out: expected None for diff_gamma and diff_beta with param_grads=False")
+        raise ValueError(
+            "out: expected None for diff_gamma and diff_beta with param_grads=False, got "
+            f"{type_name(given[1])} and {type_name(given[2])}"
+        )
     for i in range(n):
         if given[i] is not None:
             convert_output(c, c.facts.outputs[i], given[i])

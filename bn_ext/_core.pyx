@@ -97,9 +97,9 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     diff_dst : array
         Gradient with respect to the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
-        The statistics that the forward pass normalized with, used as given;
-        ``variance`` is the biased one (divided by M). Both have the same dtype: float64,
-        src's dtype, or float32 unless src is float64.
+        The statistics that the forward pass normalized with, used as given; ``variance`` is the
+        biased one (divided by M). Both have the same dtype: float64, src's, or (unless src is
+        float64) float32.
     gamma : array, shape (C,), optional
         The scale, in mean's dtype. None means ones.
     epsilon : float
@@ -119,10 +119,10 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         occupy exactly the memory of src, diff_dst or dst. No other overlap is accepted, not
         even between these two.
     num_threads : int, optional
-        Maximum number of threads. A call uses fewer for little work, and no more than the system
-        can start. None means as many as OpenMP, the CPU affinity of the calling thread and the
-        container's CPU quota (read at import) allow; fewer while more than two calls run; one for a
-        small problem. With OpenMP, a forked child process uses one.
+        Maximum number of threads. A call uses no more than the system can start. With None, it uses
+        at most as many as OpenMP, the CPU affinity of the calling thread and the container's CPU
+        quota (read at import) allow: fewer while more than two calls run, and one for a small
+        problem. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -133,8 +133,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
     workspace : array of uint8, shape (ceil(src.size / 8),), optional
-        What the forward pass wrote to its ``workspace``. The axes of src must be in the same
-        memory order as they were there.
+        What the forward pass wrote to its ``workspace``. The axes of src must be in the same order
+        in memory as in the forward pass.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
         pass added before the ReLU. It equals dy. It needs ``relu=True`` and dst or workspace,
@@ -160,7 +160,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         a masked array, is on an accelerator, or is not in native byte order.
     ValueError
         If shapes do not fit, an option is out of range or contradicts another, or an array in `out`
-        has the wrong dtype, is read-only, or overlaps an array in any other way than `out` allows;
+        has the wrong dtype, is read-only, or overlaps an array in any way other than `out` allows;
         with ``exact=True``, also if a channel has 2**39 elements or more.
     MemoryError
         If there is not enough memory for outputs, sums or coefficients.
@@ -189,9 +189,9 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     elements may pass where the result is within rounding error of 0. With dst or workspace, the
     call allocates one bit for each element, and dst is read once.
 
-    The bits of the result depend only on the values and on the order of src's axes in
-    memory: not on the CPU, the number of threads, alignment, `out`, or the
-    floating-point mode of the caller.
+    The bits of the result depend only on the values and (unless exact) on the order of src's axes
+    in memory: not on the CPU, the number of threads, alignment, `out`, or the floating-point mode
+    of the caller.
 
     No warning is given for NaN, infinite, or negative variances: the result is what
     IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
@@ -287,9 +287,9 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     the parts are added, and in whatever order their axes lie in memory. So the results of
     `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
     were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
-    replace a partial sum by what `batch_norm_canonical` makes of it, which counts as one state. A
-    state does not record which elements a ReLU passed. Exact sums take longer if exponents differ
-    widely, or if there are NaN or Inf.
+    replace a partial sum with what `batch_norm_canonical` makes of it, which counts as one state. A
+    state does not record which elements a ReLU passed, so a wrong gate goes unnoticed. Exact sums
+    take longer if exponents differ widely, or if there are NaN or Inf.
 
     Examples
     --------
@@ -391,8 +391,8 @@ __all__ = sorted([name for name in globals() if name.lower().startswith("batch")
 
 
 def _show_signatures():
-    """Show callers signatures without ``refused``, and without the defaults of required arguments,
-    which have one so that other packages' names are seen before ours are missed."""
+    """Show signatures without ``refused`` and without the defaults of required arguments. They have
+    defaults so that an unknown name is reported before a missing argument."""
     for name in __all__:
         function = globals()[name]
         if not isinstance(function, type):

@@ -19,7 +19,7 @@ cdef inline bint go_together(int data, int vector) noexcept nogil:
 
 
 cdef tuple vector_names(int data):
-    """The dtypes that this data's vectors may have; the first is the one of its arithmetic."""
+    """The dtypes that this data's vectors may have; the first is that of its arithmetic."""
     names = []
     for code in range(BN_DTYPES):
         if computed_in(data, code):

@@ -21,8 +21,8 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
         What is normalized: any src that `batch_norm_backward` accepts, of float32, float64, float16
         or bfloat16, with at least two dimensions and any strides.
     gamma, beta : array, shape (C,), optional
-        The scale and the shift. Both have the same dtype: float64, src's dtype, or float32 unless
-        src is float64. None means a scale of ones, a shift of zeros.
+        The scale and the shift. Both have the same dtype: float64, src's, or (unless src is
+        float64) float32. None means a scale of ones, a shift of zeros.
     epsilon : float
         Added to the variance: finite, at least 0.
     data_format : {"NXC", "NCX"}, optional
@@ -36,8 +36,8 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
         number. With 1, the old values are not read. There is no default, and ``momentum`` is not
         accepted, because packages disagree on both.
     correction : {0, 1}, optional
-        The running variance is updated with the batch's sum of squares divided by
-        ``M - correction``. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
+        The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
+        batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
     src_1 : array, optional
         Added to the result, before ReLU: src's shape and dtype.
     relu : bool, optional
@@ -227,7 +227,7 @@ def batch_norm_training_merge(stats):
 
     Notes
     -----
-    Parts are merged in order, with the formulae of Chan, Golub and LeVeque ("Updating formulae and
+    Parts are merged in order, with the formulas of Chan, Golub and LeVeque ("Updating formulae and
     a pairwise algorithm for computing sample variances", 1979). The same parts in the same order
     give the same bits every time, but not those of the whole. Parts without elements change
     nothing. A single part is returned with the same bits.
@@ -261,7 +261,8 @@ def batch_norm_training_merge(stats):
         total = before + own
         if total >= <double>(<int64_t>1 << LOG2_COUNTED):
             raise ValueError(
-                f"stats: expected fewer than 2**{LOG2_COUNTED} elements per channel over all parts"
+                f"stats: expected fewer than 2**{LOG2_COUNTED} elements per channel over all "
+                f"parts, got {int(total)}"
             )
         with _DefaultMode():
             if before == 0:  # with an infinite mean, the squares below would be NaN

@@ -45,7 +45,7 @@ def gated_double_backward(
     workspace: NDArray[np.uint8] | None,
     **options: Any,
 ) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
-    """`batch_norm_double_backward` for all four gradients, including the one of src_1; through a
+    """`batch_norm_double_backward` for all four gradients, including that of src_1; through a
     ReLU, if there is a workspace.
     """
     if workspace is not None:

@@ -19,7 +19,7 @@ cdef int check_data(Call *c) except -1:
         raise wrong_input(c, SRC, _or(_TABLE), "float32")
     if src.ndim < 2:
         name = input_name(c, SRC)
-        hint = f"; for one channel pass {name}.reshape(-1, 1), for one sample (1, -1)"
+        hint = f"; pass {name}.reshape(-1, 1) for one channel, .reshape(1, -1) for one sample"
         raise ValueError(
             f"{name}: expected at least 2 dimensions, got shape {shape_of(src)}"
             + (hint if src.ndim == 1 else "")
@@ -141,7 +141,7 @@ cdef object wrong_vector(const Call *c, int role):
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([
         f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "
-        f"which has shape {shape_of(src)}, got {a.shape}", *hints
+        f"got {a.shape}; {data} has shape {shape_of(src)}", *hints
     ]))
 
 

@@ -159,12 +159,14 @@ class BatchNorm:
     # ---- modes ------------------------------------------------------------------------
 
     def train(self, mode: Flag = True) -> "BatchNorm":
-        """Normalize with each batch's own statistics, unless frozen; returns the layer."""
+        """Normalize with each batch's own statistics, unless frozen; returns the layer. With `mode`
+        False, this is `eval`.
+        """
         self.training = _core._as_flag(mode, "mode")
         return self
 
     def eval(self) -> "BatchNorm":
-        """Normalize with the running statistics; returns the layer."""
+        """Normalize with the running statistics, if the layer has them; returns the layer."""
         return self.train(False)
 
     def freeze(self, mode: Flag = True) -> "BatchNorm":
@@ -326,12 +328,12 @@ class BatchNorm:
 
         Notes
         -----
-        `backward` can be called again, even after an interrupted call.
+        `backward` can be called again, even if it was interrupted.
         """
         saved = self._saved
         if saved is None:
             raise RuntimeError(
-                "backward: expected a forward that succeeded before it; call forward first"
+                "backward: expected a successful forward before it; call forward first"
             )
         diff = _core._as_array(diff_dst, "diff_dst")
         param_grads = self.affine and not self.frozen

@@ -1,7 +1,7 @@
 """How error messages show values, types and dtypes: shortened, and without an error of their own.
 Included by _core.pyx."""
 
-# In a variable, for the same reason as SEQUENCES.
+# In a variable: see SEQUENCES in _arguments.pxi.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
@@ -46,8 +46,8 @@ def _or(names):
 
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     """The error for an array with an unexpected dtype. For numbers, the message suggests converting
-    the array to the dtype `to`, or to one that loses nothing. It suggests no copy of an array that
-    is written: `to` is None."""
+    the array to the dtype `to`, or to one that loses nothing. With `to` None, for an array that is
+    written, it suggests no copy."""
     dtype = a.dtype
     copies = to is not None
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
@@ -57,7 +57,7 @@ cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
         to = "float64"
     hints = []
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
-        # What often holds the bits of bfloat16, and what np.load makes of those that were saved.
+        # Integers often hold bits of bfloat16; np.load gives saved arrays of bfloat16 as V2.
         hints = [f"if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)"]
     if copies and dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
         hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{to})")

@@ -12,8 +12,8 @@ __all__ = ["refuse_unknown", "refuses_other_names"]
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-#: Our arguments: what torch, Keras, TensorFlow and hand-written NumPy code call them. The first
-#: that a function takes is meant.
+#: What torch, Keras, TensorFlow and hand-written NumPy code call our arguments. Of the rows with a
+#: name, the first whose argument the function takes counts.
 CALLED_HERE: Final = {
     "src": ("input", "inputs", "x"),
     "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
@@ -49,8 +49,8 @@ def refuse_unknown(
         raise TypeError(
             "momentum: not accepted, since it is the weight of the new statistics in some packages "
             "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
-            "exponential_avg_factor, the weight of the new: PyTorch's momentum, or 1 minus the "
-            "others'"
+            "exponential_avg_factor, the weight of the new: momentum in PyTorch, 1 - momentum in "
+            "the others"
         )
     raise TypeError(
         f"{function.__qualname__}() got an unexpected keyword argument {_core._shown(name)}"
@@ -59,9 +59,9 @@ def refuse_unknown(
 
 
 def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
-    """What to pass instead; the values of a data format are `formats`."""
+    """What to pass instead; `formats` lists the values of a data format."""
     if name == "save_mean" and "diff_dst" not in names:
-        return ""  # a result there
+        return ""  # in torch, a result
     for ours, theirs in CALLED_HERE.items():
         if ours in names and (name == ours or name in theirs):
             hint = f", which is called {names[ours]} here"
@@ -71,8 +71,8 @@ def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
             return hint + ", with is_training=False" * (of_model and "is_training" in names)
     if name in ("train", "training") and "epsilon" in names:
         return (
-            "; batch_norm_training uses the batch's statistics, batch_norm_inference given ones; a "
-            "layer has train() and eval()"
+            "; batch_norm_training uses the batch's statistics, batch_norm_inference those "
+            "that are passed; a layer has train() and eval()"
         )
     if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
         return f"; pass {names['variance']}=1 / {name}**2 and epsilon=0"
@@ -80,13 +80,13 @@ def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
 
 
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Decorates a function: its errors for unknown keyword arguments are those of compiled ones."""
+    """Decorates a function: it refuses unknown keyword arguments as compiled functions do."""
     code = function.__code__
     names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
     @wraps(function)
     def checked(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        # Not a comprehension: CPython 3.11 leaks its closure where memory is short.
+        # Not a comprehension: CPython 3.11 leaks its closure when memory is short.
         for name in options:
             if name not in names:
                 refuse_unknown(function, name)

@@ -77,8 +77,8 @@ cdef str in_place_text(const Call *c, int role):
     names = []
     for other in range(VECTORS):
         if is_read(c, other):
-            names.append(f"exactly {input_name(c, other)}")
-    return f" (it may be {_or(names)})"
+            names.append(input_name(c, other))
+    return f" (it may occupy exactly the memory of {_or(names)})"
 
 
 cdef bint share_memory(object a, object b) except -1:

@@ -1,8 +1,8 @@
 """The roles of arrays in a call, and a table of facts about functions. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, as in _core.pxd; a vector; sums (or statistics) of parts; a
-    # workspace; a state; or the copy of an operand that cannot be walked. C makes the gate.
+    # An array's role: an operand, as in _core.pxd (C makes the gate); a vector; sums (or
+    # statistics) of parts; a workspace; a state; or the copy of an operand that cannot be walked.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE

@@ -18,14 +18,14 @@ __all__ = ["available_isas", "get_isa", "keep_memory", "show_config"]
 
 # How often an idle thread of libgomp looks for work before it sleeps. With libgomp's own
 # choice (300 000 on a quiet machine), two pools of threads disturb each other (docs/design.md
-# has figures). With far fewer than this, threads would sleep between the calls of a loop.
+# has figures). With far fewer than 5000, threads would sleep between the calls of a loop.
 _SPIN_COUNT = "5000"
 _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def _read(path: str) -> str:
     """The text of one of the system's files, "" if there is none."""
-    # Not by pathlib, which would double the time of the import. The text may contain file names,
+    # Not with pathlib, which would double the time of the import. The text may contain file names,
     # which are bytes; escaped, they can be printed.
     try:
         with open(path, errors="backslashreplace") as file:
@@ -42,7 +42,7 @@ def _openmp_libraries(maps: str = "/proc/self/maps") -> list[str]:
 
 def _import_core() -> Any:
     """Import `_core`, or raise an error that says how to compile it."""
-    # Nothing may import NumPy before this: without an installation, NumPy may be missing too.
+    # Import NumPy only after this: where bn_ext is not installed, NumPy may be missing too.
     try:
         return import_module("bn_ext._core")
     except ModuleNotFoundError as error:
@@ -80,7 +80,7 @@ def _load_core() -> tuple[Any, str]:
 def available_isas() -> tuple[str, ...]:
     """Names of the instruction-set levels that this CPU can run, lowest first.
 
-    On x86-64 ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), the
+    On x86-64 ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), three of the
     microarchitecture levels of the x86-64 psABI; elsewhere only ``"baseline"``.
     All give the same bits.
 
@@ -119,13 +119,13 @@ def get_isa() -> str:
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
-    New memory is slow: the system clears each page before a process sees it. Beyond the cache, this
-    takes 0.5 to 0.8 times as long as the gradient. So when the last view of a result of 16 MiB or
-    more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next result of about that
-    size reuses it. bn_ext holds the newest blocks, up to an eighth of the limit. It offers the
-    pages of the others to the system, which takes them when it needs memory (``MADV_FREE``); until
-    then, they count as used by this process. At most 64 blocks are kept; each is released after 512
-    newer results.
+    New memory is slow: the system clears each page before a process sees it. For a result larger
+    than the cache, this takes 0.5 to 0.8 times as long as its gradient. So when the last view of a
+    result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next
+    result of about that size reuses it. The newest blocks, up to an eighth of the limit, stay in
+    memory. The pages of the others are offered to the system, which takes them when it needs memory
+    (``MADV_FREE``); until then, they count as used by this process. At most 64 blocks are kept;
+    each is released after 512 newer results.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _cache_sizes() -> tuple[int, int]:
     l2 = sizes[0] if sizes[0] > 0 else 1 << 20
     last_level = sizes[1] if sizes[1] > 0 else 16 << 20
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
-    # CPUs have more than this for each core.
+    # CPUs have more than 16 MiB for each core.
     ours = (16 << 20) * (os.cpu_count() or 1)
     return l2, max(l2, min(last_level, ours))
 
@@ -311,7 +311,7 @@ def _threads_set_by(threads: int) -> str:
 
 
 def _stack_bytes() -> int:
-    """The largest stack that the environment asks for OpenMP's threads; 0: the system's choice."""
+    """The largest stack that the environment sets for OpenMP's threads; 0: the system's choice."""
     most = 0
     for name, unit in ("OMP_STACKSIZE", "k"), ("GOMP_STACKSIZE", "k"), ("KMP_STACKSIZE", "b"):
         text = os.environ.get(name, "").lower()

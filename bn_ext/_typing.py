@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
 else:  # Python 3.11 has no subscripts for the first two
     Buffer = memoryview | array.array | ctypes.Array
-# An object that has only __array_interface__ needs np.asarray: NumPy's scalars have it too.
+# Not __array_interface__, which NumPy's scalars have too: wrap such objects in np.asarray.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
 # What determines the dtypes of results. Without SupportsDLPack: mypy would match NumPy arrays with
 # it too, and lose their dtype.

@@ -299,7 +299,7 @@ def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: fl
     mean, variance, gamma, beta = given.values()
     square = 1 / (constants["variance"].astype(np.float64) + epsilon)
     moved = _still(variance, square)
-    # rstd over its value (1, with two derivatives), and its value.
+    # rstd divided by its value (1, but with two derivatives), and its value.
     rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
     scale = (1.0 if gamma is None else gamma) * rstd[0]
     shift = scale * _still(mean, rstd[1])
@@ -417,7 +417,13 @@ class BatchNorm(_layer.BatchNorm):
         TypeError, ValueError, MemoryError
             As for `batch_norm_training` and `batch_norm_inference`.
         """
-        gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
+        try:
+            gamma, beta = parameters if len(parameters) else (self.gamma, self.beta)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                "parameters: expected gamma and beta, or an empty sequence, got "
+                + _core._shown(parameters)
+            ) from None
         options = self._options(src_1)
         if not self._from_batch():
             stats: tuple[Any, Any] = self.running_mean, self.running_variance

@@ -43,9 +43,9 @@ def __dir__() -> list[str]:
 
 # ---- a function on every block ----------------------------------------------------------------
 #
-# A tree of tasks merges its results, or they become the blocks of a lazy array. A task holds one
-# block of each operand and nothing else of that size, and Dask fuses reading into it. So only the
-# blocks of running tasks are in memory.
+# A tree of tasks merges the function's results, or they become the blocks of a lazy array. A task
+# holds one block of each operand and nothing else of that size, and Dask fuses reading into it. So
+# only the blocks of running tasks are in memory.
 
 
 @dataclass
@@ -114,10 +114,15 @@ class _Blocks:
         return _channel_axis(self.operands["src"], self.options["data_format"])
 
     def _shapes(self) -> dict[str, NDArray[Any]]:
-        """Arrays of the operands' shapes, with one element in memory each. Unknown sizes are 0."""
+        """Arrays of the operands' shapes, with one element in memory each. An unknown size is that
+        of another operand or, if none is known, 0.
+        """
+        sizes = zip(*(a.shape for a in self.operands.values()), strict=True)
+        known = [next((n for n in ns if not math.isnan(n)), 0) for ns in sizes]
         return {
             name: np.broadcast_to(
-                np.zeros((), a.dtype), [0 if math.isnan(n) else n for n in a.shape]
+                np.zeros((), a.dtype),
+                [m if math.isnan(n) else n for n, m in zip(a.shape, known, strict=True)],
             )
             for name, a in self.operands.items()
         }
@@ -286,7 +291,7 @@ def _as_dask(name: str, a: object) -> da.Array:
     if not isinstance(a, da.Array):
         hint = ""
         if isinstance(a, np.ndarray):
-            hint = f"; pass dask.array.from_array({name}), or all as NumPy arrays to bn_ext itself"
+            hint = f"; pass dask.array.from_array({name}), or call bn_ext itself with NumPy arrays"
         elif isinstance(getattr(a, "data", None), da.Array):
             hint = f"; pass {name}.data"
         raise TypeError(
@@ -490,7 +495,7 @@ def batch_norm_backward(
     Parameters
     ----------
     src, diff_dst, dst : dask.array.Array
-        As for `bn_ext.batch_norm_backward`, chunked along any axes, the channels too. All are
+        As for `bn_ext.batch_norm_backward`, chunked along any axes, including the channels. All are
         rechunked like src. Sizes of chunks may be unknown, except along the channels.
     mean, variance, gamma, beta : array or dask.array.Array
         As for `bn_ext.batch_norm_backward`; a Dask array is computed.
@@ -517,9 +522,9 @@ def batch_norm_backward(
 
     Notes
     -----
-    Vectors that are Dask arrays are computed first. Then everything is checked. Last, the scheduler
-    that Dask uses at the time of this call computes the sums. With
-    ``is_training=False, param_grads=False`` there are no sums.
+    Shapes and chunks are checked first. Then vectors that are Dask arrays are computed, and
+    everything else is checked. Last, the scheduler that Dask uses at the time of this call computes
+    the sums. With ``is_training=False, param_grads=False`` there are no sums.
 
     There is no ``workspace``, because its bits would cross chunk boundaries. The gradient with
     respect to a ``src_1`` is ``dask.array.where(dst <= 0, 0, diff_dst)``.

@@ -163,9 +163,9 @@ def batch_norm_backward(
 ) -> _Gradients | _AddGradients:
     """Gradient of batch normalization over the samples of all ranks.
 
-    **The parameter gradients are those of all samples, on every rank alike: do not sum or average
-    them over ranks again.** (The gradients of other layers, which each rank computes from its own
-    samples, must be summed.)
+    **The parameter gradients are those of all samples, the same on every rank: do not sum or
+    average them over ranks again.** (The gradients of other layers, which each rank computes from
+    its own samples, must be summed.)
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def batch_norm_backward(
     mean, variance, gamma, epsilon
         As for `bn_ext.batch_norm_backward`, the same on all ranks.
     comm : mpi4py.MPI.Intracomm
-        The ranks that share a batch; to use some of them, pass what ``comm.Split`` returns. All
+        The ranks that share a batch; to leave ranks out, pass what ``comm.Split`` returns. All
         ranks must pass the same `exact` and `check`, and a `timeout` if any of them does.
     exact : bool, optional
         If True, the sums are exact and rounded once: the bits of the result depend neither on the
@@ -183,10 +183,10 @@ def batch_norm_backward(
         That sends less, and gives the same bits only for the same samples on the same ranks.
     check : bool, optional
         If True, ranks compare their arguments in every call, in one more small collective, and the
-        error names the rank that differs and the argument. If False, they compare in this
-        function's first call with each number of channels and dtype. After that the error only says
-        that ranks differ, and a rank with another number of channels or dtype is not noticed (see
-        Notes).
+        error names the rank that differs and the argument. If False, they compare only when this
+        function is first called with a given number of channels, dtype and `exact`. After that the
+        error only says that ranks differ, and a rank with another number of channels or dtype is
+        not noticed (see Notes).
     timeout : float, optional
         Seconds to wait for the other ranks. After a timeout, the communicator can no longer be
         used.
@@ -204,8 +204,9 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument is wrong; likewise for
         comm, exact, check and timeout.
     CollectiveError
-        On all other ranks if one has raised such an error; on all ranks if arguments that must be
-        the same differ. It names the rank and the argument if ranks compared them before the sum.
+        On all other ranks if one has raised such an error (`CollectiveError` has the exceptions);
+        on all ranks if arguments that must be the same differ. It names the rank and the argument
+        if ranks compared them before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
@@ -276,8 +277,8 @@ def batch_norm_backward_start(
     What is computed before ``wait()`` hides the time of the exchange: for instance the weight
     gradient of the convolution that follows in the network.
 
-    **The parameter gradients are those of all samples, on every rank alike: do not sum or average
-    them over ranks again.**
+    **The parameter gradients are those of all samples, the same on every rank: do not sum or
+    average them over ranks again.**
 
     Parameters
     ----------
@@ -291,7 +292,7 @@ def batch_norm_backward_start(
     Returns
     -------
     Pending
-        Its ``wait()`` returns what `batch_norm_backward` does, to the bit.
+        Its ``wait()`` returns the same bits as `batch_norm_backward`.
 
     Raises
     ------
@@ -346,7 +347,7 @@ def batch_norm_training(
 ) -> BatchNormTraining[NDArray[Any]]:
     """Batch normalization with the statistics of the samples of all ranks.
 
-    mean, variance and the running statistics are equal on every rank, to the bit.
+    mean, variance and the running statistics have the same bits on every rank.
 
     Parameters
     ----------
@@ -412,8 +413,8 @@ def _backward_part(arguments: dict[str, Any]) -> GradientPart:
 class BatchNorm(_layer.BatchNorm):
     """`bn_ext.BatchNorm` over the samples of all ranks.
 
-    **diff_gamma and diff_beta are those of all samples, on every rank alike: do not sum or average
-    them over ranks again.**
+    **diff_gamma and diff_beta are those of all samples, the same on every rank: do not sum or
+    average them over ranks again.**
 
     Parameters
     ----------
@@ -426,12 +427,12 @@ class BatchNorm(_layer.BatchNorm):
 
     Notes
     -----
-    Ranks that do the same steps keep the same parameters and statistics, to the bit. A rank without
-    samples counts the batch in num_batches_tracked, too.
+    Ranks that do the same steps keep the same parameters and statistics, bit for bit. A rank
+    without samples counts the batch in num_batches_tracked, too.
 
     With running statistics, ``forward`` after ``eval()`` exchanges nothing, nor does either pass of
     a frozen layer. All ranks must make all other calls. If such a call fails on one rank, it raises
-    an error on all.
+    an error on all, except as `CollectiveError` says.
 
     Examples
     --------
@@ -476,7 +477,7 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """Arguments that tell a failed rank which sum the others wait in. They lack a
+        """Arguments that show a failed rank what the others sum. They lack a
         communicator unless the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))

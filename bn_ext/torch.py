@@ -262,7 +262,7 @@ def _second(
     workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients with respect to src, diff_dst and weight, from those of `_gradients`' results."""
+    """Gradients of src, diff_dst and weight, from the gradients of `_gradients`' results."""
     outputs = _outputs_of_second(src)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     gated_double_backward(
@@ -314,7 +314,9 @@ def _keep_gradients(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     if ctx.group is not None:
-        raise RuntimeError("SyncBatchNorm: the gradient of its gradient is not available")
+        raise RuntimeError(
+            "batch_norm: the gradient of the gradient is not available with group or SyncBatchNorm"
+        )
     tensors = ctx.saved_tensors
     diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
     weight = None if tensors[4] is None else diff_weight
@@ -385,8 +387,8 @@ def batch_norm(
     input : Tensor, shape (N, C, ...)
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
-        Each may have any of these dtypes. In training, running_mean and running_var may be None,
-        else they are updated in place. In inference, the input is normalized with them; to
+        Each may have any of these dtypes. In training, running_mean and running_var may be None;
+        otherwise they are updated in place. In inference, the input is normalized with them; to
         autograd, they are constants.
     training, momentum, eps
         As for torch's function.
@@ -409,8 +411,8 @@ def batch_norm(
     ------
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`.
-    CollectiveError
-        As for `SyncBatchNorm`.
+    CollectiveError, RuntimeError
+        As for `SyncBatchNorm`, if there is a group.
 
     Examples
     --------
@@ -562,8 +564,8 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         Whether negative results become zeros.
     whole_gradients : bool, optional
         If False, the gradients of weight and bias are the share of this process, as in torch;
-        DistributedDataParallel averages them. If True, they are those of all samples, on every
-        process alike, with the same bits for any number of processes: do not average them again.
+        DistributedDataParallel averages them. If True, they are those of all samples, the same on
+        every process, with the same bits for any number of processes: do not average them again.
 
     Raises
     ------
@@ -573,7 +575,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         If a process failed, on all processes except those that failed themselves; if arguments
         differ, on all processes.
     RuntimeError
-        If the gradient is differentiated.
+        If the gradient of a training step is differentiated.
 
     Notes
     -----

@@ -81,7 +81,7 @@ bool bn_same_place(const bn_view *a, const bn_view *b);
 bool bn_overlaps_itself(const bn_view *view);
 
 /* Copy an array that is not empty to another of the same shape and itemsize, in this order of axes,
- * on as many threads as pay for its elements (copies.c). */
+ * on as many threads as its size is worth (copies.c). */
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
                       int num_threads);
 

@@ -23,7 +23,7 @@ enum {
     WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
     /* A block starts in mid-page, NumPy's arrays near a page's start. Loads wait for recent stores
-     * near the same offset in a page: 48 bytes off, they take six times as long (Zen 3). */
+     * near the same offset in a page: at 48 bytes, they take six times as long (Zen 3). */
     START = PAGE_BYTES / 2,
 };
 
@@ -117,8 +117,8 @@ static mapping map_new(size_t bytes) {
     return (mapping){all + before, bytes, 0, false};
 }
 
-/* A larger mapping, with the pages of a smaller one. If they cannot be moved, the system may have
- * unmapped the place for them, and another thread may have mapped it since: it is left alone. */
+/* A larger mapping, with the pages of a smaller one. If moving them fails, the system may have
+ * unmapped the larger one, and another thread may have mapped its place: that is left alone. */
 static mapping map_larger(size_t bytes, mapping smaller) {
     mapping m = map_new(bytes);
 #ifdef MREMAP_FIXED

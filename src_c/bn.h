@@ -117,8 +117,8 @@ typedef struct {
     int num_threads; /* 0: chosen from the machine and the size */
 
     /* Reduce writes `sums`, (BN_SUMS, channels), or, if they are exact, `state` (state.h). A whole
-     * call takes `sums`, unless NULL, in place of its own: the sums over all parts, with `count`
-     * elements per channel over all parts. */
+     * call takes `sums`, if it is not NULL, instead of summing: the sums over all parts, which have
+     * `count` elements per channel together. */
     double *sums;
     int64_t *state;
     double count;
@@ -137,13 +137,14 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;
 
-/* The same with exact sums. Reduce adds to a state that must be zeros; states merge by +. Gradients
- * are summed about the mean as kernels take it. Moments are sum(src) and sum(src * src). */
+/* The same with exact sums. Reduce adds to a state that must be zeros; states merge by addition.
+ * Gradients are summed about the mean as kernels take it. Moments are sum(src) and
+ * sum(src * src). */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
 /* Compute the sums that bn_backward takes from the merged state of all parts; the problem needs a
- * dtype, channels and a mean. Return the first channel whose limbs no such sum can have, or -1. */
+ * dtype, channels and a mean. Return the first channel whose limbs cannot be such a sum, or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

@@ -22,7 +22,7 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-/* A half's digits in a float's place give its value times 2^-112. Scaling that up is exact, for
+/* A half's bits in a float's place stand for its value times 2^-112. Scaling that up is exact, for
  * subnormals too. */
 static inline double f16_to_double(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;

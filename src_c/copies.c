@@ -52,7 +52,7 @@ static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair
 /* Elements per piece: enough to make the cost of taking the next piece negligible. */
 enum { PIECE = 1 << 16 };
 
-/* A copy runs over two axes, `other` and `last`, at every place along all the other axes. A piece
+/* A copy runs over two axes, `other` and `last`, at every place along the rest. A piece
  * is a part of these two axes at one place, or all of both at several places. */
 typedef struct {
     const char *from;

@@ -1,4 +1,4 @@
-/* exact.c: a part's exact sums, as a state that merges with others by + (state.h).
+/* exact.c: a part's exact sums, as a state that merges by addition (state.h).
  *
  * Additions that round nothing may come in any order. So this code need not follow the walks of the
  * rounded sums. Terms are computed a strip at a time, in memory order, and added to the thread's

@@ -25,8 +25,8 @@ typedef struct {
     int64_t first, to;       /* by runs: the task's elements of the channel */
 } part;
 
-/* A block of `rows` rows, `positions` positions apart, with `cols` elements each, from `at` bytes
- * after an offset on. */
+/* A block of `rows` rows, `positions` positions apart, with `cols` elements each, `at` bytes past
+ * an offset. */
 static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
                          int64_t cols, int64_t rows, int64_t positions) {
     const bn_problem *p = e->plan.problem;
@@ -124,7 +124,7 @@ static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const p
     return bn_fits(added, 1);
 }
 
-/* Would the strip's terms fit if they were cut for what was seen of them? */
+/* Would the strip's terms fit if they were cut to the range that was seen? */
 static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
     const int top[BN_SUMS] = {strip->seen[0].top, strip->seen[1].top};
     const bn_added added = e->kernels->exact->added(strip, squares, top);

@@ -15,7 +15,7 @@
 #include "sizes.h"
 
 void bn_copy_bits(uint64_t from, uint64_t to, int64_t n) {
-    enum { AT_ONCE = 56 }; /* bits that 8 bytes surely hold from any bit of the first byte on */
+    enum { AT_ONCE = 56 }; /* bits: 8 bytes hold them, wherever in the first one they begin */
     for (int64_t done = 0, here; done < n; done += here) {
         const uint64_t source = from + (uint64_t)done, place = to + (uint64_t)done;
         char *at = (char *)(uintptr_t)(place / 8);

@@ -18,8 +18,8 @@
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
  *              one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: what follows the last whole
- *              unit of a row or span, or precedes the first of a span or wide row
+ *   unit       columns of one register of elements; an edge has fewer: the columns after the last
+ *              whole unit of a row or span, or before the first one of a span or wide row
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
  *   chunk      rows, or parts of runs, that one thread sums alone. There are several, so that
@@ -27,7 +27,7 @@
  *              order, so that bits do not depend on threads
  *   piece      what is gathered at a time, or summed and then written
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; joint tasks, as many as suits the threads, each
+ *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, each
  *              write rows (with runs: positions) of all tiles
  *
  * There are three forms:

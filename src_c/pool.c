@@ -26,10 +26,10 @@
 #include <unistd.h>
 #endif
 
-/* For at least two MOMENTs, in nanoseconds, after a call, its threads still look for work: one per
- * ELEMENTS_PER_THREAD elements then pays. Waking threads takes 15 to 50 us and pays from
- * WORTH_WAKING elements on (measured), or in a row of calls, a MOMENT apart at most, that has had
- * LOOP elements: with fewer, rows that end soon would lose more than a tenth (measured). */
+/* For at least two MOMENTs (in ns) after a call, its threads still look for work: then a thread per
+ * ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us. It pays from WORTH_WAKING
+ * elements, or after LOOP elements in a loop of calls that are at most a MOMENT apart: with fewer,
+ * loops that end soon would lose more than a tenth (both measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */

@@ -6,7 +6,7 @@
  * without a barrier. When the last of a tile's first tasks has ended, the tile is finished, which
  * makes its coefficients. That is done in parts, which are taken by the thread that ended the task
  * and by all threads that wait. The tile's second tasks wait for that. Or second tasks are joint:
- * each spans all tiles, and there are as many as suits the threads, because writes need no order.
+ * each spans all tiles, and there are as many as suit the threads, because writes need no order.
  * There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so

@@ -1,4 +1,4 @@
-/* state.h: an exact sum as integers that merge by +.
+/* state.h: an exact sum as integers that merge by addition.
  *
  * A state is int64, (rows, BN_SUMS, channels). Its first rows are limbs, the lowest first. Limb k
  * counts units of 2^(lowest + 40 k), so all limbs together are one integer, the sum. A limb may be
@@ -14,9 +14,9 @@
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
  * multiple of 2^-1074 below 2^(1024 + 43), if there are fewer than 2^BN_LOG2_TERMS terms: 8 and 54
  * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
- * large: 17 and 108 limbs. The lowest limb counts a power of 2^20, so that a sum's square lines up
- * with a sum of squares, digit by digit; and there is room below a square's last bit for
- * the bits of a double (limbs.inc). Parts: a canonical limb is below 2^40, so 2^23 of them fit 63
+ * large: 17 and 108 limbs. The lowest limb's unit is a power of 2^20, so that a sum's square lines
+ * up with a sum of squares, digit by digit; and there is room below a square's last bit for the
+ * bits of a double (limbs.inc). Parts: a canonical limb is below 2^40, so 2^23 of them fit 63
  * bits; a flag's field holds 2^20 - 1, and one more would be a flag of the next field.
  */
 #ifndef BN_STATE_H
@@ -92,7 +92,7 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. The
- * state is one of moments; squares must be at least what the sums need. */
+ * state is one of moments; squares must be possible with its sums. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

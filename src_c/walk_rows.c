@@ -3,7 +3,7 @@
  * A chunk's rows are cut into strands of q consecutive rows:
  *
  *     strand 0   rows 0 ... q-1        block g: row g of every strand. The last strand may be
- *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have a row less.
+ *     strand 1   rows q ... 2q-1       shorter, so blocks from its end on have one row fewer.
  *     ...
  *
  * Short runs at few positions are summed channel by channel, in the same order.

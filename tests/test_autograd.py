@@ -208,6 +208,9 @@ def test_layer(rng):
 def test_what_is_refused(rng):
     (src, gamma, *_), _ = arrays(rng, (6, 3), "NXC")
     layer = bn_ext.autograd.BatchNorm(3)
+    for parameters, error in (([gamma], ValueError), ([gamma] * 3, ValueError), (None, TypeError)):
+        with pytest.raises(error, match="^parameters: expected gamma and beta, or an empty"):
+            layer(parameters, src)
     diff_mean = autograd.grad(lambda m: anp.sum(batch_norm_inference(src, m, [1.0] * 3, epsilon=1)))
     assert diff_mean(np.zeros(3)).shape == (3,)
     with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):

@@ -125,7 +125,7 @@ def test_a_missing_package_is_named(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     status, _, err = run(capsys, "bench", "--dtypes", "bfloat16")
     assert status == 2
-    assert "bfloat16 needs ml_dtypes: python -m pip install ml_dtypes" in err
+    assert "--dtypes: bfloat16 needs ml_dtypes: python -m pip install ml_dtypes" in err
 
 
 def test_interrupted(capsys, monkeypatch):

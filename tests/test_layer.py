@@ -205,7 +205,7 @@ def test_a_failed_call_changes_nothing(rng):
 
 
 def test_backward_needs_a_forward():
-    with pytest.raises(RuntimeError, match="^backward: expected a forward that succeeded"):
+    with pytest.raises(RuntimeError, match="^backward: expected a successful forward"):
         bn_ext.BatchNorm(3).backward(np.ones((2, 3), np.float32))
 
 

@@ -94,7 +94,7 @@ def test_a_size_that_differs_is_told_first():
 def test_another_call_is_told_before_another_function():
     words, rows = told([{"call": n, "function": f} for n, f in ((1, "f"), (2, "g"))])
     end = "some rank has made a call that others have not"
-    assert words[0] == f"call: rank 0 is in call number 1, others are in another: {end}"
+    assert words[0] == f"call: rank 0 is in call number 1, others are not: {end}"
     assert rows[0] == f"call: rank 1 differs from rank 0, which has 1: {end}"
     # Calls whose sum is that of equal ones are told, too.
     words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
@@ -308,7 +308,7 @@ def test_ranks_that_have_not_made_the_same_calls_are_told(tmp_path):
     for rank, found in enumerate(on_ranks(2, "apart", tmp_path, timeout=60).returned):
         assert found == [
             "CollectiveError: batch_norm_backward: call: "
-            f"rank {rank} is in call number {3 + rank}, others are in another: "
+            f"rank {rank} is in call number {3 + rank}, others are not: "
             "some rank has made a call that others have not",
             "CollectiveError: comm: cannot be used any more: its ranks have not made the same "
             "calls; go on with a duplicate (comm.Dup())",

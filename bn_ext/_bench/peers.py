@@ -21,7 +21,7 @@ Peer = Callable[[Problem, int], Call | None]
 
 
 def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any) -> Call:
-    """A call of bn_ext that writes to the problem's outputs or, like peers, to `fresh` ones.
+    """A call to bn_ext that writes to the problem's outputs or, like peers, to `fresh` ones.
 
     `also`: arguments that not every operation has.
     """

@@ -50,9 +50,9 @@ Op = Literal[
     "training-relu", "inference", "inference-add-relu", "double-backward",
 ]  # fmt: skip
 
-#: What can be timed: the gradient in training, with frozen statistics, with these for diff_src
-#: alone, and through a ReLU; the forward pass in training and in inference, also followed by a
-#: ReLU or by an addition and a ReLU; the gradient of the gradient.
+#: What can be timed: the gradient in training, with frozen statistics (also diff_src alone), and
+#: through a ReLU; the forward pass in training and in inference, also followed by a ReLU or by an
+#: addition and a ReLU; the gradient of the gradient.
 OPS: dict[Op, Streams] = {
     "backward": Streams(("src", "diff_dst"), ("diff_src",)),
     "backward-frozen": Streams(("src", "diff_dst"), ("diff_src",)),

@@ -19,16 +19,16 @@ from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
 
-BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch, on the same arrays with the
-same number of threads. (torch is left out if it is not installed or does not have the operation.)
-Calls are interleaved. op: the operation. backward is the gradient, backward-frozen the one with
-frozen statistics, backward-frozen-src its diff_src alone; training and inference are forward
-passes; relu and add mean a fused ReLU and addition; double-backward is the gradient of the
-gradient. used: the threads that took part in a call; for small problems, bn_ext chooses fewer. ms:
-the shortest time of a call. median: the median of all calls, in ms; it is much more than the
-shortest if other programs are running. GB/s: the bytes that are read and written, each tensor
-counted once, divided by the shortest time. A peer's column gives its time as a multiple of
-bn_ext's. If interrupted, the command shows and writes what was measured so far."""
+BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch, on the same arrays. torch
+gets the same number of threads; it is left out if it is not installed or does not have the
+operation. Calls are interleaved. Operations (column op): backward is the gradient, backward-frozen
+the gradient with frozen statistics, backward-frozen-src its diff_src alone; training and inference
+are forward passes; relu and add mean a fused ReLU and addition; double-backward is the gradient of
+the gradient. Other columns: used is the number of threads that took part in a call. ms: the
+shortest time of a call. median: the median of all calls, in ms; it is much more than the shortest
+if other programs are running. GB/s: the bytes that are read and written, each tensor counted once,
+divided by the shortest time. A peer's column gives its time as a multiple of bn_ext's. If
+interrupted, the command shows and writes what was measured so far."""
 
 NOTE = "ms: shortest time of a call; median: of all its calls, in ms"
 PEER_NOTE = "; {}: time as a multiple of bn_ext's"
@@ -76,7 +76,7 @@ def demand_what_it_needs(options: argparse.Namespace) -> None:
         try:
             dtype_of(name)
         except ImportError:
-            message = f"{name} needs ml_dtypes: python -m pip install ml_dtypes"
+            message = f"--dtypes: {name} needs ml_dtypes: python -m pip install ml_dtypes"
             raise UsageError(message) from None
     if options.json not in (None, "-"):
         demand_writable("--json", Path(options.json))

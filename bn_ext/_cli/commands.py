@@ -75,7 +75,8 @@ def parser() -> argparse.ArgumentParser:
     every = _core._default_threads()
     add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
         help=f"numbers of threads (default: {every}, the default of calls)")  # fmt: skip
-    add("--seconds", type=as_seconds, default=1.0, help="time per row (default: %(default)s)")
+    add("--seconds", type=as_seconds, default=1.0,
+        help="seconds per row, tripled for small tensors (default: %(default)s)")  # fmt: skip
     add("--json", metavar="FILE",
         help="write the measurements to FILE as JSON; with -, to standard output, and the table "
         "to standard error")  # fmt: skip

@@ -3,7 +3,7 @@
 Five words precede the sums. So every rank learns in the same call, without another message, whether
 a rank has failed or has other arguments. If arguments differ, the words do not tell whose or which.
 For that, each rank gathers a row from every rank: before the first sum of a function with these
-channels and dtype, and with ``check=True`` before each sum.
+channels, dtype, `exact` and kind of waiting, and with ``check=True`` before each sum.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class CollectiveError(RuntimeError):
-    """Another rank failed, or ranks passed different arguments. No rank has results.
+    """Another rank failed, or ranks passed different arguments. No rank has results of this call.
 
     It is raised on every rank, except that a rank whose own argument was refused raises that error
     instead. It is not a ValueError, because no argument of this rank is known to be wrong. In the
@@ -85,14 +85,14 @@ def judge(
     size: int,
     values: Mapping[str, object],
 ) -> str:
-    """What is wrong, by the sums of all ranks' words; an empty string if nothing is."""
+    """What is wrong, according to the sums of all ranks' words; an empty string if nothing is."""
     if total[_FAILURES]:
         return _failed(int(total[_FAILURES]), int(total[_FAILED_RANKS]), size)
     if total.tolist() == [size * word for word in words(prints, rank)]:
         return ""
     assert prints is not None
     if total[_CALLS] != size * prints[0]:
-        number = f"rank {rank} is in call number {values['call']}, others are in another"
+        number = f"rank {rank} is in call number {values['call']}, others are not"
         return f"call: {number}: {_ANOTHER_CALL}"
     *names, last = (name for name in NAMES[1:] if name in values)
     return (
@@ -107,7 +107,7 @@ def row(prints: NDArray[np.int64] | None) -> NDArray[np.int64]:
 
 
 def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) -> str:
-    """What is wrong, by the rows of all ranks; an empty string if nothing is."""
+    """What is wrong, according to the rows of all ranks; an empty string if nothing is."""
     size, failed = len(rows), np.flatnonzero(rows[:, 0])
     if failed.size:
         return _failed(failed.size, int(failed[0]), size)

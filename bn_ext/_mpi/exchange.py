@@ -440,7 +440,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """Decorates a function, so that other ranks are also told of errors before its call begins."""
+    """Decorates a function, so that other ranks also learn of errors that precede its call."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]

@@ -1,4 +1,4 @@
-"""One rank's part of a call: its sums, and its results from those of all ranks.
+"""One rank's part of a call: its sums, and its results from the sums of all ranks.
 
 Before a rank sends its sums, it checks all arguments, by a dry run of the function that applies
 the total.

@@ -1,12 +1,12 @@
-"""`python -m bn_ext verify`: check the promise of equal bits on this CPU.
+"""`bn-ext verify`: check the promise of equal bits on this CPU.
 
 At every instruction-set level, whole calls are compared with digests that are the
-same on every machine. The calls take every form, split their sums in every way,
-and include exact sums. That takes seconds.
+same on every machine. The calls cover every way to split a problem and its sums,
+exact sums included. That takes seconds.
 
 With --all, the kernels of every formula are also compared, bit for bit, with NumPy
-doing the same arithmetic: all numbers of rows, all lengths up to four times the
-widest register, all alignments, values of every kind. That takes about a minute.
+doing the same arithmetic: numbers of rows, lengths up to four times the widest
+register, alignments, and values of every kind. That takes about a minute.
 """
 
 import time

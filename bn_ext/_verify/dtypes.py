@@ -34,7 +34,7 @@ class Dtype:
         return bits.view(self.number)
 
     def narrow(self, values: Array) -> Array:
-        """Bits, rounded to nearest even; too large values become Inf, NaNs the canonical NaN."""
+        """Bits, rounded to nearest even; what is too large becomes Inf, NaNs the canonical NaN."""
         if self.name == "bfloat16":
             word = values.view(np.uint32)
             kept = word >> np.uint32(16)

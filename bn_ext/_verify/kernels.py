@@ -61,7 +61,7 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
 
 
 def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """Rows that are wide enough to be read from a register boundary on, at every level."""
+    """Rows wide enough, at every level, to be read from a register boundary."""
     size = dtype.bits.itemsize
     unit = REGISTER // size
     for offset in (0, size, 16, REGISTER - size):
@@ -98,7 +98,7 @@ def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Genera
 
 
 def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """The same for long runs, also near the ends of stretches and of groups of stretches."""
+    """Like _lengths, for long runs: also near the ends of stretches and of groups of stretches."""
     yield from _lengths(dtype, 4)
     unit, stretch = REGISTER // dtype.bits.itemsize, arithmetic.stretch_of(dtype)
     for stretches in (GROUP, GROUP + 1, 2 * GROUP):

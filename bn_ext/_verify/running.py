@@ -37,7 +37,7 @@ UNTOUCHED = 0xA5
 class Bits:
     """A gate as kernels see it: bits, which are addressed like elements of a dtype.
 
-    Addresses are numbers of bits times an element's bytes.
+    An address is a bit's index times an element's bytes.
     """
 
     def __init__(self, memory: Array, size: int, start: int, strides: tuple[int, int]):

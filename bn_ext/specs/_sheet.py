@@ -1,4 +1,4 @@
-"""Makes functions of the rows of the table.
+"""Makes functions from the rows of the table.
 
 A function has the signature and docstring of its row. It converts each argument once, by the rules
 of the general function, and checks the types. Then it passes all arguments, under their roles, to
@@ -129,7 +129,7 @@ def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like:
 
 
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
-    """Check types by the specification's table. All vectors have the type of the first: a.dtype.
+    """Check types against the specification's table. All vectors have the first one's: a.dtype.
 
     The general function refuses other data that does not have src's type and shape.
     """

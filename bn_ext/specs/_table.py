@@ -195,7 +195,7 @@ _NGRAPH = Spec(
     data_format="NCX",
 )
 _NGRAPH_DIFFERS = (
-    "nGraph differs: its reference kernel casts epsilon to float, and C = 0 is refused."
+    "nGraph differs: its reference kernel casts epsilon to float32, and C = 0 is refused."
 )
 _NGRAPH_INPUT = Argument("input", "data", f"What is normalized: {_FLOATS}, at least two "
                          "dimensions, channels first: on axis 1.", roles="src")
@@ -288,7 +288,7 @@ _ONEDNN = Spec(
         "float16": ("float32",),
         "bfloat16": ("float32", "bfloat16"),
     },
-    raises="TypeError for float64 and for float16 vectors, ValueError for an epsilon that is "
+    raises="TypeError for any float64 and for float16 vectors, ValueError for an epsilon that is "
     "not positive",
     lists="lists of Python numbers are float64 or integers, so their types are refused. Any rank "
     "from 2 up is accepted",
@@ -487,8 +487,8 @@ _TF_NAME = Argument("name", "ignored", "Not used.", default=None, optional=True)
 _TF_X = "What is normalized: float16, bfloat16 or float32."
 _TF_SCALE = Argument("scale, offset", "vector", "Scale and shift.", roles="gamma, beta")
 _TF_STATISTICS = Argument("mean, variance", "vector", "With `is_training`, the running statistics "
-                          "before this step, which ``exponential_avg_factor=1`` ignores: they may "
-                          "then have any length. Otherwise the statistics to normalize with.")
+                          "before this step; ``exponential_avg_factor=1`` ignores them, whatever "
+                          "their length. Without it, the statistics to normalize with.")
 _TF_OUTPUTS = "y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3"
 
 _TENSORFLOW_ROWS = (
@@ -513,8 +513,8 @@ _TENSORFLOW_ROWS = (
         "statistics, the variance with Bessel's correction (divided by ``max(M - 1, 1)``); "
         "reserve_space_1 and reserve_space_2, which are the batch's mean and its biased variance, "
         "for the gradient; and reserve_space_3, empty. With ``is_training=False`` both pairs are "
-        "mean and variance. For an empty x, batch_mean and batch_variance are NaN, and the reserve "
-        "spaces are zeros.",
+        "the arguments mean and variance. For an empty x, batch_mean and batch_variance are NaN, "
+        "and the reserve spaces are zeros.",
         see_also="fused_batch_norm_grad_v3 : The gradient.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces "
@@ -592,7 +592,7 @@ array([[[[0., 0.],
                      "the population's. The second is a variance, as in TensorFlow on a CPU; "
                      "cuDNN gives an inverse standard deviation instead: pass ``1 / inverse**2 - "
                      "epsilon``.", roles="mean, variance"),
-            Argument("reserve_space_3", "vector", "Not used; any shape will do.", optional=True),
+            Argument("reserve_space_3", "vector", "Only its dtype is checked.", optional=True),
             _TF_EPSILON,
             _TF_FORMAT,
             Argument("is_training", "flag", "Whether the statistics depend on x.", default=True,
@@ -607,7 +607,7 @@ array([[[[0., 0.],
         see_also="fused_batch_norm_v3 : The forward pass.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels "
-            "refuses NCHW, and NCDHW is refused; its oneDNN kernel returns scalars for the last "
+            "refuses NCHW, both refuse NCDHW; its oneDNN kernel returns scalars for the last "
             "two outputs. Its epsilon is a float32 that is not checked. The bits of its results "
             "change with the number of threads.",
         ),

@@ -9,8 +9,8 @@
 #include "kernels/formulas.h"
 
 /* BN_ROWS: the leaves of the tree in loops.inc. BN_GROUP: repeats whose trees are added up before
- * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. Results depend
- * on all three to the bit. */
+ * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. All three
+ * decide bits. */
 enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
 
 /* What is summed: up to BN_ROWS rows of `cols` columns each, `pitch` bytes apart; `repeats` times
@@ -118,10 +118,9 @@ enum { BN_PLANES = 6 };
 typedef struct {
     double *plane;
     int64_t columns;
-    int64_t adds; /* the most terms in a lane */
-    bn_range
-        seen[BN_SUMS]; /* each sum's terms; of squares, those of the numbers that are squared */
-    int top[BN_SUMS];  /* terms are cut as if they were at most 2^top */
+    int64_t adds;           /* the most terms in a lane */
+    bn_range seen[BN_SUMS]; /* each sum's terms; of squares, the numbers before squaring */
+    int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
 } bn_strip;
 
 /* What was added up as doubles, by planes. */

@@ -57,7 +57,7 @@ static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, do
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
-/* Likewise: replace the variance, which is in `rstd`, by 1/sqrt(variance + epsilon), and set the
+/* Likewise: replace the variance, which is in `rstd`, with 1/sqrt(variance + epsilon), and set the
  * scale, gamma * rstd. If the data is computed in doubles, both are computed in pairs, and `low`
  * gets the low part of rstd. */
 static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
