@@ -59,15 +59,14 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v square = t * t, error = square_error(t);
     (void)h;
     part[0] = (square + anchor[0]) - anchor[0];
-    f64v left = square - part[0];
-    const f64v upper = (left + anchor[1]) - anchor[1];
-    left -= upper;
-    const f64v middle = (left + anchor[2]) - anchor[2];
+    const f64v left = square - part[0], upper = (left + anchor[1]) - anchor[1];
     const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
-    part[2] = middle + middle_error;
-    part[3] = (left - middle) + (left_error - middle_error);
+    /* If the parts are exact (bn_fits), `square` is a multiple of anchor 2's unit: part 3 has room
+     * for 53 bits, and those of the error reach 53 further down. */
+    part[2] = (left - upper) + middle_error;
+    part[3] = left_error - middle_error;
 }
 
 #include "kernels/number.inc"
