@@ -207,12 +207,25 @@ cdef int pin_new(Call *c, int role, object a) except -1:
 cdef object call(Call *c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or the sums, for a
     reduce function."""
-    cdef bn_status status
     given = convert_out(c, out)
     check(c)
     if c.dry:
         return None
     bn_order_of(&c.view[SRC], c.channel_axis, &c.order)
+    try:
+        return run(c, given)
+    except MemoryError:
+        if _parked_bytes() == 0:
+            raise
+    cdef int64_t limit = _parked_limit()
+    _set_parked_limit(0)  # gives up all that is parked
+    _set_parked_limit(limit)
+    return run(c, given)
+
+
+cdef object run(Call *c, tuple given):
+    """Make the result's arrays and compute them. If memory is short, nothing has been written."""
+    cdef bn_status status
     result = new_sums(c) if c.facts.reduces else new_results(c, given)
     if c.channels and not (c.is_empty and c.facts.reduces):
         state_problem(c)

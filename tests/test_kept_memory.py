@@ -258,6 +258,16 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), -1))
 large = bn_ext.batch_norm_inference(y, x[0], x[1] ** 2, epsilon=1)
 assert large.nbytes == y.nbytes and kept() == 0
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+del large
+parts = [call() for _ in range(20)]
+del parts
+assert kept() > 90 << 20
+wide, ones = np.ones((2, 1 << 20), np.float32), np.ones(1 << 20, np.float32)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), -1))
+grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # in smaller arrays
+assert (grads.diff_beta == 2).all() and kept() == 0
 try:
     bn_ext.batch_norm_inference(np.broadcast_to(y, (50, *y.shape)), x[0], x[1] ** 2, epsilon=1)
 except MemoryError:
