@@ -217,9 +217,7 @@ cdef object call(Call *c, object out):
     except MemoryError:
         if _parked_bytes() == 0:
             raise
-    cdef int64_t limit = _parked_limit()
-    _set_parked_limit(0)  # gives up all that is parked
-    _set_parked_limit(limit)
+    bn_unmap_parked()
     return run(c, given)
 
 

@@ -172,6 +172,10 @@ void bn_park_block(void *block) {
     shed(most);
 }
 
+void bn_unmap_parked(void) {
+    shed(0);
+}
+
 void bn_set_parked_limit(int64_t bytes) {
     pthread_mutex_lock(&lock);
     limit = (size_t)bytes;
@@ -217,6 +221,8 @@ void *bn_take_block(size_t bytes) {
 }
 void bn_park_block(void *block) {
     free(block);
+}
+void bn_unmap_parked(void) {
 }
 void bn_set_parked_limit(int64_t bytes) {
     (void)bytes;

@@ -251,21 +251,21 @@ def test_without_memory_what_is_kept_goes_first():
 import resource
 bn_ext.keep_memory(1 << 40)
 y = np.zeros((200000, 64), np.float32)
-parts = [call() for _ in range(20)]
-del parts
-assert kept() > 90 << 20
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), -1))
+wide, ones = np.ones((2, 1 << 20), np.float32), np.ones(1 << 20, np.float32)
+
+def keep_much_and_leave(room):
+    parts = [call() for _ in range(20)]
+    del parts
+    assert kept() > 90 << 20
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, -1))
+
+keep_much_and_leave(20 << 20)
 large = bn_ext.batch_norm_inference(y, x[0], x[1] ** 2, epsilon=1)
 assert large.nbytes == y.nbytes and kept() == 0
 resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 del large
-parts = [call() for _ in range(20)]
-del parts
-assert kept() > 90 << 20
-wide, ones = np.ones((2, 1 << 20), np.float32), np.ones(1 << 20, np.float32)
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), -1))
+keep_much_and_leave(6 << 20)
 grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # in smaller arrays
 assert (grads.diff_beta == 2).all() and kept() == 0
 try:
