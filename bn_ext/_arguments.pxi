@@ -327,7 +327,7 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
         )
     if wanted and (beta is not None or not given):
         raise ValueError(
-            "diff_src_1: expected relu=True and dst or workspace with it, got "
+            "diff_src_1: expected relu=True with dst or workspace, got "
             + ("beta, which does not include src_1" if given else "relu=False")
         )
     c.n_outputs += wanted
@@ -343,8 +343,8 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
     convert(c, DIFF_DST, diff_dst)
     convert(c, MEAN, mean)
     if has(c, BETA) and (variance is None or epsilon is None):
-        lacking = "variance: expected an array" if variance is None else "epsilon: expected one"
-        raise ValueError(f"{lacking} with beta, got None")
+        name, kind = ("variance", "an array") if variance is None else ("epsilon", "a number")
+        raise ValueError(f"{name}: expected {kind}, because beta is given; got None")
     if epsilon is not None or not c.facts.reduces:
         c.problem.epsilon = _as_epsilon(epsilon)
     convert(c, VARIANCE, variance)

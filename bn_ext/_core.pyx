@@ -185,9 +185,9 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
     beta. `batch_norm_training` normalizes with float64 statistics. To find exactly the elements
     that its ReLU passed, keep these statistics in float64, whatever the data: give it float64
-    arrays in ``out``, and float64 gamma and beta if any. With statistics rounded to float32, other
-    elements may pass where the result is within rounding error of 0. With dst or workspace, the
-    call allocates one bit for each element, and dst is read once.
+    arrays in ``out``, and float64 gamma and beta if any. With statistics rounded to float32,
+    different elements may pass where the result is within rounding error of 0. With dst or
+    workspace, the call allocates one bit for each element, and dst is read once.
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, or the floating-point mode
@@ -347,7 +347,7 @@ def batch_norm_backward_apply(src=..., diff_dst=..., mean=..., variance=..., gam
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm_backward`; ValueError also if sums have another shape, count fewer
-        elements than this part has, or are a state that does not fit mean and src's dtype.
+        elements than this part has, or are a state made with another mean or dtype.
 
     Notes
     -----

@@ -60,8 +60,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     Notes
     -----
     src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
-    which are written together. With frozen statistics, they are read only once. Copies, and what
-    the bits of the results depend on, are as for `batch_norm_backward`.
+    which are written together. With frozen statistics, they are read only once. What is copied, and
+    what the bits of the results depend on, is as for `batch_norm_backward`.
 
     The factors of each channel are rounded to the type of the arithmetic: float64 for float64 data,
     else float32. In float32, ``rstd**3`` times means of products must lie between 2**-126 and
@@ -87,7 +87,7 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
 
-    The penalty is quadratic in diff_dst and in gamma, so the sum of each times its derivative is
+    The penalty is quadratic in diff_dst and in gamma, so either, times its derivative, sums to
     twice the penalty:
 
     >>> penalty = (grads.diff_src**2).sum(axis=0)

@@ -76,8 +76,8 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected integers that its counts of parts and elements allow; those of "
-            f"channel {channel} are out of range: was the array changed?"
+            f"{name}: expected integers that fit its numbers of parts and elements; those of channel "
+            f"{channel} do not: was the array changed?"
         )
     return 0
 
@@ -131,8 +131,8 @@ def batch_norm_sums(state):
         If `state` is not an int64 array.
     ValueError
         If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
-        channels have different numbers of elements, or if its integers cannot be sums of as many
-        parts and elements as it counts.
+        channels have different numbers of elements, or if its integers do not fit its numbers
+        of parts and elements.
 
     Examples
     --------
@@ -299,6 +299,6 @@ cdef int check_dtypes(const int64_t[:, :, ::1] limbs) except -1:
             if stranger < 0:
                 return 0
     raise ValueError(
-        "state: expected a sum of parts of one dtype, by batch_norm_training_reduce; channel "
-        f"{stranger} holds others"
+        "state: expected a sum of parts of one dtype, from batch_norm_training_reduce; that of "
+        f"channel {stranger} is not"
     )

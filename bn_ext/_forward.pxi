@@ -32,9 +32,9 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
         may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
         Pass these two and the next two together, or none of them.
     exponential_avg_factor : float, optional
-        The weight of the batch: ``running = (1 - factor) * running + factor * batch``, any finite
-        number. With 1, the old values are not read. There is no default, and ``momentum`` is not
-        accepted, because packages disagree on both.
+        The weight of the batch, any finite number:
+        ``running = (1 - factor) * running + factor * batch``. With 1, the old values are not read.
+        There is no default, and ``momentum`` is not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
         batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
@@ -155,8 +155,8 @@ def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, 
     Returns
     -------
     ndarray of float64, shape (4, C)
-        Per channel: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
-        elements, and a 1, a row each. The last row shows whether statistics were added instead of
+        Per channel, a row each: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the
+        number of elements, and a 1. The last row shows whether statistics were added instead of
         merged; such statistics are refused.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of src and of its square. Nothing is rounded. k is

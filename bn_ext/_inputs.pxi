@@ -227,7 +227,7 @@ cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
         if count[i] != first or not 0 <= first < <double>(<int64_t>1 << LOG2_COUNTED) \
                 or first != floor(first):
             raise ValueError(
-                f"{name}: expected row {COUNT} to hold the elements per channel, a whole number "
+                f"{name}: expected row {COUNT} to count the elements per channel, a whole number "
                 f"below 2**{LOG2_COUNTED} and the same in all channels, got {count[i]:.17g} in "
                 f"channel {i}"
             )

@@ -293,7 +293,7 @@ class BatchNorm:
         axis, other, format_ = (-1, 1, "NCX") if self.data_format == "NXC" else (1, -1, "NXC")
         if data.ndim >= 2 and data.shape[axis] != self.channels:
             fits = data.shape[other] == self.channels
-            hint = f'; axis {other} has as many: BatchNorm(..., data_format="{format_}")'
+            hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
             raise ValueError(
                 f"src: expected {self.channels} channels on axis {axis}, got shape "
                 f"{data.shape}{hint if fits else ''}"

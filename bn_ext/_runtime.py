@@ -119,8 +119,8 @@ def get_isa() -> str:
 def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
-    New memory is slow: the system clears each page before a process sees it. For a result larger
-    than the cache, this takes 0.5 to 0.8 times as long as its gradient. So when the last view of a
+    New memory is slow: the system clears each page before a process sees it. For a gradient larger
+    than the cache, this takes 0.5 to 0.8 times as long as computing it. So when the last view of a
     result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next
     result of about that size reuses it. The newest blocks, up to an eighth of the limit, stay in
     memory. The pages of the others are offered to the system, which takes them when it needs memory
@@ -133,7 +133,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
         The limit, in bytes. Kept memory beyond it is released at once. With 0, nothing is kept, and
         NumPy allocates the arrays. None means the default: the number in the environment variable
         ``BN_EXT_KEEP_MEMORY`` when bn_ext was imported or, if it was not set, an eighth of the
-        memory that the process may use (limits of control groups count).
+        memory that the process may use (a control group may limit it).
 
     Returns
     -------

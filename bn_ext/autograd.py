@@ -379,8 +379,8 @@ class BatchNorm(_layer.BatchNorm):
     Notes
     -----
     autograd differentiates with respect to arguments, so `forward` takes gamma and beta; start with
-    the layer's ``parameters``. If an optimizer returns new arrays, the arrays of the layer do not
-    change: copy the last ones to ``gamma`` and ``beta`` before you call ``state_dict``. Each
+    the layer's ``parameters``. If an optimizer returns new arrays, those of the layer do not
+    change: copy the newest to ``gamma`` and ``beta`` before you call ``state_dict``. Each
     evaluation in training mode updates the running statistics.
 
     Examples

@@ -355,7 +355,7 @@ def batch_norm_training(
     src, src_1 : dask.array.Array
         As for `bn_ext.batch_norm_training`, chunked as for `batch_norm_backward`.
     gamma, beta : array or dask.array.Array, optional
-        As for `bn_ext.batch_norm_training`; a Dask array is computed.
+        As for `bn_ext.batch_norm_training`; Dask arrays are computed.
     epsilon, data_format, relu
         As for `bn_ext.batch_norm_training`.
     running_mean, running_variance, exponential_avg_factor, correction
@@ -498,7 +498,7 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, chunked along any axes, including the channels. All are
         rechunked like src. Sizes of chunks may be unknown, except along the channels.
     mean, variance, gamma, beta : array or dask.array.Array
-        As for `bn_ext.batch_norm_backward`; a Dask array is computed.
+        As for `bn_ext.batch_norm_backward`; Dask arrays are computed.
     epsilon, data_format, is_training, param_grads, relu
         As for `bn_ext.batch_norm_backward`.
     exact : bool, optional
@@ -518,7 +518,7 @@ def batch_norm_backward(
     ------
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_backward`; TypeError for data that is not a Dask array, or whose
-        chunks are not NumPy arrays; ValueError for unknown sizes of chunks that cannot be paired.
+        chunks are not NumPy arrays; ValueError for chunks of unknown sizes that do not pair up.
 
     Notes
     -----

@@ -387,9 +387,9 @@ def batch_norm(
     input : Tensor, shape (N, C, ...)
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
-        Each may have any of these dtypes. In training, running_mean and running_var may be None;
-        otherwise they are updated in place. In inference, the input is normalized with them; to
-        autograd, they are constants.
+        Each may have any of these dtypes. In training, running_mean and running_var are updated in
+        place, unless they are None. In inference, the input is normalized with them; to autograd,
+        they are constants.
     training, momentum, eps
         As for torch's function.
     src_1 : Tensor, optional
@@ -581,9 +581,9 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     -----
     In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
     So the result, the statistics and the gradient of the input have the same bits for any number of
-    processes (or for one without a group) and any distribution of the samples. A process may have
-    no samples. If a process does not make a call, the others wait until the group's timeout. The
-    layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
+    processes (also for one, without a group) and any distribution of the samples. A process may
+    have no samples. If a process does not make a call, the others wait until the group's timeout.
+    The layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
     those on a CPU.
 
     Examples

@@ -23,7 +23,7 @@ enum {
     WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
     /* A block starts in mid-page, NumPy's arrays near a page's start. Loads wait for recent stores
-     * near the same offset in a page: at 48 bytes, they take six times as long (Zen 3). */
+     * near the same offset in a page: 48 bytes apart, they take six times as long (Zen 3). */
     START = PAGE_BYTES / 2,
 };
 

@@ -19,8 +19,8 @@
  * If ReLU followed the forward pass, dy is diff_dst for the elements that passed the ReLU and 0 for
  * all others; diff_src_1 = dy.
  *
- * The caller has checked everything: this side trusts shapes, strides and pointers. Each array that
- * is written must be one of the operands read or share no byte with any of them; diff_src_1 must
+ * The caller has checked everything: this side trusts shapes, strides and pointers. An array that
+ * is written either is an operand that is read or shares no byte with any; diff_src_1 must
  * not be src.
  */
 #ifndef BN_H
@@ -117,8 +117,8 @@ typedef struct {
     int num_threads; /* 0: chosen from the machine and the size */
 
     /* Reduce writes `sums`, (BN_SUMS, channels), or, if they are exact, `state` (state.h). A whole
-     * call takes `sums`, if it is not NULL, instead of summing: the sums over all parts, which have
-     * `count` elements per channel together. */
+     * call with `sums` (not NULL) does not sum: these are the sums over all parts, which together
+     * have `count` elements per channel. */
     double *sums;
     int64_t *state;
     double count;
@@ -138,12 +138,11 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 bn_entry bn_double_backward;
 
 /* The same with exact sums. Reduce adds to a state that must be zeros; states merge by addition.
- * Gradients are summed about the mean as kernels take it. Moments are sum(src) and
- * sum(src * src). */
+ * Gradients are summed about the mean that kernels see. Moments are sum(src) and sum(src * src). */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
-/* Compute the sums that bn_backward takes from the merged state of all parts; the problem needs a
+/* From the merged state of all parts, compute the sums that bn_backward takes; the problem needs a
  * dtype, channels and a mean. Return the first channel whose limbs cannot be such a sum, or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 

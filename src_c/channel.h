@@ -22,8 +22,8 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-/* A half's bits in a float's place stand for its value times 2^-112. Scaling that up is exact, for
- * subnormals too. */
+/* A float16's bits, moved to a float's place, are its value times 2^-112. Scaling that up is exact,
+ * for subnormals too. */
 static inline double f16_to_double(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
     const uint32_t bits = float_bits(float_from_bits(magnitude << 13) * 0x1p112f);
@@ -31,7 +31,7 @@ static inline double f16_to_double(uint16_t half) {
 }
 
 /* Round value to a float towards zero, and set the last bit if that is inexact. Return the bits. A
- * second rounding, to a type at least two bits shorter, then gives what rounding value itself would
+ * second rounding, to a type at least two bits shorter, then gives what rounding `value` would
  * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
 static inline uint32_t float_bits_to_odd(double value) {
     const uint32_t bits = float_bits((float)value);

@@ -129,8 +129,8 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
 /* ---- tasks ---------------------------------------------------------------- */
 
 /* If results straddle cache lines, coefficients should straddle them alike. So each plane is
- * shifted: the coefficient of an element that starts a line starts a line too. Otherwise every load
- * of coefficients straddles two lines and takes up to 1.4 times as long. */
+ * shifted: where an element starts a line, so does its coefficient. Otherwise every load of
+ * coefficients straddles two lines and takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
     const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
@@ -402,7 +402,7 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call, and the second could fail after the first call has written. */
+ * system at every call, and the other could fail after one call has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];

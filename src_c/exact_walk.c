@@ -212,7 +212,7 @@ static void touch(bn_exact *e, int row) {
         ;
 }
 
-/* Add an accumulator's columns to the state: `first` is a column of a row, or by runs a channel. */
+/* Add an accumulator's columns to the state: `first` is a column of a row (by runs: a channel). */
 static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);

@@ -1,9 +1,8 @@
 /* gates.c: a gate's bits, made from dst or copied from the caller's.
  *
- * Kernels read bits at any offset and a little past the last one, so they get a copy, a
- * thirty-second of the size of float32 data. The copy is made in blocks of whole bytes, so that
- * threads need not wait for one another. A buffer collects the bits of a block's segments.
- */
+ * Kernels read bits at any offset and a little past the last one, so they get a copy, 1/32 of the
+ * size of float32 data. The copy is made in blocks of whole bytes, so that threads need not wait
+ * for one another. A buffer collects the bits of a block's segments. */
 #include "gates.h"
 
 #include <stdlib.h>

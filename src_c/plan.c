@@ -27,8 +27,8 @@
  *              order, so that bits do not depend on threads
  *   piece      what is gathered at a time, or summed and then written
  *   tile       channels that are worked on together
- *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, each
- *              write rows (with runs: positions) of all tiles
+ *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
+ *              rows (with runs: positions) of all tiles
  *
  * There are three forms:
  *
@@ -68,7 +68,7 @@
 /* How sums are split: each of these decides bits. Values marked as measured can be measured again
  * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
-    WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four widest registers */
+    WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four 64-byte registers */
     ROW_COLUMNS = 256,   /* at least, in a row of several positions: twice WIDE_ENOUGH ... */
     ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
     LONG_RUN = 48,       /* elements from which a run is long, or 16 for each position ... */
@@ -228,8 +228,8 @@ static double largest_chunk(const bn_plan *plan) {
 }
 
 /* Channels per tile: fewer than `widest` where there would be too few tasks for all threads, or
- * where the last tasks would leave most threads idle. Rows of interleaved channels are cut only for
- * these reasons: narrow rows are slower, and slower still if they are also written. */
+ * where the last tasks would leave most threads idle. Otherwise, rows of interleaved channels stay
+ * whole: narrow rows are slower, and slower still if they are also written. */
 static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = plan->form == CHANNELS_LAST;
@@ -276,16 +276,15 @@ static int64_t all_bytes(const bn_plan *plan) {
     return plan->channels * plan->positions * plan->run_length * tensors * plan->element_bytes;
 }
 
-/* Stores that bypass the last-level cache pay if the tensors exceed three quarters of it: they
- * would not stay there, because others use it too (docs/how_it_is_fast.md, "Stores that bypass the
- * cache"). */
+/* It pays to bypass the last-level cache if the tensors exceed three quarters of it: they would not
+ * stay there, since others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
 static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* By runs, a channel's coefficients stay in registers. They are not read for each element, and need
- * not be laid out, which does not pay at few positions. But each run has two ends, which are
- * expensive if stores bypass the cache. */
+/* By runs, a channel's coefficients stay in registers. They are not read for each element or laid
+ * out; with few positions, laying out does not pay. But each run has two ends, which are expensive
+ * if stores bypass the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */

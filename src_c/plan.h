@@ -20,7 +20,7 @@ enum {
 /* What a row is made of: CHANNELS_LAST, SHORT_RUNS. */
 typedef struct {
     int64_t positions; /* whose runs it holds; more than 1 only with CHANNELS_LAST */
-    bool is_segment;   /* is a row of all channels one segment? */
+    bool is_segment;   /* is a whole row one segment? */
     bool dense;        /* is all of the tensor one segment, row by row? */
     int64_t ring;      /* numbers in a plane of the ring for writes; 0: by columns */
 } bn_plan_of_row;

@@ -1,9 +1,8 @@
 /* pool.c: how many threads a call gets and, if the compiler has OpenMP, a parallel region with
  * these threads. Without OpenMP, workers.c has threads of our own.
  *
- * Calls that run at once share two threads per CPU. No call asks OpenMP's runtime for threads that
- * the system would not start. Nothing decided here can change a bit of any result.
- */
+ * Concurrent calls share two threads per CPU. No call asks OpenMP's runtime for threads that the
+ * system would not start. Nothing decided here can change a bit of any result. */
 #define _GNU_SOURCE /* CPU_SET, syscall */
 #include "pool.h"
 
@@ -26,10 +25,10 @@
 #include <unistd.h>
 #endif
 
-/* For at least two MOMENTs (in ns) after a call, its threads still look for work: then a thread per
- * ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us. It pays from WORTH_WAKING
- * elements, or after LOOP elements in a loop of calls that are at most a MOMENT apart: with fewer,
- * loops that end soon would lose more than a tenth (both measured). */
+/* For at least two MOMENTs (in ns) after a call, its threads still look for work: then a thread for
+ * each ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us. That pays for a call of
+ * WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT apart; with a lower LOOP,
+ * short loops would lose more than a tenth (both measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
@@ -48,12 +47,12 @@ static int shared_with_others(int threads) {
 }
 
 /* This thread's calls that may be worth a second thread. While threads are awake, longer pauses are
- * allowed: with one bound, a row whose pauses vary about it would wake threads again and again. */
+ * allowed: with one bound, a row with pauses near it would wake threads again and again. */
 static _Thread_local struct {
     int64_t ended;    /* when the last of them did */
     int64_t elements; /* of those in a row; less than 0: threads slept in spite of short pauses */
     bool now;         /* is this call one? */
-    bool awake;       /* had the last one several threads, which should still look for work? */
+    bool awake;       /* did the last one have several threads, still looking for work? */
     bool late;        /* did a thread begin this call only after the caller's own part? */
 } row;
 
@@ -96,8 +95,8 @@ int bn_enter(int num_threads, int64_t elements) {
 
 void bn_leave(int threads) {
     if (row.now) {
-        /* libgomp's threads sleep at once where all of them outnumber the CPUs, other callers'
-         * included. So they are tried again much later. */
+        /* libgomp's threads sleep at once if there are more of them (of all callers) than CPUs. So
+         * they are tried again much later. */
         const bool slept = row.awake && row.late;
         row.ended = nanoseconds();
         row.awake = threads > 1 && !slept;
@@ -260,7 +259,7 @@ static int startable(int wanted) {
     return gone;
 }
 
-/* How many threads the calling thread's stack has room to start: libgomp keeps a record of each
+/* How many new threads the calling thread's stack has room for: libgomp keeps a record of each
  * there, half as large as OF_A_THREAD. A stack that is not the thread's own, such as a coroutine's,
  * is assumed to be large enough. */
 static int64_t startable_from_stack(void) {
@@ -321,7 +320,7 @@ static void let_others_run(void) {
         keeps_cpu = now + PAUSE;
 }
 
-/* Move this thread off its caller's CPU (-1: stay). In virtual machines sleeping CPUs look busy, so
+/* Move this thread off its caller's CPU (-1: stay). A virtual machine's sleeping CPUs look busy, so
  * the system wakes a thread on its caller's CPU, where it waits for the caller. */
 static void move_off(int cpu) {
     cpu_set_t mine, others;
@@ -333,8 +332,8 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* A caller that slept while it waited for late threads would wake only when they sleep again, at
- * every call: 115 us instead of 20 (measured). */
+/* At every call, a caller that slept while it waited for late threads would wake only when they
+ * sleep again: 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
     enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)

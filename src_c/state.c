@@ -309,7 +309,7 @@ typedef struct {
     int exponent;
 } wide;
 
-/* A sum of n digits from the six leading ones, which have at least 101 bits. */
+/* An n-digit sum from its six leading digits, which have at least 101 bits. */
 static wide wide_of(const double of[6], int n, int lowest) {
     const pair two = pair_sum(0x1p60 * of[0] + 0x1p40 * of[1], 0x1p20 * of[2] + of[3]);
     const double more = 0x1p-20 * of[4] + 0x1p-40 * of[5];

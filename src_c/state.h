@@ -81,9 +81,8 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* The functions below carry first. A state that somebody made up may have limbs that no sum of its
- * parts and terms has: these functions return the first channel in which they find such limbs, or
- * -1. */
+/* The functions below carry first. A made-up state may have limbs beyond what its counts of parts
+ * and terms allow: these functions return the first channel that has such limbs, or -1. */
 
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
@@ -92,7 +91,7 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. The
- * state is one of moments; squares must be possible with its sums. */
+ * state has moments, with squares that its sums allow. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

@@ -92,7 +92,7 @@ static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) 
 }
 
 /* Sum consecutive blocks: block i has row first + i of strand 0, and the row at the same place in
- * every other strand. Rows may be unevenly spaced, so each group of blocks is summed from a buffer,
+ * all other strands. Rows may be unevenly spaced, so each group of blocks is summed from a buffer,
  * a few columns at a time. */
 static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
                        int rows, int64_t blocks) {

@@ -147,7 +147,7 @@ def test_counts_that_are_none(rng):
             lambda stats=stats: bn_ext.batch_norm_training_apply(src, stats, epsilon=EPSILON),
         ):
             with pytest.raises(
-                ValueError, match="^stats: expected row 2 to hold the elements per channel, "
+                ValueError, match="^stats: expected row 2 to count the elements per channel, "
             ):
                 call()
     with pytest.raises(ValueError, match="^stats: expected at least 6 elements .*, got 5$"):

@@ -23,9 +23,9 @@ __all__ = [
 class CollectiveError(RuntimeError):
     """Another rank failed, or ranks passed different arguments. No rank has results of this call.
 
-    It is raised on every rank, except that a rank whose own argument was refused raises that error
-    instead. It is not a ValueError, because no argument of this rank is known to be wrong. In the
-    first call with a dtype or number of channels, this rank may hang instead if another one's
+    It is raised on every rank, except that a rank whose own argument was refused raises its own
+    error instead. It is not a ValueError, because no argument of this rank is known to be wrong. In
+    the first call with a new dtype or number of channels, this rank may hang if another rank's
     argument is refused; a `timeout` ends that. In `bn_ext.torch`, a rank is a process of the
     layer's group.
     """

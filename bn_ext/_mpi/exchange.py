@@ -295,7 +295,7 @@ class Exchange:
         if round_ is None:
             assert self._error is not None
             self._error.add_note(
-                "bn_ext.mpi: the other ranks could not be told, since nothing here says how many "
+                "bn_ext.mpi: the other ranks could not be told of this: nothing here says how many "
                 "channels they sum"
             )
             return

@@ -4,9 +4,9 @@ At every instruction-set level, whole calls are compared with digests that are t
 same on every machine. The calls cover every way to split a problem and its sums,
 exact sums included. That takes seconds.
 
-With --all, the kernels of every formula are also compared, bit for bit, with NumPy
-doing the same arithmetic: numbers of rows, lengths up to four times the widest
-register, alignments, and values of every kind. That takes about a minute.
+With --all, the kernels of every formula are also compared, bit for bit, with NumPy doing the same
+arithmetic, for many numbers of rows, lengths up to four registers, alignments and kinds of values.
+That takes about a minute.
 """
 
 import time

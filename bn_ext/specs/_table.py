@@ -123,7 +123,7 @@ class Row:
         general = " and ".join(f"`{name}`" for name in names)
         also = self.raises or self.spec.raises
         errors = f"As for {general}, with this operator's names; also {also}."
-        arrays = f"Arrays are accepted, and copied, as by {general}"
+        arrays = f"Which arrays are accepted or copied is as for {general}"
         notes = [*self.notes, f"Definition: {self.definition}."]
         if self.spec.lists:
             notes.insert(0, f"{arrays}; {self.spec.lists}.")
@@ -209,7 +209,7 @@ _NGRAPH_ROWS = (
         general="batch_norm_training",
         arguments=(_NGRAPH_INPUT, _NGRAPH_SCALE, _EPSILON),
         outputs="BatchNormTraining: normalized, batch_mean, batch_variance",
-        returns="normalized, batch_mean and batch_variance, which is biased, all in input's dtype.",
+        returns="All in input's dtype: normalized, batch_mean and batch_variance (biased).",
         see_also="batch_norm_training_backprop : The gradient.",
         notes=("Without elements, the statistics are NaN.", _NGRAPH_DIFFERS),
         definition='nGraph core operation "BatchNormTraining"',
@@ -236,7 +236,7 @@ array([1., 4.])
             _EPSILON,
         ),
         outputs="ndarray",
-        returns="normalized, in input's shape and dtype.",
+        returns="The result, in input's shape and dtype.",
         notes=(_NGRAPH_DIFFERS,),
         definition='nGraph core operation "BatchNormInference"',
         example="""
@@ -476,7 +476,7 @@ _TENSORFLOW = Spec(
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TF_EPSILON = Argument("epsilon", "epsilon", _EPSILON_TEXT, default=0.0001, optional=True)
 _TF_FACTOR = Argument("exponential_avg_factor", "number", "The weight of the batch's statistics "
-                      "in the new running ones: any finite number, ``running = (1 - factor)*old + "
+                      "in the new running ones, any finite number: ``running = (1 - factor)*old + "
                       "factor*batch``.", default=1.0, optional=True)
 _TF_FORMAT = Argument("data_format", "word", "Whether the channels are on the last axis or on "
                       "axis 1, for either rank. Bytes are accepted too.", default="NHWC",
@@ -488,7 +488,7 @@ _TF_X = "What is normalized: float16, bfloat16 or float32."
 _TF_SCALE = Argument("scale, offset", "vector", "Scale and shift.", roles="gamma, beta")
 _TF_STATISTICS = Argument("mean, variance", "vector", "With `is_training`, the running statistics "
                           "before this step; ``exponential_avg_factor=1`` ignores them, whatever "
-                          "their length. Without it, the statistics to normalize with.")
+                          "their length. Without `is_training`, the statistics to normalize with.")
 _TF_OUTPUTS = "y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3"
 
 _TENSORFLOW_ROWS = (
@@ -520,8 +520,8 @@ _TENSORFLOW_ROWS = (
             "TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces "
             "unwritten with ``is_training=False`` or an empty x, and returns a scalar as the last "
             "output. Its epsilon is a float32 that is not checked. The bits of its results change "
-            "with the number of threads. The first pair of outputs is what "
-            "``tf.nn.fused_batch_norm`` and Keras take.",
+            "with the number of threads. ``tf.nn.fused_batch_norm`` and "
+            "Keras take batch_mean and batch_variance.",
         ),
         definition='TensorFlow API, "tf.raw_ops.FusedBatchNormV3"',
         example="""
@@ -537,7 +537,7 @@ array([3., 4.], dtype=float32)
     Row(
         _TENSORFLOW,
         "fused_batch_norm_ex",
-        "Operator ``_FusedBatchNormEx`` of TensorFlow: its graphs fuse an activation into it.",
+        "Operator ``_FusedBatchNormEx`` of TensorFlow: graphs fuse an activation into it.",
         general="batch_norm_training, batch_norm_inference",
         arguments=(
             Argument("x", "data", _TF_X, roles="src"),

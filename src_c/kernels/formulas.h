@@ -106,7 +106,7 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Is this one of the formulas that most calls use? They are worth loops for more cases. */
+/* Is this one of the formulas that most calls use? More cases of these get loops. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
            f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;

@@ -145,7 +145,7 @@ typedef struct {
     int first, end;
     bool flagged;
     bool one_channel;
-    bool squares; /* is the second sum that of the first one's terms squared? */
+    bool squares; /* does the second sum add the first one's terms squared? */
 } bn_accumulator;
 
 /* What exact sums need to know of an arithmetic type, whatever the formula. */
@@ -234,7 +234,7 @@ typedef struct {
      * from the first channel again after the last, until there are n. */
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
-    /* The same as a ring, in which a step can be read from any column without a break: n is even,
+    /* The same, as a ring in which a step can be read from any column without a break: n is even,
      * and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come first
      * and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);

@@ -17,7 +17,7 @@
  *     keep_even_f32                the same with bit 2 * i
  *     widen_low, widen_high        half a register of f32 to f64
  *     square_error                 what rounding x*x takes from it, if nothing over- or underflows
- *     sum_of_lanes                 adds lane i and the lane half a register on, until one is left
+ *     sum_of_lanes                 adds the upper half to the lower until one lane is left
  *     widen_f16, narrow_f16        half a register of f16 to f32 and back
  *     join_halves                  two halves to a register of f16
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16

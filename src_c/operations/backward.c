@@ -45,7 +45,7 @@ static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
     bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, c->value[OFFSET] + from);
 }
 
-/* Correct the sums: they are about the mean's high part, not the mean itself. */
+/* Correct the sums: the mean's high part was subtracted, not the mean. */
 static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);

@@ -1,16 +1,16 @@
 /* forward.c: batch normalization forward, once per channel: the statistics from the sums, and what
  * kernels need of them. The formulas themselves are in kernels/formulas.inc, element by element.
  *
- * Sums are about a pivot p, which stands in for the mean (Chan, Golub, LeVeque, "Algorithms for
+ * Sums are of x - p, with a pivot p in place of the mean (Chan, Golub, LeVeque, "Algorithms for
  * computing the sample variance", 1983):
  *
  *     mean = p + sum(x - p)/M        sum(xc*xc) = sum((x - p)^2) - sum(x - p)^2/M
  *
  * The rounding error of the second grows with ((p - mean)/std)^2. The pivot is close to the mean of
  * a few elements, spread over the channel by a rule that depends on the shape alone. If it lies
- * more than two standard deviations from the mean, its channel and those that are finished with it
- * are summed again, about the mean found. They are also summed again, scaled by a power of two, if
- * squares overflow or vanish.
+ * more than two standard deviations from the mean, its channel is summed again about the mean
+ * found, with the channels that are finished together with it. They are also summed again, scaled
+ * by a power of two, if squares overflow or vanish.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
@@ -40,10 +40,10 @@ enum {
     SAMPLED_NEIGHBOURS = 2, /* of each of these */
 };
 
-/* A pivot at from + step. The step is rounded to a multiple of 1/32 to 1/16 of the spread. A step
- * that is off by such a fraction does not make a pivot worse. If elements have few bits, so do
- * their distances from the pivot and the squares of these: sums are exact then. Adding and
- * subtracting `large` rounds to multiples of its last place, a power of two. */
+/* A pivot at from + step. The step is rounded to a unit, 1/32 to 1/16 of the spread. A step that is
+ * off by such a fraction does not make a pivot worse. If elements have few bits, so do their
+ * distances from the pivot and the squares of these: sums are exact then. Adding and subtracting
+ * `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);
     return in_doubles(c) ? to : (double)(float)to;

@@ -51,7 +51,7 @@ typedef struct {
     const bn_operation (*backward)[GATES];
     const bn_operation *double_backward;
     const bn_operation *training, *inference;
-    const bn_operation *moments; /* about 0, exactly */
+    const bn_operation *moments; /* exact, without a pivot */
 } bn_operations;
 
 const bn_operations *bn_operations_current(void);
