@@ -12,8 +12,7 @@ once.
 
 Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
 all can be found but the rows of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs wider
-registers (strands of unequal alignment). One of pool.c (a thread stays on the caller's CPU) may
-survive: the system moves such a thread in one call of 150, often enough for its test.
+registers (strands of unequal alignment).
 """
 
 import argparse
