@@ -10,8 +10,11 @@
 #include "kernels/vec_types.h"
 
 #define OWN_LOAD_BYTES
-/* Loads whole words; then a half word that may be left is put in its place. */
+/* Loads whole words; then a half word that may be left is put in its place. A load with a mask
+ * costs about nine cycles on a Zen 1, even if the mask keeps all. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
+    if (n == VEC_BYTES)
+        return *(const u32v_any *)p;
     const __m256i byte = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
     const __m256i all = _mm256_set1_epi32((int)n - 3);
     __m256i v = _mm256_maskload_epi32((const int *)p, _mm256_cmpgt_epi32(all, byte));
