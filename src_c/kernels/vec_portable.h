@@ -29,11 +29,33 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
 #endif
 
 #ifndef OWN_STORE_BYTES
+/* Piece by piece: with a size that is not constant, memcpy is a call, which takes far longer. */
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
-    if (n == VEC_BYTES)
+    enum { WORDS = VEC_BYTES / sizeof(uint64_t) };
+    const u64v word = (u64v)v;
+    uint64_t low = word[0], high = word[1];
+    if (n == VEC_BYTES) {
         *(u32v_any *)p = v;
-    else
-        memcpy(p, &v, (size_t)n);
+        return;
+    }
+    if (WORDS == 4 && n & 16) {
+        memcpy(p, &v, 16);
+        p += 16;
+        low = word[2 % WORDS];
+        high = word[3 % WORDS];
+    }
+    if (n & 8) {
+        memcpy(p, &low, 8);
+        p += 8;
+        low = high;
+    }
+    if (n & 4) {
+        memcpy(p, &low, 4);
+        p += 4;
+        low >>= 32;
+    }
+    if (n & 2)
+        memcpy(p, &low, 2);
 }
 #endif
 
