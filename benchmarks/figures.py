@@ -102,12 +102,13 @@ def speed(runs, mine):
 
 def headline(runs, found):
     """The README's sentences."""
-    cpu, median, spread = speed(runs, compared(found, "v4"))
+    shown = compared(found)
+    cpu, median, spread = speed(runs, shown)
     other, other_median, other_spread = speed(runs, compared(found, "v3"))
     return (
         f"bn_ext's gradient is **{median} times as fast** as that of the "
         "fastest of NumPy, torch, JAX, TensorFlow and oneDNN on the\n"
-        f"same arrays (median of {len(compared(found))} comparisons; range {spread}), on two "
+        f"same arrays (median of {len(shown)} comparisons; range {spread}), on two "
         f"threads ({cpu}, AVX-512).\n"
         f"On an {other} with AVX2, it is {other_median} times as fast ({other_spread}).\n"
     )

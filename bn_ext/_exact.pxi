@@ -76,8 +76,8 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected integers that fit its numbers of parts and elements; those of channel "
-            f"{channel} do not: was the array changed?"
+            f"{name}: expected integers that fit its numbers of parts and elements; those of "
+            f"channel {channel} do not: was the array changed?"
         )
     return 0
 
