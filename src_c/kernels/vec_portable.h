@@ -29,33 +29,20 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
 #endif
 
 #ifndef OWN_STORE_BYTES
-/* Piece by piece: with a size that is not constant, memcpy is a call, which takes far longer. */
+/* In pieces of constant size: with another size, memcpy is a call, which takes far longer. */
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
-    enum { WORDS = VEC_BYTES / sizeof(uint64_t) };
-    const u64v word = (u64v)v;
-    uint64_t low = word[0], high = word[1];
+    const char *from = (const char *)&v;
     if (n == VEC_BYTES) {
         *(u32v_any *)p = v;
         return;
     }
-    if (WORDS == 4 && n & 16) {
-        memcpy(p, &v, 16);
-        p += 16;
-        low = word[2 % WORDS];
-        high = word[3 % WORDS];
-    }
-    if (n & 8) {
-        memcpy(p, &low, 8);
-        p += 8;
-        low = high;
-    }
-    if (n & 4) {
-        memcpy(p, &low, 4);
-        p += 4;
-        low >>= 32;
-    }
-    if (n & 2)
-        memcpy(p, &low, 2);
+#pragma GCC unroll 8
+    for (int piece = VEC_BYTES / 2; piece > 1; piece /= 2)
+        if (n & piece) {
+            memcpy(p, from, (size_t)piece);
+            p += piece;
+            from += piece;
+        }
 }
 #endif
 
