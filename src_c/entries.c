@@ -104,8 +104,7 @@ int64_t bn_backward_sums(const bn_problem *p) {
     for (int64_t i = 0; wrong < 0 && bn_has_low(&c) && i < n; i++) {
         double mean;
         vector_read(&p->vector[BN_MEAN], i, 1, &mean);
-        const double low = bn_low_of(mean);
-        sums[n + i] -= low != 0 ? low * sums[i] : 0;
+        sums[n + i] -= bn_times_low(sums[i], bn_low_of(mean));
     }
     return wrong;
 }

@@ -45,14 +45,13 @@ static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
     bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, c->value[OFFSET] + from);
 }
 
-/* Correct the sums: the mean's high part was subtracted, not the mean. */
 static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
     (void)round;
     for (int64_t i = 0; bn_has_low(c) && i < n; i++)
-        sum_dy_xc[i] -= low[i] != 0 ? low[i] * sum_dy[i] : 0;
+        sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
     return false;
 }
 
@@ -83,7 +82,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         shift[i] = sum_dy[i] / c->count;
     for (int64_t i = 0; bn_has_low(c) && i < n; i++)
-        shift[i] -= low[i] != 0 ? low[i] * slope[i] : 0;
+        shift[i] -= bn_times_low(slope[i], low[i]);
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
 }
 

@@ -47,6 +47,13 @@ static inline double bn_low_of(double value) {
     return isfinite(low) ? low : 0;
 }
 
+/* coef times the mean's low part. Kernels subtract only the mean's high part from x, so what they
+ * multiply by coef lacks this. 0 if coef is not finite: their product is not finite either. */
+static inline double bn_times_low(double coef, double low) {
+    const double part = coef * low;
+    return low != 0 && isfinite(part) ? part : 0;
+}
+
 /* For n channels from `from` on: read the given mean and set its coefficient; `low` gets the part
  * that kernels do not see. */
 static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, double *mean,
@@ -84,10 +91,8 @@ static inline void bn_set_shift(const bn_channels *c, int coef, int64_t from, in
                                 const double *mean, const double *scale, double *beta) {
     bn_read_or_zeros(c, BN_BETA, from, n, beta);
     if (!in_doubles(c))
-        for (int64_t i = 0; i < n; i++) {
-            const double low = scale[i] * (mean[i] - (double)(float)mean[i]);
-            beta[i] -= isfinite(low) ? low : 0;
-        }
+        for (int64_t i = 0; i < n; i++)
+            beta[i] -= bn_times_low(scale[i], bn_low_of(mean[i]));
     bn_set_coefs(c, coef, from, n, beta);
 }
 

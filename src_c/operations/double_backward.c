@@ -46,11 +46,6 @@ static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, c->value[DIFF_DIFF_GAMMA] + from);
 }
 
-/* Kernels subtract only the mean's high part from x; this corrects a coefficient times xc. */
-static double about_low(double coef, double low) {
-    return low == 0 ? 0 : -coef * low;
-}
-
 static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
     const double *rstd = c->value[RSTD] + from, *low = c->value[MEAN_LOW] + from;
     double *slope = c->value[DIFF_DIFF_GAMMA] + from, *shift = c->value[TO_CONVERT] + from;
@@ -58,7 +53,7 @@ static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, shift);
     for (int64_t i = 0; i < n; i++) {
         slope[i] *= rstd[i];
-        shift[i] += about_low(slope[i], low[i]);
+        shift[i] -= bn_times_low(slope[i], low[i]);
     }
     bn_set_coefs(c, COEF_SLOPE, from, n, slope);
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
@@ -83,18 +78,18 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, value);
     for (int64_t i = 0; i < n; i++) {
         const double r = rstd[i], dy = plane[SUM_DY][i] / m, g = plane[SUM_G][i] / m;
-        const double dy_xc = plane[SUM_DY_XC][i] / m + about_low(dy, low[i]);
-        const double g_xc = plane[SUM_G_XC][i] / m + about_low(g, low[i]);
+        const double dy_xc = plane[SUM_DY_XC][i] / m - bn_times_low(dy, low[i]);
+        const double g_xc = plane[SUM_G_XC][i] / m - bn_times_low(g, low[i]);
         const double dy_xhat = r * dy_xc, g_xhat = r * g_xc;
         const double rest = plane[SUM_DY_G][i] / m - g * dy, both = dy_xhat * g_xhat;
         const double slope = r * (dd_gamma[i] - scale[i] * g_xhat);
         const double cross = r * (-scale[i] * dy_xhat);
         const double bend = r * (r * (scale[i] * (3 * both - rest) - dd_gamma[i] * dy_xhat));
-        plane[0][i] = value[i] - scale[i] * g + about_low(slope, low[i]);
+        plane[0][i] = value[i] - scale[i] * g - bn_times_low(slope, low[i]);
         plane[1][i] = slope;
         plane[2][i] = cross;
         plane[3][i] = bend;
-        plane[4][i] = about_low(bend, low[i]) - (slope * dy + cross * g);
+        plane[4][i] = -bn_times_low(bend, low[i]) - (slope * dy + cross * g);
         value[i] = m * (r * (rest - both));
     }
     for (int s = 0; s < COEFS_FROM_SUMS; s++)
