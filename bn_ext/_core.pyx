@@ -142,8 +142,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`). A
-        call takes 1 to 3.4 times as long with hundreds of elements per channel, up to 26 times with
-        fewer, and longer if exponents differ widely.
+        call takes 1 to 3.4 times as long, or up to 26 times with fewer than a hundred elements per
+        channel, and longer if exponents differ widely.
 
     Returns
     -------

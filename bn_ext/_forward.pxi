@@ -55,8 +55,8 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_training_reduce`). A
-        call takes 1.3 to 7.2 times as long with hundreds of elements per channel, up to 48 times
-        with fewer, and longer if exponents differ widely.
+        call takes 1.3 to 7.2 times as long, or up to 48 times with fewer than a hundred elements
+        per channel, and longer if exponents differ widely.
 
     Returns
     -------
