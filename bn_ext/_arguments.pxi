@@ -87,8 +87,8 @@ cdef object snapshot(object a, str name, int depth=0):
 
 
 cpdef object _as_array(object a, str name):
-    """A base-class array that shares a's memory; for a list or tuple, a new array. Nothing else is
-    copied, unless a's own conversion copies."""
+    """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
+    copied, unless the conversion of `a` itself copies."""
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
@@ -240,7 +240,7 @@ cdef class _Words:
     own. It is accepted in place of a data format; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    The key of the other data format has a hint: what to pass if the caller meant that one.
+    For the other data format, it has a hint: what to pass if the caller meant that one.
     """
     cdef bint channels_last
     cdef tuple names

@@ -115,14 +115,14 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         If False, diff_gamma and diff_beta are not computed: both are None in the result, and
         must be None in `out`. diff_src does not change.
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
-        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each
-        occupy exactly the memory of src, diff_dst or dst. No other overlap is accepted, not
-        even between these two.
+        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each occupy
+        exactly the memory of src, diff_dst or dst. No other overlap is accepted, not even of these
+        two outputs.
     num_threads : int, optional
-        Maximum number of threads. A call uses no more than the system can start. With None, it uses
-        at most as many as OpenMP, the CPU affinity of the calling thread and the container's CPU
-        quota (read at import) allow: fewer while more than two calls run, and one for a small
-        problem. With OpenMP, a forked child process uses one.
+        Maximum number of threads. A call uses no more than the system can start. With None, the
+        maximum is the least of OpenMP's, the CPU affinity of the calling thread and the container's
+        CPU quota (read at import); a small problem uses one thread, and each call uses fewer while
+        more than two run. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -184,18 +184,20 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     With beta, no more data is read than without a ReLU. The result of the forward pass is computed
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
     beta. `batch_norm_training` normalizes with float64 statistics. To find exactly the elements
-    that its ReLU passed, keep these statistics in float64, whatever the data: give it float64
-    arrays in ``out``, and float64 gamma and beta if any. With statistics rounded to float32,
-    different elements may pass where the result is within rounding error of 0. With dst or
-    workspace, the call allocates one bit for each element, and dst is read once.
+    that its ReLU passed, keep these statistics in float64, whatever the data: give
+    `batch_norm_training` float64 arrays in ``out``, and float64 gamma and beta if any. With
+    statistics rounded to float32, different elements may pass where the result is within rounding
+    error of 0. With dst or workspace, the call allocates one bit for each element, and dst is read
+    once.
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, or the floating-point mode
     of the caller.
 
-    No warning is given for NaN, infinite, or negative variances: the result is what
-    IEEE arithmetic makes of the formula. An empty problem gives an empty diff_src, and
-    zeros for diff_gamma and diff_beta.
+    No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
+    makes of the formula. If the data is not float64, a mean beyond float32's range counts as
+    infinite, and an infinite factor times xc is NaN where src equals the mean rounded to float32.
+    An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
     parameters, `batch_norm_statistics_backward` computes their gradients.
@@ -250,8 +252,8 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     relu, beta, dst, workspace
         As for `batch_norm_backward`, for this part.
     variance, gamma, epsilon
-        As for `batch_norm_backward`. With beta, variance and epsilon are required. Without beta,
-        they are checked but not used.
+        As for `batch_norm_backward`. beta requires variance and epsilon. Without beta, they are
+        checked but not used.
     exact : bool, optional
         If True, the result is a state, which holds exact sums.
 
@@ -273,14 +275,11 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
         As for `batch_norm_backward`; ValueError also if a channel has 2**53 elements or more, or
         2**39 with ``exact=True``.
 
-    Notes
-    -----
-    For the same arrays, reduce and apply give the same bits as the single call. Sums of several
-    parts are reproducible if the same parts are added in the same order, but their bits differ from
-    those of the whole. For float64 data, the bound on their error grows by
-    ``2**-53 * sum(abs(terms))`` for each part after the first; for the other dtypes, this growth is
-    negligible next to the bound itself. Arrays are copied in the same cases as in
-    `batch_norm_backward`.
+    Notes ----- For the same arrays, reduce and apply give the same bits as the single call. Sums of
+    several parts are reproducible if the same parts are added in the same order, but their bits
+    differ from those of the whole. For float64 data, each part after the first adds at most
+    ``2**-53 * sum(abs(terms))`` to their error; for the other dtypes, what it adds is negligible.
+    Arrays are copied in the same cases as in `batch_norm_backward`.
 
     States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The sum
     of the states of all parts is a state of the whole, however the data is split, in whatever order
@@ -288,8 +287,8 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
     were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
     replace a partial sum with what `batch_norm_canonical` makes of it, which counts as one state. A
-    state does not record which elements a ReLU passed, so a wrong gate goes unnoticed. Exact sums
-    take longer if exponents differ widely, or if there are NaN or Inf.
+    state does not record which elements a ReLU passed, so it goes unnoticed if parts differ in
+    this. Exact sums take longer if exponents differ widely, or if there are NaN or Inf.
 
     Examples
     --------

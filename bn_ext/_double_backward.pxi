@@ -66,8 +66,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     The factors of each channel are rounded to the type of the arithmetic: float64 for float64 data,
     else float32. In float32, ``rstd**3`` times means of products must lie between 2**-126 and
     2**127. If all else is near 1, that allows standard deviations from about 1e-12 to 1e12. Outside
-    this range, or if gamma, diff_diff_gamma or the data is infinite, a result may be NaN, Inf or 0
-    although the formula has another value. For float64 data, the range is wider.
+    this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may be NaN,
+    Inf or 0 although the formula has another value. For float64 data, the range is wider.
 
     Without diff_diff_gamma or diff_diff_beta, the bits are the same as with zeros: where src or
     diff_dst is infinite, its product with such a zero is NaN. An empty problem gives empty arrays,
@@ -87,8 +87,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
 
-    The penalty is quadratic in diff_dst and in gamma, so either, times its derivative, sums to
-    twice the penalty:
+    The penalty is quadratic in diff_dst and in gamma. So either of them, times the penalty's
+    derivative with respect to it, sums to twice the penalty:
 
     >>> penalty = (grads.diff_src**2).sum(axis=0)
     >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)

@@ -76,8 +76,8 @@ cdef int check_limbs(int64_t channel, str name) except -1:
     """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: expected integers that fit its numbers of parts and elements; those of "
-            f"channel {channel} do not: was the array changed?"
+            f"{name}: the integers of channel {channel} are impossible with its counts of parts and "
+            "elements: was the array changed?"
         )
     return 0
 
@@ -131,8 +131,8 @@ def batch_norm_sums(state):
         If `state` is not an int64 array.
     ValueError
         If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
-        channels have different numbers of elements, or if its integers do not fit its numbers
-        of parts and elements.
+        channels have different numbers of elements, or if its integers are impossible with its
+        counts of parts and elements.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def batch_norm_count(state):
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`, except that the size of the integers is not checked.
+        As for `batch_norm_sums`, except that the integers are not checked against the counts.
 
     Examples
     --------

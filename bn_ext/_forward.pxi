@@ -94,10 +94,10 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     variance of at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that
     determine the pivot are equal.
 
-    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In
-    float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. float64
-    vectors (`gamma`, or ``mean`` in `out`) have a wider range; for float64 data, M times the
-    variance must stay below 1.8e308.
+    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In float16
+    this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. A float64 `gamma`,
+    or float64 ``mean`` in `out`, makes it float64, which has a wider range; for float64 data, M
+    times the variance must stay below 1.8e308.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -155,9 +155,9 @@ def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, 
     Returns
     -------
     ndarray of float64, shape (4, C)
-        Per channel, a row each: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the
-        number of elements, and a 1. The last row shows whether statistics were added instead of
-        merged; such statistics are refused.
+        Four rows: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
+        elements, and a 1. The last row shows whether statistics were added instead of merged; such
+        statistics are refused.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of src and of its square. Nothing is rounded. k is
         20, or 111 for float64 data.

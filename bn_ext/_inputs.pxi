@@ -53,7 +53,7 @@ cdef int check_vectors(Call *c) except -1:
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
         if is_read(c, role):
             check_vector(c, role)
-    for role in range(MEAN, VARIANCE + 1):  # else the first one in `out` decides
+    for role in range(MEAN, VARIANCE + 1):  # if none is read, `out` decides
         if c.vector_dtype < 0 and has(c, role):
             pin(c, role)
             code = dtype_of(c, role)

@@ -46,8 +46,8 @@ def _or(names):
 
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     """The error for an array with an unexpected dtype. For numbers, the message suggests converting
-    the array to the dtype `to`, or to one that loses nothing. With `to` None, for an array that is
-    written, it suggests no copy."""
+    the array to the dtype `to`, or to one that loses nothing. If `to` is None, because the array is
+    written, it does not suggest a copy."""
     dtype = a.dtype
     copies = to is not None
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:

@@ -12,8 +12,8 @@ __all__ = ["refuse_unknown", "refuses_other_names"]
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-#: What torch, Keras, TensorFlow and hand-written NumPy code call our arguments. Of the rows with a
-#: name, the first whose argument the function takes counts.
+#: What torch, Keras, TensorFlow and hand-written NumPy code call our arguments. If rows share
+#: a name, the first whose argument the function has is used.
 CALLED_HERE: Final = {
     "src": ("input", "inputs", "x"),
     "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),

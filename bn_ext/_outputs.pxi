@@ -48,7 +48,7 @@ cdef int check_sharing(Call *c) except -1:
 
 cdef int check_alone(Call *c, int role) except -1:
     """Raise a ValueError if an output overlaps itself or any other array. One overlap is allowed:
-    an operand may occupy exactly the memory of an operand that is read."""
+    an operand that is written may occupy exactly the memory of one that is read."""
     cdef int other
     if not has(c, role):
         return 0
@@ -78,7 +78,7 @@ cdef str in_place_text(const Call *c, int role):
     for other in range(VECTORS):
         if is_read(c, other):
             names.append(input_name(c, other))
-    return f" (it may occupy exactly the memory of {_or(names)})"
+    return f" (allowed: exactly the memory of {_or(names)})"
 
 
 cdef bint share_memory(object a, object b) except -1:

@@ -14,7 +14,8 @@ def _formulas():
 def _kernel_interface():
     """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
-    "layouts" is {code: name}, for coefficients; "paired" has the names of the paired dtypes.
+    "layouts" is {code: name}, for coefficients; "paired" has the names of the dtypes whose rings
+    have even columns first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))
@@ -88,7 +89,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
 
 def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
                      const unsigned char[:, ::1] coefs, double[:, ::1] planes):
-    """Run a formula's kernel for the runs of each channel; planes has a column for each.
+    """Call a formula's kernel on each channel's runs; planes has a column for each channel.
 
     parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
     operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.

@@ -204,9 +204,9 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument is wrong; likewise for
         comm, exact, check and timeout.
     CollectiveError
-        On all other ranks if one has raised such an error (`CollectiveError` says when not); on all
-        ranks if arguments that must be the same differ. It names the rank and the argument if ranks
-        compared them before the sum.
+        On all other ranks if one has raised such an error (for exceptions see `CollectiveError`);
+        on all ranks if arguments that must be the same differ. It names the rank and the argument
+        if ranks compared them before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
@@ -274,7 +274,7 @@ def batch_norm_backward_start(
 ) -> Pending[Any]:
     """`batch_norm_backward` without waiting: it sums this rank's samples and sends the sums off.
 
-    What is computed before ``wait()`` hides the time of the exchange: for instance the weight
+    Work that is done before ``wait()`` hides the time of the exchange: for instance the weight
     gradient of the convolution that reads dst.
 
     **The parameter gradients are those of all samples, the same on every rank: do not sum or

@@ -20,8 +20,8 @@
  * all others; diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and pointers. An array that
- * is written either is an operand that is read or shares no byte with any; diff_src_1 must
- * not be src.
+ * is written is one of the operands that are read, or shares no byte with them; diff_src_1 must not
+ * be src.
  */
 #ifndef BN_H
 #define BN_H
@@ -116,9 +116,9 @@ typedef struct {
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 
-    /* Reduce writes `sums`, (BN_SUMS, channels), or, if they are exact, `state` (state.h). A whole
-     * call with `sums` (not NULL) does not sum: these are the sums over all parts, which together
-     * have `count` elements per channel. */
+    /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h). A
+     * whole call with `sums` (not NULL) does not sum: these are the sums over all parts, which
+     * together have `count` elements per channel. */
     double *sums;
     int64_t *state;
     double count;
@@ -138,7 +138,8 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 bn_entry bn_double_backward;
 
 /* The same with exact sums. Reduce adds to a state that must be zeros; states merge by addition.
- * Gradients are summed about the mean that kernels see. Moments are sum(src) and sum(src * src). */
+ * Gradients are summed about the mean, rounded to the arithmetic type. Moments are sum(src) and
+ * sum(src * src). */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 

@@ -22,8 +22,8 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-/* A float16's bits, moved to a float's place, are its value times 2^-112. Scaling that up is exact,
- * for subnormals too. */
+/* A float16's bits, shifted to the fields of a float, are its value times 2^-112. Scaling that up
+ * is exact, for subnormals too. */
 static inline double f16_to_double(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
     const uint32_t bits = float_bits(float_from_bits(magnitude << 13) * 0x1p112f);

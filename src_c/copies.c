@@ -58,7 +58,7 @@ typedef struct {
     const char *from;
     char *to;
     ptrdiff_t itemsize;
-    bn_axis axis[BN_MAX_AXES]; /* the other axes; strides: BN_SRC in `from`, BN_DST in `to` */
+    bn_axis axis[BN_MAX_AXES]; /* all others; strides: BN_SRC in `from`, BN_DST in `to` */
     int n;
     axis_pair other, last;
     ptrdiff_t others, lasts; /* elements of a piece along `other` and `last` */

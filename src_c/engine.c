@@ -52,7 +52,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; a few more are read */
+enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; some are read past the last */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
@@ -402,7 +402,7 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call, and the other could fail after one call has written. */
+ * system at every call, and the second could fail when a first call has already written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];

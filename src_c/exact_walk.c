@@ -10,7 +10,7 @@
 #include "walk.h"
 
 enum {
-    BLOCK_ROWS = 32,   /* rows summed in all strips before the next rows are (measured) */
+    BLOCK_ROWS = 32,   /* rows summed in all strips before any further row (measured) */
     MOST_UNTRIED = 15, /* most parts that become limbs untried, after one that did not fit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
@@ -132,7 +132,8 @@ static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
 }
 
 /* Add a part to an accumulator's columns: as doubles if that rounds nothing, else as limbs. Terms
- * are cut as they were for the part before; if that does not fit these, they are cut once more. */
+ * are first cut (exact.inc) at the bits used for the part before; if those do not suit, they are
+ * cut again. */
 static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                      const part *p) {
     bn_added *own = &a->added[column / BN_STRIP], added;

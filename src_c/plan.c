@@ -12,17 +12,17 @@
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
  *   stretch    128 bytes of elements: the columns to which a long run is folded
- *   group      up to eight repeats of a block, or stretches of its rows, whose trees are added
+ *   group      up to eight successive blocks, or stretches of a block's rows, whose trees are added
  *              before they join the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
  *              one row from each strand, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: the columns after the last
- *              whole unit of a row or span, or before the first one of a span or wide row
+ *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
+ *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
- *   chunk      rows, or parts of runs, that one thread sums alone. There are several, so that
+ *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
  *   piece      what is gathered at a time, or summed and then written
@@ -55,9 +55,9 @@
  * Which four rows of a chunk are summed together depends on how memory is read fastest: stretches
  * of 128 bytes side by side, or rows far apart. So the n rows (or positions) of a chunk are cut
  * into four strands of q = ceil(n/4) each, and block g holds row g of each strand. Consecutive rows
- * of 512 to 2048 bytes are read at half the speed (measured). At few positions, keeping columns
- * apart until the end of a chunk costs more than summing them; hence the bound between the last two
- * forms.
+ * of 512 to 2048 bytes are read at half the speed (measured). At few positions, it is faster
+ * to add up columns at once than to keep them apart until the end of a chunk; hence the bound
+ * between the last two forms.
  */
 #include "plan.h"
 
@@ -69,9 +69,9 @@
  * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
 enum {
     WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four 64-byte registers */
-    ROW_COLUMNS = 256,   /* at least, in a row of several positions: twice WIDE_ENOUGH ... */
+    ROW_COLUMNS = 256,   /* the fewest in a row of several positions: twice WIDE_ENOUGH ... */
     ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
-    LONG_RUN = 48,       /* elements from which a run is long, or 16 for each position ... */
+    LONG_RUN = 48,       /* the fewest elements of a long run, or 16 for each position ... */
     LONGEST_SHORT = 256, /* ... but not more than this (both measured) */
     /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
@@ -294,8 +294,8 @@ static bool by_runs_is_faster(const bn_plan *plan) {
             plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
 }
 
-/* Likewise, sums by runs stay in registers and need no memory; but each unit of a run's columns is
- * read separately, at all positions. */
+/* Likewise, sums by runs stay in registers and need no memory. The price: a run's columns are read
+ * unit by unit, each at all positions. */
 static bool sums_by_runs_are_faster(const bn_plan *plan) {
     enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run (measured) */
     return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
@@ -303,9 +303,9 @@ static bool sums_by_runs_are_faster(const bn_plan *plan) {
 }
 
 /* Do joint tasks write whole rows, whatever tiles were summed? With channels last, all rows of all
- * channels are one piece of memory. With runs, a tile's channels lie far apart at each position. So
- * writing tile by tile pays if all tiles fit the second-level cache, or exceed the last-level one
- * (measured). */
+ * channels are one piece of memory. With runs, a tile's channels are many pieces, far apart. So
+ * writing tile by tile pays only if all tiles fit the second-level cache, or exceed the last-level
+ * one (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
     if (!plan->writes || plan->fused)
         return false;

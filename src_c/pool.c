@@ -47,11 +47,11 @@ static int shared_with_others(int threads) {
 }
 
 /* This thread's calls that may be worth a second thread. While threads are awake, longer pauses are
- * allowed: with one bound, a row with pauses near it would wake threads again and again. */
+ * allowed: with one bound, calls with pauses near it would wake threads again and again. */
 static _Thread_local struct {
     int64_t ended;    /* when the last of them did */
     int64_t elements; /* of those in a row; less than 0: threads slept in spite of short pauses */
-    bool now;         /* is this call one? */
+    bool now;         /* is this such a call? */
     bool awake;       /* did the last one have several threads, still looking for work? */
     bool late;        /* did a thread begin this call only after the caller's own part? */
 } row;

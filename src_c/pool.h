@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Begin a call: return how many threads it is worth, before the number of tasks is known. End it by
- * bn_leave with that number. */
+ * bn_leave with what this returned. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
 /* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not

@@ -90,8 +90,8 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
-/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. The
- * state has moments, with squares that its sums allow. */
+/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. For
+ * a state of moments; squares that the sums exclude are such limbs, too. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

@@ -146,7 +146,7 @@ static ptrdiff_t state_numbers(const tensor *t) {
     return (bn_limbs(t->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * t->channels;
 }
 
-/* A state of zeros, with as much room around it. */
+/* A state of zeros, with AROUND numbers on either side. */
 static int64_t *allocate_state(const tensor *t) {
     const ptrdiff_t n = state_numbers(t);
     int64_t *state = allocate((n + 2 * AROUND) * (ptrdiff_t)sizeof *state);

@@ -18,7 +18,7 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } shape;
 
-/* With these, each order of work has one tile and several, and tiles have one part and several. */
+/* Each order of work gets problems of one tile and of several; tiles have one part or several. */
 static const shape shapes[] = {{2000, 64, 1}, {300, 2000, 1}, {40, 37, 49},
                                {9, 24, 300},  {1, 8, 40000},  {2, 20, 5000}};
 static const int64_t caches[][2] = {

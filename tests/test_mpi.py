@@ -51,8 +51,8 @@ def test_the_rank_that_differs_is_named(rng, size, dtype):
     values[odd] = {"call": 9, "epsilon": 1e-3, "mean": other}
     words, rows = told(values, dtype=dtype)
     assert words == [
-        "not all ranks have the same epsilon and mean; pass check=True on all ranks to learn "
-        "which rank differs, and in what"
+        "ranks differ in epsilon or mean; pass check=True on all ranks to learn "
+        "which rank, and in what"
     ] * size  # fmt: skip
     who = f"rank {1 - odd} differs" if size == 2 else "all other ranks differ"
     assert rows.pop(odd) == (
@@ -208,7 +208,7 @@ def test_every_rank_raises_and_the_next_call_works(ranks, exact, tmp_path):
             if kind.startswith("refused"):
                 assert f"rank {ranks - 1} failed, and its error says why" in error, (case, error)
             elif when == "later":
-                assert re.search(f"not all ranks have the same .*{kind}.*check=True", error)
+                assert re.search(f"ranks differ in .*{kind}.*check=True", error)
             else:
                 assert f"{kind}: rank {ranks - 1} differs from" in error, (case, error)
 

@@ -249,14 +249,14 @@ REFUSED = [
     # Shared memory.
     (BATCH, ValueError, "^out: dst: shares memory with src_1",
      lambda q: {"src_1": q.src_1, "out": (q.src_1[::-1], None, None)}),
-    (BATCH, ValueError, r"it may occupy exactly the memory of src\)$",
+    (BATCH, ValueError, r"allowed: exactly the memory of src\)$",
      lambda q: {"out": (q.src[::-1], None, None)}),
     (BATCH, ValueError, "^out: mean: shares memory with gamma$",
      lambda q: {"out": (None, q.gamma, None)}),
     (BATCH, ValueError, "^out: mean: shares memory with running_mean$",
      lambda q: four(q, running_mean=q.mean, out=(None, q.mean, None))),
-    (BACKWARD, ValueError, r"^out: diff_src: shares memory with out: diff_src_1 \(it may "
-     r"occupy exactly the memory of src, diff_dst or dst\)$",
+    (BACKWARD, ValueError, r"^out: diff_src: shares memory with out: diff_src_1 \(allowed: "
+     r"exactly the memory of src, diff_dst or dst\)$",
      lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True,
                 "out": (q.src_1, None, None, q.src_1)}),
     (BACKWARD, ValueError, "^out: diff_src: shares memory with dst",
@@ -275,7 +275,7 @@ REFUSED = [
      lambda q: {"out": (q.src, q.src, None)}),
     *((["double_backward"], ValueError,
        f"^out: {result}: shares memory with {name} "
-       r"\(it may occupy exactly the memory of src, diff_dst or diff_diff_src\)$",
+       r"\(allowed: exactly the memory of src, diff_dst or diff_diff_src\)$",
        lambda q, k=k, name=name: {"out": (*[None] * k, getattr(q, name)[::-1], *[None] * (2 - k))})
       for name in LIKE_SRC for k, result in enumerate(["diff_src", "diff_diff_dst"])),
     *((["double_backward"], ValueError, f"^out: diff_gamma: shares memory with {name}",

@@ -412,7 +412,7 @@ def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
 def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
     """And calls work afterwards."""
     found = dict(line.split(": ", 1) for line in on_gloo(tmp_path, 3, "errors"))
-    differ = "not all ranks have the same channels, dtype, epsilon, "
+    differ = "ranks differ in channels, dtype, epsilon, "
     own = {
         "src_1": "ValueError src_1: expected shape (2, 3, 4, 4), like input",
         "float64": "ValueError src_1: expected shape (2, 3, 4, 4), like input",

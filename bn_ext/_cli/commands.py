@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
-        "here, check that bits are as promised, measure the speed.",
+        "here, check that results have the same bits as on other CPUs, measure the speed.",
         epilog=EXIT,
     )
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
 
     add = add_command(
-        verify, "check on this CPU that bits are as promised", _verify.__doc__,
+        verify, "check that results have the same bits as on other CPUs", _verify.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add("--seed", type=partial(as_whole, least=0), default=0,
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     every = _core._default_threads()
     add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
-        help=f"numbers of threads (default: {every}, as for calls)")  # fmt: skip
+        help=f"numbers of threads (default: {every}, as in a call)")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0,
         help="seconds per row, tripled for small tensors (default: %(default)s)")  # fmt: skip
     add("--json", metavar="FILE",

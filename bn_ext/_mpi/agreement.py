@@ -1,9 +1,10 @@
-"""Checks that arguments are the same on all ranks: words in each sum, and rows.
+"""Checks that arguments are the same on all ranks: by words in each sum, and by rows of hashes.
 
 Five words precede the sums. So every rank learns in the same call, without another message, whether
 a rank has failed or has other arguments. If arguments differ, the words do not tell whose or which.
-For that, each rank gathers a row from every rank: before the first sum of a function with these
-channels, dtype, `exact` and kind of waiting, and with ``check=True`` before each sum.
+For that, each rank gathers a row of hashes from every rank: before the first sum with a given
+function, number of channels, dtype, `exact` and use of a timeout; with ``check=True``, before each
+sum.
 """
 
 from collections.abc import Mapping
@@ -96,8 +97,8 @@ def judge(
         return f"call: {number}: {_ANOTHER_CALL}"
     *names, last = (name for name in NAMES[1:] if name in values)
     return (
-        f"not all ranks have the same {', '.join(names)} and {last}; pass check=True on all ranks "
-        "to learn which rank differs, and in what"
+        f"ranks differ in {', '.join(names)} or {last}; pass check=True on all ranks to learn "
+        "which rank, and in what"
     )
 
 

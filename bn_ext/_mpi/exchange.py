@@ -356,7 +356,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """If this rank has failed: the sums that others may be in; none if they compare first."""
+        """For a failed rank: the sums in which others may be; none if others compare first."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]

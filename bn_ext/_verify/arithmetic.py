@@ -20,7 +20,7 @@ __all__ = [
     "sums_of_runs",
 ]  # fmt: skip
 
-#: The most rows of a block; the most repeats whose trees are added before joining the sums.
+#: The most rows of a block; the most blocks whose trees are added up before they join the sums.
 ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
@@ -111,8 +111,8 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Sums of groups of stretches, for each repeat of `rows` rows; if repeats are single stretches,
-    for all repeats together.
+    """Sums of groups of stretches: for each repeat of `rows` rows, or for all repeats together if
+    each is a single stretch.
     """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     for line in [trees.ravel()] if trees.shape[1] == stretch else trees:
@@ -177,7 +177,7 @@ def sum_columns(case: Case, planes: Array) -> Array:
 
 
 def expand(channel: Array, each: int, n: int, paired: bool = False) -> Array:
-    """Lay out n columns: each channel's value `each` times in a row, and again from the first on.
+    """Lay out n columns: each channel's value `each` times, then again from the first channel on.
 
     In a ring of a paired dtype, all even columns come before the odd ones.
     """

@@ -51,7 +51,7 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
     Every length up to four units; of longer ones, those near a multiple of a unit.
     """
     size = dtype.bits.itemsize
-    # A unit is a register of numbers, or of shorter elements.
+    # A unit is a register full of elements as they are stored.
     unit = REGISTER // size
     for columns in range(units * unit + 2):
         if columns <= 4 * unit or columns % unit in (0, 1, unit - 1):

@@ -28,7 +28,7 @@ LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].it
 PAIRED: tuple[str, ...] = _INTERFACE["paired"]
 #: How many strands a span may have, side by side.
 STRANDS: int = _INTERFACE["strands"]
-#: Bytes of the widest register. The columns of a unit fill one or two.
+#: Bytes of the widest register.
 REGISTER = 64
 #: The bytes of memory that a kernel must not touch.
 UNTOUCHED = 0xA5
@@ -111,7 +111,7 @@ class Memory:
 
 
 def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """`repeats` times `rows` rows of (rows, columns) views, from row `first` on; 0 repeats: all."""
+    """`repeats` blocks of `rows` rows, from row `first` of 2-D views on; 0 repeats: all rows."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (

@@ -1,7 +1,7 @@
 """The published operators, with the arguments of their specifications.
 
-`onednn_graph`, `ngraph` and `tensorflow` add only what their specifications define to the general
-functions of `bn_ext`: names, order, defaults and types of arguments, and outputs.
+`onednn_graph`, `ngraph` and `tensorflow` add to the general functions of `bn_ext` only what their
+specifications define: names, order, defaults and types of arguments, and outputs.
 """
 
 from bn_ext.specs import ngraph, onednn_graph, tensorflow

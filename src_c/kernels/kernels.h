@@ -41,8 +41,8 @@ typedef struct {
  * `repeats` times in all, each repeat `step` bytes after the one before; with `strands`, all that
  * BN_STRANDS times, `pitch` bytes apart. Element i belongs to column first + i, which goes round if
  * coefficients are a ring. A kernel touches no byte outside. With `nontemporal`, whole registers
- * bypass the cache; with `fetches` too, and coefficients ONE_FOR_ALL, a kernel prefetches the data
- * `ahead` bytes after what it reads. */
+ * bypass the cache. If `fetches` is also set, and coefficients are ONE_FOR_ALL, a kernel prefetches
+ * the data `ahead` bytes after what it reads. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {
@@ -96,7 +96,7 @@ typedef struct {
  *
  * Where terms go: sums lie `plane` numbers apart, rows `pitch` numbers apart. A row that ends
  * within a unit is padded with zeros to the end of that unit. A sum of squares has no terms of its
- * own: they are squared later. */
+ * own: those of the sum are squared later. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -133,7 +133,7 @@ typedef struct {
 /* The sums of a panel of columns. Doubles hold, strip by strip, what can be added without rounding.
  * Limbs hold the rest: (limbs and flags, BN_SUMS, columns) or, if all columns are of one channel,
  * (limbs and flags, BN_SUMS); `pitch` is the distance from one limb's row to the next. Only rows
- * from `first` to before `end` have been set and, if `flagged`, flags. */
+ * `first` to `end` - 1 are set, and flags only if `flagged`. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {

@@ -48,8 +48,8 @@ INLINE f64v doubles_of(vec v, int h) {
     return v;
 }
 
-/* The doubles of a register of terms, and of their squares: whole units of each anchor, and what is
- * left. Both are exact; squares only if nothing overflows or underflows. */
+/* Doubles of a register of terms, and of their squares: whole units of each anchor (exact.inc), and
+ * what is left. Both are exact; squares only if nothing overflows or underflows. */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)h;
     part[0] = (t + anchor[0]) - anchor[0];

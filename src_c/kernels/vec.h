@@ -7,9 +7,9 @@
  * The other kernel code has no intrinsics. The functions are:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
  *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
- *     store_nontemporal            bypasses the cache, to a multiple of VEC_BYTES: it neither reads
- *                                  the line first nor evicts others, and is ordered with nothing
- *                                  until nontemporal_fence()
+ *     store_nontemporal            bypasses the cache; the address is a multiple of VEC_BYTES. It
+ *                                  neither reads the line first nor evicts others, and is ordered
+ *                                  with nothing until nontemporal_fence()
  *     larger_u32, smaller_u32      of integers, lane by lane
  *     f32_any_nan, f64_any_nan     is there a NaN in either of two registers?
  *     f32_where_positive, f64_...  v where the gate is above 0 or NaN, elsewhere 0

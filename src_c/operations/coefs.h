@@ -47,8 +47,8 @@ static inline double bn_low_of(double value) {
     return isfinite(low) ? low : 0;
 }
 
-/* coef times the mean's low part. Kernels subtract only the mean's high part from x, so what they
- * multiply by coef lacks this. 0 if coef is not finite: their product is not finite either. */
+/* coef times the mean's low part: by this, coef * (x - mean) is too large in kernels, because they
+ * subtract only the mean's high part. 0 if coef is not finite: nor is the kernels' product then. */
 static inline double bn_times_low(double coef, double low) {
     const double part = coef * low;
     return low != 0 && isfinite(part) ? part : 0;

@@ -8,9 +8,9 @@
  *
  * The rounding error of the second grows with ((p - mean)/std)^2. The pivot is close to the mean of
  * a few elements, spread over the channel by a rule that depends on the shape alone. If it lies
- * more than two standard deviations from the mean, its channel is summed again about the mean
- * found, with the channels that are finished together with it. They are also summed again, scaled
- * by a power of two, if squares overflow or vanish.
+ * more than two standard deviations from the mean, its channel is summed again, about the mean that
+ * was found; so are the channels that are finished together with it. They are also summed again,
+ * scaled by a power of two, if squares overflow or vanish.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
