@@ -236,11 +236,11 @@ cpdef bint _as_channels_last(object data_format) except -1:
 
 
 cdef class _Words:
-    """A data format, with the names that error messages use for arguments: a specification has its
-    own. It is accepted in place of a data format; the caller must keep it alive during the call.
+    """A data format together with a specification's own names of arguments, for error messages. It
+    is accepted in place of "NXC" or "NCX"; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    For the other data format, it has a hint: what to pass if the caller meant that one.
+    Under the name of the other data format, `words` has a hint: what to pass if that was meant.
     """
     cdef bint channels_last
     cdef tuple names

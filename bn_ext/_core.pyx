@@ -122,7 +122,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         Maximum number of threads. A call uses no more than the system can start. With None, the
         maximum is the least of OpenMP's, the CPU affinity of the calling thread and the container's
         CPU quota (read at import); a small problem uses one thread, and each call uses fewer while
-        more than two run. With OpenMP, a forked child process uses one.
+        more than two calls run. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -196,8 +196,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and an infinite factor times xc is NaN where src equals the mean rounded to float32.
-    An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
+    infinite; and where src equals the mean rounded to float32, an infinite ``gamma*rstd`` or dy
+    gives NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
     parameters, `batch_norm_statistics_backward` computes their gradients.
@@ -275,9 +275,11 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
         As for `batch_norm_backward`; ValueError also if a channel has 2**53 elements or more, or
         2**39 with ``exact=True``.
 
-    Notes ----- For the same arrays, reduce and apply give the same bits as the single call. Sums of
-    several parts are reproducible if the same parts are added in the same order, but their bits
-    differ from those of the whole. For float64 data, each part after the first adds at most
+    Notes
+    -----
+    For the same arrays, reduce and apply give the same bits as the single call. Sums of several
+    parts are reproducible if the same parts are added in the same order, but their bits differ from
+    those of the whole. For float64 data, each part after the first adds at most
     ``2**-53 * sum(abs(terms))`` to their error; for the other dtypes, what it adds is negligible.
     Arrays are copied in the same cases as in `batch_norm_backward`.
 
@@ -287,8 +289,8 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
     were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
     replace a partial sum with what `batch_norm_canonical` makes of it, which counts as one state. A
-    state does not record which elements a ReLU passed, so it goes unnoticed if parts differ in
-    this. Exact sums take longer if exponents differ widely, or if there are NaN or Inf.
+    state does not record whether a ReLU was passed, so parts with and without one add up unnoticed.
+    Exact sums take longer if exponents differ widely, or if there are NaN or Inf.
 
     Examples
     --------

@@ -299,6 +299,6 @@ cdef int check_dtypes(const int64_t[:, :, ::1] limbs) except -1:
             if stranger < 0:
                 return 0
     raise ValueError(
-        "state: expected a sum of parts of one dtype, from batch_norm_training_reduce; that of "
-        f"channel {stranger} is not"
+        "state: expected a sum of parts of one dtype, from batch_norm_training_reduce; channel "
+        f"{stranger} has no such sum"
     )

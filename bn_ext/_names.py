@@ -13,7 +13,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 #: What torch, Keras, TensorFlow and hand-written NumPy code call our arguments. If rows share
-#: a name, the first whose argument the function has is used.
+#: a name, the first whose key is an argument of the function is used.
 CALLED_HERE: Final = {
     "src": ("input", "inputs", "x"),
     "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),

@@ -214,7 +214,7 @@ def _read_environment() -> tuple[str | None, int]:
 def _group_limits(
     controller: str, unified: list[str], legacy: list[str], cgroups: str, membership: str
 ) -> list[list[str]]:
-    """The words of these files in each of the process's control groups.
+    """The words of the files `unified` or `legacy`, for each of the process's control groups.
 
     Every group up to the root may set a limit.
     """
@@ -248,7 +248,7 @@ def _cpu_quota(
 
 
 def _cache_sizes() -> tuple[int, int]:
-    """Bytes of a core's second-level cache, and of the last-level cache, as far as it is ours."""
+    """Bytes of a core's second-level cache, and of our share of the last-level cache."""
     sizes = []
     for level in (2, 3):
         # Linux's own files come first: on a virtual machine, sysconf gave ten times the L3 size.

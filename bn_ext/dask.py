@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 # ---- a function on every block ----------------------------------------------------------------
 #
-# A tree of tasks merges the function's results, or they become the blocks of a lazy array. A task
+# A tree of tasks merges the function's results, or a lazy array has them as its blocks. A task
 # holds one block of each operand and nothing else of that size, and Dask fuses reading into it. So
 # only the blocks of running tasks are in memory.
 

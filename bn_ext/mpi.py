@@ -204,9 +204,9 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`, on the rank whose argument is wrong; likewise for
         comm, exact, check and timeout.
     CollectiveError
-        On all other ranks if one has raised such an error (for exceptions see `CollectiveError`);
-        on all ranks if arguments that must be the same differ. It names the rank and the argument
-        if ranks compared them before the sum.
+        On all other ranks if one has raised such an error (but see `CollectiveError`); on all ranks
+        if arguments that must be the same differ. It names the rank and the argument if ranks
+        compared them before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
@@ -477,8 +477,8 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """Arguments that show a failed rank what the others sum. They lack a
-        communicator unless the step `asks` the other ranks.
+        """Arguments that show a failed rank what the others sum. They include a communicator only
+        if the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
         over = self._over() if asks else {}

@@ -41,6 +41,7 @@ def run(text, name):
 def test_docstrings(name):
     doc = OBJECTS[name].__doc__
     assert doc
+    assert not re.search(r"\w -{3}", doc), "a heading that is not on a line of its own"
     examples = run(doc, name)
     if not isinstance(OBJECTS[name], type):
         assert examples, "a public function without an example"

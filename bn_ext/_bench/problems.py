@@ -88,7 +88,7 @@ SETS: dict[str, list[Shape]] = {
     ],
 }  # fmt: skip
 
-#: Where src, diff_dst and diff_src begin, in bytes past a page. Other operands take these in turn.
+#: Where src, diff_dst and diff_src begin, in bytes past a page. Further operands: the same again.
 Places = tuple[int, int, int]
 #: Where NumPy's large arrays begin: malloc maps pages for each, and uses the first 16 bytes itself.
 NUMPYS: Places = (16, 16, 16)

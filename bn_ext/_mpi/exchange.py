@@ -295,8 +295,8 @@ class Exchange:
         if round_ is None:
             assert self._error is not None
             self._error.add_note(
-                "bn_ext.mpi: the other ranks could not be told of this: nothing here says how many "
-                "channels they sum"
+                "bn_ext.mpi: the other ranks could not be told of this: how many channels they sum "
+                "is not known here"
             )
             return
         self._post(None, round_)
@@ -356,7 +356,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """For a failed rank: the sums in which others may be; none if others compare first."""
+        """For a failed rank: the collectives that others may be in; none if they compare first."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]

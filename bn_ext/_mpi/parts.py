@@ -77,7 +77,7 @@ class LocalPart:
                 axis = 1 if name == "src" and self.given["data_format"] == "NCX" else -1
                 channels.add(array.shape[axis])
                 dtype = dtype or array.dtype.name
-            except BaseException:  # what ends the call is known already
+            except BaseException:  # another error already ends the call
                 continue
         return channels, dtype
 

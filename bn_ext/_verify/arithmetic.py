@@ -20,7 +20,7 @@ __all__ = [
     "sums_of_runs",
 ]  # fmt: skip
 
-#: The most rows of a block; the most blocks whose trees are added up before they join the sums.
+#: The most rows of a block; the most blocks that are added up before they join the sums.
 ROWS: int = _core._kernel_interface()["rows"]
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.

@@ -123,7 +123,7 @@ class Row:
         general = " and ".join(f"`{name}`" for name in names)
         also = self.raises or self.spec.raises
         errors = f"As for {general}, with this operator's names; also {also}."
-        arrays = f"Which arrays are accepted or copied is as for {general}"
+        arrays = f"Arrays are accepted and copied as by {general}"
         notes = [*self.notes, f"Definition: {self.definition}."]
         if self.spec.lists:
             notes.insert(0, f"{arrays}; {self.spec.lists}.")
@@ -472,7 +472,7 @@ _TENSORFLOW = Spec(
     lists="lists of Python numbers are float64 or integers, so their types are refused. An "
     "attribute that is None gets its default, as in TensorFlow",
 )
-# The rank gives the number of axes, the word only the place of C.
+# The word tells only where C is; src may have another number of axes.
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TF_EPSILON = Argument("epsilon", "epsilon", _EPSILON_TEXT, default=0.0001, optional=True)
 _TF_FACTOR = Argument("exponential_avg_factor", "number", "The weight of the batch's statistics "
@@ -521,7 +521,7 @@ _TENSORFLOW_ROWS = (
             "unwritten with ``is_training=False`` or an empty x, and returns a scalar as the last "
             "output. Its epsilon is a float32 that is not checked. The bits of its results change "
             "with the number of threads. ``tf.nn.fused_batch_norm`` and "
-            "Keras take batch_mean and batch_variance.",
+            "Keras use only the outputs y, batch_mean and batch_variance.",
         ),
         definition='TensorFlow API, "tf.raw_ops.FusedBatchNormV3"',
         example="""
