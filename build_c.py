@@ -10,7 +10,7 @@ compiler CC (quote several words). Machine and system have the names that platfo
 sys.platform give them. Each FLAG overrides the usual ones. The command prints the objects'
 paths, one per line.
 
-Both read these environment variables:
+setup.py and the command read these environment variables:
 
     BN_EXT_BUILD_ISAS   levels to build, such as "baseline,v3"; default: all of the machine
     BN_EXT_OPENMP       0: threads of our own; 1: OpenMP; default: 1 on Linux, 0 elsewhere

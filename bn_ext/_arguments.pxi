@@ -48,8 +48,8 @@ cdef object base_array(object a, str name):
     return np.asarray(a)
 
 
-# In variables: Cython turns isinstance with a literal tuple into one check for each member, and
-# drops the error if an object's __class__ raises one.
+# Kept in variables, because Cython turns isinstance with a literal tuple into one check for each
+# member, and drops the error if an object's __class__ raises one.
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple PER_CHANNEL = ("mean", "variance", "gamma", "beta")
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)

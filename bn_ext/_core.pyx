@@ -116,11 +116,11 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         must be None in `out`. diff_src does not change.
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each occupy
-        exactly the memory of src, diff_dst or dst. No other overlap is accepted, not even of these
-        two outputs.
+        exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may these two
+        overlap.
     num_threads : int, optional
-        Maximum number of threads. A call uses no more than the system can start. With None, the
-        maximum is the least of OpenMP's, the CPU affinity of the calling thread and the container's
+        Maximum number of threads. A call uses no more than the system can start. With None, it is
+        the least of OpenMP's maximum, the CPU affinity of the calling thread and the container's
         CPU quota (read at import); a small problem uses one thread, and each call uses fewer while
         more than two calls run. With OpenMP, a forked child process uses one.
     relu : bool, optional
@@ -196,7 +196,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite; and where src equals the mean rounded to float32, an infinite ``gamma*rstd`` or dy
+    infinite, and xc as 0 where src equals the mean rounded to float32: then an infinite factor
     gives NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
@@ -289,8 +289,8 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
     were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
     replace a partial sum with what `batch_norm_canonical` makes of it, which counts as one state. A
-    state does not record whether a ReLU was passed, so parts with and without one add up unnoticed.
-    Exact sums take longer if exponents differ widely, or if there are NaN or Inf.
+    state does not record `relu`, so parts with and without a ReLU add up unnoticed. Exact sums take
+    longer if exponents differ widely, or if there are NaN or Inf.
 
     Examples
     --------

@@ -243,7 +243,7 @@ def batch_norm_training_stats(state):
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`; ValueError also if the state is one of gradients, or if parts had
+        As for `batch_norm_sums`; ValueError also for a state of gradients, or if parts had
         different dtypes.
 
     Notes
@@ -270,7 +270,7 @@ def batch_norm_training_stats(state):
     if limbs.shape[0] not in MOMENT_STATES:
         raise ValueError(
             "state: expected a state that batch_norm_training_reduce returned, or a sum of such "
-            "states, got one of gradients"
+            "states, got a state of gradients"
         )
     stats = np.ones((STATS_ROWS, channels))
     cdef double[:, ::1] found = stats

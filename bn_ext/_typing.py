@@ -43,8 +43,8 @@ else:  # Python 3.11 has no subscripts for the first two
     Buffer = memoryview | array.array | ctypes.Array
 # Not __array_interface__, which NumPy's scalars have too: wrap such objects in np.asarray.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
-# What determines the dtypes of results. Without SupportsDLPack: mypy would match NumPy arrays with
-# it too, and lose their dtype.
+# What determines the dtypes of results. SupportsDLPack is left out: mypy would match NumPy arrays
+# with it too, and lose their dtype.
 Data: TypeAlias = NDArray[Scalar] | SupportsArray[Scalar] | Buffer | list[Any] | tuple[Any, ...]
 DataFormat: TypeAlias = Literal["NXC", "NCX"]
 Flag: TypeAlias = bool | np.bool_ | Literal[0, 1]

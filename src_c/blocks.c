@@ -118,7 +118,8 @@ static mapping map_new(size_t bytes) {
 }
 
 /* A larger mapping, with the pages of a smaller one. If moving them fails, the system may have
- * unmapped the larger one, and another thread may have mapped its place: that is left alone. */
+ * unmapped the start of the larger one, and another thread may have mapped something there: it is
+ * left alone. */
 static mapping map_larger(size_t bytes, mapping smaller) {
     mapping m = map_new(bytes);
 #ifdef MREMAP_FIXED

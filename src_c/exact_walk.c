@@ -11,7 +11,7 @@
 
 enum {
     BLOCK_ROWS = 32,   /* rows summed in all strips before any further row (measured) */
-    MOST_UNTRIED = 15, /* most parts that become limbs untried, after one that did not fit */
+    MOST_UNTRIED = 15, /* at most so many parts become limbs untried after a misfit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 

@@ -12,8 +12,8 @@
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
  *   stretch    128 bytes of elements: the columns to which a long run is folded
- *   group      up to eight successive blocks, or stretches of a block's rows, whose trees are added
- *              before they join the sums
+ *   group      up to eight successive blocks (or stretches of one) whose trees are added before
+ *              the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes

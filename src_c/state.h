@@ -7,8 +7,8 @@
  *
  *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
  *                      has 1 in a field if it has any such term.
- *     count, stamp     the number of terms; and that times a hash of what terms depend on besides
- *                      the data, modulo 2^64: any sum of parts shows whether all agreed.
+ *     count, stamp     the number of terms; and this number times a hash of what terms depend on
+ *                      besides the data, modulo 2^64. Both add up, so a sum shows if all agreed.
  *     parts, 0         the number of parts that were added, at most BN_MOST_PARTS
  *
  * A sum of float32 terms is a multiple of 2^-149 below 2^(128 + 43), one of float64 terms a
@@ -16,8 +16,9 @@
  * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
  * large: 17 and 108 limbs. The lowest limb's unit is a power of 2^20, so that a sum's square lines
  * up with a sum of squares, digit by digit; and there is room below a square's last bit for the
- * bits of a double (limbs.inc). Parts: a canonical limb is below 2^40, so 2^23 of them fit 63
- * bits; a flag's field holds 2^20 - 1, and one more would be a flag of the next field.
+ * bits of a double (limbs.inc). The number of parts is limited by flags: a field holds 2^20 - 1,
+ * and one more would be a flag of the next field. (A canonical limb is below 2^40, so 2^23 of them
+ * fit 63 bits.)
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H
@@ -91,7 +92,7 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. For
- * a state of moments; squares that the sums exclude are such limbs, too. */
+ * a state of moments; squares that are impossible with its sums count as such limbs. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Stamp a part: its count of terms, and the hash of what they depend on. */

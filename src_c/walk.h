@@ -123,7 +123,7 @@ void bn_clear_sums(const bn_walk *walk, int64_t columns);
 /* The thread's buffer as a block: `repeats` times `rows` rows of n elements, side by side. */
 bn_block bn_gathered_block(const bn_walk *walk, int64_t rows, int64_t n, int64_t repeats);
 
-/* Copy `bytes` bytes of each operand that is summed into the buffer, `at` bytes from its start. */
+/* Copy into the buffer, `at` bytes from its start: `bytes` bytes of each operand that is summed. */
 void bn_gather(const bn_walk *walk, char *const from[BN_OPERANDS], int64_t at, int64_t bytes);
 
 #endif

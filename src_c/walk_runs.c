@@ -1,8 +1,8 @@
 /* walk_runs.c: the long runs of many channels, each folded to the columns of a stretch.
  *
- * Rows are runs at up to four positions side by side, one from each strand of positions; where the
- * last strand is shorter, blocks have one row fewer. If a chunk has one position, rows are four
- * consecutive stretches of its run, and then what is left of the run:
+ * Rows are runs at up to four positions, one from each strand of positions; where the last strand
+ * is shorter, blocks have one row fewer. If a chunk has one position, rows are four consecutive
+ * stretches of its run, and then what is left of the run:
  *
  *     two positions or more                      one position
  *     row 0  ----------  ----------  -----       |row 0|row 1|row 2|row 3|row 0| ... |row 0...|

@@ -7,8 +7,8 @@
  * they do in Python, by axes.h. The properties:
  *
  *     The call as given, or its halves, give bit for bit what the plainest call for the same
- * problem does (elements gathered by hand, lowest level, one thread), and change no other byte. So
- * do its exact sums, as integers.
+ * problem does (elements gathered by hand, lowest level, one thread), and change no other byte. Its
+ * exact sums are the same integers.
  *
  * Python's tests check that the plainest call is right.
  *

@@ -60,7 +60,7 @@ void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind);
 void choose_vector(tensor *t, int vector, unsigned kind, bool positive);
 
 /* Copy an array's elements to contiguous memory, in the tensor's order; or copy them from there to
- * where they lie in `memory`, the array's own or a copy of that. */
+ * where they lie in `memory`, which is the array's or a copy of it. */
 void gather(const tensor *t, const array *a, char *to);
 void scatter(const tensor *t, const array *a, const char *from, char *memory);
 void gather_vector(const tensor *t, int vector, char *to);

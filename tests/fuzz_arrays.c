@@ -53,7 +53,7 @@ void *allocate(ptrdiff_t n) {
 /* ---- numbers ------------------------------------------------------------ */
 
 /* A channel's character. Its numbers are `offset` plus `scale` times a random number, times a power
- * of two; `power` is that power's share of the dtype's largest exponent. If `rare` is not 0, one
+ * of two; `power` is its exponent as a share of the dtype's largest. If `rare` is not 0, one
  * number in `rare` is `rarity` instead. */
 static const struct {
     double offset, scale, power;
@@ -279,7 +279,7 @@ static void check_place(const tensor *t, const array *a) {
 
 /* ---- the arrays of a problem ------------------------------------------------ */
 
-/* Sometimes put an output in the place of an input that no other output has. */
+/* Sometimes put an output in the place of an input, if no other output is there. */
 static bool in_place(tensor *t, array *a, unsigned reads, unsigned writes, int o) {
     const int other = (int)take(2 * BN_OPERANDS);
     if (other >= BN_OPERANDS || !(reads >> other & 1))

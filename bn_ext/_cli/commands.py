@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     every = _core._default_threads()
     add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
-        help=f"numbers of threads (default: {every}, as in a call)")  # fmt: skip
+        help=f"numbers of threads (default: {every}, a call's default)")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0,
         help="seconds per row, tripled for small tensors (default: %(default)s)")  # fmt: skip
     add("--json", metavar="FILE",

@@ -295,8 +295,8 @@ class Exchange:
         if round_ is None:
             assert self._error is not None
             self._error.add_note(
-                "bn_ext.mpi: the other ranks could not be told of this: how many channels they sum "
-                "is not known here"
+                "bn_ext.mpi: the other ranks could not be told of this, because their number of "
+                "channels is not known here"
             )
             return
         self._post(None, round_)

@@ -1,7 +1,7 @@
 """What each kernel must return, bit for bit: any formula, in the order in which src_c/kernels adds.
 
-Columns never meet in a kernel, except in `sum_columns`, so one reference of many columns serves
-every number of columns and every alignment.
+Columns never meet in a kernel, except in `sum_columns`, so one expected result with many columns
+serves every number of columns and every alignment.
 """
 
 from collections.abc import Iterator

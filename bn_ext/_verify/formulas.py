@@ -122,5 +122,5 @@ def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, 
 
 #: The operand that is bits.
 GATE = "gate"
-#: Operands that any of them reads.
+#: Operands that any kernel reads.
 INPUTS = tuple(name for name in OPERANDS if any(name in needs(kernel)[0] for kernel in KERNELS))

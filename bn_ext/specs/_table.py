@@ -443,7 +443,7 @@ array([1., 1.], dtype=float32)
         notes=(
             "Without the optional outputs, gamma is ignored, as the specification requires: it is "
             "not even checked, and diff_src follows the training formula with gamma = 1. "
-            "(`bn_ext.batch_norm_backward` uses gamma whatever it returns.)",
+            "(`bn_ext.batch_norm_backward` uses gamma in either case.)",
             "oneDNN 3.8 on a CPU differs: if only diff_src is requested, its graph uses the "
             "formula for frozen statistics with gamma = 1 (its primitive uses the training "
             "formula); it requires gamma if all three outputs are requested; "

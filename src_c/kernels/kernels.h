@@ -56,7 +56,7 @@ typedef struct {
     bool relu; /* if the formula normalizes: does ReLU follow? */
 } bn_span;
 
-/* Numbers of a ring past its period: as many as a step takes, at most four units of 32. */
+/* Numbers past a ring's period: what a step of spans.inc takes, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
 
 /* Coefficients: planes of `stride` numbers in the arithmetic type (double for BN_F64, else float).

@@ -1,5 +1,5 @@
 /* double_backward.c: the gradient of batch normalization backward, once per channel. With dy =
- * diff_dst, g = diff_diff_src, xhat = xc * rstd, and means over the M elements in brackets,
+ * diff_dst, g = diff_diff_src, xhat = xc * rstd, and [...] for the mean over the M elements,
  *
  *     training  bent          = [g][dy] - [g dy] + 3 [dy xhat] [g xhat]
  *               diff_src      = gamma*rstd^2 * (xhat*bent + [g xhat] * ([dy] - dy)

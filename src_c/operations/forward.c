@@ -35,13 +35,13 @@ enum { STAT_MEAN, STAT_SQUARES };
 /* How many elements of a channel are sampled for its pivot. If elements are independent, a sample
  * of this size misses the mean by over two standard deviations once or twice in 10^8 channels. */
 enum {
-    SAMPLED_POSITIONS = 8, /* for runs of one element; for longer ones, which lie far apart: */
-    SAMPLED_RUNS = 4,
-    SAMPLED_NEIGHBOURS = 2, /* of each of these */
+    SAMPLED_POSITIONS = 8,  /* with runs of one element */
+    SAMPLED_RUNS = 4,       /* with longer runs, which lie far apart */
+    SAMPLED_NEIGHBOURS = 2, /* in each sampled run */
 };
 
-/* A pivot at from + step. The step is rounded to a unit, 1/32 to 1/16 of the spread. A step that is
- * off by such a fraction does not make a pivot worse. If elements have few bits, so do their
+/* The pivot `from` + step. The step is rounded to a unit, 1/32 to 1/16 of the spread. A step that
+ * is off by such a fraction does not make a pivot worse. If elements have few bits, so do their
  * distances from the pivot and the squares of these: sums are exact then. Adding and subtracting
  * `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
