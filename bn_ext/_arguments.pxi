@@ -240,7 +240,7 @@ cdef class _Words:
     is accepted in place of "NXC" or "NCX"; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    Under the name of the other data format, `words` has a hint: what to pass if that was meant.
+    The item named like the other data format is a hint: what to pass if that format was meant.
     """
     cdef bint channels_last
     cdef tuple names

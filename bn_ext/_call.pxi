@@ -10,7 +10,7 @@
 Nothing may fail once something is written.
 
 A Call is a C struct that owns Python objects. If it were an extension type, its 15 KB of axes and
-buffers would be cleared for every call. A thread's stack may be too small for them.
+buffers would be cleared for every call. A thread's stack may be too small, so Calls are allocated.
 """
 
 cdef struct Call:

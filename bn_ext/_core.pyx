@@ -119,10 +119,10 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may these two
         overlap.
     num_threads : int, optional
-        Maximum number of threads. A call uses no more than the system can start. With None, it is
-        the least of OpenMP's maximum, the CPU affinity of the calling thread and the container's
-        CPU quota (read at import); a small problem uses one thread, and each call uses fewer while
-        more than two calls run. With OpenMP, a forked child process uses one.
+        Maximum number of threads. A call uses no more than the system can start. None means the
+        least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
+        quota (read at import); a small problem uses one thread, and each call uses fewer while more
+        than two calls run. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -196,7 +196,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and xc as 0 where src equals the mean rounded to float32: then an infinite factor
+    infinite, and xc is 0 where src equals the mean rounded to float32; an infinite factor then
     gives NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained

@@ -73,7 +73,7 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 
 cdef int check_limbs(int64_t channel, str name) except -1:
-    """Raise a ValueError if C found a channel whose limbs cannot be a sum; -1: it found none."""
+    """Raise a ValueError if `channel` is one whose limbs cannot be a sum; -1: there is none."""
     if channel >= 0:
         raise ValueError(
             f"{name}: the integers of channel {channel} are impossible with its counts of parts and "

@@ -96,8 +96,8 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
 
     A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In float16
     this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. A float64 `gamma`,
-    or float64 ``mean`` in `out`, makes it float64, which has a wider range; for float64 data, M
-    times the variance must stay below 1.8e308.
+    or float64 ``mean`` in `out`, makes the variance float64, which has a wider range; for float64
+    data, M times the variance must stay below 1.8e308.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 

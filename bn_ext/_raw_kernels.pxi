@@ -15,7 +15,7 @@ def _kernel_interface():
     """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
     "layouts" is {code: name}, for coefficients; "paired" has the names of the dtypes whose rings
-    (kernels.h) have even columns first.
+    of coefficients (kernels.h) have even columns first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))

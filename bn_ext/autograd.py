@@ -293,8 +293,8 @@ defjvp(_still, lambda diff, still, array, slope: diff * slope, None)
 def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: float) -> Any:
     """Replace gamma and beta so that they carry the derivatives with respect to the statistics.
 
-    With them and constant statistics, dst has the right first and second derivatives. Their values
-    are those that were given, so no bit of dst changes.
+    With them and constant statistics, dst has the right first and second derivatives. gamma and
+    beta keep the values that were given, so no bit of dst changes.
     """
     mean, variance, gamma, beta = given.values()
     square = 1 / (constants["variance"].astype(np.float64) + epsilon)

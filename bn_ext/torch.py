@@ -332,8 +332,8 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
 def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
     """A function that calls an operator with its gradient.
 
-    Calls that are not traced use an autograd function instead, if the first tensor is on a CPU and
-    of no other subclass than Parameter: its overhead is a third of the operator's.
+    Calls that are not traced use an autograd function instead, with a third of the operator's
+    overhead, if the first tensor is on a CPU and of no subclass but Parameter.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Times of whole calls, interleaved. The shortest counts; the median shows how reliable it is."""
+"""Times of whole calls, interleaved. The shortest is the result, the median shows its noise."""
 
 import statistics
 import time

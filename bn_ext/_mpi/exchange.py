@@ -139,7 +139,7 @@ class OverRanks:
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
-        """Start the collective. One of them, `Allreduce`, waits until it is done, and is faster."""
+        """Start the collective. Of all, only `Allreduce` waits until it is done, and is faster."""
         for earlier in [*_on_their_way]:
             if earlier.call() is None:  # no thread waits for it
                 earlier.arrived()

@@ -46,7 +46,7 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
-    """(columns, bytes past a register boundary): lengths up to `units` units, then alignments.
+    """(columns, bytes past a register boundary): lengths up to `units` registers, then alignments.
 
     Every length up to four units; of longer ones, those near a multiple of a unit.
     """

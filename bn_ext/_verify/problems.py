@@ -145,8 +145,8 @@ def large_problems(
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
     """Patches with few exponents, which take the fastest method of addition. Between these are
-    patches with many exponents, with the largest ones that numbers and squares may have, and with
-    all exponents, including subnormal numbers, Inf and NaN.
+    patches with many exponents, others with the largest ones that numbers and squares may have,
+    and others with all exponents, including subnormal numbers, Inf and NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
     kinds = [(0, 2), EXPONENTS[dtype.name], (top // 2 - 4, 3), (top // 4 - 3, 3)]

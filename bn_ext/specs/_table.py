@@ -35,7 +35,7 @@ class Argument:
     #: Their names in the general function, if they differ.
     roles: str = ""
     default: Any = REQUIRED
-    #: An array that may be None; an attribute for which None means its default.
+    #: May it be None? For an attribute, None means the default.
     optional: bool = False
     #: For a word: {word: its meaning}.
     words: dict[str, Any] | None = None
