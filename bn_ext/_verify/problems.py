@@ -47,8 +47,8 @@ def _large(size: int) -> Shapes:
     ]  # fmt: skip
 
 
-#: Problems whose last chunk (src_c/plan.c) ends within a group: the first has two
-#: runs; in the second, the last strand has three rows less than the others.
+#: Problems whose last chunk (src_c/plan.c) ends within a group: the first has two runs; in the
+#: second, the last strand has three rows less than the others.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
 #: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many blocks that the
 #: method of addition changes and changes back.
