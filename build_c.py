@@ -22,6 +22,7 @@ Only setup.py reads this one:
 """
 
 import argparse
+import hashlib
 import os
 import shlex
 import subprocess
@@ -155,7 +156,9 @@ def door(path, include_dirs):
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
-    flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs)]
+    # A virtual environment's own folder has none; naming it would compile this unit again in each.
+    folders = [folder for folder in include_dirs if any(Path(folder).glob("[Pp]y*.h"))]
+    flags += [f"-I{folder}" for folder in (SOURCE.name, *folders)]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
     return Unit("_core", Path(path), flags)
 
@@ -164,23 +167,28 @@ def compile_units(built, out, compiler, flags):
     """Compile units to objects; keep an object if its command and its sources have not changed."""
     out.mkdir(parents=True, exist_ok=True)
 
-    def is_newer(made, sources):
-        # In make's syntax: the object, a colon, and its sources.
-        needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
-        return made.is_file() and all(
-            Path(path).is_file() and Path(path).stat().st_mtime < made.stat().st_mtime
-            for path in needed
-        )
-
     def make(unit):
         made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
         command = [*compiler, *unit.flags, *flags, "-MMD", "-MF", str(sources)]
         command += ["-c", str(unit.path), "-o", str(made)]
-        now = shlex.join(command)
-        if not (stamp.is_file() and stamp.read_text() == now and is_newer(made, sources)):
+
+        def state():
+            """The command, and a digest of all that it read; nothing if a file is missing."""
+            # A digest, because Cython writes the same text again and again.
+            digest = hashlib.sha256()
+            try:
+                # In make's syntax: the object, a colon, and its sources.
+                for path in shlex.split(sources.read_text().replace("\\\n", " "))[1:]:
+                    digest.update(Path(path).read_bytes())
+            except FileNotFoundError:
+                return ""
+            return f"{shlex.join(command)}\n{digest.hexdigest()}\n"
+
+        kept = stamp.read_text() if made.is_file() and stamp.is_file() else ""
+        if not kept or kept != state():
             stamp.unlink(missing_ok=True)
             subprocess.run(command, check=True)
-            stamp.write_text(now)
+            stamp.write_text(state())
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

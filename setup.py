@@ -52,7 +52,7 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         units = [*build_c.units(SOURCE)]
-        # Only this unit needs Python's headers, whose path depends on the virtual environment.
+        # Only this unit needs Python's headers.
         units.append(build_c.door(ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags)

@@ -115,11 +115,12 @@ def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
     each is a single stretch.
     """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
-    for line in [trees.ravel()] if trees.shape[1] == stretch else trees:
-        for first in range(0, len(line), GROUP * stretch):
-            group = line[first : first + GROUP * stretch]
+    width = trees.shape[1]
+    lines = np.pad(trees, ((0, 0), (0, -width % stretch))).reshape(len(trees), -1, stretch)
+    for line in [lines[:, 0]] if width == stretch else lines:
+        for first in range(0, len(line), GROUP):
             total = np.zeros(stretch, term.dtype)
-            for tree in np.pad(group, (0, -len(group) % stretch)).reshape(-1, stretch):
+            for tree in line[first : first + GROUP]:
                 total = total + tree
             yield total
 
