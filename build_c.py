@@ -108,7 +108,7 @@ def warnings():
 def hardening():
     """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
-    Only setup.py uses them, except with sanitizers, which see more without.
+    Only setup.py uses them, and not with sanitizers, which see more without.
     """
     if sys.platform == "win32":
         return [], []
@@ -156,7 +156,7 @@ def door(path, include_dirs):
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
-    # A virtual environment's own folder has none; naming it would compile this unit again in each.
+    # A virtual environment's own folder has no headers; with its name, no object would be kept.
     folders = [folder for folder in include_dirs if any(Path(folder).glob("[Pp]y*.h"))]
     flags += [f"-I{folder}" for folder in (SOURCE.name, *folders)]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []

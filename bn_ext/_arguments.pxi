@@ -240,7 +240,7 @@ cdef class _Words:
     is accepted in place of "NXC" or "NCX"; the caller must keep it alive during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    The item named like the other data format is a hint: what to pass if that format was meant.
+    It may also map the other data format to a hint: what to pass if that format was meant.
     """
     cdef bint channels_last
     cdef tuple names
@@ -328,7 +328,7 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
     if wanted and (beta is not None or not given):
         raise ValueError(
             "diff_src_1: expected relu=True with dst or workspace, got "
-            + ("beta, which does not include src_1" if given else "relu=False")
+            + ("beta, which says nothing of src_1" if given else "relu=False")
         )
     c.n_outputs += wanted
     convert(c, BETA, beta)

@@ -121,8 +121,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     num_threads : int, optional
         Maximum number of threads. A call uses no more than the system can start. None means the
         least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
-        quota (read at import); a small problem uses one thread, and each call uses fewer while more
-        than two calls run. With OpenMP, a forked child process uses one.
+        quota (read at import); a small problem uses one thread, and more than two calls at once use
+        fewer each. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -150,8 +150,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     BatchNormGradients or BatchNormAddGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
         and diff_beta (shape (C,), mean's dtype). Arrays passed in `out` are
-        themselves returned. With ``diff_src_1=True``, it is a `BatchNormAddGradients`, whose
-        fourth field is diff_src_1 (src's shape, dtype and memory order).
+        themselves returned. With ``diff_src_1=True``, the tuple is a `BatchNormAddGradients`;
+        its fourth field is diff_src_1 (src's shape, dtype and memory order).
 
     Raises
     ------
@@ -183,7 +183,7 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     With beta, no more data is read than without a ReLU. The result of the forward pass is computed
     again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
-    beta. `batch_norm_training` normalizes with float64 statistics. To find exactly the elements
+    beta. `batch_norm_training` uses float64 statistics internally. To find exactly the elements
     that its ReLU passed, keep these statistics in float64, whatever the data: give
     `batch_norm_training` float64 arrays in ``out``, and float64 gamma and beta if any. With
     statistics rounded to float32, different elements may pass where the result is within rounding
@@ -196,8 +196,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and xc is 0 where src equals the mean rounded to float32; an infinite factor then
-    gives NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
+    infinite; where src equals the mean rounded to float32, xc is 0, and an infinite factor gives
+    NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
     parameters, `batch_norm_statistics_backward` computes their gradients.

@@ -43,7 +43,7 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
         Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may each
-        occupy exactly the memory of src, diff_dst or diff_diff_src, but not of the same one. No
+        occupy exactly the memory of src, diff_dst or diff_diff_src, but of two different ones. No
         other overlap is accepted.
 
     Returns
@@ -64,13 +64,13 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     what the bits of the results depend on, is as for `batch_norm_backward`.
 
     The factors of each channel are rounded to the type of the arithmetic: float64 for float64 data,
-    else float32. In float32, ``rstd**3`` times means of products must lie between 2**-126 and
+    else float32. In float32, ``rstd**3`` times each ``avg(...)`` must lie between 2**-126 and
     2**127. If all else is near 1, that allows standard deviations from about 1e-12 to 1e12. Outside
     this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may be NaN,
     Inf or 0 although the formula has another value. For float64 data, the range is wider.
 
-    Without diff_diff_gamma or diff_diff_beta, the bits are the same as with zeros: where src or
-    diff_dst is infinite, its product with such a zero is NaN. An empty problem gives empty arrays,
+    If left out, diff_diff_gamma and diff_diff_beta count as zeros: the product of an infinite src
+    or diff_dst and such a zero is NaN. An empty problem gives empty arrays,
     and zeros for diff_gamma.
 
     Examples

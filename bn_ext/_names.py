@@ -61,7 +61,7 @@ def refuse_unknown(
 def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
     """What to pass instead; `formats` lists the values of a data format."""
     if name == "save_mean" and "diff_dst" not in names:
-        return ""  # in torch, a result
+        return ""  # torch returns it
     for ours, theirs in CALLED_HERE.items():
         if ours in names and (name == ours or name in theirs):
             hint = f", which is called {names[ours]} here"

@@ -72,7 +72,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
     """Run a formula's sum kernel, or its fold kernel, `calls` times. Nothing is checked.
 
     block: (addresses, pitches, steps, repeats, rows, cols), the first three by
-    operand. coefs: (COEFS, bytes), planes of `stride` numbers. planes: the sums,
+    operand. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums,
     laid out as in kernels.h; group: an array of the same size, as scratch memory.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)

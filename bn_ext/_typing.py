@@ -36,12 +36,12 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
-# Exporters of the buffer protocol, listed by name, because bytes is one too.
+# Exporters of the buffer protocol, listed by name to exclude bytes.
 if TYPE_CHECKING:
     Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
 else:  # Python 3.11 has no subscripts for the first two
     Buffer = memoryview | array.array | ctypes.Array
-# Not __array_interface__, which NumPy's scalars have too: wrap such objects in np.asarray.
+# Not __array_interface__: NumPy's scalars have it too. Other objects that have it need np.asarray.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
 # What determines the dtypes of results. SupportsDLPack is left out: mypy would match NumPy arrays
 # with it too, and lose their dtype.

@@ -43,9 +43,9 @@ def __dir__() -> list[str]:
 
 # ---- a function on every block ----------------------------------------------------------------
 #
-# A tree of tasks merges the function's results, or a lazy array has them as its blocks. A task
-# holds one block of each operand and nothing else of that size, and Dask fuses reading into it. So
-# only the blocks of running tasks are in memory.
+# A tree of tasks merges the function's results, or these form a lazy array. A task holds one
+# block of each operand and nothing else of that size, and Dask fuses reading into it. So only the
+# blocks of running tasks are in memory.
 
 
 @dataclass
@@ -318,8 +318,8 @@ def _over_the_chunks_of(src: da.Array, name: str, a: da.Array) -> da.Array:
             wanted[axis] = ours
         elif len(ours) != len(its):
             raise ValueError(
-                f"{name}: expected {len(ours)} chunks along axis {axis}, like src, as their sizes "
-                f"are unknown, got {len(its)}; compute_chunk_sizes() finds them"
+                f"{name}: expected {len(ours)} chunks along axis {axis}, like src (sizes are "
+                f"unknown), got {len(its)}; compute_chunk_sizes() finds them"
             )
     result: da.Array = a.rechunk(wanted)
     return result

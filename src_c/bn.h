@@ -138,7 +138,7 @@ bn_entry bn_training, bn_training_reduce, bn_inference;
 bn_entry bn_double_backward;
 
 /* The same with exact sums. Reduce adds to a state that must be zeros; states merge by addition.
- * Gradients are summed about the mean, rounded to the arithmetic type. Moments are sum(src) and
+ * Gradients are summed about the mean rounded to the arithmetic type. Moments are sum(src) and
  * sum(src * src). */
 bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;

@@ -112,8 +112,8 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *or
     c.last = take_last(&c);
     c.other = take_last(&c);
     c.places = count_of(c.axis, c.n);
-    /* Pieces are whole cache lines along `other`: otherwise two threads would write the same
-     * line. */
+    /* `to` may be contiguous along `other`: pieces are whole cache lines, so that no two threads
+     * write the same one. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));
     c.along = ceil_div(c.last.size, c.lasts);

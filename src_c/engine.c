@@ -128,9 +128,9 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* If results straddle cache lines, coefficients should straddle them alike. So each plane is
- * shifted: where an element starts a line, so does its coefficient. Otherwise every load of
- * coefficients straddles two lines and takes up to 1.4 times as long. */
+/* Each plane is shifted: where an element of the results starts a cache line, so does its
+ * coefficient. Otherwise every load of coefficients may straddle two lines, which takes up to 1.4
+ * times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
     const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
@@ -402,7 +402,7 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call, and the second could fail when a first call has already written. */
+ * system at every call, and the second could fail after calls[0] has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];

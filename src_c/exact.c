@@ -30,8 +30,8 @@ enum {
     BYTES_AHEAD = 512,         /* prefetch distance; shorter ones make kernels wait (measured) */
 };
 
-/* Tasks add limbs below 2^40 to the state's limbs, which hold 2^23 such additions: they are carried
- * only after the last task. */
+/* A task adds less than 2^40 to a limb of the state, so a limb holds 2^23 tasks of MOST_ROWS terms.
+ * Limbs are carried only after the last task. */
 _Static_assert((int64_t)MOST_ROWS << (63 - BN_LIMB_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
                "a part's limbs hold its terms");
 

@@ -37,7 +37,7 @@ typedef struct {
     bn_accumulator run;         /* of one channel, when summing by runs */
     bn_strip strip;
     int untried; /* how many of the next `part`s become limbs without trying doubles */
-    int backoff; /* `untried` after the next part that does not fit */
+    int backoff; /* what `untried` becomes at the next part that does not fit */
     char *terms; /* of both sums: room for terms_of_sum and a strip each */
 } bn_exact_scratch;
 

@@ -19,7 +19,7 @@ _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room f
 
 /* What is added up at a time: a strip of rows, or elements of a channel. */
 typedef struct {
-    int64_t column, columns; /* of the rows; by runs, the channel and BN_STRIP */
+    int64_t column, columns; /* of the rows; by runs: channel, BN_STRIP */
     int64_t from;            /* position, or element */
     int64_t terms;           /* by rows, whole strips: rows * BN_STRIP */
     int64_t first, to;       /* by runs: the task's elements of the channel */
@@ -124,7 +124,7 @@ static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const p
     return bn_fits(added, 1);
 }
 
-/* Would the strip's terms fit if they were cut to the range that was seen? */
+/* Would the strip's terms fit if they were cut into parts for the range that was seen? */
 static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
     const int top[BN_SUMS] = {strip->seen[0].top, strip->seen[1].top};
     const bn_added added = e->kernels->exact->added(strip, squares, top);

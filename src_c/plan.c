@@ -12,8 +12,8 @@
  *   column     of a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
  *   stretch    128 bytes of elements: the columns to which a long run is folded
- *   group      up to eight successive blocks (or stretches of one) whose trees are added before
- *              the total joins the sums
+ *   group      up to eight successive blocks (or stretches of a block) whose trees are added
+ *              before the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
  *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
@@ -21,7 +21,8 @@
  *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
  *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
- *   part       a block and its repeats; a chunk of runs has one, or two: the second has fewer rows
+ *   part       a block and its repeats; a chunk of runs has one, and another of fewer rows for what
+ *              is left of the chunk
  *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
@@ -77,7 +78,7 @@ enum {
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* where rows are short and many: four strands are 512 kB */
+    STRAND_BYTES = 128 << 10, /* at most, beyond SHORTEST_STRAND rows; four are 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */

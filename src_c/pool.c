@@ -96,7 +96,7 @@ int bn_enter(int num_threads, int64_t elements) {
 void bn_leave(int threads) {
     if (row.now) {
         /* libgomp's threads sleep at once if there are more of them (of all callers) than CPUs. So
-         * they are tried again much later. */
+         * a team is tried again much later. */
         const bool slept = row.awake && row.late;
         row.ended = nanoseconds();
         row.awake = threads > 1 && !slept;
@@ -332,8 +332,8 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* A caller that slept until late threads have ended would wake only when they sleep again: every
- * call would take 115 us instead of 20 (measured). */
+/* If a caller slept until late threads ended, it would wake only when these sleep again: every call
+ * would take 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
     enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)

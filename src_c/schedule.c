@@ -2,12 +2,12 @@
  * result.
  *
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
- * each): first tasks in the first pass, second ones in the second. There is one parallel region,
- * without a barrier. When the last of a tile's first tasks has ended, its coefficients are made:
- * the tile is finished. That is done in parts, which are taken by the thread that ended the task
- * and by all threads that wait. The tile's second tasks wait for that. Or second tasks are joint:
- * each spans all tiles, and there are as many as suit the threads, because writes need no order.
- * There are three orders of work.
+ * each): "first tasks" in the first pass, "second tasks" in the second. There is one parallel
+ * region, without a barrier. When the last of a tile's first tasks has ended, the tile is
+ * "finished": its coefficients are made. That is done in parts, which are taken by the thread that
+ * ended the task and by all threads that wait. The tile's second tasks wait for that. Or second
+ * tasks are joint: each spans all tiles, and there are as many as suit the threads, because writes
+ * need no order. There are three orders of work.
  *
  *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
  *            that what it has summed is still in its own cache when it writes.

@@ -317,8 +317,8 @@ static wide wide_of(const double of[6], int n, int lowest) {
 }
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
- * variance is, and below 0 only if somebody made up the state. The lowest digits of q and of s^2
- * count powers of 2^DIGIT_BITS (bn_lowest). */
+ * variance is, and below 0 only if somebody made up the state. The units of the lowest digits of q
+ * and of s^2 are powers of 2^DIGIT_BITS (bn_lowest). */
 static wide spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];

@@ -39,7 +39,7 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     if (strand > lines && strand * row % PAGE_BYTES == 0)
         strand -= lines;
     /* Strands that start at the same place of their pages map to one set of the first-level cache.
-     * They pay only if the coefficients alone fill that cache, because strands read these once for
+     * They pay only if coefficients take more than SMALL_RING, because strands read these once for
      * four rows. */
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool far = plan->far && !walk->sums; /* data that was just summed is near */

@@ -120,7 +120,7 @@ static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], in
     }
 }
 
-/* The same block, gathered from unevenly spaced rows. */
+/* What block_of gives, gathered from unevenly spaced rows. */
 static bn_block gathered(const bn_walk *walk, int64_t channel, const part *p, int64_t r,
                          int64_t repeats, int64_t x, int64_t n) {
     for (int64_t i = 0; i < repeats * p->rows; i++) {

@@ -22,7 +22,7 @@ __all__ = [
     "row",
 ]
 
-# In seconds. The pause is longer than another OpenMP pool spins before it sleeps.
+# In seconds. The pause outlasts the spinning of another OpenMP pool.
 PAUSE, BURST = 0.01, 0.005
 #: Bytes. With smaller tensors, calls are short and easily disturbed, so they get more rounds.
 SHORT = 8 << 20

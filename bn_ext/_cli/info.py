@@ -13,7 +13,7 @@ INFO = """Show the version, the instruction-set level, the number of threads and
 caches, and the OpenMP runtimes that are loaded."""
 
 POOLS = """warning: {} OpenMP runtimes are loaded. Each has its own threads, and idle threads that
-spin while they wait for work slow down the others. If calls that alternate between them are slow,
+spin, waiting for work, slow down the others. If calls that alternate between them are slow,
 start Python with OMP_WAIT_POLICY=passive, or give one of them fewer threads (threadpoolctl,
 num_threads=)."""
 

@@ -52,8 +52,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """Convert exact, check and timeout. With `wrong`, a wrong value raises no error; instead, exact
-    is None, because it is unknown which collective the other ranks are in.
+    """Convert exact, check and timeout. If `wrong` is true, refuse no value, but return None as
+    exact: it is unknown which collective the other ranks are in.
     """
     check = False
     try:
@@ -139,7 +139,7 @@ class OverRanks:
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
-        """Start the collective. Of all, only `Allreduce` waits until it is done, and is faster."""
+        """Start the collective. Only `Allreduce`, which is faster, waits until it is done."""
         for earlier in [*_on_their_way]:
             if earlier.call() is None:  # no thread waits for it
                 earlier.arrived()
@@ -232,7 +232,7 @@ class Exchange:
         self.record = _record_of(self.comm)
         self.function, self.waits = function, waits
         self.rank, self.size = self.comm.rank, self.comm.size
-        #: What has ended the call on this rank; it may be known before the call begins.
+        #: The error that ends the call on this rank, perhaps before it begins.
         self._error = error
         #: exact is None if one of the three was refused.
         self.exact, self.check, self.timeout = as_flags(part.over, error is not None)
@@ -440,7 +440,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """Decorates a function, so that other ranks also learn of errors that precede its call."""
+    """Decorates a function: errors before its exchange begins reach other ranks too."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]

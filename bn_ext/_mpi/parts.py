@@ -139,7 +139,7 @@ class TrainingPart(LocalPart):
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape))
         else:
-            # The mean was rounded: correct it, and the squares about it, for its error.
+            # Correct the mean, and the squares about it, for the mean's rounding.
             *sums, count = total.reshape(3, -1)
             off, squares = sums / np.maximum(count, 1)
             mean = np.where(np.isfinite(off), self.mean + off, self.mean)

@@ -37,7 +37,7 @@ def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
 
 
 def _add(case: Case, planes: Array, s: int, term: Array) -> None:
-    """Add a term to sum `s`, and its rounding error to the plane of errors after the sums."""
+    """Add a term to sum `s`, and its rounding error to that sum's plane of errors."""
     if case.dtype.loses:
         lost = len(planes) // 2 + s
         planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)

@@ -48,7 +48,7 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
     """(columns, bytes past a register boundary): lengths up to `units` registers, then alignments.
 
-    Every length up to four units; of longer ones, those near a multiple of a unit.
+    Every length up to four registers; of longer ones, those near a multiple of one.
     """
     size = dtype.bits.itemsize
     # A unit is a register full of elements as they are stored.

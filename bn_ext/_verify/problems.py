@@ -50,8 +50,8 @@ def _large(size: int) -> Shapes:
 #: Problems whose last chunk (src_c/plan.c) ends within a group: the first has two runs; in the
 #: second, the last strand has three rows less than the others.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
-#: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many blocks that the
-#: method of addition changes and changes back.
+#: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many that the method
+#: of addition changes, and later changes back.
 EXACT: Shapes = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
@@ -132,7 +132,7 @@ def moderate_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]
 def large_problems(
     dtype: Dtype, storage: np.dtype[Any], shapes: Shapes | None = None
 ) -> Iterator[Problem]:
-    """Large problems, or those of `shapes`. Rows overlap in memory, so that they need little."""
+    """Large problems, or those of `shapes`. Rows overlap, to save memory."""
     for shape, layout in shapes or _large(storage.itemsize):
         steps = [8 * math.prod(shape[1 + i : -1]) for i in range(len(shape) - 1)] + [1]
         room = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))

@@ -30,7 +30,7 @@ PAIRED: tuple[str, ...] = _INTERFACE["paired"]
 STRANDS: int = _INTERFACE["strands"]
 #: Bytes of the widest register.
 REGISTER = 64
-#: The bytes of memory that a kernel must not touch.
+#: The value of bytes that a kernel must not touch.
 UNTOUCHED = 0xA5
 
 

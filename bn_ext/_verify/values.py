@@ -10,7 +10,7 @@ from bn_ext._verify.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "values"]
 
-#: To how many columns past the last one a kernel may add 0.
+#: A kernel may add 0 to this many columns past the last one.
 PAD: int = _core._kernel_interface()["pad"]
 
 

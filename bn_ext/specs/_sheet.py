@@ -131,7 +131,7 @@ def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like:
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
     """Check types against the specification's table. All vectors have one type, a.dtype.
 
-    The general function refuses other data that does not have src's type and shape.
+    The general function checks that the other data has src's type and shape.
     """
     name, types = a.words["src"], row.spec.types
     _require_dtype(name, a.src, [*types])

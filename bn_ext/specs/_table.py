@@ -39,7 +39,7 @@ class Argument:
     optional: bool = False
     #: For a word: {word: its meaning}.
     words: dict[str, Any] | None = None
-    #: The flag with which an array is used. If the flag is False, the array is not even checked.
+    #: The flag that must be True to use an array. If it is False, the array is not even checked.
     used: str = ""
 
     @property
@@ -466,8 +466,8 @@ array([1., 1.], dtype=float32)
 _TENSORFLOW = Spec(
     "tensorflow",
     types={name: ("float32",) for name in ("float16", "bfloat16", "float32")},
-    raises="TypeError for float64 and for vectors that are not float32, ValueError for any other "
-    "rank",
+    raises="TypeError for float64 and for vectors that are not float32, ValueError for a rank "
+    "that is not listed",
     vector="array of float32, shape (C,)",
     lists="lists of Python numbers are float64 or integers, so their types are refused. An "
     "attribute that is None gets its default, as in TensorFlow",

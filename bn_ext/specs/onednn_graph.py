@@ -1,7 +1,7 @@
 """oneDNN Graph: training and inference forward, and the gradient under two names.
 
-The gradient is ``BatchNormTrainingBackprop-1`` in the oneDNN Graph specification, a versioned
-operator, and ``BatchNormTrainingBackward`` in the library's Graph API.
+The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the oneDNN Graph
+specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
 """
 
 import numpy as np

@@ -47,9 +47,8 @@ static inline double bn_low_of(double value) {
     return isfinite(low) ? low : 0;
 }
 
-/* coef times the mean's low part: by this, coef * (x - mean) is too large in kernels, because they
- * subtract only the mean's high part. 0 if coef is not finite: then the kernels' product is not
- * either. */
+/* coef times the mean's low part: coef * (x - mean) is too large by this in kernels, which subtract
+ * only the mean's high part. 0 if coef is not finite: then the kernels' product is not either. */
 static inline double bn_times_low(double coef, double low) {
     const double part = coef * low;
     return low != 0 && isfinite(part) ? part : 0;

@@ -41,8 +41,8 @@ enum {
 };
 
 /* The pivot `from` + step. The step is rounded to a unit, 1/32 to 1/16 of the spread. A step that
- * is off by such a fraction does not make a pivot worse. If elements have few bits, so do their
- * distances from the pivot and the squares of these: sums are exact then. Adding and subtracting
+ * is off by such a fraction does not make a pivot worse. So if elements have few bits, the pivot,
+ * the distances from it and their squares do too: sums are exact then. Adding and subtracting
  * `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);
