@@ -156,9 +156,9 @@ def door(path, include_dirs):
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
-    # A virtual environment's own folder has no headers; with its name, no object would be kept.
-    folders = [folder for folder in include_dirs if any(Path(folder).glob("[Pp]y*.h"))]
-    flags += [f"-I{folder}" for folder in (SOURCE.name, *folders)]
+    # A virtual environment's own folder has nothing for us; with its name, no object would be kept.
+    own = None if sys.prefix == sys.base_prefix else os.path.join(sys.exec_prefix, "include")
+    flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs) if folder != own]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
     return Unit("_core", Path(path), flags)
 
@@ -173,16 +173,15 @@ def compile_units(built, out, compiler, flags):
         command += ["-c", str(unit.path), "-o", str(made)]
 
         def state():
-            """The command, and a digest of all that it read; nothing if a file is missing."""
-            # A digest, because Cython writes the same text again and again.
-            digest = hashlib.sha256()
+            """The command, and a digest of each text that it read; nothing if one is missing."""
             try:
                 # In make's syntax: the object, a colon, and its sources.
-                for path in shlex.split(sources.read_text().replace("\\\n", " "))[1:]:
-                    digest.update(Path(path).read_bytes())
-            except FileNotFoundError:
+                needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
+                # Not times, because Cython writes the same text again and again.
+                digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in needed]
+            except (OSError, ValueError):  # nothing compiled yet, or a name that shlex cannot read
                 return ""
-            return f"{shlex.join(command)}\n{digest.hexdigest()}\n"
+            return "\n".join([shlex.join(command), *digests])
 
         kept = stamp.read_text() if made.is_file() and stamp.is_file() else ""
         if not kept or kept != state():
