@@ -70,8 +70,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     Inf or 0 although the formula has another value. For float64 data, the range is wider.
 
     If left out, diff_diff_gamma and diff_diff_beta count as zeros: the product of an infinite src
-    or diff_dst and such a zero is NaN. An empty problem gives empty arrays,
-    and zeros for diff_gamma.
+    or diff_dst and such a zero is NaN. An empty problem gives empty arrays, and zeros for
+    diff_gamma.
 
     Examples
     --------

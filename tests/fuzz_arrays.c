@@ -53,8 +53,8 @@ void *allocate(ptrdiff_t n) {
 /* ---- numbers ------------------------------------------------------------ */
 
 /* A channel's character. Its numbers are (`offset` + `scale` * a random number) * 2^e; `power` is e
- * as a share of the dtype's largest exponent. If `rare` is not 0, one
- * number in `rare` is `rarity` instead. */
+ * as a share of the dtype's largest exponent. If `rare` is not 0, one number in `rare` is `rarity`
+ * instead. */
 static const struct {
     double offset, scale, power;
     int rare;

@@ -381,9 +381,11 @@ def of_unknown_sizes(axis, chunks):
         (TypeError, "unexpected keyword argument 'workspace'", {"workspace": np.ones(1)}),
         (ValueError, "^src: expected channels in chunks of known sizes",
          {"src": of_unknown_sizes(3, DATA)}),
-        (ValueError, "^diff_dst: expected 1 chunks along axis 0, like src .* unknown., got 2;",
+        (ValueError,
+         "^diff_dst: expected 1 chunks along axis 0, like src .sizes are unknown., got 2;",
          {"src": of_unknown_sizes(0, DATA), "diff_dst": never_read()}),
-        (ValueError, "^diff_dst: expected 2 chunks along axis 0, like src .* unknown., got 1;",
+        (ValueError,
+         "^diff_dst: expected 2 chunks along axis 0, like src .sizes are unknown., got 1;",
          {"src": of_unknown_sizes(0, (3, 5, 4, 8)), "diff_dst": never_read(chunks=DATA)}),
     ],
 )  # fmt: skip
