@@ -136,7 +136,7 @@ cdef inline bint is_vector(int role) noexcept:
 
 
 cdef inline bint has_stats(const Call *c) noexcept:
-    """Are this call's sums statistics, which are merged, not added?"""
+    """Are the sums of this call statistics, which are merged instead of added?"""
     return c.facts.rows == STATS_ROWS
 
 

@@ -121,8 +121,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     num_threads : int, optional
         Maximum number of threads. A call uses no more than the system can start. None means the
         least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
-        quota (read at import); a small problem uses one thread, and more than two calls at once use
-        fewer each. With OpenMP, a forked child process uses one.
+        quota (read at import); a small problem uses one thread, and while more than two calls run at
+        once, each uses fewer. With OpenMP, a forked child process uses one.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -196,8 +196,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite; where src equals the mean rounded to float32, xc is 0, and an infinite factor gives
-    NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
+    infinite; where src equals the mean rounded to float32, xc is 0, and 0 times an infinite factor
+    gives NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
     parameters, `batch_norm_statistics_backward` computes their gradients.

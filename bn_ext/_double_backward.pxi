@@ -43,8 +43,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
         Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may each
-        occupy exactly the memory of src, diff_dst or diff_diff_src, but of two different ones. No
-        other overlap is accepted.
+        occupy exactly the memory of src, diff_dst or diff_diff_src, but not both of the same one.
+        No other overlap is accepted.
 
     Returns
     -------

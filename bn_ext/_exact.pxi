@@ -73,10 +73,10 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 
 cdef int check_limbs(int64_t channel, str name) except -1:
-    """Raise a ValueError if `channel` is one whose limbs cannot be a sum; -1: there is none."""
+    """Raise a ValueError unless `channel` is -1: the limbs of this channel cannot be a sum."""
     if channel >= 0:
         raise ValueError(
-            f"{name}: the integers of channel {channel} are impossible with its counts of parts and "
+            f"{name}: the integers of channel {channel} are impossible for its counts of parts and "
             "elements: was the array changed?"
         )
     return 0
@@ -131,8 +131,8 @@ def batch_norm_sums(state):
         If `state` is not an int64 array.
     ValueError
         If it does not have the shape of a state, if it is the sum of 2**20 states or more, if its
-        channels have different numbers of elements, or if its integers are impossible with its
-        counts of parts and elements.
+        channels have different numbers of elements, or if its sums are impossible for its counts
+        of parts and elements.
 
     Examples
     --------

@@ -94,7 +94,7 @@ cdef bint share_memory(object a, object b) except -1:
 
 cdef extern from *:
     """
-    #ifdef Py_LIMITED_API  /* which lacks them */
+    #ifdef Py_LIMITED_API  /* lacks these two */
     #define PyTraceMalloc_Track(domain, address, size) 0
     #define PyTraceMalloc_Untrack(domain, address) 0
     #endif

@@ -1,8 +1,8 @@
 """The roles of arrays in a call, and a table of facts about functions. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, as in _core.pxd (the gate is made in C); a vector; sums (or
-    # statistics) of parts; a workspace; a state; or the dense copy of an operand.
+    # An array's role: an operand, as in _core.pxd; a vector; sums (or statistics) of parts; a
+    # workspace; a state; or the dense copy of an operand. C adds one more operand, the gate.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE

@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 # ---- a function on every block ----------------------------------------------------------------
 #
-# A tree of tasks merges the function's results, or these form a lazy array. A task holds one
+# The function's results are merged by a tree of tasks, or form a lazy array. A task holds one
 # block of each operand and nothing else of that size, and Dask fuses reading into it. So only the
 # blocks of running tasks are in memory.
 
@@ -59,16 +59,16 @@ class _Blocks:
     options: dict[str, Any]
 
     def check(self, function: Callable[..., Any], **options: Any) -> None:
-        """Raise the errors that function would raise for the whole arrays."""
+        """Raise the errors that `function` would raise for the whole arrays."""
         _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
 
     def on_nothing(self, function: Callable[..., Any], **options: Any) -> Any:
-        """What function returns for a part without elements."""
+        """What `function` returns for a part without elements."""
         empty = {name: a[:0] for name, a in self._shapes().items()}
         return function(**empty, **self.vectors, **self.options, **options)
 
     def map(self, function: Callable[..., Any], **options: Any) -> da.Array:
-        """The first result of function on every block, a Dask array like src."""
+        """The first result of `function` on every block, a Dask array like src."""
         return self._on_each(_result, function, self._axes, self.operands["src"].dtype, options)
 
     def reduce(

@@ -205,8 +205,8 @@ def batch_norm_backward(
         comm, exact, check and timeout.
     CollectiveError
         On all other ranks if one has raised such an error (but see `CollectiveError`); on all ranks
-        if arguments that must be the same differ. It names the rank and the argument if ranks
-        compared them before the sum.
+        if they differ in an argument that must be the same. It names the rank and the argument if
+        ranks compared them before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
@@ -477,7 +477,7 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """What tells a rank that failed what the others sum. It includes a communicator only if
+        """What a failed rank needs, to see what the others sum. It includes a communicator only if
         the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))

@@ -3,7 +3,8 @@
  * Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each
  * page. So a returned block is parked: it stays mapped, and goes to the next request for about that
  * size, or its pages go to a larger one. The system may take the pages of all but the youngest
- * blocks whenever it needs memory (MADV_FREE); until then they cost no more than other pages. */
+ * blocks whenever it needs memory (MADV_FREE); until then they are written as fast as other pages.
+ */
 #ifndef BN_BLOCKS_H
 #define BN_BLOCKS_H
 

@@ -36,8 +36,8 @@ typedef struct {
     bn_accumulator accumulator; /* of a task; its columns are a row's columns, or channels */
     bn_accumulator run;         /* of one channel, when summing by runs */
     bn_strip strip;
-    int untried; /* how many of the next `part`s become limbs without trying doubles */
-    int backoff; /* what `untried` becomes at the next part that does not fit */
+    int untried; /* how many more portions (exact_walk.c) go straight to limbs */
+    int backoff; /* what `untried` becomes when a portion does not fit in doubles */
     char *terms; /* of both sums: room for terms_of_sum and a strip each */
 } bn_exact_scratch;
 

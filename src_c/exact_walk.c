@@ -11,7 +11,7 @@
 
 enum {
     BLOCK_ROWS = 32,   /* rows summed in all strips before any further row (measured) */
-    MOST_UNTRIED = 15, /* at most so many parts become limbs untried after a misfit */
+    MOST_UNTRIED = 15, /* portions that go straight to limbs after one that did not fit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 
@@ -23,7 +23,7 @@ typedef struct {
     int64_t from;            /* position, or element */
     int64_t terms;           /* by rows, whole strips: rows * BN_STRIP */
     int64_t first, to;       /* by runs: the task's elements of the channel */
-} part;
+} portion;
 
 /* A block of `rows` rows, `positions` positions apart, with `cols` elements each, `at` bytes past
  * an offset. */
@@ -41,7 +41,7 @@ static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], i
 
 /* The rows after `done` terms: all of them, or only the next one if rows are unevenly spaced. The
  * data to prefetch lies one block further on. */
-static bn_block rows_at(const bn_exact *e, const part *p, int64_t done) {
+static bn_block rows_at(const bn_exact *e, const portion *p, int64_t done) {
     int64_t offset[BN_OPERANDS];
     position_offset(&e->plan, p->from + done / BN_STRIP * e->positions_per_row, offset);
     bn_block b = block_at(e, offset, p->column * e->plan.element_bytes, p->columns, BLOCK_ROWS,
@@ -61,7 +61,7 @@ static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
 /* The channel's next segment after `done` terms, or several segments of equal length, evenly
  * spaced. Kernels prefetch the data that follows or, after the task's last segment, the first
  * elements of a later channel. */
-static bn_block segments_at(const bn_exact *e, const part *p, int64_t done) {
+static bn_block segments_at(const bn_exact *e, const portion *p, int64_t done) {
     const bn_problem *problem = e->plan.problem;
     const int64_t length = problem->n_inner ? problem->inner[problem->n_inner - 1].size : 1;
     const int64_t element = p->from + done, x = element % e->plan.run_length;
@@ -83,8 +83,8 @@ static bn_block segments_at(const bn_exact *e, const part *p, int64_t done) {
 
 /* ---- from terms to an accumulator --------------------------------------------------- */
 
-/* Add up a part as the strip's numbers, or store its terms. */
-static void walk(const bn_exact *e, bn_exact_scratch *s, const part *p, bool sums) {
+/* Add up a portion as the strip's numbers, or store its terms. */
+static void walk(const bn_exact *e, bn_exact_scratch *s, const portion *p, bool sums) {
     const formula f = e->operation->formulas[SUM];
     const bn_coefs coefs = coefs_from(&e->plan, &e->coefs, p->column);
     for (int64_t done = 0, here; done < p->terms; done += here) {
@@ -99,10 +99,10 @@ static void walk(const bn_exact *e, bn_exact_scratch *s, const part *p, bool sum
     }
 }
 
-/* Add a part's terms to an accumulator's columns from `column` on, as limbs. The terms of runs are
- * padded with zeros to whole strips. */
+/* Add a portion's terms to an accumulator's columns from `column` on, as limbs. The terms of runs
+ * are padded with zeros to whole strips. */
 static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
-                    const part *p) {
+                    const portion *p) {
     const bn_terms terms = {s->terms, terms_of_sum(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
     const int64_t rows = ceil_div(p->terms, BN_STRIP), bytes = e->plan.number_bytes;
@@ -113,8 +113,8 @@ static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, i
     e->kernels->exact->deposit_terms(a, column, round_up(p->columns, unit), &terms, rows);
 }
 
-/* Add a part up as the strip's doubles. Return whether that was exact. */
-static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const part *p,
+/* Add a portion up as the strip's doubles. Return whether that was exact. */
+static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const portion *p,
                    bn_added *added) {
     memset(s->strip.plane, 0, BN_PLANES * BN_STRIP * sizeof(double));
     s->strip.seen[0] = s->strip.seen[1] = BN_NO_RANGE;
@@ -124,18 +124,18 @@ static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const p
     return bn_fits(added, 1);
 }
 
-/* Would the strip's terms fit if they were cut into parts for the range that was seen? */
+/* Would the strip's terms fit if they were cut (exact.inc) to suit the range that was seen? */
 static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
     const int top[BN_SUMS] = {strip->seen[0].top, strip->seen[1].top};
     const bn_added added = e->kernels->exact->added(strip, squares, top);
     return bn_fits(&added, 1);
 }
 
-/* Add a part to an accumulator's columns: as doubles if that rounds nothing, else as limbs. Terms
- * are first cut (exact.inc) at the bits used for the part before; if those do not suit, they are
- * cut again. */
-static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
-                     const part *p) {
+/* Add a portion to an accumulator's columns: as doubles if that rounds nothing, else as limbs.
+ * Terms are first cut at the bits used for the portion before; if those do not suit, they are cut
+ * again. */
+static void add_portion(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
+                        const portion *p) {
     bn_added *own = &a->added[column / BN_STRIP], added;
     if (s->untried > 0) {
         s->untried--;
@@ -157,7 +157,7 @@ static void add_part(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, 
     s->backoff = 0;
     bn_added both = bn_both(own, &added);
     if (!bn_fits(&both, 1)) {
-        e->kernels->exact->flush(a, column); /* now the strip's doubles are zeros */
+        e->kernels->exact->flush(a, column); /* the accumulator's doubles there are now zeros */
         both = added;
     }
     e->kernels->exact->add_strip(a, column, &s->strip);
@@ -251,11 +251,11 @@ static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
     for (int64_t row = 0, here; row < rows; row += here) {
         here = at_most(BLOCK_ROWS, rows - row);
         for (int64_t x = 0; x < columns; x += BN_STRIP) {
-            const part p = {.column = first + x,
-                            .columns = at_most(BN_STRIP, columns - x),
-                            .from = position + row * e->positions_per_row,
-                            .terms = here * BN_STRIP};
-            add_part(e, s, &s->accumulator, x, &p);
+            const portion p = {.column = first + x,
+                               .columns = at_most(BN_STRIP, columns - x),
+                               .from = position + row * e->positions_per_row,
+                               .terms = here * BN_STRIP};
+            add_portion(e, s, &s->accumulator, x, &p);
         }
     }
 }
@@ -291,13 +291,13 @@ static void sum_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t all = e->plan.positions * e->plan.run_length;
     const int64_t channel = index / e->tasks_per_channel * e->channels_per_task;
     const int64_t n = at_most(e->channels_per_task, e->plan.channels - channel);
-    part p = {.columns = BN_STRIP, .first = index % e->tasks_per_channel * e->elements_per_task};
+    portion p = {.columns = BN_STRIP, .first = index % e->tasks_per_channel * e->elements_per_task};
     p.to = at_most(p.first + e->elements_per_task, all);
     for (int64_t c = 0; c < n; c++) {
         p.column = channel + c;
         for (p.from = p.first; p.from < p.to; p.from += p.terms) {
             p.terms = elements_at_once(e, p.from, p.to);
-            add_part(e, s, &s->run, 0, &p);
+            add_portion(e, s, &s->run, 0, &p);
         }
         e->kernels->exact->close_channel(&s->run, &s->accumulator, c);
     }

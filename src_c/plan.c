@@ -21,8 +21,8 @@
  *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
  *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
- *   part       a block and its repeats; a chunk of runs has one, and another of fewer rows for what
- *              is left of the chunk
+ *   part       a block and its repeats; a chunk of runs is one part, or two if its last blocks have
+ *              fewer rows
  *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
@@ -57,8 +57,8 @@
  * of 128 bytes side by side, or rows far apart. So the n rows (or positions) of a chunk are cut
  * into four strands of q = ceil(n/4) each, and block g holds row g of each strand. Consecutive rows
  * of 512 to 2048 bytes are read at half the speed (measured). At few positions, it is faster
- * to add up columns at once than to keep them apart until the end of a chunk; hence the bound
- * between the last two forms.
+ * to add up a row's columns immediately than to keep them apart until the end of a chunk; hence the
+ * bound between the last two forms.
  */
 #include "plan.h"
 
@@ -78,7 +78,7 @@ enum {
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* at most, beyond SHORTEST_STRAND rows; four are 512 kB */
+    STRAND_BYTES = 128 << 10, /* at most, of strands of more rows; four are 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */

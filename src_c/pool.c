@@ -25,10 +25,10 @@
 #include <unistd.h>
 #endif
 
-/* For at least two MOMENTs (in ns) after a call, its threads still look for work: then a thread for
- * each ELEMENTS_PER_THREAD elements pays. Waking threads takes 15 to 50 us. That pays for a call of
- * WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT apart; with a lower LOOP,
- * short loops would lose more than a tenth (both measured). */
+/* For at least two MOMENTs (in ns) after a call, its threads still look for work; a call in that
+ * time gains by a thread for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us.
+ * That pays for a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT
+ * apart; with a lower LOOP, short loops would lose more than a tenth (both measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
@@ -39,7 +39,7 @@ enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the li
 static atomic_int calls_in_flight;
 
 /* Every calling thread has a pool of its own, so concurrent calls could start callers x CPUs
- * threads. A call takes at most its share of twice the CPUs. So two calls that overlap now and then
+ * threads. A call takes at most its share of twice the CPUs. So two calls that sometimes overlap
  * keep their pools: a team that shrinks and grows again starts new threads. */
 static int shared_with_others(int threads) {
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
@@ -332,8 +332,8 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* If a caller slept until late threads ended, it would wake only when these sleep again: every call
- * would take 115 us instead of 20 (measured). */
+/* A caller that slept until late threads ended would get its CPU back only when these sleep: every
+ * call would take 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
     enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)

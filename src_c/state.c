@@ -29,8 +29,8 @@ static int64_t most_of_highest(int limbs, int64_t terms) {
 }
 
 /* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
- * parts and terms, so that carries may overflow; or -1. A part's highest limb is rounded down, so
- * the lower bound is one less for each part. */
+ * parts and terms, so that carries may overflow; or -1. Carrying rounds a part's highest limb down,
+ * so the lower bound is one less for each part. */
 static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;

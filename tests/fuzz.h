@@ -22,7 +22,7 @@ typedef struct {
     ptrdiff_t bytes;  /* of each of the two */
     ptrdiff_t before; /* bytes in memory ahead of its lowest element */
     ptrdiff_t reach;  /* bytes from there to the end of the highest one */
-    bool nested;      /* each axis steps over all that lies within it */
+    bool nested;      /* each axis steps past all elements of faster axes */
 } array;
 
 /* A tensor's shape, with the arrays of that shape and of (C,) that a call is given. */

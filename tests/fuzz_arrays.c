@@ -23,8 +23,8 @@ static uint64_t next_random(void) {
     return state;
 }
 
-/* Take from the input while it lasts, then from a hash of it: so short inputs give whole problems
- * too. */
+/* Take from the input while it lasts, then from a hash of it: even a short input gives a whole
+ * problem. */
 unsigned take(unsigned below) {
     if (left < 2)
         return (unsigned)(next_random() >> 32) % below;

@@ -19,8 +19,8 @@ typedef struct {
 } shape;
 
 /* Each order of work gets problems of one tile and of several; tiles have one part or several. */
-static const shape shapes[] = {{2000, 64, 1}, {300, 2000, 1}, {40, 37, 49},
-                               {9, 24, 300},  {1, 8, 40000},  {2, 20, 5000}};
+static const shape shapes[] = {{1000, 64, 1}, {300, 1500, 1}, {40, 37, 49},
+                               {9, 24, 300},  {1, 8, 20000},  {2, 10, 5000}};
 static const int64_t caches[][2] = {
     {1 << 20, 32 << 20}, {1 << 14, 32 << 20}, {1 << 14, 1 << 16}, {1 << 30, 1 << 30}};
 enum {
@@ -103,19 +103,16 @@ static float number(int64_t i) {
 }
 
 /* Every seventh channel has numbers too large to be squared. */
-static float *numbers(const shape *s, int64_t seed) {
-    const int64_t all = (int64_t)s->outer * s->channels * s->inner;
-    float *values = malloc((size_t)all * sizeof *values);
-    for (int64_t i = 0; i < all; i++)
-        values[i] = number(i + seed) * (i / s->inner % s->channels % 7 == 3 ? 0x1p100f : 1);
-    return values;
+static void set_numbers(float *to, const shape *s, int64_t seed) {
+    for (ptrdiff_t outer = 0; outer < s->outer; outer++)
+        for (ptrdiff_t c = 0; c < s->channels; c++)
+            for (ptrdiff_t inner = 0; inner < s->inner; inner++)
+                *to++ = number(seed++) * (c % 7 == 3 ? 0x1p100f : 1);
 }
 
-static float *ramp(int64_t n) {
-    float *values = malloc((size_t)n * sizeof *values);
+static void set_ramp(float *to, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        values[i] = 1 + (float)i / (float)n;
-    return values;
+        to[i] = 1 + (float)i / (float)n;
 }
 
 static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERANDS]) {
@@ -129,30 +126,25 @@ static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERAN
     bn_set_axes(p, views, &order, 1);
 }
 
-/* The arrays after one call; every call starts with equal ones. */
+/* The arrays of one call, and after it its results. */
 typedef struct {
     float *data[BN_OPERANDS], *vector[BN_VECTORS];
     bool ok;
 } outcome;
 
-static outcome call(int which, const shape *s, int num_threads) {
-    outcome made = {.ok = true};
-    bn_problem p = {.dtype = BN_F32, .epsilon = 1e-3, .exponential_avg_factor = 0.1};
+static size_t vector_bytes(const shape *s) {
+    return (size_t)s->channels * sizeof(float);
+}
+static size_t data_bytes(const shape *s) {
+    return (size_t)(s->outer * s->inner) * vector_bytes(s);
+}
+
+static outcome room_for(const shape *s) {
+    outcome made;
     for (int o = 0; o < BN_OPERANDS; o++)
-        if (entries[which].operands >> o & 1)
-            made.data[o] = numbers(s, o);
-    for (int v = 0; v < BN_VECTORS; v++) {
-        made.vector[v] = ramp(s->channels);
-        p.vector[v] = (bn_vector){(char *)made.vector[v], sizeof(float), BN_F32};
-    }
-    set_shape(&p, s, made.data);
-    p.training = entries[which].training;
-    p.relu = entries[which].relu;
-    p.num_threads = num_threads;
-    const long before = count_again();
-    made.ok = entries[which].call(&p) == BN_OK;
-    if (entries[which].sums_again && count_again() == before)
-        made.ok = false;
+        made.data[o] = malloc(data_bytes(s));
+    for (int v = 0; v < BN_VECTORS; v++)
+        made.vector[v] = malloc(vector_bytes(s));
     return made;
 }
 
@@ -163,17 +155,39 @@ static void forget(outcome *made) {
         free(made->vector[v]);
 }
 
-/* True if a call on several threads gives what a call on one gave. */
-static bool same(int which, const shape *s, const outcome *one) {
-    const size_t vector_bytes = (size_t)s->channels * sizeof(float);
-    const size_t data_bytes = (size_t)(s->outer * s->inner) * vector_bytes;
-    outcome many = call(which, s, threads);
-    bool ok = many.ok && one->ok;
+static bool touches(int which, int operand) {
+    return entries[which].operands >> operand & 1;
+}
+
+/* Every call starts with equal arrays. */
+static void call(outcome *made, int which, const shape *s, int num_threads) {
+    bn_problem p = {.dtype = BN_F32, .epsilon = 1e-3, .exponential_avg_factor = 0.1};
+    float *data[BN_OPERANDS] = {NULL};
     for (int o = 0; o < BN_OPERANDS; o++)
-        ok = ok && (!one->data[o] || !memcmp(one->data[o], many.data[o], data_bytes));
+        if (touches(which, o))
+            set_numbers(data[o] = made->data[o], s, o);
+    for (int v = 0; v < BN_VECTORS; v++) {
+        set_ramp(made->vector[v], s->channels);
+        p.vector[v] = (bn_vector){(char *)made->vector[v], sizeof(float), BN_F32};
+    }
+    set_shape(&p, s, data);
+    p.training = entries[which].training;
+    p.relu = entries[which].relu;
+    p.num_threads = num_threads;
+    const long before = count_again();
+    made->ok = entries[which].call(&p) == BN_OK;
+    if (entries[which].sums_again && count_again() == before)
+        made->ok = false;
+}
+
+/* True if a call on several threads gives what a call on one gave. */
+static bool same(outcome *many, int which, const shape *s, const outcome *one) {
+    call(many, which, s, threads);
+    bool ok = many->ok && one->ok;
+    for (int o = 0; o < BN_OPERANDS; o++)
+        ok = ok && (!touches(which, o) || !memcmp(one->data[o], many->data[o], data_bytes(s)));
     for (int v = 0; v < BN_VECTORS; v++)
-        ok = ok && !memcmp(one->vector[v], many.vector[v], vector_bytes);
-    forget(&many);
+        ok = ok && !memcmp(one->vector[v], many->vector[v], vector_bytes(s));
     if (!ok)
         printf("%s of (%td, %td, %td): WRONG\n", entries[which].name, s->outer, s->channels,
                s->inner);
@@ -181,27 +195,33 @@ static bool same(int which, const shape *s, const outcome *one) {
 }
 
 static void *caller(void *wrong) {
-    for (int i = 0; i < SHAPES; i++)
+    for (int i = 0; i < SHAPES; i++) {
+        outcome one = room_for(&shapes[i]), many = room_for(&shapes[i]);
         for (int which = i % 2; which < ENTRIES; which += 2) {
-            outcome one = call(which, &shapes[i], 1);
-            *(int *)wrong |= !same(which, &shapes[i], &one);
-            forget(&one);
+            call(&one, which, &shapes[i], 1);
+            *(int *)wrong |= !same(&many, which, &shapes[i], &one);
         }
+        forget(&one);
+        forget(&many);
+    }
     return NULL;
 }
 
 int main(int count, char **arguments) {
     threads = count > 1 ? atoi(arguments[1]) : 4;
     int wrong = 0, calls = 0;
-    for (int i = 0; i < SHAPES; i++)
+    for (int i = 0; i < SHAPES; i++) {
+        outcome one = room_for(&shapes[i]), many = room_for(&shapes[i]);
         for (int which = 0; which < ENTRIES; which++) {
-            outcome one = call(which, &shapes[i], 1);
+            call(&one, which, &shapes[i], 1);
             for (int k = 0; k < CACHES; k++, calls++) {
                 bn_set_cache_sizes(caches[k][0], caches[k][1]);
-                wrong |= !same(which, &shapes[i], &one);
+                wrong |= !same(&many, which, &shapes[i], &one);
             }
-            forget(&one);
         }
+        forget(&one);
+        forget(&many);
+    }
     pthread_t callers[CALLERS];
     int wrongs[CALLERS] = {0};
     for (int i = 0; i < CALLERS; i++)

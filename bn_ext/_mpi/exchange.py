@@ -52,8 +52,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """Convert exact, check and timeout. If `wrong` is true, refuse no value, but return None as
-    exact: it is unknown which collective the other ranks are in.
+    """Convert exact, check and timeout. If `wrong` is true, a wrong value is not refused, but makes
+    exact None: it is unknown which collective the other ranks are in.
     """
     check = False
     try:
@@ -234,7 +234,7 @@ class Exchange:
         self.rank, self.size = self.comm.rank, self.comm.size
         #: The error that ends the call on this rank, perhaps before it begins.
         self._error = error
-        #: exact is None if one of the three was refused.
+        #: exact is None if any of these was refused.
         self.exact, self.check, self.timeout = as_flags(part.over, error is not None)
         self._part = part
         self._part.exact = bool(self.exact)
@@ -440,7 +440,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """Decorates a function: errors before its exchange begins reach other ranks too."""
+    """Decorates a function: errors before its exchange reach other ranks too."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]

@@ -57,7 +57,7 @@ EXACT: Shapes = [
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
     ((1, 2, 70_000), "NCX"),
 ]  # fmt: skip
-#: How many elements in a row have exponents of the same kind.
+#: How many adjacent elements have exponents of the same kind.
 PATCH = 700
 
 
@@ -145,8 +145,8 @@ def large_problems(
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
     """Patches with few exponents, which take the fastest method of addition. Between these are
-    patches with many exponents, others with the largest ones that numbers and squares may have,
-    and others with all exponents, including subnormal numbers, Inf and NaN.
+    patches with many exponents, patches with the largest exponents for which numbers, or their
+    squares, are finite, and patches with all exponents, including subnormal numbers, Inf and NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
     kinds = [(0, 2), EXPONENTS[dtype.name], (top // 2 - 4, 3), (top // 4 - 3, 3)]

@@ -383,12 +383,12 @@ array([[2., 3.],
         general="batch_norm_backward",
         arguments=(
             Argument("input_forward", "data", "Input 1: what the forward pass normalized; "
-                     "float32, float16 or bfloat16 (T1).", roles="src"),
+                     "T1 is float32, float16 or bfloat16.", roles="src"),
             Argument("output_delta", "data", "Input 2: the gradient with respect to the output, "
                      "with the shape and dtype of input_forward.", roles="diff_dst"),
             Argument("mean, variance", "vector", "Inputs 3 and 4: the batch's mean and biased "
-                     f"variance; {_ONEDNN_PRESENT} (T2)."),
-            Argument("gamma", "vector", "Input 5: the scale (T2). None means ones.", default=None,
+                     f"variance; T2 is {_ONEDNN_PRESENT}."),
+            Argument("gamma", "vector", "Input 5: the scale, T2. None means ones.", default=None,
                      optional=True),
             _ONEDNN_EPSILON,
             _ONEDNN_FORMAT,

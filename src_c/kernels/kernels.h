@@ -96,7 +96,7 @@ typedef struct {
  *
  * Where terms go: sums lie `plane` numbers apart, rows `pitch` numbers apart. A row that ends
  * within a unit is padded with zeros to the end of that unit. A sum of squares has no terms of its
- * own: those of the sum are squared later. */
+ * own: the terms of the other sum are squared later. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -209,7 +209,7 @@ typedef struct {
     bn_sum_kernel *sum[FORMULAS];
 
     /* Runs, with coefficients ONE_FOR_ALL. fold: add a block of one channel to a stretch's sums.
-     * sum_runs: sum all of several channels; each sets one column of `sums`. */
+     * sum_runs: sum several channels from start to end; each sets one column of `sums`. */
     bn_sum_kernel *fold[FORMULAS];
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 

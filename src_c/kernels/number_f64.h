@@ -63,8 +63,9 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
-    /* The error's last bit is 53 below that of `square`, and part 3 has room for 53 bits. So if
-     * part 3 is exact (bn_fits), `square` is a multiple of anchor 2's unit. */
+    /* Part 3 holds the error's bits below anchor 2's unit. The error's last bit is 53 below that
+     * of `square`. So if part 3 fits in 53 bits (bn_fits), `square` is a multiple of that unit, and
+     * part 2 is exact. */
     part[2] = (left - upper) + middle_error;
     part[3] = left_error - middle_error;
 }

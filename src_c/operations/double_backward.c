@@ -14,8 +14,8 @@
  *               diff_gamma    = M*rstd * [g dy]
  *
  * diff_src and diff_diff_dst are linear in dy, g and xc, so kernels take a factor for each. In
- * diff_diff_dst, xc's factor is that of dy in diff_src: both are the derivative of one function
- * with respect to dy and xc.
+ * diff_diff_dst, xc's factor is that of dy in diff_src: both are the mixed second derivative of one
+ * function with respect to dy and xc.
  *
  *     diff_src      = slope*dy + cross*g + bend*xc + offset
  *     diff_diff_dst = scale*g + slope*xc + shift

@@ -36,7 +36,7 @@ typedef struct {
     bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
-    /* From the sums, which are doubles now, make the other coefficients and the vectors. */
+    /* From the final sums, make the other coefficients and the vectors. */
     void (*finish)(const bn_channels *c, int64_t from, int64_t n);
 } bn_operation;
 
