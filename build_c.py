@@ -156,8 +156,8 @@ def door(path, include_dirs):
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
-    # A virtual environment's own folder has nothing for us, and no object would be kept for another
-    # environment if its name were in the command.
+    # A virtual environment's own folder has nothing for us. Named in the command, it would keep
+    # other environments from using the objects.
     own = None if sys.prefix == sys.base_prefix else os.path.join(sys.exec_prefix, "include")
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs) if folder != own]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []

@@ -73,7 +73,7 @@ cdef int64_t count_of_state(const int64_t *state, int rows, Py_ssize_t channels,
 
 
 cdef int check_limbs(int64_t channel, str name) except -1:
-    """Raise a ValueError unless `channel` is -1: the limbs of this channel cannot be a sum."""
+    """If `channel` is not -1, raise a ValueError: the limbs of this channel cannot be a sum."""
     if channel >= 0:
         raise ValueError(
             f"{name}: the integers of channel {channel} are impossible for its counts of parts and "

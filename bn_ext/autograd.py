@@ -50,7 +50,7 @@ class _Step:
         self.workspace: Any = None
 
     def linear(self) -> "_Step":
-        """The same step without the ReLU, as a linear map of derivatives."""
+        """The same step without the ReLU: a linear map, to be applied to derivatives."""
         found = _Step(self.shared, False, *self.stats)
         found.is_training, found.is_linear = self.is_training, True
         return found

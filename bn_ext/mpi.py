@@ -477,7 +477,7 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """What a failed rank needs, to see what the others sum. It includes a communicator only if
+        """From this, a failed rank infers what the others sum. It includes a communicator only if
         the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))

@@ -161,7 +161,7 @@ def _telling(
 ) -> Iterator[None]:
     """An error in the body before the sums have begun is raised in the other processes too.
 
-    If `sizes` is empty (channels are unknown), they wait until the next call tells them.
+    If `sizes` is empty (channels are unknown), the others wait until the next call tells them.
     """
     over = _Sums(function, group)
     before = over.begun
@@ -333,7 +333,7 @@ def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any
     """A function that calls an operator with its gradient.
 
     Calls that are not traced use an autograd function instead, with a third of the operator's
-    overhead, if the first tensor is on a CPU and of no subclass but Parameter.
+    overhead, if the first tensor is on a CPU and is a plain Tensor or Parameter.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:

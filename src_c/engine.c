@@ -52,7 +52,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; some are read past the last */
+enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; reads may pass the last */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;

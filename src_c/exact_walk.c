@@ -10,7 +10,7 @@
 #include "walk.h"
 
 enum {
-    BLOCK_ROWS = 32,   /* rows summed in all strips before any further row (measured) */
+    BLOCK_ROWS = 32,   /* rows summed in every strip before the next rows (measured) */
     MOST_UNTRIED = 15, /* portions that go straight to limbs after one that did not fit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
@@ -19,7 +19,7 @@ _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room f
 
 /* What is added up at a time: a strip of rows, or elements of a channel. */
 typedef struct {
-    int64_t column, columns; /* of the rows; by runs: channel, BN_STRIP */
+    int64_t column, columns; /* of the rows; by runs, the channel and BN_STRIP */
     int64_t from;            /* position, or element */
     int64_t terms;           /* by rows, whole strips: rows * BN_STRIP */
     int64_t first, to;       /* by runs: the task's elements of the channel */

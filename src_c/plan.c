@@ -16,8 +16,8 @@
  *              before the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
- *   strand     consecutive rows of a chunk, or, of long runs, consecutive positions; a block takes
- *              one row from each strand, and spans may have four side by side
+ *   strand     q consecutive rows of a chunk, or, of long runs, q consecutive positions; a block
+ *              takes one row from each of four strands, and spans may have four side by side
  *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
  *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
@@ -72,13 +72,13 @@ enum {
     WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four 64-byte registers */
     ROW_COLUMNS = 256,   /* the fewest in a row of several positions: twice WIDE_ENOUGH ... */
     ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
-    LONG_RUN = 48,       /* the fewest elements of a long run, or 16 for each position ... */
-    LONGEST_SHORT = 256, /* ... but not more than this (both measured) */
+    LONG_RUN = 48,       /* the fewest elements of a long run; 16 for each position, if more ... */
+    LONGEST_SHORT = 256, /* ... but at most this (both measured) */
     /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* at most, of strands of more rows; four are 512 kB */
+    STRAND_BYTES = 128 << 10, /* at most, beyond SHORTEST_STRAND rows; four: 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */

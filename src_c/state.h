@@ -16,9 +16,9 @@
  * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
  * large: 17 and 108 limbs. The lowest limb's unit is a power of 2^20, so that a sum's square lines
  * up with a sum of squares, digit by digit (state.c). Below the last bit of the smallest square,
- * there is room for the zeros at the end of its 53-bit double (limbs.inc). Flags limit the number
- * of parts: a field holds 2^20 - 1, and one more would be a flag of the next field. (A canonical
- * limb is below 2^40, so 2^23 of them fit 63 bits.)
+ * there is room for a double's other 52 bits, which become limbs even if zero (limbs.inc). Flags
+ * limit the number of parts: a field holds 2^20 - 1, and one more would be a flag of the next
+ * field. (A canonical limb is below 2^40, so 2^23 of them fit 63 bits.)
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H

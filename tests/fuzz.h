@@ -16,7 +16,7 @@ typedef struct {
     bn_dtype dtype;
     bn_view view; /* data is NULL where there is no array */
     ptrdiff_t strides[MOST_AXES];
-    bool owns;        /* its memory, or does it share another array's? */
+    bool owns;        /* memory of its own? Else it shares another array's */
     char *memory;     /* all of it: elements, gaps, and what is around them */
     char *expected;   /* what `memory` must hold after the call */
     ptrdiff_t bytes;  /* of each of the two */

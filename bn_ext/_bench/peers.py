@@ -1,7 +1,7 @@
 """Peers: what one could use instead of bn_ext.
 
-A peer makes a call on a problem's arrays. It returns None if it does not have the operation, and
-raises ImportError if it is not installed.
+A peer is a function that returns a call on a problem's arrays, to be measured. It returns None if
+it does not have the operation, and raises ImportError if it is not installed.
 """
 
 from collections.abc import Callable

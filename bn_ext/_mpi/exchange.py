@@ -52,8 +52,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """Convert exact, check and timeout. If `wrong` is true, a wrong value is not refused, but makes
-    exact None: it is unknown which collective the other ranks are in.
+    """Convert exact, check and timeout. If `wrong` is true, a wrong value is not refused, but None
+    is returned for exact: it is unknown which collective the other ranks are in.
     """
     check = False
     try:
@@ -144,8 +144,8 @@ class OverRanks:
             if earlier.call() is None:  # no thread waits for it
                 earlier.arrived()
         _on_their_way.add(self)
-        # A single step of C. Signals are handled after it: if a handler raises an exception, the
-        # request either has been posted and kept, or has not been posted.
+        # A single step of C. Signals are handled before it or after it: if a handler raises an
+        # exception, the request has not been posted, or has been posted and kept.
         self.posted.extend(map(collective, [_mpi().IN_PLACE], [self.sums]))
 
     def arrived(self) -> bool:
@@ -356,7 +356,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """For a failed rank: the collectives that others may be in; none if they compare first."""
+        """For a failed rank: the sums that others may be in; empty if they begin with round 0."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]
@@ -440,7 +440,7 @@ _Result = TypeVar("_Result")
 def on_all_ranks(
     part_of: Callable[[dict[str, Any]], LocalPart], function: str, *, waits: bool = True
 ) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """Decorates a function: errors before its exchange reach other ranks too."""
+    """Decorates a function: other ranks learn of errors that come before its exchange."""
 
     def decorated(call: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         names = [*signature(call).parameters]

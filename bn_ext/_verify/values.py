@@ -67,9 +67,9 @@ def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> A
 
 
 def case_of(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator, sums: int = 1) -> Case:
-    """Values of every kind for every operand that any formula reads, and for `sums` sums so far.
+    """Values of every kind for every operand that any formula reads; a gate gets zeros and ones.
 
-    A gate gets zeros and ones.
+    `sums` is the number of sums, which start from random values.
     """
     operands = {name: values(dtype, rows, columns, rng) for name in INPUTS if name != GATE}
     operands[GATE] = rng.integers(0, 2, (rows, columns), dtype.bits)

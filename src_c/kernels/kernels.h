@@ -94,9 +94,10 @@ typedef struct {
  *
  * For them, a block's `step` is the distance from its data to the data to be prefetched.
  *
- * Where terms go: sums lie `plane` numbers apart, rows `pitch` numbers apart. A row that ends
- * within a unit is padded with zeros to the end of that unit. A sum of squares has no terms of its
- * own: the terms of the other sum are squared later. */
+ * Where terms go: those of the second sum `plane` numbers past those of the first, and each row
+ * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
+ * end of that unit. A sum of squares has no terms of its own: the terms of the other sum are
+ * squared later. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {

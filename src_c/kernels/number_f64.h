@@ -49,7 +49,7 @@ INLINE f64v doubles_of(vec v, int h) {
 }
 
 /* Doubles of a register of terms, and of their squares: whole units of each anchor (exact.inc), and
- * what is left. Both are exact; squares only if nothing overflows or underflows. */
+ * what is left. Nothing is rounded, unless a square overflows or underflows. */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)h;
     part[0] = (t + anchor[0]) - anchor[0];
@@ -64,7 +64,7 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
     /* Part 3 holds the error's bits below anchor 2's unit. The error's last bit is 53 below that
-     * of `square`. So if part 3 fits in 53 bits (bn_fits), `square` is a multiple of that unit, and
+     * of `square`. So if part 3 fits in 53 bits (bn_fits), anchor 2's unit divides `square`, and
      * part 2 is exact. */
     part[2] = (left - upper) + middle_error;
     part[3] = left_error - middle_error;

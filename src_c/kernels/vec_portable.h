@@ -5,7 +5,7 @@
 #define BN_VEC_PORTABLE_H
 
 #ifndef OWN_LOAD_BYTES
-/* For registers of 16 bytes. Load words that overlap and combine them in registers: a load from
+/* For registers of 16 bytes. Load overlapping words, and combine them in registers: a load from
  * memory that words were just stored to would wait for these stores. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     uint64_t low = 0, high = 0;

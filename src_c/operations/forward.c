@@ -40,9 +40,9 @@ enum {
     SAMPLED_NEIGHBOURS = 2, /* in each sampled run */
 };
 
-/* The pivot `from` + step. The step is rounded to a unit, 1/32 to 1/16 of the spread. A step that
- * is off by such a fraction does not make a pivot worse. So if elements have few bits, the pivot,
- * the distances from it and their squares do too: sums are exact then. Adding and subtracting
+/* The pivot `from` + step. The step is rounded to a unit, 1/32 to 1/16 of the spread: if elements
+ * have few bits, then so have the pivot, the distances from it and their squares, and sums are
+ * exact. A step that is off by such a fraction does not make a pivot worse. Adding and subtracting
  * `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);

@@ -27,12 +27,13 @@ typedef struct {
     double of_nothing; /* what it writes there if a problem has no elements */
     int values;        /* how many values it keeps per channel, at least one */
 
-    /* Any function may be NULL. Each is for n channels from `from` on. Set the coefficients that
-     * need no sums: what SUM takes, before that pass; then what WRITE takes, before `finish`. */
+    /* Any function may be NULL. Each is for n channels from `from` on.
+     *
+     * Set what needs no sums: SUM's coefficients before that pass, then WRITE's before `finish`. */
     void (*prepare[PASSES])(const bn_channels *c, int64_t from, int64_t n);
 
-    /* Turn sums into the sums that the caller gets. Or set other coefficients and return true: then
-     * the channels are summed again, by the formula `again`. `round` counts how often. */
+    /* Turn the kernels' sums into those that the caller gets. Or set other coefficients and return
+     * true: the channels are then summed again, by the formula `again`. `round` counts that. */
     bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
