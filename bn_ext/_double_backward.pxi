@@ -42,9 +42,9 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     epsilon, data_format, is_training, num_threads
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
-        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_diff_dst`` may each
-        occupy exactly the memory of src, diff_dst or diff_diff_src, but not both of the same one.
-        No other overlap is accepted.
+        Arrays to write to; any of them may be None. ``diff_src`` may occupy exactly the memory of
+        src, diff_dst or diff_diff_src, and ``diff_diff_dst`` that of another of these three. No
+        other overlap is accepted.
 
     Returns
     -------
@@ -69,8 +69,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may be NaN,
     Inf or 0 although the formula has another value. For float64 data, the range is wider.
 
-    If left out, diff_diff_gamma and diff_diff_beta count as zeros: the product of an infinite src
-    or diff_dst and such a zero is NaN. An empty problem gives empty arrays, and zeros for
+    If left out, diff_diff_gamma and diff_diff_beta are zeros, and an infinite src or diff_dst times
+    such a zero is NaN. An empty problem gives empty arrays, and zeros for
     diff_gamma.
 
     Examples

@@ -14,8 +14,8 @@ def _formulas():
 def _kernel_interface():
     """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
-    "layouts" is {code: name}, for coefficients; "paired" has the names of the dtypes whose rings
-    of coefficients (kernels.h) have even columns first.
+    "layouts" is {code: name}, for coefficients; "paired" names the dtypes whose rings
+    (AS_RING in kernels.h) have even columns first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))

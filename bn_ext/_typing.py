@@ -24,7 +24,7 @@ else:  # Python 3.11 has no defaults
 class SupportsArray(Protocol[_Scalar]):
     """An array, or an object that converts itself to one.
 
-    It has at least one dimension. Otherwise NumPy's scalars, which have this method too, would fit.
+    It has at least one dimension: NumPy's scalars have ``__array__``, too, but do not fit.
     """
 
     def __array__(self) -> np.ndarray[tuple[int, *tuple[int, ...]], np.dtype[_Scalar]]: ...

@@ -1,8 +1,8 @@
 """Batch normalization and its gradient for Dask arrays, chunked along any axes.
 
-The functions have the names and arguments of the general ones. A call computes what depends on all
-the data (statistics, or the sums of the gradient) block by block. Results as large as the data are
-lazy Dask arrays.
+The functions have the names and arguments of those in bn_ext itself. A call computes what depends
+on all the data (statistics, or the sums of the gradient) block by block. Results as large as the
+data are lazy Dask arrays.
 
     src (chunks) --reduce--> sums of a block --tree of +--> sums of all
          |                                                      |

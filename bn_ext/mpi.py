@@ -274,8 +274,8 @@ def batch_norm_backward_start(
 ) -> Pending[Any]:
     """`batch_norm_backward` without waiting: it sums this rank's samples and sends the sums off.
 
-    Work before ``wait()``, for instance the weight gradient of the convolution that reads dst,
-    hides the time of the exchange.
+    Work that is done before ``wait()``, such as the weight gradient of the convolution that reads
+    dst, hides the time of the exchange.
 
     **The parameter gradients are those of all samples, the same on every rank: do not sum or
     average them over ranks again.**
@@ -477,8 +477,8 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """From this, a failed rank infers what the others sum. It includes a communicator only if
-        the step `asks` the other ranks.
+        """The arguments from which a failed rank infers what the others sum; with a communicator
+        only if the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
         over = self._over() if asks else {}

@@ -129,7 +129,7 @@ typedef struct {
 enum { BN_SUMS = 2 };
 typedef bn_status bn_entry(const bn_problem *p);
 
-/* sums are sum(dy), then sum(dy * xc). diff_src_1 is written where it and the gate have data. */
+/* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */
 bn_entry bn_backward, bn_backward_reduce;
 
 /* sums are statistics: mean, then sum(xc * xc). src_1 is added where it has data. */

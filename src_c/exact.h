@@ -38,7 +38,7 @@ typedef struct {
     bn_strip strip;
     int untried; /* how many more portions (exact_walk.c) go straight to limbs */
     int backoff; /* what `untried` becomes when a portion does not fit in doubles */
-    char *terms; /* of both sums: room for terms_of_sum and a strip each */
+    char *terms; /* for each sum, room for terms_of_sum and a strip */
 } bn_exact_scratch;
 
 /* How many terms of each sum there is room for. */

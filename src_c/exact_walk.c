@@ -19,10 +19,11 @@ _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room f
 
 /* What is added up at a time: a strip of rows, or elements of a channel. */
 typedef struct {
-    int64_t column, columns; /* of the rows; by runs, the channel and BN_STRIP */
-    int64_t from;            /* position, or element */
-    int64_t terms;           /* by rows, whole strips: rows * BN_STRIP */
-    int64_t first, to;       /* by runs: the task's elements of the channel */
+    int64_t column;    /* the first of the rows; by runs, the channel */
+    int64_t columns;   /* of the rows; by runs, BN_STRIP */
+    int64_t from;      /* position, or element */
+    int64_t terms;     /* by rows, whole strips: rows * BN_STRIP */
+    int64_t first, to; /* by runs: the task's elements of the channel */
 } portion;
 
 /* A block of `rows` rows, `positions` positions apart, with `cols` elements each, `at` bytes past
@@ -180,7 +181,7 @@ static void join_limbs(const bn_exact *e, int k, const int64_t *limb, int64_t co
     }
 }
 
-/* The column of a row that column j of an accumulator holds. */
+/* Which column of a row is column j of an accumulator? */
 static int64_t column_of(const bn_exact *e, int64_t j) {
     const int64_t lanes = e->kernels->lanes, within = j % (2 * lanes);
     return e->kernels->paired && !e->by_runs ? j - within + 2 * (within % lanes) + within / lanes

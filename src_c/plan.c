@@ -16,8 +16,8 @@
  *              before the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
- *   strand     q consecutive rows of a chunk, or, of long runs, q consecutive positions; a block
- *              takes one row from each of four strands, and spans may have four side by side
+ *   strand     a quarter of a chunk: q consecutive rows or, of long runs, q consecutive positions;
+ *              a block takes one row from each strand, and spans may have four side by side
  *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
  *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
@@ -26,7 +26,7 @@
  *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
- *   piece      what is gathered at a time, or summed and then written
+ *   piece      what is gathered, or summed and then written, at a time
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
  *              rows (with runs: positions) of all tiles
@@ -78,7 +78,7 @@ enum {
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* at most, beyond SHORTEST_STRAND rows; four: 512 kB */
+    STRAND_BYTES = 128 << 10, /* of a strand, unless it is a SHORTEST_STRAND; four: 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */
@@ -283,9 +283,9 @@ static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* By runs, a channel's coefficients stay in registers. They are not read for each element or laid
- * out; with few positions, laying out does not pay. But each run has two ends, which are expensive
- * if stores bypass the cache. */
+/* If runs are written one by one, a channel's coefficients stay in registers. They are not read for
+ * each element or laid out; with few positions, laying out does not pay. But each run has two ends,
+ * which are expensive if stores bypass the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */

@@ -22,7 +22,7 @@ typedef struct {
     int64_t positions; /* whose runs it holds; more than 1 only with CHANNELS_LAST */
     bool is_segment;   /* is a whole row one segment? */
     bool dense;        /* is all of the tensor one segment, row by row? */
-    int64_t ring;      /* numbers in a plane of the ring for writes; 0: by columns */
+    int64_t ring;      /* numbers per coefficient in the ring for writes; 0: no ring */
 } bn_plan_of_row;
 
 /* What a run is cut into: LONG_RUNS. */

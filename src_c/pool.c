@@ -39,8 +39,8 @@ enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the li
 static atomic_int calls_in_flight;
 
 /* Every calling thread has a pool of its own, so concurrent calls could start callers x CPUs
- * threads. A call takes at most its share of twice the CPUs. So two calls that sometimes overlap
- * keep their pools: a team that shrinks and grows again starts new threads. */
+ * threads. A call takes at most its share of twice the CPUs. So two calls that overlap
+ * still get all CPUs: a team that shrank and grew again would start new threads. */
 static int shared_with_others(int threads) {
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
@@ -234,7 +234,8 @@ static bool counts_no_more(long id) {
 static int startable(int wanted) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
-    /* Include room for the threads that the pool has: the runtime allocates a whole new team. */
+    /* This also tests whether there is memory for them, and for the threads that the pool has: the
+     * runtime allocates a whole new team. */
     trial *trials = malloc((size_t)(pool_size + wanted) * sizeof *trials);
     if (!trials)
         return 0;

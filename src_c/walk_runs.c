@@ -10,9 +10,9 @@
  *     row 2  ----------  ----------
  *            repeat 0    repeat 1                 repeat 0                repeat 1 ...
  *
- * Kernels take all channels at once. Where they cannot, runs are added to a stretch's sums piece by
- * piece. Runs with gaps, and positions that are not a fixed pitch apart, are gathered first. If
- * results are written too, each piece is written while it is in cache.
+ * Kernels take many channels at once. Where they cannot (channels_in_hand), runs are added to a
+ * stretch's sums piece by piece. Runs with gaps, and positions that are not a fixed pitch apart,
+ * are gathered first. If results are written too, each piece is written while it is in cache.
  */
 #include "machine.h"
 #include "walk.h"
@@ -190,7 +190,8 @@ static void sum_by_pieces(const bn_walk *walk, int64_t own, const run_chunk *chu
 
 /* ---- a chunk ---------------------------------------------------------------- */
 
-/* How many channels to sum and then write while they are in cache; 0: not even one fits. */
+/* How many channels a kernel takes at once, so that what is then written is in cache; 0: runs go
+ * piece by piece. */
 static int64_t channels_in_hand(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const int64_t n = walk->channels;

@@ -85,7 +85,7 @@ def _given(kernel: Kernel, case: Case) -> tuple[SimpleNamespace, SimpleNamespace
 
 
 def expected(kernel: Kernel, case: Case, rows: int) -> dict[str, Array]:
-    """The results for all rows of the operands: bits of the operands written, or sums of blocks.
+    """The results for all rows of the operands: bits of what the kernel writes, or sums of blocks.
 
     A block has `rows` rows; further rows are its repeats.
     """

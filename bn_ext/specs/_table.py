@@ -537,7 +537,7 @@ array([3., 4.], dtype=float32)
     Row(
         _TENSORFLOW,
         "fused_batch_norm_ex",
-        "Operator ``_FusedBatchNormEx`` of TensorFlow: graphs fuse an activation into it.",
+        "Operator ``_FusedBatchNormEx`` of TensorFlow, with an activation fused into it.",
         general="batch_norm_training, batch_norm_inference",
         arguments=(
             Argument("x", "data", _TF_X, roles="src"),

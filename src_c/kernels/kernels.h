@@ -120,7 +120,7 @@ typedef struct {
     double *plane;
     int64_t columns;
     int64_t adds;           /* the most terms in a lane */
-    bn_range seen[BN_SUMS]; /* each sum's terms; of squares, the numbers before squaring */
+    bn_range seen[BN_SUMS]; /* of each sum's terms; for squares, of what is squared */
     int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
 } bn_strip;
 
@@ -231,8 +231,8 @@ typedef struct {
     /* Sum n neighboring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
-    /* Lay out one number per channel by columns: each channel's number `each` times in a row, and
-     * from the first channel again after the last, until there are n. */
+    /* Lay out one number per channel by columns: `each` copies of every channel's number, then from
+     * the first channel again, until there are n. */
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
     /* The same, as a ring in which a step can be read from any column without a break: n is even,

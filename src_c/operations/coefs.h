@@ -48,7 +48,7 @@ static inline double bn_low_of(double value) {
 }
 
 /* coef times the mean's low part: coef * (x - mean) is too large by this in kernels, which subtract
- * only the mean's high part. 0 if coef is not finite: then the kernels' product is not either. */
+ * only the mean's high part. 0 if coef, and so the kernels' product, is not finite. */
 static inline double bn_times_low(double coef, double low) {
     const double part = coef * low;
     return low != 0 && isfinite(part) ? part : 0;
