@@ -8,7 +8,7 @@
  *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
  *                      has 1 in a field if it has any such term.
  *     count, stamp     the number of terms; and this number times a hash of what terms depend on
- *                      besides the data, modulo 2^64. Totals match only if the hashes of all parts do.
+ *                      besides the data, modulo 2^64. Totals match only if all hashes did.
  *     parts, 0         the number of parts that were added, at most BN_MOST_PARTS
  *
  * With fewer than 2^BN_LOG2_TERMS terms, the sum of float32 terms is a multiple of 2^-149 below
