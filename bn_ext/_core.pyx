@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
-"""The only way into the C code: arrays are checked here, and go on as one problem.
+"""The only way into the C code: arrays are checked here, and become one C problem.
 
     src, diff_dst, mean, variance, gamma, sums, out     Python objects
         |   each is converted to a base-class array, a number or a flag
@@ -137,8 +137,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         in memory as in the forward pass.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
-        pass added before the ReLU. It equals dy. It needs ``relu=True`` and dst or workspace,
-        because src alone does not tell which elements passed.
+        pass added before the ReLU. It equals dy. This option needs ``relu=True`` and dst or
+        workspace: without the added array, src and beta do not tell which elements passed.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`). A
@@ -393,8 +393,8 @@ __all__ = sorted([name for name in globals() if name.lower().startswith("batch")
 
 
 def _show_signatures():
-    """Show signatures without ``refused`` and without the defaults of required arguments. They have
-    defaults so that an unknown name is reported before a missing argument."""
+    """Show signatures without ``refused`` and without the defaults of required arguments. Those
+    exist so that an unknown name is reported before a missing argument."""
     for name in __all__:
         function = globals()[name]
         if not isinstance(function, type):

@@ -171,7 +171,7 @@ def batch_norm_count(state):
     Raises
     ------
     TypeError, ValueError
-        As for `batch_norm_sums`, except that the integers are not checked against the counts.
+        As for `batch_norm_sums`, except that sums are not checked against the counts.
 
     Examples
     --------
@@ -300,5 +300,5 @@ cdef int check_dtypes(const int64_t[:, :, ::1] limbs) except -1:
                 return 0
     raise ValueError(
         "state: expected a sum of parts of one dtype, from batch_norm_training_reduce; channel "
-        f"{stranger} has no such sum"
+        f"{stranger} is not such a sum"
     )

@@ -1,4 +1,4 @@
-"""How error messages show values, types and dtypes: shortened, and without an error of their own.
+"""How error messages show values, types and dtypes: shortened, and without ever failing.
 Included by _core.pyx."""
 
 # In a variable: see SEQUENCES in _arguments.pxi.

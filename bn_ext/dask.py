@@ -215,7 +215,7 @@ def _result(*arrays: NDArray[Any], **call: Any) -> Any:
 
 
 def _summed(*arrays: NDArray[Any], **call: Any) -> NDArray[Any]:
-    """A function's sums, as a block with one element along each axis of src but the channels."""
+    """A function's sums, as a block of size 1 along every axis of src except the channels."""
     part: NDArray[Any] = _call(*arrays, **call)
     return part.reshape((1,) * (arrays[0].ndim - 1) + part.shape)
 

@@ -477,7 +477,7 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """The arguments from which a failed rank infers what the others sum; with a communicator
+        """The arguments from which a failed rank infers what the others sum; comm is among them
         only if the step `asks` the other ranks.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))

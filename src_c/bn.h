@@ -116,8 +116,8 @@ typedef struct {
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 
-    /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h). A
-     * whole call with `sums` (not NULL) does not sum: these are the sums over all parts, which
+    /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h).
+     * Any other entry, given `sums`, does not sum: these are the sums over all parts, which
      * together have `count` elements per channel. */
     double *sums;
     int64_t *state;

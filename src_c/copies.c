@@ -29,8 +29,8 @@ static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t item
 }
 
 /* If the last axis has the longer stride in `from`, one cache line holds elements of several places
- * along the other axis. So a strip of the last axis is copied at all of these places before the
- * next strip. */
+ * along the other axis. So each strip of the last axis is copied all along the other axis before
+ * the next strip. */
 static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
                           ptrdiff_t itemsize) {
     const bool across = bytes_apart(other.from) < bytes_apart(last.from);

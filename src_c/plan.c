@@ -178,10 +178,10 @@ static void plan_long_runs(bn_plan *plan) {
 /* ---- tiles ------------------------------------------------------------- */
 
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's own cache from
- * sum to write, and its columns in the first-level cache. But if channels share rows, only a
- * tile's width of a row is read at a time. There, wide tiles are faster even if only narrow ones
- * would fit the cache (measured for NXC at any width, for NCX from 1000 columns on). If nothing is
- * summed, wide tiles are faster too, because more memory is contiguous. */
+ * sum to write, and its columns in the first-level cache. But if channels share rows, only a tile's
+ * width of a row is read at a time. There, wide tiles are faster even if only narrow ones would fit
+ * the cache (measured: with NXC always, with NCX if those had fewer than 1000 columns). If nothing
+ * is summed, wide tiles are faster too, because more memory is contiguous. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */

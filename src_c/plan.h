@@ -8,8 +8,8 @@
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } form;
 
 enum {
-    /* Elements gathered at a time of each of four rows: whole groups. With two float32 operands
-     * they fill 32 kB, a first-level cache. */
+    /* Elements of each of four rows that are gathered at a time: whole groups. With two float32
+     * operands they fill 32 kB, a first-level cache. */
     PIECE = 1024,
     PIECE_ELEMENTS = BN_ROWS * PIECE,
     /* Bytes that are read when a piece is summed and then written. Together with the results they

@@ -114,8 +114,8 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
 
     p, op, aten = problem, problem.op, torch.ops.aten
     given = {name: a for name, a in p.tensors.items() if name not in OPS[op].writes}
-    # torch has channels-last formats for four and five axes. With three axes it is slow, but not
-    # with the same data in two.
+    # torch has channels-last formats for four and five axes. Three axes are slow, but
+    # not the same data reshaped to two.
     flat = p.layout == "NXC" and p.src.ndim == 3
     rows = (a.reshape(-1, a.shape[-1]) if flat else a for a in given.values())
     x, *others = (tensor(a).movedim(p.axis, 1) for a in rows)

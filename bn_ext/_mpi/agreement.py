@@ -1,10 +1,10 @@
-"""Checks that arguments are the same on all ranks: by words in each sum, and by rows of hashes.
+"""Checks that arguments are the same on all ranks: by numbers sent with each sum, and by hashes.
 
-Five words precede the sums. So every rank learns in the same call, without another message, whether
-a rank has failed or has other arguments. If arguments differ, the words do not tell whose or which.
-For that, each rank gathers a row of hashes from every rank: before the first sum with a given
-function, number of channels, dtype, `exact` and use of a timeout; with ``check=True``, before each
-sum.
+Five numbers (words) precede the sums. So every rank learns in the same call, without another
+message, whether a rank has failed or has other arguments. If arguments differ, the words do not
+tell whose or which. For that, each rank gathers a row of hashes from every rank: before the first
+sum with a given function, number of channels, dtype, `exact` and use of a timeout; with
+``check=True``, before each sum.
 """
 
 from collections.abc import Mapping

@@ -52,8 +52,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """Convert exact, check and timeout. If `wrong` is true, a wrong value is not refused, but None
-    is returned for exact: it is unknown which collective the other ranks are in.
+    """Convert exact, check and timeout. If `wrong` is true, a wrong value gives None for exact
+    instead of an error: the collective that the other ranks are in is then unknown.
     """
     check = False
     try:
@@ -451,7 +451,7 @@ def on_all_ranks(
 
         @wraps(call)
         def ends_on_all(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-            calls = -1  # that have ended; -1: not known yet
+            calls = -1  # ended calls; -1: not known yet
             try:
                 record = _told_by(part(given, options))
                 calls = 0 if record is None else record.calls

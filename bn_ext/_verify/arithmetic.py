@@ -111,8 +111,8 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Sums of groups of stretches: for each repeat of `rows` rows, or for all repeats together if
-    each is a single stretch.
+    """Sums of groups of stretches: of each repeat of `rows` rows; or, if a repeat is a single
+    stretch, of all repeats together.
     """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     width = trees.shape[1]

@@ -48,7 +48,7 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
     """(columns, bytes past a register boundary): lengths up to `units` registers, then alignments.
 
-    Every length up to four registers, then those near a whole number of registers.
+    Lengths: every one up to four registers, then those near a whole number of registers.
     """
     size = dtype.bits.itemsize
     # A unit is a register full of elements as they are stored.
