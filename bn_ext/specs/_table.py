@@ -514,8 +514,8 @@ _TENSORFLOW_ROWS = (
         "reserve_space_1 and reserve_space_2, which are the batch's mean and its biased variance, "
         "for the gradient; and reserve_space_3, empty. With ``is_training=False``, the arguments "
         "mean and variance are returned both as batch_mean and batch_variance and as reserve "
-        "spaces 1 and 2. For an empty x, batch_mean and batch_variance are NaN, and the reserve spaces are "
-        "zeros.",
+        "spaces 1 and 2. For an empty x, batch_mean and batch_variance are NaN, and the reserve "
+        "spaces are zeros.",
         see_also="fused_batch_norm_grad_v3 : The gradient.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces "
