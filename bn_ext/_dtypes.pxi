@@ -37,8 +37,8 @@ _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
-# code -> the dtype of new arrays. They never get an argument's dtype, which a finalizer may
-# change during any allocation: that is read only once, after the buffer was requested.
+# code -> the dtype of new arrays. They never get an argument's dtype: a finalizer may change that
+# of an argument during any allocation, so it is read once, after the buffer was requested.
 cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
 for _dtype, _code in CODE_OF_DTYPE.items():
     DTYPE_OF_CODE[_code] = _dtype

@@ -1,4 +1,4 @@
-"""The gradient of the gradient through a fused ReLU, which gates both gradients."""
+"""The gradient of the gradient through a fused ReLU, which gates diff_dst and diff_diff_dst."""
 
 from typing import Any
 

@@ -299,7 +299,7 @@ def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: fl
     mean, variance, gamma, beta = given.values()
     square = 1 / (constants["variance"].astype(np.float64) + epsilon)
     moved = _still(variance, square)
-    # rstd as a product: a 1 with rstd's relative derivatives, times rstd as a constant.
+    # rstd in two factors: a 1 that carries its relative derivatives, and a constant, its value.
     rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
     scale = (1.0 if gamma is None else gamma) * rstd[0]
     shift = scale * _still(mean, rstd[1])

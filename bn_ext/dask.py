@@ -254,8 +254,8 @@ def _blocks(
     relu: object,
     num_threads: object,
 ) -> _Blocks:
-    """Convert what is not None: data to src's chunks, vectors to arrays in memory, and options, so
-    that no task gets an object of the caller's.
+    """Convert what is not None: data to src's chunks, vectors to arrays in memory, options to plain
+    values. So no task gets an object of the caller's.
     """
     operands = {name: _as_dask(name, a) for name, a in data.items() if _is_given(name, a)}
     src = operands["src"]
@@ -438,8 +438,8 @@ def batch_norm_inference(
     Parameters
     ----------
     src, src_1, mean, variance, gamma, beta, epsilon, data_format, relu
-        As for `bn_ext.batch_norm_inference`; src and src_1 as for `batch_norm_training`. Vectors
-        that are Dask arrays are computed.
+        As for `bn_ext.batch_norm_inference`, with src and src_1 as in `batch_norm_training`.
+        Vectors that are Dask arrays are computed.
     num_threads : int or None, optional
         As for `batch_norm_backward`.
 

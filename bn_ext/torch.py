@@ -94,7 +94,7 @@ _begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class _Sums:
-    """A call's sums over a group's processes, with words that tell whether all made the call."""
+    """A call's sums over a group's processes, with numbers that show whether all made it."""
 
     def __init__(self, function: str, group: str) -> None:
         self.function = function
@@ -262,7 +262,7 @@ def _second(
     workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of src, diff_dst and weight, from the gradients of `_gradients`' results."""
+    """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
     outputs = _outputs_of_second(src)
     of_src = torch.zeros_like(src) if of_src is None else of_src
     gated_double_backward(

@@ -133,7 +133,7 @@ static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
 }
 
 /* Add a portion to an accumulator's columns: as doubles if that rounds nothing, else as limbs.
- * Terms are first cut at the bits used for the portion before; if those do not suit, they are cut
+ * Terms are first cut as in the portion before (bn_strip.top); if that does not suit, they are cut
  * again. */
 static void add_portion(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                         const portion *p) {

@@ -26,7 +26,7 @@
  *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
  *              threads share the work; their size comes from the shape alone and they are added in
  *              order, so that bits do not depend on threads
- *   piece      what is gathered, or summed and then written, at a time
+ *   piece      what is gathered at once, or what is summed and then written
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
  *              rows (with runs: positions) of all tiles
@@ -180,8 +180,8 @@ static void plan_long_runs(bn_plan *plan) {
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's own cache from
  * sum to write, and its columns in the first-level cache. But if channels share rows, only a tile's
  * width of a row is read at a time. There, wide tiles are faster even if only narrow ones would fit
- * the cache (measured: with NXC always, with NCX if those had fewer than 1000 columns). If nothing
- * is summed, wide tiles are faster too, because more memory is contiguous. */
+ * the cache (measured: with NXC always, with NCX if narrow ones had fewer than 1000 columns). If
+ * nothing is summed, wide tiles are faster too, because more memory is contiguous. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
@@ -298,7 +298,7 @@ static bool by_runs_is_faster(const bn_plan *plan) {
 /* Likewise, sums by runs stay in registers and need no memory. The price: a run's columns are read
  * unit by unit, each at all positions. */
 static bool sums_by_runs_are_faster(const bn_plan *plan) {
-    enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run (measured) */
+    enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run per position (both measured) */
     return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
            plan->evenly && plan->run_is_segment && !plan->fused;
 }

@@ -26,8 +26,8 @@
 #endif
 
 /* For at least two MOMENTs (in ns) after a call, its threads still look for work; in that time, it
- * pays to use one for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us. That
- * pays for a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT apart;
+ * pays to use one for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us. It
+ * pays in a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT apart;
  * with a lower LOOP, short loops would lose more than a tenth (both measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };

@@ -8,7 +8,7 @@
  *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
  *                      has 1 in a field if it has any such term.
  *     count, stamp     the number of terms; and this number times a hash of what terms depend on
- *                      besides the data, modulo 2^64. In a total, both fit only if all hashes did.
+ *                      besides the data, modulo 2^64. Totals agree only if all hashes do.
  *     parts, 0         the number of parts that were added, at most BN_MOST_PARTS
  *
  * With fewer than 2^BN_LOG2_TERMS terms, the sum of float32 terms is a multiple of 2^-149 below
@@ -16,7 +16,7 @@
  * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
  * large: 17 and 108 limbs. The lowest limb's unit is a power of 2^20, so that a sum's square lines
  * up with a sum of squares, digit by digit (state.c). The smallest square is a single bit. Below
- * it, there is room for 52 more, because all 53 bits of a double become limbs, even zeros
+ * it, there is room for 52 bits, because all 53 of a double become limbs, even zeros
  * (limbs.inc). Flags limit the number of parts: a field holds 2^20 - 1, and one more would be a
  * flag of the next field. (A canonical limb is below 2^40, so 2^23 of them fit 63 bits.)
  */

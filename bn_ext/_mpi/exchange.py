@@ -53,7 +53,7 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
     """Convert exact, check and timeout. If `wrong` is true, a wrong value gives None for exact
-    instead of an error: the collective that the other ranks are in is then unknown.
+    instead of an error: it is then unknown which collective the others are in.
     """
     check = False
     try:
@@ -92,8 +92,9 @@ class Record:
     #: The collectives that its ranks have agreed on, and how many elements each sums.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
-    #: How many calls have ended; the call that has begun and not ended.
+    #: How many calls have ended.
     calls: int = 0
+    #: The call that has begun and not ended.
     open: "Exchange | None" = None
     #: Why a call ended on this rank alone: the next call tells the others.
     untold: str = ""

@@ -60,7 +60,7 @@ def _tree(terms: Array) -> Array:
 
 
 def _groups(term: Array, rows: int) -> Iterator[Array]:
-    """The trees of blocks of `rows` rows, added up a group at a time."""
+    """Sums of groups of trees; a tree adds up a block of `rows` rows."""
     trees = [_tree(term[first : first + rows]) for first in range(0, len(term), rows)]
     for first in range(0, len(trees), GROUP):
         total = trees[first]
@@ -111,8 +111,8 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Sums of groups of stretches: of each repeat of `rows` rows; or, if a repeat is a single
-    stretch, of all repeats together.
+    """Sums of groups of stretches. A repeat of `rows` rows ends a group, unless repeats are single
+    stretches.
     """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     width = trees.shape[1]

@@ -22,7 +22,7 @@ class Dtype:
     number: np.dtype[Any]
     fraction: int  # its number of bits
     nan: int
-    #: Are rounding errors of sums kept? (As in src_c/dtypes.h.)
+    #: Do sums need compensations? (As in src_c/dtypes.h.)
     loses: bool
 
     def widen(self, bits: Array) -> Array:

@@ -61,7 +61,7 @@ def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
 
 
 def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
-    """Rows wide enough, at every level, to be read from a register boundary."""
+    """Lengths so large that kernels of every level align their reads to registers."""
     size = dtype.bits.itemsize
     unit = REGISTER // size
     for offset in (0, size, 16, REGISTER - size):

@@ -240,8 +240,8 @@ typedef struct {
      * and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
-    int lanes; /* numbers in a register. A paired dtype's terms, and columns of its accumulator:
-                  this many of even elements, then as many of odd ones, and so on */
+    int lanes; /* numbers in a register. A paired dtype's terms, and its accumulator's columns, come
+                  in this order: so many even ones, as many odd ones, and so on */
 } bn_dtype_kernels;
 
 typedef struct {

@@ -64,8 +64,8 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
     /* Part 3 holds the error's bits below anchor 2's unit. The error's last bit is 53 below that
-     * of `square`. So if part 3 fits in 53 bits (bn_fits), anchor 2's unit is at most the last bit
-     * of `square`, and part 2 is exact. */
+     * of `square`. So if part 3 fits in 53 bits (bn_fits), anchor 2's unit divides `square`, and
+     * part 2, a sum of its multiples, is exact. */
     part[2] = (left - upper) + middle_error;
     part[3] = left_error - middle_error;
 }
