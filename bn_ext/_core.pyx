@@ -196,9 +196,9 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite. Where src equals the mean as rounded to float32, xc is 0, and its product with an
-    infinite rstd or sum is NaN. An empty problem gives an empty diff_src, and zeros for diff_gamma
-    and diff_beta.
+    infinite, and where src equals the mean rounded to float32, xc is 0: its product with an
+    infinite factor of the formula is NaN. An empty problem gives an empty diff_src, and zeros for
+    diff_gamma and diff_beta.
 
     With ``is_training=False``, mean and variance are constants. If they depend on trained
     parameters, `batch_norm_statistics_backward` computes their gradients.

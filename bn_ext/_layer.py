@@ -238,8 +238,8 @@ class BatchNorm:
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         if from_batch or mean is None or variance is None:
             mean, variance = np.empty((2, self.channels), self._number)
-        # Backward can compute dst again, to see what passed; but with float32 statistics or an
-        # added array it might not be the same dst.
+        # Backward can compute dst again, to see what passed; but not without an added array, and
+        # from a batch's float32 statistics it might get another dst.
         kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         beta = np.zeros_like(mean) if self.beta is None else self.beta

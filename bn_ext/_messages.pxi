@@ -1,4 +1,4 @@
-"""How error messages show values, types and dtypes: shortened, and without ever failing.
+"""How error messages show values, types and dtypes: shortened, even if repr raises an error.
 Included by _core.pyx."""
 
 # In a variable: see SEQUENCES in _arguments.pxi.

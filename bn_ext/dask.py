@@ -254,8 +254,8 @@ def _blocks(
     relu: object,
     num_threads: object,
 ) -> _Blocks:
-    """Convert what is not None: data to src's chunks, vectors to arrays in memory, options to plain
-    values. So no task gets an object of the caller's.
+    """Convert what is not None: data to src's chunks, vectors to arrays in memory, epsilon and relu
+    to plain values.
     """
     operands = {name: _as_dask(name, a) for name, a in data.items() if _is_given(name, a)}
     src = operands["src"]

@@ -117,8 +117,8 @@ typedef struct {
     int num_threads; /* 0: chosen from the machine and the size */
 
     /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h).
-     * Any other entry, given `sums`, does not sum: these are the sums over all parts, which
-     * together have `count` elements per channel. */
+     * bn_backward and bn_training, given `sums`, do not sum: these are the sums over all parts,
+     * which together have `count` elements per channel. */
     double *sums;
     int64_t *state;
     double count;

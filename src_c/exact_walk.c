@@ -11,7 +11,7 @@
 
 enum {
     BLOCK_ROWS = 32,   /* rows summed in every strip before the next rows (measured) */
-    MOST_UNTRIED = 15, /* portions that go straight to limbs after one that did not fit */
+    MOST_UNTRIED = 15, /* at most so many portions go straight to limbs after a misfit */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 

@@ -16,8 +16,8 @@
  *              before the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
  *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
- *   strand     a quarter of a chunk: q consecutive rows or, of long runs, q consecutive positions;
- *              a block takes one row from each strand, and spans may have four side by side
+ *   strand     q = ceil(n/4) consecutive rows of a chunk's n (long runs: positions), the last one
+ *              fewer; a block takes one row from each, and spans may have four side by side
  *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
  *              span after its last whole unit, or before its first one
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
@@ -78,7 +78,7 @@ enum {
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* of a strand, unless it is a SHORTEST_STRAND; four: 512 kB */
+    STRAND_BYTES = 128 << 10, /* at most, unless it is a SHORTEST_STRAND; four: 512 kB */
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
     SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */

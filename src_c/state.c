@@ -198,7 +198,7 @@ static double rounded(const magnitude *m) {
     leading |= more != 0;
     enum { LEAST = -1074, DOUBLE_BITS = 53 };
     const int beyond = LEAST - exponent;            /* bits that no double has */
-    if (beyond > at_least(have - DOUBLE_BITS, 0)) { /* if fewer, rounding to 53 bits drops them */
+    if (beyond > at_least(have - DOUBLE_BITS, 0)) { /* if not, rounding to 53 bits drops them */
         leading = beyond <= 64 ? without_last(leading, beyond) : 0;
         exponent = LEAST;
     }

@@ -19,8 +19,8 @@ typedef struct {
 } shape;
 
 /* Each order of work gets problems of one tile and of several; tiles have one part or several. */
-static const shape shapes[] = {{1000, 64, 1}, {300, 1500, 1}, {40, 37, 49},
-                               {9, 24, 300},  {1, 8, 20000},  {2, 10, 5000}};
+static const shape shapes[] = {{2000, 64, 1}, {300, 1500, 1}, {40, 37, 49},
+                               {9, 24, 300},  {1, 8, 20000},  {2, 14, 5000}};
 static const int64_t caches[][2] = {
     {1 << 20, 32 << 20}, {1 << 14, 32 << 20}, {1 << 14, 1 << 16}, {1 << 30, 1 << 30}};
 enum {

@@ -357,7 +357,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """For a failed rank: the sums that others may be in; empty if they begin with round 0."""
+        """For a failed rank: the sums that others may be in; if none, they begin with round 0."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]

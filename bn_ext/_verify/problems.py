@@ -145,8 +145,9 @@ def large_problems(
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
     """Patches with few exponents, which take the fastest method of addition. Between these are
-    patches with many exponents, patches with the largest exponents for which numbers, or their
-    squares, are finite, and patches with all exponents, including subnormal numbers, Inf and NaN.
+    patches with many exponents, patches with nearly the largest exponents for which numbers, or
+    their squares, are finite, and patches with all exponents, including subnormal numbers, Inf and
+    NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
     kinds = [(0, 2), EXPONENTS[dtype.name], (top // 2 - 4, 3), (top // 4 - 3, 3)]

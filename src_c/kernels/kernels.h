@@ -120,7 +120,7 @@ typedef struct {
     double *plane;
     int64_t columns;
     int64_t adds;           /* the most terms in a lane */
-    bn_range seen[BN_SUMS]; /* of each sum's terms; for squares, of what is squared */
+    bn_range seen[BN_SUMS]; /* of each sum's terms; not set for squares */
     int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
 } bn_strip;
 
