@@ -18,7 +18,8 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } shape;
 
-/* Each order of work gets problems of one tile and of several; tiles have one part or several. */
+/* With these caches, each order of work gets problems: PHASES of one tile and of several, the
+ * others of several. Tiles have one part or several. */
 static const shape shapes[] = {{2000, 64, 1}, {300, 1500, 1}, {40, 37, 49},
                                {9, 24, 300},  {1, 8, 20000},  {2, 14, 5000}};
 static const int64_t caches[][2] = {
@@ -126,7 +127,7 @@ static void set_shape(bn_problem *p, const shape *s, float *const data[BN_OPERAN
     bn_set_axes(p, views, &order, 1);
 }
 
-/* The arrays of one call, and after it its results. */
+/* The arrays of a call. After it, some hold its results. */
 typedef struct {
     float *data[BN_OPERANDS], *vector[BN_VECTORS];
     bool ok;
