@@ -37,31 +37,32 @@ SOURCE = Path(__file__).resolve().parent / "src_c"
 KERNELS = "kernels"
 OPERATIONS = "operations"
 
-# Levels by machine, lowest first: name -> compiler flags. Only x86 CPUs from before 2013 use the
-# baseline, so its size matters more than its speed.
+# The levels of x86-64, lowest first: name -> compiler flags. Only CPUs without AVX2, most of them
+# from before 2013, use the baseline, so its size matters more than its speed.
 X86_LEVELS = {
     "baseline": ["-march=x86-64", "-mtune=generic", "-O2"],
     "v3": ["-march=x86-64-v3", "-mtune=generic"],
     "v4": ["-march=x86-64-v4", "-mtune=generic", "-mprefer-vector-width=512"],
 }
 X86 = ("x86_64", "amd64")
-# The machine that is built for; in a cross build, _PYTHON_HOST_PLATFORM names it.
+# The target machine; in a cross build, _PYTHON_HOST_PLATFORM names it.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
 # These come after the user's CFLAGS, because the promise of equal bits depends on them.
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
-# Without that, sums over 40 elements per channel take 0.7 of the time at v3.
+# With -fno-wrapv, sums over 40 elements per channel take 0.7 of the time at v3.
 OURS = ["-fno-wrapv"]
-# The C code around the kernels fills small structures field by field and reads them back. If fields
-# were read as vectors, loads would wait for the stores (a fifth of the time of reducing a short
-# row). The code that runs once per channel (operations) is full of selects. gcc vectorises these
-# only if exceptions do not matter; a call restores the exception flags.
+# First flag: the C code around the kernels fills small structures field by field and reads them
+# back. If fields were read as vectors, loads would wait for the stores, which would take a fifth of
+# the time of reducing a short row. Second flag: the code that runs once per channel (operations) is
+# full of selects, which gcc vectorizes only if exception flags do not matter. They do not matter,
+# because each call restores the flags of its caller.
 SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 
-# A stack protector would make apply take a sixth longer at v4. A kernel's buffers on the stack
-# have the size of a register, and _FORTIFY_SOURCE checks what is copied there.
+# With a stack protector, batch_norm_backward_apply takes a sixth longer at v4. Kernels hardly need
+# one: each copy to their buffers on the stack has a constant size.
 KERNEL = ["-fno-stack-protector"]
 
 
@@ -108,7 +109,7 @@ def warnings():
 def hardening():
     """Flags for the compiler and for the linker that make our mistakes harder to exploit.
 
-    Only setup.py uses them, and not with sanitizers, which see more without.
+    Only setup.py uses them, and not with sanitizers, which see more without them.
     """
     if sys.platform == "win32":
         return [], []
@@ -156,8 +157,8 @@ def door(path, include_dirs):
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]
-    # A virtual environment's own folder has nothing for us. Named in the command, it would keep
-    # other environments from using the objects.
+    # A virtual environment's include folder has nothing for us. As a flag, it would differ between
+    # environments, so that each would compile _core.c again.
     own = None if sys.prefix == sys.base_prefix else os.path.join(sys.exec_prefix, "include")
     flags += [f"-I{folder}" for folder in (SOURCE.name, *include_dirs) if folder != own]
     flags += ["-DPy_LIMITED_API=0x030B0000", "-Wno-unused-parameter"] if abi3() else []
@@ -178,7 +179,7 @@ def compile_units(built, out, compiler, flags):
             try:
                 # In make's syntax: the object, a colon, and its sources.
                 needed = shlex.split(sources.read_text().replace("\\\n", " "))[1:]
-                # Not times, because Cython writes the same text again and again.
+                # Digests, not times, because Cython writes the same text again and again.
                 digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in needed]
             except (OSError, ValueError):  # nothing compiled yet, or a name that shlex cannot read
                 return ""

@@ -1,9 +1,9 @@
-"""Writes the stubs: type checkers and editors cannot read a compiled module, nor run a table.
+"""Writes the stubs, because type checkers and editors read neither compiled modules nor tables.
 
     python build_stubs.py       into the tree, as a build in place does
 
-Arguments, defaults and docstrings come from the Cython sources and from bn_ext/specs/_table.py.
-They are parsed, because a cross build cannot import what it compiles. Types are in this file.
+Arguments, defaults and docstrings come from bn_ext/specs/_table.py and from the Cython sources,
+which are parsed, because a cross build cannot import what it compiles. Types are in this file.
 """
 
 import ast
@@ -76,12 +76,12 @@ def quoted(docstring):
 
 # ---- the compiled module -------------------------------------------------------------------
 
-#: def name(arguments): """...""" in the first column, or a cpdef function of C; then
-#: name.__doc__ = """...""".
+#: def name(arguments): """...""" in the first column, or a cpdef function of C.
 FUNCTION = re.compile(
     r'^(?: *cp)?def (?:\w+ )?(\w+)(?: "\w+")?\(([^)]*)\)[^:\n]*:?\n(?: +(""".*?"""))?',
     re.MULTILINE | re.DOTALL,
 )
+#: name.__doc__ = """..."""
 CLASS = re.compile(r'^(\w+)\.__doc__ = (""".*?""")', re.MULTILINE | re.DOTALL)
 
 CORE_HEAD = """\
@@ -106,7 +106,7 @@ CLASSES = {
         "diff_src": "_Data", "diff_diff_dst": "_Data", "diff_gamma": "_Vector",
     },
 }  # fmt: skip
-#: {argument of public functions: its type}; the default is Array. If an argument's default is None,
+#: {argument of public functions: its type}; all others are Array. If an argument's default is None,
 #: None is added to its type. Arguments of private functions are Any.
 ARGUMENTS = {
     "src": "Data[Scalar]",
@@ -136,7 +136,7 @@ _GRADIENTS = {
 }  # fmt: skip
 _PLAIN = {"exact": "Literal[False] = False"}
 _EXACT = {"NDArray[int64]": {"exact": "Literal[True]"}, "NDArray[Any]": {"exact": "Flag"}}
-#: {function: {what it returns: arguments that then have another type}}; several become overloads
+#: {function: {result: arguments that then have another type}}; several results become overloads
 OVERLOADS = {
     "batch_norm_training": _TRAINING,
     "batch_norm_training_apply": _TRAINING,
@@ -256,7 +256,7 @@ def outputs(row):
 
 
 def operator_arguments(row, result):
-    """Each with its type and its default. Attributes, and what follows them, are keyword-only."""
+    """Arguments with types and defaults. Attributes, and what follows them, are keyword-only."""
     first = next(role for argument, _, role in row.places if argument.kind == "vector")
     follows, found = {"src": "Scalar", first: "Vector"}, []
     for argument, name, role in row.places:

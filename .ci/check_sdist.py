@@ -1,4 +1,4 @@
-"""What an sdist holds: every file that git tracks, and beside them what setuptools adds.
+"""What an sdist holds: every file that git tracks, and what setuptools adds.
 
 python .ci/check_sdist.py dist/bn_ext-*.tar.gz, in a clone.
 """
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 
-#: Files that git tracks and no sdist needs, and why: none.
+#: {file that git tracks and no sdist needs: why}
 LEFT_OUT: dict[str, str] = {}
 ADDED = ("PKG-INFO", "setup.cfg", "bn_ext.egg-info/")
 

@@ -2,9 +2,9 @@
 
     python .ci/check_wheel.py [--sbom] WHEEL ...
 
-Its description has no relative links. Without libgomp it is at most 2 MB. With libgomp it has
-libgomp's licence, and with --sbom also the bill of materials that auditwheel writes where a package
-of the system owns the library. Needs pyelftools, which auditwheel brings.
+The wheel's description has no relative links. Its size without libgomp is at most 2 MB. If it has
+libgomp, it also has libgomp's licence and, with --sbom, the bill of materials that auditwheel
+writes if a package of the system owns the library. Needs pyelftools, which auditwheel brings.
 """
 
 import json
@@ -23,7 +23,7 @@ X86_FEATURES, SHADOW_STACK = 0xC0000002, 0x2
 
 
 def features(elf):
-    """The bits of .note.gnu.property that name what x86 checks of control flow."""
+    """The bits of .note.gnu.property for x86's checks of control flow."""
     found = 0
     for section in elf.iter_sections():
         if isinstance(section, NoteSection):
@@ -88,7 +88,7 @@ def check_libgomp(archive, sbom):
 
 
 def check(wheel, sbom):
-    """Its size and libgomp's; an assertion fails where something is wrong."""
+    """The wheel's size without libgomp, and libgomp's; an assertion fails if something is wrong."""
     with zipfile.ZipFile(wheel) as archive:
         files = [i for i in archive.infolist() if not i.is_dir()]
         ours = [i for i in files if i.filename.startswith("bn_ext/")]

@@ -2,11 +2,12 @@
  *
  * The axis order decides the bits, so it follows a fixed rule. Axes of length 1 are dropped. The
  * others are sorted by |stride| in src, largest first; equal strides stay in logical order. Axes of
- * stride 0 keep their place. No axis is flipped. Axes before the channel axis are outer, axes after
- * it inner. With a single channel, the channel axis is dropped too, and all others are inner.
+ * stride 0 keep their logical place. No axis is flipped. Axes before the channel axis are outer,
+ * axes after it inner. With a single channel, the channel axis is dropped too, and all others are
+ * inner.
  *
- * An operand whose own axes do not follow src's order is copied to memory that does. The caller
- * provides that memory: nothing here allocates, and nothing can fail.
+ * An operand that does not follow src's order (bn_follows) is copied to memory in that order. The
+ * caller provides this memory: nothing here allocates, and nothing can fail.
  */
 #ifndef AXES_H
 #define AXES_H
@@ -37,8 +38,8 @@ static inline int64_t count_of(const bn_axis *axes, int n) {
     return count;
 }
 
-/* Add each operand's byte offset of the index-th tuple along n axes; the last axis varies
- * fastest. */
+/* Add to `offset`, for each operand, the byte offset of the index-th tuple along n axes. The last
+ * axis varies fastest. */
 static inline void add_offset(const bn_axis *axes, int n, int64_t index,
                               int64_t offset[BN_OPERANDS]) {
     for (int a = n - 1; a >= 0 && index; a--) {
@@ -56,15 +57,14 @@ static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
-/* The axis order of src, by the rule above. */
 void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 
 /* Can kernels walk `view` in this order? Its axes must lie in the same order (stride 0 fits
  * anywhere but last), and the last must be contiguous. */
 bool bn_follows(const bn_view *view, const bn_order *order);
 
-/* Append an axis. Merge it into the previous one instead if, in every operand, a step of the
- * previous axis is as long as all of this one. */
+/* Append an axis; or merge it into the previous one if, in every operand, a step of the previous
+ * axis is as long as all of the new one. */
 void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis);
 
 /* Set a problem's data and axes, from operands of the same shape that follow this order. */

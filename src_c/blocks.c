@@ -17,13 +17,14 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    /* A parked block is unmapped when more than this many blocks were taken after it. One training
-     * step may take a few hundred. */
+    /* A parked block is unmapped when more than this many blocks have been taken since. One
+     * training step may take a few hundred. */
     MOST_AGE = 512,
-    WASTE = 4, /* a reused block may exceed the request by 1/WASTE of it */
+    WASTE = 4, /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
     HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
-    /* A block starts in mid-page, NumPy's arrays near a page's start. Loads wait for recent stores
-     * near the same offset in a page: 48 bytes apart, they take six times as long (Zen 3). */
+    /* A block starts in mid-page, because NumPy's arrays start near a page's start. A load waits
+     * for recent stores near its offset in a page: with 48 bytes between offsets, loads take six
+     * times as long (Zen 3). */
     START = PAGE_BYTES / 2,
 };
 
@@ -83,8 +84,8 @@ static void shed(size_t most) {
     } while (m.start);
 }
 
-/* Take the youngest block that fits, which may still be in a cache; or else the largest of those
- * that are too small. */
+/* Take the youngest block that fits, which may still be in a cache; if none fits, take the largest
+ * one that is too small. */
 static mapping take_parked(size_t bytes) {
     const size_t most = bytes + bytes / WASTE;
     int found = -1;
@@ -118,8 +119,8 @@ static mapping map_new(size_t bytes) {
 }
 
 /* A larger mapping, with the pages of a smaller one. If moving them fails, the system may have
- * unmapped the start of the larger one, and another thread may have mapped something there: it is
- * left alone. */
+ * unmapped the start of the larger one, and another thread may have mapped something there. So the
+ * start is left alone. */
 static mapping map_larger(size_t bytes, mapping smaller) {
     mapping m = map_new(bytes);
 #ifdef MREMAP_FIXED
@@ -198,8 +199,8 @@ int64_t bn_parked_bytes(void) {
     return bytes;
 }
 
-/* A child inherits its parent's parked blocks, but a write to one copies the page, which costs more
- * than a new one. So the child unmaps them. */
+/* A child inherits its parent's parked blocks, but a write to an inherited page copies it, which
+ * costs more than a new page. So the child unmaps the blocks. */
 static void before_fork(void) {
     pthread_mutex_lock(&lock);
 }

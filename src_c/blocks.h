@@ -1,9 +1,10 @@
 /* blocks.h: large memory that outlives a call, for the next one.
  *
  * Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each
- * page. So a returned block is parked: it stays mapped, and goes to the next request for about that
- * size, or its pages go to a larger one. The system may take the pages of all but the youngest
- * blocks whenever it needs memory (MADV_FREE); until then they are written as fast as other pages.
+ * page. So a returned block is parked: it stays mapped. A later request for about its size may get
+ * the block; a larger request may get the block's pages. The system may take the pages of all but
+ * the youngest blocks whenever it needs memory (MADV_FREE). Pages that it has not taken are written
+ * as fast as others.
  */
 #ifndef BN_BLOCKS_H
 #define BN_BLOCKS_H
@@ -19,11 +20,11 @@ enum { BN_BLOCK_BYTES = 16 << 20 };
 enum { BN_BLOCK_BYTES = 1 << 20 };
 #endif
 
-/* Uninitialized memory that starts on a cache line; NULL if there is none. */
+/* Uninitialized memory; NULL if there is not enough. It starts on a cache line where parking is
+ * supported. */
 void *bn_take_block(size_t bytes);
 void bn_park_block(void *block);
 
-/* Give up all that is parked, because memory is short. */
 void bn_unmap_parked(void);
 
 /* The most bytes that may be parked; any excess is unmapped at once. 0 where parking is not
@@ -31,7 +32,6 @@ void bn_unmap_parked(void);
 void bn_set_parked_limit(int64_t bytes);
 int64_t bn_parked_limit(void);
 
-/* The bytes that are parked now. */
 int64_t bn_parked_bytes(void);
 
 #endif

@@ -14,14 +14,15 @@
  *     training   diff_src = gamma*rstd * (dy - (diff_beta/M + xc * rstd*diff_gamma/M))
  *     frozen     diff_src = gamma*rstd * dy
  *
- * and the gradient of these with respect to src, diff_dst and gamma: operations/double_backward.c.
+ * operations/double_backward.c has the gradient of backward with respect to src, diff_dst and
+ * gamma.
  *
  * If ReLU followed the forward pass, dy is diff_dst for the elements that passed the ReLU and 0 for
  * all others; diff_src_1 = dy.
  *
  * The caller has checked everything: this side trusts shapes, strides and pointers. An array that
- * is written is one of the operands that are read, or shares no byte with them; diff_src_1 must not
- * be src.
+ * is written is one of the operands that are read, or shares no byte with any of them. diff_src_1
+ * must not be src.
  */
 #ifndef BN_H
 #define BN_H
@@ -61,7 +62,7 @@ enum {
     BN_SRC_1,
     BN_DIFF_DIFF_SRC,
     BN_GATE,
-    BN_DST, /* written from here on; a backward pass may read dst */
+    BN_DST, /* outputs from here on; a backward pass may read dst */
     BN_DIFF_SRC,
     BN_DIFF_DIFF_DST,
     BN_DIFF_SRC_1,
@@ -109,30 +110,30 @@ typedef struct {
                                      result is not wanted */
     double epsilon;
     bool training; /* used by backward and double backward */
-    bool relu;     /* is there a ReLU? backward takes its gate or, if that has no data, src */
-    /* running = (1 - factor) * running + factor * batch. The batch variance has M - correction
-     * degrees of freedom here. */
+    bool relu;     /* is there a ReLU? if the gate has no data, backward recomputes it from src */
+    /* running = (1 - factor) * running + factor * batch. Here the divisor of the batch variance is
+     * M - correction. */
     double exponential_avg_factor;
     int correction;
     int num_threads; /* 0: chosen from the machine and the size */
 
     /* Reduce writes `sums` of shape (BN_SUMS, channels) or, if they are exact, `state` (state.h).
-     * bn_backward and bn_training, given `sums`, do not sum: these are the sums over all parts,
-     * which together have `count` elements per channel. */
+     * Given `sums`, bn_backward and bn_training do not sum: `sums` are then the sums over all
+     * parts, which together have `count` elements per channel. */
     double *sums;
     int64_t *state;
     double count;
 } bn_problem;
 
-/* Nothing is written unless BN_OK is returned. A call without sums gives the same bits as reduce
- * followed by a call with the sums that reduce wrote, over the same arrays. */
+/* Nothing is written unless BN_OK is returned. One call gives the same bits as two over the same
+ * arrays: reduce, then a call that is given the sums of reduce. */
 enum { BN_SUMS = 2 };
 typedef bn_status bn_entry(const bn_problem *p);
 
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */
 bn_entry bn_backward, bn_backward_reduce;
 
-/* sums are statistics: mean, then sum(xc * xc). src_1 is added where it has data. */
+/* sums are statistics: mean, then sum(xc * xc). src_1 is added if it has data. */
 bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;
@@ -144,7 +145,8 @@ bn_entry bn_backward_exactly, bn_backward_reduce_exactly;
 bn_entry bn_training_exactly, bn_training_reduce_exactly;
 
 /* From the merged state of all parts, compute the sums that bn_backward takes; the problem needs a
- * dtype, channels and a mean. Return the first channel whose limbs cannot be such a sum, or -1. */
+ * dtype, channels and a mean. Return a channel whose limbs are impossible for its counts of parts
+ * and terms (state.h), or -1. */
 int64_t bn_backward_sums(const bn_problem *p);
 
 #endif

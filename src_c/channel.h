@@ -22,8 +22,8 @@ static inline uint32_t float_bits(float value) {
     return bits;
 }
 
-/* A float16's bits, shifted to the fields of a float, are its value times 2^-112. Scaling that up
- * is exact, for subnormals too. */
+/* A float16's bits, shifted to the fields of a float, are 2^-112 times its value. Multiplying by
+ * 2^112 is exact, for subnormals too. */
 static inline double f16_to_double(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, sign = (half & 0x8000u) << 16;
     const uint32_t bits = float_bits(float_from_bits(magnitude << 13) * 0x1p112f);
@@ -31,8 +31,8 @@ static inline double f16_to_double(uint16_t half) {
 }
 
 /* Round value to a float towards zero, and set the last bit if that is inexact. Return the bits. A
- * second rounding, to a type at least two bits shorter, then gives what rounding `value` would
- * (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
+ * second rounding, to a type at least two bits shorter, then gives the same as rounding `value`
+ * directly (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). */
 static inline uint32_t float_bits_to_odd(double value) {
     const uint32_t bits = float_bits((float)value);
     const double rounded = float_from_bits(bits);
@@ -42,7 +42,7 @@ static inline uint32_t float_bits_to_odd(double value) {
 static inline uint16_t f16_from_double(double value) {
     const uint32_t bits = float_bits_to_odd(value);
     const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-    /* The last place of 0.5f is 2^-24, the spacing of subnormal halves. */
+    /* Adding 0.5f rounds to its last place, 2^-24, the spacing of subnormal float16 numbers. */
     const uint32_t small = float_bits(float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
     const uint32_t finite = magnitude < 113u << 23 ? small : normal;
@@ -85,7 +85,7 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
     }
 }
 
-/* A loop for each dtype, and one more for contiguous elements, which the compiler vectorizes. */
+/* Contiguous elements have a loop of their own, which the compiler vectorizes. */
 #define EACH_ELEMENT(code, c_name, name, computed, bytes, ...)                                     \
     case code:                                                                                     \
         if (v->stride == (bytes))                                                                  \
@@ -96,7 +96,7 @@ static inline void element_write(bn_dtype dtype, char *at, double value) {
                 ELEMENT(code, at + i * v->stride);                                                 \
         break;
 
-/* The n elements from index `first` on, as doubles; ones where the vector is absent. */
+/* The n elements from index `first` on, as doubles; ones if the vector is absent. */
 static __attribute__((noinline, unused)) void vector_read(const bn_vector *v, int64_t first,
                                                           int64_t n, double *to) {
     if (!v->data) {
@@ -133,9 +133,8 @@ static __attribute__((noinline, unused)) void vector_write(const bn_vector *v, i
 
 /* ---- pairs of doubles -------------------------------------------------- */
 
-/* high + low, |low| at most half a unit of high's last place. Where Inf, NaN or
- * overflow leave no meaningful low part, it is 0 and high is what IEEE
- * arithmetic on doubles gives. */
+/* The number high + low; |low| is at most a few units of high's last place. If Inf, NaN or overflow
+ * leaves no meaningful low part, low is 0, and high is what IEEE arithmetic on doubles gives. */
 typedef struct {
     double high, low;
 } pair;
@@ -154,7 +153,8 @@ static inline pair pair_sum(double a, double b) {
     return pair_of(sum, (a - (sum - added)) + (b - added));
 }
 
-/* Exact (Dekker 1971): the two parts of Veltkamp's split have 26 bits at most. */
+/* Exact if nothing overflows or underflows (Dekker 1971): parts of Veltkamp's split have at most 26
+ * bits, so their products are exact. */
 static inline pair pair_product(double a, double b) {
     const double split = 134217729.0; /* 2^27 + 1 */
     const double ah = split * a - (split * a - a), al = a - ah;
@@ -174,7 +174,7 @@ static inline pair pair_over(pair a, double b) {
     return pair_of(quotient, ((a.high - back.high) - back.low + a.low) / b);
 }
 
-/* 1/sqrt(a): one Newton step on the double result, the residual in pairs. */
+/* 1/sqrt(a): a double, then one Newton step, whose residual is computed in pairs. */
 static inline pair pair_rsqrt(pair a) {
     const double r = 1 / sqrt(a.high);
     const pair square = pair_product(r, r);

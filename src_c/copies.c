@@ -1,6 +1,6 @@
-/* copies.c: copies elements from one array to another, whatever their strides. It is written by
- * hand because nothing may fail here: NumPy's own copy allocates memory, and NumPy 2.4 crashes if
- * it gets none.
+/* copies.c: copies elements from one array to another, whatever their strides. This code is written
+ * by hand because nothing may fail here: NumPy's own copy allocates memory, and NumPy 2.4 crashes
+ * if it gets none.
  */
 #include <stddef.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t item
 }
 
 /* If the last axis has the longer stride in `from`, one cache line holds elements of several places
- * along the other axis. So each strip of the last axis is copied all along the other axis before
- * the next strip. */
+ * along the other axis. So a strip of the last axis is copied at all places along the other axis,
+ * then the next strip. */
 static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
                           ptrdiff_t itemsize) {
     const bool across = bytes_apart(other.from) < bytes_apart(last.from);
@@ -58,7 +58,7 @@ typedef struct {
     const char *from;
     char *to;
     ptrdiff_t itemsize;
-    bn_axis axis[BN_MAX_AXES]; /* all others; strides: BN_SRC in `from`, BN_DST in `to` */
+    bn_axis axis[BN_MAX_AXES]; /* the rest; stride[BN_SRC] is in `from`, stride[BN_DST] in `to` */
     int n;
     axis_pair other, last;
     ptrdiff_t others, lasts; /* elements of a piece along `other` and `last` */
@@ -91,7 +91,6 @@ static void copy_piece(const void *copying_, int64_t index) {
     }
 }
 
-/* Remove the last of the axes and return it. */
 static axis_pair take_last(copying *c) {
     if (c->n == 0)
         return (axis_pair){1, 0, 0};
@@ -112,8 +111,8 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *or
     c.last = take_last(&c);
     c.other = take_last(&c);
     c.places = count_of(c.axis, c.n);
-    /* `to` may be contiguous along `other`: pieces are whole cache lines, so that no two threads
-     * write the same one. */
+    /* `to` may be contiguous along `other`. So pieces are whole cache lines along it: if pieces
+     * start on lines, no two threads write the same line. */
     c.lasts = at_most(c.last.size, PIECE);
     c.others = at_most(c.other.size, round_up(ceil_div(PIECE, c.lasts), 2 * STRIP));
     c.along = ceil_div(c.last.size, c.lasts);

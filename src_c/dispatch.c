@@ -1,6 +1,6 @@
 /* dispatch.c: which instruction-set levels this CPU can run, and the one in use.
  *
- * build_c.py has the levels, compiles the dtypes' kernels and operations/ once for each, and
+ * build_c.py lists the levels, compiles the dtypes' kernels and operations/ once per level, and
  * defines BN_LEVELS(X) as a list of X(name), lowest level first. This file has what each level
  * needs.
  */
@@ -66,7 +66,7 @@ static int cpu_level(void) {
 
 static _Atomic int current = -1;
 
-/* Asked once: under a hypervisor cpuid takes microseconds. */
+/* The CPU is asked once: under a hypervisor, cpuid takes microseconds. */
 int bn_isa_count(void) {
     static _Atomic int count;
     if (!count) {

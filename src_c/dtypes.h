@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 /* X(code, name in C, name in NumPy, arithmetic type, bytes, do sums need compensations?). Sums are
- * doubles. */
+ * doubles; a compensation holds what rounding took from a sum. */
 #define BN_DTYPE_TABLE(X)                                                                          \
     X(BN_F32, f32, "float32", f32, 4, false)                                                       \
     X(BN_F64, f64, "float64", f64, 8, true)                                                        \

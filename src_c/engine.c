@@ -1,6 +1,6 @@
-/* engine.c: runs an operation over a problem. A task walks its chunk; each chunk's sums are kept,
- * added in order once all of a tile's chunks are summed, and handed to the operation, which turns
- * them into coefficients.
+/* engine.c: runs an operation over a problem. A task walks a chunk and keeps its sums. Once all of
+ * a tile's chunks are summed, their sums are added in order and handed to the operation, which
+ * turns them into coefficients.
  *
  *     plan -> memory -> prepare -> [ task: coefficients by columns -> walk -> sums of a chunk ]
  *                                    of a tile, in parts: chunks in order -> prepare -> finish
@@ -8,8 +8,7 @@
  *
  * A channel that only one task sums is prepared by that task, so that threads share this work.
  *
- * Nothing here knows a formula: operations come as tables, and so do kernels, by formula. All of
- * a call's memory is allocated before anything is written.
+ * Nothing here knows a formula: operations come as tables, and so do kernels, by formula.
  */
 #include "engine.h"
 
@@ -52,7 +51,7 @@ static size_t lay_out_channels(engine *e, char *memory) {
     return used;
 }
 
-enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; reads may pass the last */
+enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; reads may pass the last bit */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
@@ -128,9 +127,9 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
 
 /* ---- tasks ---------------------------------------------------------------- */
 
-/* Each plane is shifted: where an element of the results starts a cache line, so does its
- * coefficient. Otherwise every load of coefficients may straddle two lines, which takes up to 1.4
- * times as long. */
+/* By how many numbers a ring's planes are shifted, so that the first result on a cache-line
+ * boundary has its coefficient on one too. Otherwise every load of coefficients may straddle two
+ * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
     const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
@@ -201,7 +200,7 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
         .sums = sums,
         .writes = writes,
     };
-    /* The thread's next tile is probably this far ahead: other threads have those in between. */
+    /* The thread's next tile is probably this far ahead: other threads have the tiles between. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
     if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
         walk.channels_ahead = ahead;
@@ -253,7 +252,7 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     scratch->from[SUM] = -1;
 }
 
-/* A tile is finished in parts, which threads share: each has about SUMS_PER_PART sums, and whole
+/* A tile is finished in parts, which threads share. A part has about SUMS_PER_PART sums, and whole
  * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
 enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
 
@@ -305,7 +304,6 @@ static void begin(const engine *e) {
         memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
 }
 
-/* Does the caller want vectors that the operation writes? */
 static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     bool wanted = false;
     for (int v = 0; v < BN_VECTORS; v++)
@@ -313,8 +311,7 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
     return wanted;
 }
 
-/* A problem without elements. If it is a part of a larger problem, it writes the vectors of the
- * whole. */
+/* If an empty problem is a part of a larger one, it writes the vectors of the whole. */
 static bn_status execute_empty(engine *e) {
     const bn_problem *p = e->channels.problem;
     if (!e->plan.writes)
@@ -341,7 +338,6 @@ static bn_status execute_empty(engine *e) {
     return BN_OK;
 }
 
-/* What is known of a call before anything is allocated. */
 static engine engine_of(const bn_call *call) {
     const bn_problem *p = call->problem;
     const bn_operation *operation = call->operation;
@@ -388,7 +384,7 @@ static bn_schedule schedule_of(engine *e, int threads) {
 
 /* What a call is worth, in elements of a gradient, which has OF_GRADIENT streams: it reads two
  * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
- * if it has runs (measured). */
+ * if its runs have several elements (measured). */
 static int64_t worth_of(const bn_plan *plan, int64_t elements) {
     enum { OF_CHANNEL = 8, OF_RUNS = 150, OF_GRADIENT = 5 };
     const unsigned summed = plan->sums ? plan->needs[SUM]->reads : 0;
@@ -402,7 +398,7 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
- * system at every call, and the second could fail after calls[0] has written. */
+ * system at every call, and the second allocation could fail after calls[0] has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
     const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];

@@ -9,7 +9,7 @@
 typedef struct {
     const bn_problem *problem;
     const bn_operation *operation;
-    bool writes; /* results, or only the problem's sums? */
+    bool writes; /* does it write results? if not, only the problem's sums */
 } bn_call;
 
 /* Run calls one after another, at most BN_MOST_CALLS, over problems of the same shape. Nothing is

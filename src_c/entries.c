@@ -1,5 +1,5 @@
-/* entries.c: the functions of bn.h. They choose the operation that a problem asks for, and the part
- * of it to run. */
+/* entries.c: the functions of bn.h. They choose the operation that a problem asks for, and run all
+ * of it or one half. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +18,8 @@ static int64_t state_bytes(const bn_problem *p, bn_kind_of_state kind) {
     return (bn_limbs(p->dtype, kind) + BN_MORE_ROWS) * BN_SUMS * (int64_t)sizeof(int64_t);
 }
 
-/* A copy of the problem with room for sums, and with a state of zeros; free *given. NULL: there is
- * not enough memory. */
+/* A copy of the problem with room for sums, and with a state of zeros; the caller frees *given.
+ * NULL: there is not enough memory. */
 static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char **given) {
     bn_problem *q = NULL;
     int64_t *state = NULL;
@@ -59,7 +59,7 @@ static void take_place_of(bn_problem *p, int operand, int other) {
         p->inner[a].stride[operand] = p->inner[a].stride[other];
 }
 
-/* diff_src_1 is what passed the ReLU: the diff_src of frozen statistics with a scale of 1. */
+/* diff_src_1 = dy, which is the diff_src of frozen statistics with a scale of 1. */
 static void state_diff_src_1(bn_problem *q) {
     static const int not_wanted[] = {BN_VARIANCE, BN_GAMMA, BN_DIFF_GAMMA, BN_DIFF_BETA};
     q->training = false;

@@ -2,14 +2,14 @@
  *
  * Additions that round nothing may come in any order. So this code need not follow the walks of the
  * rounded sums. Terms are computed a strip at a time, in memory order, and added to the thread's
- * accumulator. At the end of a task, that is added to the state.
+ * accumulator. At the end of a task, the accumulator is added to the state.
  *
- *     by rows   where channels are last, or runs short; a task has some columns of some rows
- *     by runs   a task has some channels, or some elements of one
+ *     by rows   channels last, or short runs without gaps; a task has some columns of some rows
+ *     by runs   all else; a task has some channels, or some elements of one channel
  *
  *     terms -> numbers of the accumulator -> its limbs -> the state's limbs
  *
- * Integers are added to the state in any order, by several threads atomically.
+ * Integers may be added to the state in any order; several threads add them atomically.
  */
 #include "exact.h"
 
@@ -20,8 +20,8 @@
 #include "schedule.h"
 
 enum {
-    ROW = BN_STRIP,            /* columns of a row, at least: positions are put side by side */
-    SHORT_RUN = 16,            /* elements: shorter ones go by rows */
+    ROW = BN_STRIP,            /* columns; narrower positions share a row if there are no gaps */
+    SHORT_RUN = 16,            /* elements; shorter runs without gaps go by rows */
     TASKS_PER_THREAD = 4,      /* at least, for several threads with enough to do */
     FEWEST_ROWS = 128,         /* of a task */
     MOST_ROWS = 1 << 16,       /* of a task; an accumulator's limbs hold their terms */
@@ -30,12 +30,13 @@ enum {
     BYTES_AHEAD = 512,         /* prefetch distance; shorter ones make kernels wait (measured) */
 };
 
-/* A task adds less than 2^40 to a limb of the state, so a limb holds 2^23 tasks of MOST_ROWS terms.
- * Limbs are carried only after the last task. */
+/* A task ends with its limbs carried, so each of its columns adds less than 2^40 to a limb of the
+ * state. The state's limbs are carried only after the last task. Until then, the 63 bits of a limb
+ * have room for 2^23 columns of MOST_ROWS terms. */
 _Static_assert((int64_t)MOST_ROWS << (63 - BN_LIMB_BITS) >= (int64_t)1 << BN_LOG2_TERMS_OF_PART,
                "a part's limbs hold its terms");
 
-/* A term adds less than 2^40 to an accumulator's limb; tasks end by carrying. */
+/* A term adds less than 2^40 to an accumulator's limb. Limbs are carried at the end of a task. */
 _Static_assert(MOST_ROWS <= 1 << (62 - BN_LIMB_BITS) && MOST_ELEMENTS <= 1 << (62 - BN_LIMB_BITS),
                "an accumulator's limbs hold a task's terms");
 
@@ -111,8 +112,8 @@ static size_t lay_out_exact(bn_exact *e, char *memory) {
 
 static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bool one_channel,
                                           char *memory, size_t *used) {
-    /* A pitch one cache line off a power of two keeps rows out of the same set of the first-level
-     * cache. */
+    /* One cache line more: with a power of two as pitch, rows of limbs would share sets of the
+     * first-level cache. */
     const int64_t pitch =
         one_channel ? BN_SUMS : BN_SUMS * columns + LINE_BYTES / (int64_t)sizeof(int64_t);
     return (bn_accumulator){
@@ -152,7 +153,7 @@ static void start_thread(void *exact_, void *scratch) {
     clear_numbers(&s->run);
 }
 
-/* Lay out coefficients as kernels take them: per channel by runs, else by columns of a row. */
+/* Lay out coefficients as kernels take them: one per channel by runs, one per column by rows. */
 static void set_coefs(bn_exact *e) {
     const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
     e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}

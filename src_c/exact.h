@@ -33,20 +33,19 @@ typedef struct {
 
 /* A thread's own memory. */
 typedef struct {
-    bn_accumulator accumulator; /* of a task; its columns are a row's columns, or channels */
+    bn_accumulator accumulator; /* of a task; columns are a row's columns or, by runs, channels */
     bn_accumulator run;         /* of one channel, when summing by runs */
     bn_strip strip;
     int untried; /* how many more portions (exact_walk.c) go straight to limbs */
     int backoff; /* what `untried` becomes when a portion does not fit in doubles */
-    char *terms; /* for each sum, room for terms_of_sum and a strip */
+    char *terms; /* for each sum, room for terms_of_sum + BN_STRIP terms */
 } bn_exact_scratch;
 
-/* How many terms of each sum there is room for. */
+/* The most terms of each sum in a portion (exact_walk.c). */
 static inline int64_t terms_of_sum(const bn_exact *e) {
     return BN_TERMS_BYTES / e->plan.number_bytes;
 }
 
-/* The schedule's task number `index`. */
 void bn_exact_task(void *exact, void *scratch, int pass, int64_t tile, int64_t index);
 
 /* Add the two sums of an operation's formula to a state of zeros. */

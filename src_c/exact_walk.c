@@ -1,8 +1,8 @@
-/* exact_walk.c: the tasks of exact sums: from terms to an accumulator, and from there to the state.
+/* exact_walk.c: the tasks of exact sums: from terms to an accumulator, then to the state.
  *
  * By rows (channels last, or short runs), a row is one or more positions without a gap, and each
- * column belongs to one channel. By runs, a channel's elements are taken run after run, in any
- * number of columns.
+ * column belongs to one channel. By runs, a channel's elements are taken run after run, and any
+ * column may take any element.
  */
 #include "axes.h"
 #include "exact.h"
@@ -11,7 +11,7 @@
 
 enum {
     BLOCK_ROWS = 32,   /* rows summed in every strip before the next rows (measured) */
-    MOST_UNTRIED = 15, /* at most so many portions go straight to limbs after a misfit */
+    MOST_UNTRIED = 15, /* the most successive portions for which doubles are not tried */
 };
 _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room for their terms");
 
@@ -21,13 +21,13 @@ _Static_assert(BLOCK_ROWS * BN_STRIP * sizeof(double) <= BN_TERMS_BYTES, "room f
 typedef struct {
     int64_t column;    /* the first of the rows; by runs, the channel */
     int64_t columns;   /* of the rows; by runs, BN_STRIP */
-    int64_t from;      /* position, or element */
-    int64_t terms;     /* by rows, whole strips: rows * BN_STRIP */
-    int64_t first, to; /* by runs: the task's elements of the channel */
+    int64_t from;      /* the first position; by runs, the first element */
+    int64_t terms;     /* by rows, rows * BN_STRIP; by runs, elements */
+    int64_t first, to; /* by runs: the channel's elements first ... to - 1 are the task's */
 } portion;
 
 /* A block of `rows` rows, `positions` positions apart, with `cols` elements each, `at` bytes past
- * an offset. */
+ * `offset`. */
 static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
                          int64_t cols, int64_t rows, int64_t positions) {
     const bn_problem *p = e->plan.problem;
@@ -40,8 +40,8 @@ static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], i
     return b;
 }
 
-/* The rows after `done` terms: all of them, or only the next one if rows are unevenly spaced. The
- * data to prefetch lies one block further on. */
+/* The portion's rows after `done` terms: all of them, or only the next one if rows are unevenly
+ * spaced. If rows are evenly spaced, the data to prefetch lies BLOCK_ROWS rows further on. */
 static bn_block rows_at(const bn_exact *e, const portion *p, int64_t done) {
     int64_t offset[BN_OPERANDS];
     position_offset(&e->plan, p->from + done / BN_STRIP * e->positions_per_row, offset);
@@ -51,7 +51,6 @@ static bn_block rows_at(const bn_exact *e, const portion *p, int64_t done) {
     return b;
 }
 
-/* Where an element of a channel lies. */
 static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
                            int64_t offset[BN_OPERANDS]) {
     const bn_problem *p = e->plan.problem;
@@ -84,7 +83,7 @@ static bn_block segments_at(const bn_exact *e, const portion *p, int64_t done) {
 
 /* ---- from terms to an accumulator --------------------------------------------------- */
 
-/* Add up a portion as the strip's numbers, or store its terms. */
+/* Add a portion's terms to the thread's strip if `sums`, else store them. */
 static void walk(const bn_exact *e, bn_exact_scratch *s, const portion *p, bool sums) {
     const formula f = e->operation->formulas[SUM];
     const bn_coefs coefs = coefs_from(&e->plan, &e->coefs, p->column);
@@ -125,7 +124,7 @@ static bool add_up(const bn_exact *e, bn_exact_scratch *s, bool squares, const p
     return bn_fits(added, 1);
 }
 
-/* Would the strip's terms fit if they were cut (exact.inc) to suit the range that was seen? */
+/* Would the strip's sums be exact if terms were cut (exact.inc) for the range that was seen? */
 static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
     const int top[BN_SUMS] = {strip->seen[0].top, strip->seen[1].top};
     const bn_added added = e->kernels->exact->added(strip, squares, top);
@@ -133,8 +132,8 @@ static bool would_fit(const bn_exact *e, bool squares, const bn_strip *strip) {
 }
 
 /* Add a portion to an accumulator's columns: as doubles if that rounds nothing, else as limbs.
- * Terms are first cut as in the portion before (bn_strip.top); if that does not suit, they are cut
- * again. */
+ * First cut terms (exact.inc) as for the previous portion, by bn_strip.top. If sums are then
+ * rounded, but would be exact with cuts for this portion's range, cut again. */
 static void add_portion(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, int64_t column,
                         const portion *p) {
     bn_added *own = &a->added[column / BN_STRIP], added;
@@ -158,7 +157,7 @@ static void add_portion(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *
     s->backoff = 0;
     bn_added both = bn_both(own, &added);
     if (!bn_fits(&both, 1)) {
-        e->kernels->exact->flush(a, column); /* the accumulator's doubles there are now zeros */
+        e->kernels->exact->flush(a, column); /* the accumulator's doubles at `column` are now 0 */
         both = added;
     }
     e->kernels->exact->add_strip(a, column, &s->strip);
@@ -214,7 +213,8 @@ static void touch(bn_exact *e, int row) {
         ;
 }
 
-/* Add an accumulator's columns to the state: `first` is a column of a row (by runs: a channel). */
+/* Add an accumulator's columns to the state. The first one is column `first` of a row or, by runs,
+ * channel `first`. */
 static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
     const int64_t channels = e->plan.problem->channel.size;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
@@ -246,7 +246,6 @@ static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t 
 
 /* ---- tasks ------------------------------------------------------------------------- */
 
-/* Sum rows of a panel of columns. */
 static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int64_t columns,
                       int64_t position, int64_t rows) {
     for (int64_t row = 0, here; row < rows; row += here) {
@@ -267,7 +266,7 @@ static void sum_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
     const int64_t columns = at_most(BN_PANEL, e->columns - first);
     const int64_t rows = at_most(e->rows_per_task, whole - from);
     sum_panel(e, s, first, columns, from * m, rows);
-    if (from + rows == whole) { /* positions that do not fill a row; there is only one panel then */
+    if (from + rows == whole) { /* positions that do not fill a row: if any, there is one panel */
         const int64_t left = e->plan.positions % m * (e->columns / m);
         sum_panel(e, s, first, left, whole * m, 1);
     }
@@ -279,7 +278,7 @@ static int64_t even_share(int64_t n, int64_t most) {
     return ceil_div(n, ceil_div(n, most));
 }
 
-/* How many elements to take: whole runs, or an even share of one. */
+/* How many elements to take: whole runs, or an even share or the rest of a run. */
 static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
     const int64_t left = to - element, most = terms_of_sum(e), run = e->plan.run_length;
     const int64_t done = element % run;

@@ -1,8 +1,9 @@
 /* gates.c: a gate's bits, made from dst or copied from the caller's.
  *
- * Kernels read bits at any offset and a little past the last one, so they get a copy, 1/32 of the
- * size of float32 data. The copy is made in blocks of whole bytes, so that threads need not wait
- * for one another. A buffer collects the bits of a block's segments. */
+ * Kernels read eight bytes at once, starting at the byte of any bit, so they may read a little past
+ * the last bit. Therefore they get a copy, 1/32 of the size of float32 data. The copy is made in
+ * blocks of whole bytes, so that threads need not wait for one another. A buffer collects the bits
+ * of a block's segments. */
 #include "gates.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "sizes.h"
 
 void bn_copy_bits(uint64_t from, uint64_t to, int64_t n) {
-    enum { AT_ONCE = 56 }; /* bits: 8 bytes hold them, wherever in the first one they begin */
+    enum { AT_ONCE = 56 }; /* bits: wherever in a byte they begin, 8 bytes hold them */
     for (int64_t done = 0, here; done < n; done += here) {
         const uint64_t source = from + (uint64_t)done, place = to + (uint64_t)done;
         char *at = (char *)(uintptr_t)(place / 8);
@@ -75,7 +76,7 @@ typedef struct {
     int64_t n;
 } making;
 
-/* Make the bits of n elements from a block's first on; bits past the last are zeros. */
+/* Make the bits of a block: of n elements from `first` on. Bits past the last are zeros. */
 static void make_block(const making *m, int64_t first, int64_t n) {
     uint64_t block[BLOCK / 64 + 1] = {0}, piece[BLOCK / 64 + 1] = {0};
     for (int64_t done = 0, here; done < n; done += here) {
@@ -120,7 +121,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
 
 /* ---- a problem's gate ---------------------------------------------------------- */
 
-/* Set the gate's stride along an axis; return the bytes that all of the axis spans. */
+/* Set the gate's stride along an axis; return the bytes that the whole axis spans. */
 static int64_t set_axis(bn_axis *axis, int64_t bytes) {
     axis->stride[BN_GATE] = bytes;
     return bytes * axis->size;

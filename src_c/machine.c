@@ -27,8 +27,8 @@ bool bn_forked(void) {
 }
 
 #ifndef _WIN32
-/* The threads of libgomp's pool do not survive a fork, and a region in the child
- * would wait for them forever. */
+/* The threads of libgomp's pool do not survive a fork, and a parallel region in the child would
+ * wait for them forever. */
 static void mark_forked(void) {
     atomic_store(&forked, true);
 }

@@ -9,8 +9,8 @@
 
 #include "sizes.h"
 
-/* Room for `count` items of `bytes` bytes each, from the next cache line of `memory` on; if that is
- * NULL, the bytes used are only counted. */
+/* Room for `count` items of `bytes` bytes each, from the next cache line of `memory` on. If
+ * `memory` is NULL, the bytes used are only counted. */
 static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t bytes) {
     const size_t at = *used, lines = LINE_BYTES - 1;
     size_t all;
@@ -21,7 +21,7 @@ static inline void *lay_out(char *memory, size_t *used, int64_t count, int64_t b
     return memory ? memory + at : NULL;
 }
 
-/* malloc, but the result starts on a cache line; free *given. */
+/* malloc, but the result starts on a cache line; the caller frees *given. */
 static inline char *line_aligned(size_t bytes, char **given) {
     *given = malloc(bytes + LINE_BYTES);
     return *given ? on_line(*given) : NULL;

@@ -7,25 +7,28 @@
  *
  *   position   an index along the outer axes
  *   run        what a channel has at one position: the elements of the inner axes
- *   segment    a part of a run or row whose elements are contiguous; views have gaps between them
+ *   segment    contiguous elements of a run or row; views have gaps between segments
  *   row        columns side by side, as a kernel reads them: contiguous, or gathered
- *   column     of a row; it belongs to one channel and keeps sums of its own
+ *   column     a place in a row; it belongs to one channel and keeps sums of its own
  *   block      up to four rows, whose terms a kernel adds as a tree, column by column
  *   stretch    128 bytes of elements: the columns to which a long run is folded
  *   group      up to eight successive blocks (or stretches of a block) whose trees are added
  *              before the total joins the sums
  *   span       contiguous elements that are written: a row or less, or many rows without gaps
- *   repeat     a kernel does a block or a span once or more, each time a fixed step further on
- *   strand     q = ceil(n/4) consecutive rows of a chunk's n (long runs: positions), the last one
- *              fewer; a block takes one row from each, and spans may have four side by side
- *   unit       columns of one register of elements; an edge has fewer: what is left of a row or
- *              span after its last whole unit, or before its first one
+ *   repeat     one of several blocks or spans, each a fixed step after the one before; one call of
+ *              a kernel handles one or more
+ *   strand     q = ceil(n/4) consecutive rows of a chunk's n rows (long runs: positions); the last
+ *              strand may have fewer. A block takes one row from each strand; a span may be four
+ *              strands side by side
+ *   unit       columns of one register of elements; an edge has fewer: what a row or span has
+ *              before its first whole unit, or after its last
+ *   pack       a unit's elements of one row, as one or more registers of numbers (kernels.inc)
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
- *   part       a block and its repeats; a chunk of runs is one part, or two if its last blocks have
- *              fewer rows
- *   chunk      rows, or pieces of runs, that one thread sums alone. There are several, so that
- *              threads share the work; their size comes from the shape alone and they are added in
- *              order, so that bits do not depend on threads
+ *   part       repeats with the same number of rows; a chunk of runs is one part, or two if its
+ *              last blocks have fewer rows
+ *   chunk      rows, or elements of runs, that one thread sums alone. There are several, so that
+ *              threads share the work. Their size depends on the shape and the dtype alone, and
+ *              their sums are added in order, so bits do not depend on threads
  *   piece      what is gathered at once, or what is summed and then written
  *   tile       channels that are worked on together
  *   task       a chunk of a tile, in one pass; joint tasks, as many as suit the threads, write
@@ -44,7 +47,8 @@
  *
  *                          position 0  c c c c d d d d     columns of one channel are summed
  *                          position 1  c c c c d d d d     at the end of a chunk; at few
- *                                                          positions, channel by channel
+ *                                                          positions, each channel is summed
+ *                                                          by itself
  *
  *   LONG_RUNS          (NCX.) A row is the run of one channel at one position, which is folded:
  *                      element x joins column x mod stretch. A single position's run is read as
@@ -54,11 +58,11 @@
  *                          position 1  [c c c c c][c c c c c][c c        group: eight stretches
  *
  * Which four rows of a chunk are summed together depends on how memory is read fastest: stretches
- * of 128 bytes side by side, or rows far apart. So the n rows (or positions) of a chunk are cut
- * into four strands of q = ceil(n/4) each, and block g holds row g of each strand. Consecutive rows
- * of 512 to 2048 bytes are read at half the speed (measured). At few positions, it is faster
- * to add up a row's columns immediately than to keep them apart until the end of a chunk; hence the
- * bound between the last two forms.
+ * of 128 bytes side by side, or rows far apart. Consecutive rows of 512 to 2048 bytes are read at
+ * half the speed (measured). So a chunk's rows (or positions) are cut into four strands, and block
+ * g holds row g of each strand. At few positions, it is faster to add up a row's columns
+ * immediately than to keep them apart until the end of a chunk; hence the bound between the last
+ * two forms.
  */
 #include "plan.h"
 
@@ -72,15 +76,17 @@ enum {
     WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four 64-byte registers */
     ROW_COLUMNS = 256,   /* the fewest in a row of several positions: twice WIDE_ENOUGH ... */
     ROW_UNIT = 32,       /* ... and a multiple of this: 16-bit elements of the widest register */
-    LONG_RUN = 48,       /* the fewest elements of a long run; 16 for each position, if more ... */
+    LONG_RUN = 48,       /* the fewest elements of a long run, or 16 per position if more ... */
     LONGEST_SHORT = 256, /* ... but at most this (both measured) */
     /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
      * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
     SHORTEST_STRAND = 33,
     LONGEST_STRAND = 129,
-    STRAND_BYTES = 128 << 10, /* at most, unless it is a SHORTEST_STRAND; four: 512 kB */
+    /* The most bytes of a strand; rounding may add a row. SHORTEST_STRAND rows may take more. Four
+     * strands: 512 kB. */
+    STRAND_BYTES = 128 << 10,
     MOST_POSITIONS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of long runs */
-    SHORTEST_CHUNK = 4096, /* elements of each of its runs: a page or more, ... */
+    SHORTEST_CHUNK = 4096, /* elements of a run in a chunk: a page or more, ... */
     LONGEST_CHUNK = 16384, /* ... but longer ones gain nothing (measured) */
     TASKS = 64,            /* of a large problem, on any machine: four for each of 16 threads */
 };
@@ -111,7 +117,6 @@ int64_t bn_bytes_read(const bn_plan *plan) {
     return __builtin_popcount(ELEMENTS(read)) * plan->element_bytes;
 }
 
-/* Does the axis step over exactly `elements` elements in each of these operands? */
 static bool steps_over(const bn_plan *plan, const bn_axis *axis, int64_t elements,
                        unsigned operands) {
     for (int o = 0; o < BN_OPERANDS; o++)
@@ -166,7 +171,7 @@ static void plan_long_runs(bn_plan *plan) {
     plan->run.stretch = BN_STRETCH_BYTES / plan->element_bytes;
     plan->rows = plan->positions;
     plan->rows_per_chunk = at_most(plan->positions, MOST_POSITIONS);
-    /* As long as possible, but with enough tasks for many threads. */
+    /* Chunks should be long, but a large problem needs enough tasks for many threads. */
     const int64_t tasks = ceil_div(TASKS, plan->channels);
     const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / plan->positions);
     plan->run.elements_per_chunk =
@@ -179,21 +184,21 @@ static void plan_long_runs(bn_plan *plan) {
 
 /* Channels per tile, for one thread. What is read of a tile should stay in a core's own cache from
  * sum to write, and its columns in the first-level cache. But if channels share rows, only a tile's
- * width of a row is read at a time. There, wide tiles are faster even if only narrow ones would fit
- * the cache (measured: with NXC always, with NCX if narrow ones had fewer than 1000 columns). If
+ * part of each row is read at a time. Wide tiles are then faster even if only narrow ones would fit
+ * the cache (measured: with NXC always, with NCX if narrow tiles had fewer than 1000 columns). If
  * nothing is summed, wide tiles are faster too, because more memory is contiguous. */
 static int64_t tile_channels(const bn_plan *plan) {
     enum {
         LEAST_COLUMNS = 1024, /* measured: docs/how_it_is_fast.md, "Tiles" */
-        TILE_COLUMNS = 2048,  /* whose two sums of doubles are 32 kB, a first-level cache */
-        WIDEST = 4096,        /* twice that: a part of the second-level cache */
+        TILE_COLUMNS = 2048,  /* their two sums of doubles are 32 kB, a first-level cache */
+        WIDEST = 4096,        /* twice as many: 64 kB, a part of the second-level cache */
     };
     /* Half of a common second-level cache; in one of 2 MiB, tiles of 1 MiB took up to 1.3 times as
      * long (measured). */
     enum { MOST_BYTES = 512 << 10 };
     if (plan->row.positions > 1 || (!plan->sums && plan->by_runs[WRITE]))
         return plan->channels;
-    /* Per channel of the tile; none for long runs, whose channels are read one by one. */
+    /* Columns per channel; none for long runs, whose channels are read one by one. */
     const int64_t columns = plan->form < LONG_RUNS ? plan->run_length : 0;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);
     int64_t width = at_most(bn_l2_bytes() / 2, MOST_BYTES) / bytes;
@@ -211,8 +216,8 @@ static int64_t tile_channels(const bn_plan *plan) {
 
 enum { TASKS_PER_THREAD = 4 }; /* so that no thread waits long for the last tasks */
 
-/* The fraction of time that threads are busy, if all work is cut into `tasks` tasks, the largest of
- * which is a fraction `largest` of it. */
+/* The fraction of time that threads are busy, if the work is cut into `tasks` tasks. The largest
+ * task is the fraction `largest` of the work. */
 static double busy(int threads, int64_t tasks, double largest) {
     return 1 / (largest * (double)ceil_div(tasks, threads) * threads);
 }
@@ -270,22 +275,22 @@ static int64_t rows_to_write(const bn_plan *plan, int threads) {
     return ceil_div(plan->rows, round_up(tasks, threads));
 }
 
-/* Bytes that are read or written. */
 static int64_t all_bytes(const bn_plan *plan) {
     const formula_needs *sum = plan->needs[SUM], *write = plan->needs[WRITE];
     const int tensors = __builtin_popcount(ELEMENTS(sum->reads | write->reads | write->writes));
     return plan->channels * plan->positions * plan->run_length * tensors * plan->element_bytes;
 }
 
-/* It pays to bypass the last-level cache if the tensors exceed three quarters of it: they would not
- * stay there, since others use it too (docs/how_it_is_fast.md, "Stores that bypass the cache"). */
+/* Bypassing the last-level cache pays if the tensors exceed three quarters of it: they would not
+ * stay there, because the cache is shared (docs/how_it_is_fast.md, "Stores that bypass the
+ * cache"). */
 static bool past_the_cache(const bn_plan *plan) {
     return all_bytes(plan) > bn_last_level_bytes() / 4 * 3;
 }
 
-/* If runs are written one by one, a channel's coefficients stay in registers. They are not read for
- * each element or laid out; with few positions, laying out does not pay. But each run has two ends,
- * which are expensive if stores bypass the cache. */
+/* If runs are written one by one, a channel's coefficients stay in registers. They are neither read
+ * for each element nor laid out; with few positions, laying out does not pay. But each run has two
+ * ends, which are expensive if stores bypass the cache. */
 static bool by_runs_is_faster(const bn_plan *plan) {
     enum { WORTH_ENDS = 384, OF_F16 = 480 };            /* bytes of a run (measured) ... */
     enum { WORTH_LAYING_OUT = 24, WORTH_POSITION = 8 }; /* ... and elements (measured) */
@@ -295,16 +300,16 @@ static bool by_runs_is_faster(const bn_plan *plan) {
             plan->run_length >= WORTH_LAYING_OUT + WORTH_POSITION * plan->positions);
 }
 
-/* Likewise, sums by runs stay in registers and need no memory. The price: a run's columns are read
- * unit by unit, each at all positions. */
+/* Likewise, sums by runs stay in registers and need no memory. But a run's columns are then read
+ * unit by unit, each unit at all positions. */
 static bool sums_by_runs_are_faster(const bn_plan *plan) {
-    enum { FEW = 8, WORTH_POSITION = 4 }; /* elements of a run per position (both measured) */
+    enum { FEW = 8, WORTH_POSITION = 4 }; /* positions; a run's elements per position (measured) */
     return plan->positions <= FEW && plan->run_length >= WORTH_POSITION * plan->positions &&
            plan->evenly && plan->run_is_segment && !plan->fused;
 }
 
-/* Do joint tasks write whole rows, whatever tiles were summed? With channels last, all rows of all
- * channels are one piece of memory. With runs, a tile's channels are many pieces, far apart. So
+/* Are results written by joint tasks, over all tiles? With channels last, all rows of all channels
+ * are one range of memory. With runs, a tile's channels are many ranges, far apart. So with runs,
  * writing tile by tile pays only if all tiles fit the second-level cache, or exceed the last-level
  * one (measured). */
 static bool writes_jointly(const bn_plan *plan, int64_t widest, int threads) {
@@ -341,7 +346,7 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
         plan->rows_per_write = rows_to_write(plan, threads);
     plan->row.dense =
         (plan->joint || plan->tiles == 1) && plan->form < LONG_RUNS && bn_is_dense(plan, true, ~0u);
-    /* Planes are whole cache lines, and so are both halves of a paired plane. */
+    /* A ring's planes are whole cache lines; so are their halves if the dtype is paired. */
     if (plan->writes && !plan->by_runs[WRITE] && (paired || (plan->row.dense && plan->rows > 1)))
         plan->row.ring =
             round_up((plan->columns[WRITE] << (plan->columns[WRITE] & 1)) + BN_RING_PAD, 32);

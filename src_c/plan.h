@@ -8,24 +8,24 @@
 typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } form;
 
 enum {
-    /* Elements of each of four rows that are gathered at a time: whole groups. With two float32
-     * operands they fill 32 kB, a first-level cache. */
+    /* Elements that are gathered at a time from each of four rows: whole groups. With two float32
+     * operands, all that is gathered fills 32 kB, a first-level cache. */
     PIECE = 1024,
     PIECE_ELEMENTS = BN_ROWS * PIECE,
-    /* Bytes that are read when a piece is summed and then written. Together with the results they
-     * fit 256 kB, a small second-level cache. */
+    /* Bytes that are read when a piece is summed and then written. With the results, they fit
+     * 256 kB, a small second-level cache. */
     PIECE_BYTES = 128 << 10,
 };
 
-/* What a row is made of: CHANNELS_LAST, SHORT_RUNS. */
+/* What a row is made of, with CHANNELS_LAST or SHORT_RUNS. */
 typedef struct {
     int64_t positions; /* whose runs it holds; more than 1 only with CHANNELS_LAST */
     bool is_segment;   /* is a whole row one segment? */
-    bool dense;        /* is all of the tensor one segment, row by row? */
+    bool dense;        /* do the rows that a task writes make up one segment? */
     int64_t ring;      /* numbers per coefficient in the ring for writes; 0: no ring */
 } bn_plan_of_row;
 
-/* What a run is cut into: LONG_RUNS. */
+/* What a run is cut into, with LONG_RUNS. */
 typedef struct {
     int64_t stretch; /* elements */
     int64_t elements_per_chunk, chunks;

@@ -26,9 +26,9 @@
 #endif
 
 /* For at least two MOMENTs (in ns) after a call, its threads still look for work; in that time, it
- * pays to use one for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us. It
- * pays in a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT apart;
- * with a lower LOOP, short loops would lose more than a tenth (both measured). */
+ * pays to use one thread for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us;
+ * it pays in a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT
+ * apart. With a lower LOOP, short loops would lose more than a tenth (both bounds measured). */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
 enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
@@ -38,21 +38,23 @@ enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the li
 /* Calls that run on several threads now. */
 static atomic_int calls_in_flight;
 
-/* Every calling thread has a pool of its own, so concurrent calls could start callers x CPUs
- * threads. A call takes at most its share of twice the CPUs. So two calls that overlap
- * still get all CPUs: a team that shrank and grew again would start new threads. */
+/* Every calling thread has a pool of its own, so each of many concurrent calls could start a thread
+ * per CPU. Therefore, by default, a call takes at most its share of twice the CPUs. Two calls that
+ * overlap still get all CPUs each, because a team that shrank and grew again would start new
+ * threads. */
 static int shared_with_others(int threads) {
     const int calls = atomic_load_explicit(&calls_in_flight, memory_order_relaxed) + 1;
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* This thread's calls that may be worth a second thread. While threads are awake, longer pauses are
- * allowed: with one bound, calls with pauses near it would wake threads again and again. */
+/* A series of this thread's calls, each large enough for a second thread. While threads are awake,
+ * longer pauses are allowed: with a single bound, calls with pauses near it would wake threads
+ * again and again. */
 static _Thread_local struct {
-    int64_t ended;    /* when the last of them did */
-    int64_t elements; /* of those in a row; less than 0: threads slept in spite of short pauses */
-    bool now;         /* is this such a call? */
-    bool awake;       /* did the last one have several threads, still looking for work? */
+    int64_t ended;    /* when the last of these calls did */
+    int64_t elements; /* of the series; less than 0: threads slept in spite of short pauses */
+    bool now;         /* is the current call large enough? */
+    bool awake;       /* did the series' last call have several threads, still looking for work? */
     bool late;        /* did a thread begin this call only after the caller's own part? */
 } row;
 
@@ -62,7 +64,7 @@ static int64_t nanoseconds(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Is this call in a row that is worth several threads? */
+/* Is this call in a series that is worth several threads? */
 static bool in_loop(int64_t elements) {
     const bool soon = nanoseconds() - row.ended <= (row.awake ? 2 * MOMENT : MOMENT);
     const int64_t before = soon ? row.elements : at_most(row.elements, 0);
@@ -95,8 +97,8 @@ int bn_enter(int num_threads, int64_t elements) {
 
 void bn_leave(int threads) {
     if (row.now) {
-        /* libgomp's threads sleep at once if there are more of them (of all callers) than CPUs. So
-         * a team is tried again much later. */
+        /* libgomp's threads sleep at once if all callers together have more threads than there are
+         * CPUs. If they slept, a team is tried again much later. */
         const bool slept = row.awake && row.late;
         row.ended = nanoseconds();
         row.awake = threads > 1 && !slept;
@@ -153,7 +155,7 @@ void bn_set_stack_bytes(int64_t bytes) {
 #ifdef _OPENMP
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
-/* glibc 2.34 moved these into libc, under new symbol versions that older glibcs lack. */
+/* glibc 2.34 moved these functions into libc, under new symbol versions that older glibcs lack. */
 #ifdef __x86_64__
 #define FIRST_GLIBC "GLIBC_2.2.5"
 #elif defined(__aarch64__)
@@ -172,9 +174,9 @@ __asm__(".symver pthread_getattr_np, pthread_getattr_np@" FIRST_GLIBC);
  * space, a huge OMP_STACKSIZE). So before a region that needs more threads than the calling
  * thread's pool has, the missing threads, and one more as a margin, are started and joined here.
  * The runtime is asked only for as many as could be started. Nothing can be done about resources
- * that other code takes in between. libgomp keeps only the threads of the last team, so its size is
- * what we remember; we do not notice a region that somebody else enters on this thread, in the same
- * libgomp, with fewer threads. */
+ * that other code takes in between. libgomp keeps only the last team's threads, so pool_size is the
+ * size of that team. If other code enters a region on this thread, in the same libgomp, with fewer
+ * threads, we do not notice. */
 static _Thread_local int pool_size = 1;
 
 typedef struct {
@@ -234,8 +236,8 @@ static bool counts_no_more(long id) {
 static int startable(int wanted) {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     pthread_attr_t attributes;
-    /* This also tests whether there is memory for them, and for the threads that the pool has: the
-     * runtime allocates a whole new team. */
+    /* This also tests whether there is memory for the new threads, and for those that the pool has:
+     * the runtime allocates a whole new team. */
     trial *trials = malloc((size_t)(pool_size + wanted) * sizeof *trials);
     if (!trials)
         return 0;
@@ -260,9 +262,9 @@ static int startable(int wanted) {
     return gone;
 }
 
-/* How many new threads the calling thread's stack has room for: libgomp keeps a record of each
- * there, half as large as OF_A_THREAD. A stack that is not the thread's own, such as a coroutine's,
- * is assumed to be large enough. */
+/* How many new threads the calling thread's stack has room for. On this stack, libgomp keeps a
+ * record of each new thread, half as large as OF_A_THREAD. A stack that is not the thread's own,
+ * such as a coroutine's, is assumed to be large enough. */
 static int64_t startable_from_stack(void) {
     enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
     pthread_attr_t attributes;
@@ -280,8 +282,8 @@ static int64_t startable_from_stack(void) {
  * The mutex is unlocked inside the region, when all threads exist. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-/* How many threads, at most `threads`, a region can have. If it sets *grows, the caller holds
- * `growing`. */
+/* How many threads, at most `threads`, a region can have. If *grows becomes true, `growing` is
+ * locked, and the caller must unlock it. */
 static int startable_team(int threads, bool *grows) {
     const int have = omp_get_level() ? 1 : pool_size;
     if (threads <= have)
@@ -306,7 +308,7 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* No yield before this time: after the last one, another process kept the CPU for long. */
+/* No yield before this time: after the last yield, another process kept the CPU for long. */
 static _Thread_local int64_t keeps_cpu;
 
 /* Let threads that were woken on this CPU run. */
@@ -321,8 +323,8 @@ static void let_others_run(void) {
         keeps_cpu = now + PAUSE;
 }
 
-/* Move this thread off its caller's CPU (-1: stay). A virtual machine's sleeping CPUs look busy, so
- * the system wakes a thread on its caller's CPU, where it waits for the caller. */
+/* Move this thread off its caller's `cpu` (-1: stay). A virtual machine's sleeping CPUs look busy,
+ * so the system wakes a thread on its caller's CPU, where the thread waits for the caller. */
 static void move_off(int cpu) {
     cpu_set_t mine, others;
     if (cpu < 0 || sched_getcpu() != cpu || sched_getaffinity(0, sizeof mine, &mine))
@@ -333,8 +335,8 @@ static void move_off(int cpu) {
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-/* A caller that slept until late threads ended would get its CPU back only when these sleep: every
- * call would take 115 us instead of 20 (measured). */
+/* If the caller slept until late threads ended, it would get its CPU back only when these threads
+ * sleep: every call would take 115 us instead of 20 (measured). */
 static void wait_for_late(atomic_int *entered, int threads) {
     enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     for (int i = 0; i < MOST_YIELDS && atomic_load(entered) < threads; i++)

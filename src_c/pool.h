@@ -6,21 +6,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Begin a call: return how many threads it is worth, before the number of tasks is known. End it by
- * bn_leave with what this returned. */
+/* Begin a call: return how many threads it is worth, before the number of tasks is known. To end
+ * the call, pass the returned number to bn_leave. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
 /* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not
  * copy. */
 void bn_forget_calls(void);
 
-/* Set the stack size that the environment asks for, for threads that OpenMP starts; 0: the system's
+/* Tell pool.c the stack size that the environment sets for OpenMP's threads; 0: the system's
  * choice. */
 void bn_set_stack_bytes(int64_t bytes);
 
-/* Run work(argument, me) once for each me from 0 up to less than `threads`, at the same time, and
- * wait until all have ended. The calling thread has number 0. Other numbers are left out if their
- * threads cannot be had or come after the caller is done. */
+/* Run work(argument, me) once for each me from 0 to threads - 1, at the same time, and wait until
+ * all have ended. The calling thread has number 0. Other numbers are left out if their threads
+ * cannot be had or come after the caller is done. */
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 

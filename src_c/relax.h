@@ -10,7 +10,7 @@
 #endif
 
 /* How often a waiting thread looks before it yields its CPU: as often as libgomp's idle threads do
- * under our setting (docs/design.md, "Threads"). */
+ * with our GOMP_SPINCOUNT (docs/design.md, "Threads"). */
 enum { LOOKS = 5000 };
 
 static inline void relax(int *tries) {

@@ -4,24 +4,25 @@
  * A problem is cut into tiles (ranges of channels), and each pass over a tile into tasks (a chunk
  * each): "first tasks" in the first pass, "second tasks" in the second. There is one parallel
  * region, without a barrier. When the last of a tile's first tasks has ended, the tile is
- * "finished": its coefficients are made. That is done in parts, which are taken by the thread that
- * ended the task and by all threads that wait. The tile's second tasks wait for that. Or second
- * tasks are joint: each spans all tiles, and there are as many as suit the threads, because writes
+ * "finished": its coefficients are made. The thread that ended the task and all threads that wait
+ * for the tile do this in parts. The tile's second tasks wait until the tile is finished. If second
+ * tasks are joint, each spans all tiles, and there are as many as suit the threads, because writes
  * need no order. There are three orders of work.
  *
- *   SOLO     many tiles that fit the caches: a thread takes a tile from start to end, so
- *            that what it has summed is still in its own cache when it writes.
- *   PHASES   one tile, or all of them in cache, or joint second tasks: all first tasks, then all
- *            second ones backwards, because what was summed last is still in cache.
+ *   SOLO     many tiles, of which the last-level cache holds one per thread: a thread takes a
+ *            tile from start to end, so that what it has summed is still in its own cache when it
+ *            writes.
+ *   PHASES   one pass, one tile, all tiles in cache, or joint second tasks: all first tasks, then
+ *            all second tasks backwards, because what was summed last is still in cache.
  *   LIST     few large tiles:
- *               sum 0 | sum 1 | write 0, sum 2 | write 1, sum 3 | ...
+ *               sum 0 | sum 1 | sum 2, write 0 | sum 3, write 1 | ...
  *            taken in order by all threads. The distance between a tile's sum and its
  *            write gives every thread a task to do before any has to wait.
  *
  * What a thread takes at a time is an item: with SOLO a tile, else a task. With SOLO and PHASES
  * each thread has a share of the items, the same at every call and in both passes for the sake of
- * its cache; when that is done, it takes from the others' shares. A task waits only for tasks and
- * parts that threads have already taken, so every wait ends, however few threads the runtime
+ * its cache. When its share is done, it takes from the others' shares. A task waits only for tasks
+ * and parts that threads have already taken, so every wait ends, however few threads the runtime
  * delivers, even one.
  */
 #include "schedule.h"
@@ -44,14 +45,13 @@ bn_call_facts bn_last_call(void) {
 /* ---- the work of one call ---------------------------------------------- */
 
 typedef enum { SOLO, PHASES, LIST } order_of_work;
-enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last ones */
+enum { SOLO_TILES = 4 }; /* per thread, so that no thread waits long for the last tiles */
 
 /* The next item of one thread's share, in a cache line of its own. */
 typedef struct {
     _Alignas(LINE_BYTES) atomic_llong next;
 } cursor;
 
-/* What is left to do of a tile. */
 typedef struct {
     atomic_llong left;       /* first tasks still running or to come */
     atomic_llong next_part;  /* the first part that nobody has taken */
@@ -69,8 +69,6 @@ typedef struct {
     char *scratch;   /* each thread's */
 } bn_team;
 
-/* Finish the parts that are left. Called by the thread that ends the last of a tile's first tasks,
- * and by all that wait for the tile. */
 static void finish_parts(bn_team *team, void *scratch, int64_t tile) {
     const bn_schedule *s = team->s;
     progress *p = &team->tile[tile];
@@ -156,8 +154,8 @@ static void run_item(bn_team *team, void *scratch, int pass, int64_t item) {
         run_task(team, scratch, pass, 0, item);
 }
 
-/* One pass: a thread's own share (the list is everyone's), then what is left of the
- * others'. The second pass goes backwards. */
+/* A thread's work in one pass: its own share, then what is left of the others' shares. With LIST,
+ * there is a single share. The second pass goes backwards. */
 static void run_pass(bn_team *team, void *scratch, int pass, int me) {
     const int shares = team->order == LIST ? 1 : team->threads;
     const int64_t items = items_of(team, pass);
@@ -165,7 +163,7 @@ static void run_pass(bn_team *team, void *scratch, int pass, int me) {
         const int whose = (me + turn) % shares;
         const int64_t from = items * whose / shares, to = items * (whose + 1) / shares;
         atomic_llong *next = &team->cursors[pass * team->threads + whose].next;
-        /* Shares that are done are only read, so that their cursors' lines stay in every cache. */
+        /* The cursor of a share that is done is only read, so that its line stays in all caches. */
         while (atomic_load_explicit(next, memory_order_relaxed) < to - from) {
             const int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
             if (i < to - from)
@@ -187,7 +185,6 @@ static void worker(void *team_, int me) {
     fp_mode_leave(mode);
 }
 
-/* The number of tasks in the pass that has more. */
 static int64_t most_tasks(const bn_schedule *s) {
     return at_least(tasks_of(s, FIRST_PASS), tasks_of(s, SECOND_PASS));
 }

@@ -15,17 +15,17 @@ typedef struct {
     int64_t tasks;      /* per tile and pass ... */
     int64_t joint;      /* ... or the joint tasks of the second pass, over all tiles; 0: none */
     int64_t parts;      /* in which a tile is finished; 0: there is nothing to finish */
-    bool first, second; /* are there such passes? */
+    bool first, second; /* is there a first pass, a second one? */
     void (*task)(void *work, void *scratch, int pass, int64_t tile, int64_t task);
-    /* Finish a part of a tile whose first tasks, if any, have ended. */
+    /* Finish a part of a tile whose tasks of the first pass, if any, have ended. */
     void (*finish)(void *work, void *scratch, int64_t tile, int64_t part);
     void (*start)(void *work, void *scratch); /* once per thread */
     void *work;
     size_t scratch_bytes; /* per thread */
 } bn_schedule;
 
-/* Bytes of memory, starting on a cache line, that executing the schedule takes; at most
- * PTRDIFF_MAX, which malloc always refuses. */
+/* How many bytes bn_schedule_execute needs in `memory`, which must start on a cache line. If that
+ * is too many for memory, PTRDIFF_MAX, which malloc always refuses. */
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 

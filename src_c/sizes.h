@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Bytes of a cache line and of a page on the machines we know. On others, aligning to them is right
- * but may be slower. */
+/* Bytes of a cache line and of a page on the machines we know. On others, aligning to these sizes
+ * is correct but may be slower. */
 enum { LINE_BYTES = 64, PAGE_BYTES = 4096 };
 
 static inline int64_t at_most(int64_t a, int64_t b) {
@@ -24,7 +24,7 @@ static inline int64_t round_up(int64_t a, int64_t unit) {
     return ceil_div(a, unit) * unit;
 }
 
-/* The first address from here on that starts a line. */
+/* The first address from `memory` on that starts a cache line. */
 static inline char *on_line(char *memory) {
     return memory + (-(uintptr_t)memory & (LINE_BYTES - 1));
 }

@@ -29,8 +29,9 @@ static int64_t most_of_highest(int limbs, int64_t terms) {
 }
 
 /* Take n columns from `first` on, and carry. Return a channel whose limbs are out of bounds for its
- * parts and terms, so that carries may overflow; or -1. Carrying rounds a part's highest limb down,
- * so the lower bound is one less for each part. */
+ * parts and terms (carries may then overflow), or which has flags but no terms; or -1. Carrying
+ * rounds the highest limb of each part down. So in a sum of n parts, the lower bound of the highest
+ * limb is n lower. */
 static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
@@ -100,8 +101,8 @@ static uint64_t mixed(uint64_t x) {
 /* Changes whenever a state's meaning does. */
 enum { FORMAT = 2 };
 
-/* For gradients, the mean is hashed: all of it, because its low part is used later. The hash is
- * odd, so that count * hash is 0 only if the count is 0. */
+/* For gradients, all bits of the mean are hashed, because its low part (coefs.h) is used later. The
+ * hash is odd, so that count * hash is 0 only if the count is 0. */
 static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t channel) {
     const uint64_t what = mixed((uint64_t)FORMAT << 16 | (uint64_t)kind << 8 | (uint64_t)p->dtype);
     double mean = 0;
@@ -151,8 +152,8 @@ static bool magnitude_of(int64_t *limb, int limbs) {
     return true;
 }
 
-/* x * 2^exponent, rounded at most once: x comes from limbs, so its exponent is far from the ends of
- * the range. */
+/* x * 2^exponent, rounded at most once: x comes from limbs, so its own exponent is small, and the
+ * first product is exact unless the result overflows. */
 static double scaled(double x, int exponent) {
     const int all = exponent < -2000 ? -2000 : exponent > 2000 ? 2000 : exponent, half = all / 2;
     return x * bn_power_of_2(half) * bn_power_of_2(all - half);
@@ -166,16 +167,16 @@ typedef struct {
     double special; /* NaN, Inf, -Inf; or 0 */
 } magnitude;
 
-/* Drop the last bits of an integer, at most 64; round to nearest even. */
+/* Drop the last `bits` bits of an integer, at most 64, rounding to nearest even. */
 static uint64_t without_last(uint64_t number, int bits) {
     const uint64_t half = (uint64_t)1 << (bits - 1), rest = number & (2 * half - 1);
     const uint64_t kept = bits < 64 ? number >> bits : 0;
     return kept + (rest > half || (rest == half && (kept & 1)));
 }
 
-/* Round to nearest even, from the whole integer: rounding limb by limb would depend on the parts.
- * The last of the 64 leading bits also says whether any bit after them is set. These 64 bits are 11
- * more than a double has, so rounding them gives the same as rounding the whole sum. */
+/* Round to nearest even, from the whole integer: limb by limb, the sum would be rounded more than
+ * once. The last of the 64 leading bits is also set if any later bit is. These 64 bits are 11 more
+ * than a double has, so rounding them gives the same as rounding the whole sum. */
 static double rounded(const magnitude *m) {
     const int64_t *limb = m->limb;
     int top = m->limbs - 1;
@@ -197,7 +198,7 @@ static double rounded(const magnitude *m) {
         more |= (uint64_t)limb[k];
     leading |= more != 0;
     enum { LEAST = -1074, DOUBLE_BITS = 53 };
-    const int beyond = LEAST - exponent;            /* bits that no double has */
+    const int beyond = LEAST - exponent;            /* how many bits lie below 2^LEAST */
     if (beyond > at_least(have - DOUBLE_BITS, 0)) { /* if not, rounding to 53 bits drops them */
         leading = beyond <= 64 ? without_last(leading, beyond) : 0;
         exponent = LEAST;
@@ -225,8 +226,7 @@ static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
     m->special = special_of(b->flags[j]);
 }
 
-/* In all columns, does a row of canonical limbs hold only bits of the sign or, with a mask of 0,
- * only zeros? */
+/* In all columns, does a row of canonical limbs equal sign & mask? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     int64_t other = 0;
     for (int j = 0; j < BLOCK; j++)
@@ -268,7 +268,7 @@ int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double
 
 /* ---- statistics ---------------------------------------------------------------- */
 
-/* Long integers in digits of half a limb: products of digits leave room to add up all of them. */
+/* Long integers in digits of half a limb: an int64 has room for the sum of all digits' products. */
 enum {
     DIGIT_BITS = BN_LIMB_BITS / 2,
     DIGITS_OF_COUNT = 3,
@@ -287,7 +287,7 @@ static void append(digits *d, int64_t number, int n) {
         d->digit[d->n++] = (int32_t)(number & DIGIT_MASK);
 }
 
-/* A limb has two digits; the highest one may have four. */
+/* A limb has two digits; the highest limb may have four. */
 static void take_digits(digits *d, const magnitude *m) {
     d->n = 0;
     d->lowest = m->lowest;
@@ -303,7 +303,7 @@ static void add_multiple(int64_t *to, int at, int64_t factor, const digits *a) {
         to[at + i] += factor * a->digit[i];
 }
 
-/* value * 2^exponent: sums that no double holds. The value is below 2^90. */
+/* value * 2^exponent, for sums that no double holds. The value is below 2^90. */
 typedef struct {
     pair value;
     int exponent;
@@ -317,8 +317,8 @@ static wide wide_of(const double of[6], int n, int lowest) {
 }
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
- * variance is, and below 0 only if somebody made up the state. The units of the lowest digits of q
- * and of s^2 are powers of 2^DIGIT_BITS (bn_lowest). */
+ * variance is 0, and below 0 only if somebody made up the state. Digits of q and s^2 line up,
+ * because their units are powers of 2^DIGIT_BITS (bn_lowest). */
 static wide spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];
@@ -348,8 +348,8 @@ static double over(wide a, int64_t n) {
     return scaled(pair_round(quotient), a.exponent);
 }
 
-/* Statistics from the sums s of elements and q of their squares. Return whether elements can have
- * these sums. */
+/* Statistics from s, the sum of elements, and q, the sum of their squares. Return whether elements
+ * can have these sums. */
 static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, double *mean,
                       double *squares) {
     digits of_s, of_q;

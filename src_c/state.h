@@ -1,24 +1,26 @@
 /* state.h: an exact sum as integers that merge by addition.
  *
- * A state is int64, (rows, BN_SUMS, channels). Its first rows are limbs, the lowest first. Limb k
- * counts units of 2^(lowest + 40 k), so all limbs together are one integer, the sum. A limb may be
- * any int64 while states are added. Canonical limbs lie in [0, 2^40), except for the highest one,
- * which has the sign. After the limbs:
+ * A state is an int64 array of shape (rows, BN_SUMS, channels). Its first rows are limbs, the
+ * lowest first. Limb k counts units of 2^(lowest + 40 k), so all limbs together are one integer,
+ * the sum. A limb may be any int64 while states are added. Canonical limbs lie in [0, 2^40), except
+ * for the highest one, which has the sign. After the limbs come:
  *
- *     flags            terms that no limb holds, a field of 20 bits each: NaN, Inf, -Inf. A part
- *                      has 1 in a field if it has any such term.
- *     count, stamp     the number of terms; and this number times a hash of what terms depend on
- *                      besides the data, modulo 2^64. Totals agree only if all hashes do.
+ *     flags            three fields of 20 bits for terms that no limb holds: NaN, Inf, -Inf. A part
+ *                      has 1 in a field if it has a term of this kind.
+ *     count, stamp     the number n of terms; and n * hash, modulo 2^64. The hash is of the format,
+ *                      the dtype, the kind of sums and, for gradients, the mean. A total's stamp is
+ *                      again n * hash if all parts with terms have this hash, else almost never.
  *     parts, 0         the number of parts that were added, at most BN_MOST_PARTS
  *
- * With fewer than 2^BN_LOG2_TERMS terms, the sum of float32 terms is a multiple of 2^-149 below
- * 2^(128 + 43), and that of float64 terms is a multiple of 2^-1074 below 2^(1024 + 43): 8 and 54
- * limbs hold them. Moments are sums of elements and of their squares, whose exponents are twice as
- * large: 17 and 108 limbs. The lowest limb's unit is a power of 2^20, so that a sum's square lines
- * up with a sum of squares, digit by digit (state.c). The smallest square is a single bit. Below
- * it, there is room for 52 bits, because all 53 of a double become limbs, even zeros
- * (limbs.inc). Flags limit the number of parts: a field holds 2^20 - 1, and one more would be a
- * flag of the next field. (A canonical limb is below 2^40, so 2^23 of them fit 63 bits.)
+ * A sum has fewer than 2^BN_LOG2_TERMS terms. Float32 terms add up to a multiple of 2^-149 below
+ * 2^(128 + 43), which 8 limbs hold. Float64 terms add up to a multiple of 2^-1074 below
+ * 2^(1024 + 43), which 54 limbs hold. Moments are sums of elements and of their squares. Squares
+ * have exponents twice as large, so moments take 17 and 108 limbs. The lowest limb's unit is a
+ * power of 2^20, so that the 20-bit digits of a squared sum and of a sum of squares line up
+ * (state.c). For moments, that unit lies at least 52 places below the smallest square, because all
+ * 53 bits of a double go to limbs, zero bits too (limbs.inc). Flags limit the number of parts: a
+ * field counts up to 2^20 - 1. Limbs alone would allow 2^23 parts: the sum of 2^23 canonical limbs,
+ * each below 2^40, fits 63 bits.
  */
 #ifndef BN_STATE_H
 #define BN_STATE_H
@@ -51,7 +53,6 @@ enum {
 /* Which two sums a state has. */
 typedef enum { BN_OF_GRADIENTS, BN_OF_MOMENTS } bn_kind_of_state;
 
-/* The number of limbs. */
 static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
     const bool in_doubles = bn_dtype_table[dtype].number_bytes == sizeof(double);
     if (kind == BN_OF_GRADIENTS)
@@ -59,7 +60,7 @@ static inline int bn_limbs(bn_dtype dtype, bn_kind_of_state kind) {
     return in_doubles ? f64_SQUARE_LIMBS : f32_SQUARE_LIMBS;
 }
 
-/* The exponents of the lowest limb's unit and of the bound on every term. */
+/* The lowest limb counts units of 2^bn_lowest. Every term is below 2^bn_beyond. */
 static inline int bn_lowest(int limbs) {
     return limbs == f32_LIMBS          ? -160
            : limbs == f32_SQUARE_LIMBS ? -360
@@ -82,8 +83,8 @@ static inline int64_t *bn_state_row(int64_t *state, int64_t channels, int row) {
     return state + row * BN_SUMS * channels;
 }
 
-/* The functions below carry first. A made-up state may have limbs beyond what its counts of parts
- * and terms allow: these functions return the first channel that has such limbs, or -1. */
+/* The next three functions carry first. They return a channel whose limbs or flags are impossible
+ * for its counts of parts and terms (in a made-up state), or -1. */
 
 /* Carry, and set each flag to 0 or 1; the state then counts as one part. */
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
@@ -91,15 +92,16 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 /* Each sum, rounded to a double once. */
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
-/* (BN_SUMS, channels): the mean, and the sum of squares about it; zeros if there are no terms. For
- * a state of moments; also returns a channel whose sum of squares is impossible for its sum. */
+/* From a state of moments, set `stats` of shape (BN_SUMS, channels): the mean, and the sum of
+ * squares about it; zeros if there are no terms. Also return a channel whose sum of squares is
+ * impossible for its sum. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
-/* Stamp a part: its count of terms, and the hash of what they depend on. */
+/* Set a part's count, stamp and number of parts (1). */
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count);
 
-/* The first channel in which some part was not summed as this kind, with the problem's dtype and
- * mean (if absent, zeros); or -1. */
+/* The first channel whose stamp does not match `kind`, the problem's dtype and, for gradients, its
+ * mean; -1 if there is none. */
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind);
 
 #endif

@@ -88,7 +88,7 @@ void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t p
     const int64_t abreast = plan->run_is_segment ? channels : 1;
     const int64_t *apart = plan->problem->outer[0].stride;
     /* Strands that start at the same place of their pages map to one set of the first-level cache.
-     * They pay only if the data comes from memory (measured). */
+     * Such strands pay only if the data comes from memory (measured). */
     const bool strands =
         together > 1 && (plan->nontemporal || !strands_meet(walk, apart, positions, PAGE_BYTES));
     for (int64_t c = 0; c < channels; c += abreast) {

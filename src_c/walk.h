@@ -11,12 +11,12 @@
 #include "plan.h"
 #include "sizes.h"
 
-/* A thread's own memory. A thread may alternate between the two passes, each on another tile,
- * so each pass keeps its own coefficients. */
+/* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
+ * pass keeps its own coefficients. */
 typedef struct {
     int64_t from[PASSES]; /* the channel whose coefficients come first; -1: there are none yet */
     bn_coefs coefs[PASSES];
-    char *expanded[PASSES]; /* room for them, where kernels lay them out */
+    char *expanded[PASSES]; /* room for coefficients that kernels lay out */
     bn_sums sums;
     char *gathered[BN_OPERANDS]; /* a piece of each operand that is summed */
 } bn_scratch;
@@ -30,7 +30,7 @@ typedef struct {
     bn_write_kernel *write;
     int64_t from, channels;
     bool sums, writes;
-    int64_t channels_ahead; /* how far on the next tile is, which may be prefetched; 0: none */
+    int64_t channels_ahead; /* distance to the tile that may be prefetched; 0: none */
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */
 } bn_walk;
@@ -40,7 +40,7 @@ bn_task_walk bn_walk_channels_last, bn_walk_short_runs, bn_walk_long_runs;
 
 /* ---- where things are -------------------------------------------------- */
 
-/* Addresses are computed as integers: what a pass does not touch may be NULL. */
+/* Addresses are computed as integers, because operands that a pass does not touch may be NULL. */
 static inline char *address(const char *from, int64_t bytes) {
     return (char *)((uintptr_t)from + (uintptr_t)bytes);
 }
@@ -70,7 +70,6 @@ static inline bn_sums sums_from(const bn_sums *sums, int64_t column) {
     return (bn_sums){sums->plane + column, sums->stride, sums->group, sums->count};
 }
 
-/* The coefficients from this column or channel on. */
 static inline bn_coefs coefs_from(const bn_plan *plan, const bn_coefs *coefs, int64_t column) {
     const char *first = (const char *)coefs->column + column * plan->number_bytes;
     return (bn_coefs){first, coefs->stride, coefs->period, coefs->layout};
@@ -102,8 +101,8 @@ static inline bn_span span_at(const bn_plan *plan, const int64_t offset[BN_OPERA
 /* Write a span as strands, `pitch` bytes apart, and move the span past them. */
 void bn_write_strands(const bn_walk *walk, bn_span *span, const bn_coefs *coefs);
 
-/* Write a span n times, `apart` bytes apart. If `strands` asks for it and it is possible, write
- * repeats side by side as strands; then write the rest one by one. */
+/* Write a span n times, `apart` bytes apart. With `strands`, write repeats side by side as strands
+ * if that is possible; then write the rest one by one. */
 void bn_write_repeats(const bn_walk *walk, bn_span *span, const bn_coefs *coefs,
                       const int64_t apart[BN_OPERANDS], int64_t n, bool strands);
 
@@ -117,7 +116,6 @@ void bn_write_runs(const bn_walk *walk, int64_t own, int64_t channels, int64_t p
 int64_t bn_segment_at(const bn_plan *plan, const int64_t start[BN_OPERANDS], int64_t x, int64_t n,
                       int64_t offset[BN_OPERANDS]);
 
-/* Set the thread's sums of these columns to zeros. */
 void bn_clear_sums(const bn_walk *walk, int64_t columns);
 
 /* The thread's buffer as a block: `repeats` times `rows` rows of n elements, side by side. */

@@ -8,9 +8,8 @@
  *
  * Short runs at few positions are summed channel by channel, in the same order.
  *
- * Where rows are a fixed pitch apart, blocks that follow one another are one call of the
- * kernel. Where they are not (views with several outer axes), each block is gathered before
- * it is summed.
+ * If rows are a fixed pitch apart, one call of the kernel sums consecutive blocks. If not (in views
+ * with several outer axes), blocks are gathered before they are summed.
  */
 #include "walk.h"
 
@@ -20,7 +19,7 @@
 typedef struct {
     int64_t column;              /* in the row */
     int64_t cols;                /* how many */
-    int64_t within;              /* which of the row's positions they belong to */
+    int64_t within;              /* the index of their position in the row */
     int64_t offset[BN_OPERANDS]; /* in bytes, at position 0 */
 } segment;
 
@@ -28,8 +27,9 @@ static int64_t position_of(const bn_plan *plan, const segment *s, int64_t row) {
     return row * plan->row.positions + s->within;
 }
 
-/* Write n rows without a gap between them: as one span or, if they come from memory, as four
- * strands that begin at the same place of their cache lines, and then the rows that are left. */
+/* Write n rows without a gap between them, as one span. If their operands are not in cache, they
+ * may be written instead as four strands that begin at the same place of their cache lines,
+ * followed by the rows that are left. */
 static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     enum { SMALL_RING = 6 << 10 }; /* bytes of all planes: an eighth of a cache of 48 kB */
     const bn_plan *plan = walk->plan;
@@ -39,8 +39,8 @@ static void write_dense(const bn_walk *walk, bn_span *span, int64_t n) {
     if (strand > lines && strand * row % PAGE_BYTES == 0)
         strand -= lines;
     /* Strands that start at the same place of their pages map to one set of the first-level cache.
-     * They pay only if coefficients take more than SMALL_RING, because strands read these once for
-     * four rows. */
+     * Such strands pay only if coefficients take more than SMALL_RING bytes, because strands read
+     * coefficients once for four rows. */
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool far = plan->far && !walk->sums; /* data that was just summed is near */
     if (!far || strand == 0 ||
@@ -84,7 +84,6 @@ static void write_rows(const bn_walk *walk, const segment *s, int64_t row, int64
     }
 }
 
-/* Sum a block whose first column is s->column. */
 static void sum_block(const bn_walk *walk, const segment *s, const bn_block *b) {
     const bn_coefs coefs = coefs_from(walk->plan, &walk->coefs[SUM], s->column);
     const bn_sums sums = sums_from(&walk->scratch->sums, s->column);
@@ -119,7 +118,7 @@ static void sum_uneven(const bn_walk *walk, const segment *s, int64_t strand, in
     }
 }
 
-/* The same blocks, if rows are a fixed distance apart. */
+/* The blocks of sum_uneven as one block with repeats, if rows are a fixed distance apart. */
 static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand, int64_t first,
                            int rows, int64_t blocks) {
     int64_t offset[BN_OPERANDS];
@@ -134,8 +133,8 @@ static bn_block even_block(const bn_plan *plan, const segment *s, int64_t strand
     return b;
 }
 
-/* Where results are written too, blocks are summed a piece at a time, so that what was summed is
- * still in cache. */
+/* If results are written too, blocks are summed a piece at a time, and each piece is written while
+ * it is in cache. */
 static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, int64_t first,
                         int rows, int64_t blocks) {
     const bn_plan *plan = walk->plan;
@@ -155,8 +154,8 @@ static void walk_blocks(const bn_walk *walk, const segment *s, int64_t strand, i
     }
 }
 
-/* Sum n rows: blocks with a row of each strand, then, where the last strand is shorter, with a row
- * less. */
+/* Sum n rows: blocks with a row of each strand, then, if the last strand is shorter, blocks with
+ * one row fewer. */
 static void sum_segment(const bn_walk *walk, const segment *s, int64_t row, int64_t n) {
     const bn_strands strands = cut_strands(n, ceil_div(n, BN_ROWS));
     const int64_t length = strands.length, last = strands.last;
@@ -165,8 +164,8 @@ static void sum_segment(const bn_walk *walk, const segment *s, int64_t row, int6
         walk_blocks(walk, s, length, row + last, (int)strands.n - 1, length - last);
 }
 
-/* Walk n rows of `positions` positions each, by segments: a tile's channels at one position, or
- * whole rows where these have no gaps. */
+/* Walk n rows of `positions` positions each, by segments: a tile's channels at one position or, if
+ * the tile has all channels and rows have no gaps, whole rows. */
 static void walk_positions(const bn_walk *walk, segment *s, int64_t row, int64_t n,
                            int64_t positions) {
     const int64_t channels = walk->channels;
@@ -188,8 +187,8 @@ static int64_t rows_end(const bn_plan *plan, int64_t row, int64_t n) {
     return at_most(row + n, plan->rows);
 }
 
-/* In a row of several positions a channel's columns are n apart: the upper half of the positions
- * is added to the lower half, until one position is left. */
+/* A channel has a column for each position of a row: add the upper half of these positions to the
+ * lower half, until one is left. */
 static void keep_positions(const bn_walk *walk) {
     const int64_t n = walk->channels;
     const bn_sums *sums = &walk->scratch->sums, *kept = &walk->kept;

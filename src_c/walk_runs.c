@@ -1,8 +1,8 @@
 /* walk_runs.c: the long runs of many channels, each folded to the columns of a stretch.
  *
- * Rows are runs at up to four positions, one from each strand of positions; where the last strand
- * is shorter, blocks have one row fewer. If a chunk has one position, rows are four consecutive
- * stretches of its run, and then what is left of the run:
+ * Rows are runs at up to four positions, one from each strand of positions; after the end of a
+ * shorter last strand, blocks have one row fewer. If a chunk has one position, rows are four
+ * consecutive stretches of its run; what is left of the run is one row:
  *
  *     two positions or more                      one position
  *     row 0  ----------  ----------  -----       |row 0|row 1|row 2|row 3|row 0| ... |row 0...|
@@ -10,9 +10,9 @@
  *     row 2  ----------  ----------
  *            repeat 0    repeat 1                 repeat 0                repeat 1 ...
  *
- * Kernels take many channels at once. Where they cannot (channels_in_hand), runs are added to a
- * stretch's sums piece by piece. Runs with gaps, and positions that are not a fixed pitch apart,
- * are gathered first. If results are written too, each piece is written while it is in cache.
+ * A kernel sums many channels at once or, if channels_in_hand returns 0, adds a piece of one
+ * channel to a stretch's sums. Runs with gaps, and positions that are not a fixed pitch apart, are
+ * gathered first. If results are written too, each piece is written while it is in cache.
  */
 #include "machine.h"
 #include "walk.h"
@@ -64,14 +64,13 @@ static int parts_of(const bn_plan *plan, const run_chunk *c, part parts[BN_PARTS
 
 /* ---- runs without gaps, at a fixed pitch ------------------------------------ */
 
-/* A distance in bytes. */
 static int64_t bytes_of(const bn_plan *plan, distance d, int operand) {
     const bn_problem *p = plan->problem;
     const int64_t position = p->n_outer ? p->outer[0].stride[operand] : 0;
     return d.positions * position + d.elements * plan->element_bytes;
 }
 
-/* `repeats` repeats of a part from repeat r on; of each row, n elements from its element x on. */
+/* Repeats r to r + repeats - 1 of a part; of each row, n elements from element x on. */
 static bn_block block_of(const bn_plan *plan, int64_t channel, const part *p, int64_t r,
                          int64_t repeats, int64_t x, int64_t n) {
     const distance within = {0, x};
@@ -120,7 +119,7 @@ static void gather_run(const bn_walk *walk, const int64_t start[BN_OPERANDS], in
     }
 }
 
-/* What block_of gives, gathered from unevenly spaced rows. */
+/* Like block_of, but gathered: rows have gaps or are unevenly spaced. */
 static bn_block gathered(const bn_walk *walk, int64_t channel, const part *p, int64_t r,
                          int64_t repeats, int64_t x, int64_t n) {
     for (int64_t i = 0; i < repeats * p->rows; i++) {
@@ -145,7 +144,6 @@ static int64_t piece_of(const bn_walk *walk, const part *p) {
                           : p->repeats * p->cols;
 }
 
-/* Write the piece that was just summed. */
 static void write_piece(const bn_walk *walk, int64_t own, const part *p, int64_t r, int64_t repeats,
                         int64_t x, int64_t n) {
     const bool one_behind_the_other = p->row.positions == 0;
@@ -190,8 +188,8 @@ static void sum_by_pieces(const bn_walk *walk, int64_t own, const run_chunk *chu
 
 /* ---- a chunk ---------------------------------------------------------------- */
 
-/* How many channels a kernel takes at once, so that what is then written is in cache; 0: runs go
- * piece by piece. */
+/* How many channels a kernel takes at once: all, or as many as stay in cache until their results
+ * are written. 0: runs go piece by piece. */
 static int64_t channels_in_hand(const bn_walk *walk, const run_chunk *chunk) {
     const bn_plan *plan = walk->plan;
     const int64_t n = walk->channels;

@@ -1,11 +1,11 @@
 /* workers.c: threads of our own, where the compiler has no OpenMP (macOS, Windows, or by choice).
  *
- * The process has as many workers as its largest call wanted so far. Idle ones look for a job for a
- * while, then sleep. A call puts its job on a list, takes part in it, and takes the job back when
- * its own part is done. Places that no worker has taken by then stay empty. So a call waits only
- * for workers that have begun to work for it, never for one that has yet to wake up. Concurrent
- * calls share the workers. If workers cannot be started, a call does without them. A forked child
- * has none and starts its own.
+ * The process has as many workers as its largest call so far wanted. Idle workers look for a job
+ * for a while, then sleep. A call's job has a place for each thread. The call puts the job on a
+ * list, takes the first place, and takes the job back when its own part is done. Places that no
+ * worker has taken by then stay empty. So a call waits only for workers that have begun to work for
+ * it, never for one that has yet to wake up. Concurrent calls share the workers. If workers cannot
+ * be started, a call does without them.
  */
 #ifndef _OPENMP
 #include "pool.h"
@@ -106,11 +106,11 @@ typedef struct job {
     void *argument;
     int next, threads;  /* the next place to take, out of `threads` */
     int64_t number;     /* later jobs have higher ones */
-    atomic_int at_work; /* workers */
+    atomic_int at_work; /* workers now in the job */
     struct job *later;
 } job;
 
-/* Both are protected by the lock. */
+/* The lock protects `jobs` and `workers`. */
 static job *jobs; /* jobs with free places, the oldest first */
 static int workers;
 
@@ -134,7 +134,7 @@ static void take_back(job *j) {
         *at = j->later;
 }
 
-/* The oldest job after this number: a worker never works twice for the same job. */
+/* The oldest job with a higher number than a worker's last one: no worker works twice for a job. */
 static job *later_than(int64_t number) {
     job *j = jobs;
     while (j && j->number <= number)
@@ -176,8 +176,7 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
     while (workers < threads - 1 && start_worker())
         workers++;
     add(&own);
-    /* Wake only as many workers as the job has places: an earlier call may have started many
-     * more. */
+    /* Wake only as many workers as the job has free places: earlier calls may have started more. */
     for (int i = 1; i < threads; i++)
         wake_one(&work_wanted);
     unlock();

@@ -78,7 +78,7 @@ void free(void *block) {
     if (!block)
         return;
     atomic_fetch_sub(&held, 1);
-    /* A result that was never written must not look like the one before it. */
+    /* A result that was never written must not look like an earlier one at this address. */
     memset(block, 0xa5, malloc_usable_size(block));
     __libc_free(block);
 }

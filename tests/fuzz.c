@@ -2,13 +2,12 @@
  *
  * The bytes decide a problem: operation, dtype, shape, how each operand and vector lies in memory
  * (order of axes, gaps, signs, broadcasts, alignment, what is written in place), options, level,
- * threads, believed cache sizes, and the seed and kind of the values. Every array is allocated to
- * the exact byte; arrays that an operation does not touch are absent. Arrays become a problem as
- * they do in Python, by axes.h. The properties:
+ * threads, believed cache sizes, and the seed and kind of the values. Arrays that an operation does
+ * not touch are absent. Arrays become a problem as they do in Python, by axes.h. The properties:
  *
- *     The call as given, or its halves, give bit for bit what the plainest call for the same
- * problem does (elements gathered by hand, lowest level, one thread), and change no other byte. Its
- * exact sums are the same integers.
+ *     The call as given, or its halves, give the same bits as the plainest call for the same
+ * problem (elements gathered by hand, lowest level, one thread), and change no other byte. Exact
+ * sums are the same integers as the plainest call's.
  *
  * Python's tests check that the plainest call is right.
  *
@@ -37,7 +36,7 @@ typedef struct {
     bool relu, may_freeze; /* which options have a meaning for it */
     bn_entry *whole;
 
-    /* Its halves, and the tensors and vectors that the first of them reads; NULL: it has none. */
+    /* Its halves (NULL: it has none), and the tensors and vectors that the first half reads. */
     bn_entry *reduce, *reduce_exactly, *apply;
     unsigned reduce_reads, reduce_vectors;
 } operation;
@@ -116,7 +115,7 @@ void demand(bool holds, const char *what, const tensor *t) {
     abort();
 }
 
-/* Some of these operands or vectors, or all: the problem has only those. */
+/* Choose some of these operands or vectors, or all; the problem lacks the others. */
 static unsigned some_of(unsigned roles) {
     return roles & (take(4) ? take(1u << 15) : ~0u);
 }
@@ -213,7 +212,6 @@ static void call_halves(const tensor *t, const bn_problem *p, const plain *resul
     free(around);
 }
 
-/* Exact sums are the same integers, whatever the order. */
 static void call_exactly(const tensor *t, const bn_problem *p, const plain *results) {
     int64_t *state = allocate_state(t);
     const bn_problem reduce = reduced(*p, NULL, state + AROUND);

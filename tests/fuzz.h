@@ -21,7 +21,7 @@ typedef struct {
     char *expected;   /* what `memory` must hold after the call */
     ptrdiff_t bytes;  /* of each of the two */
     ptrdiff_t before; /* bytes in memory ahead of its lowest element */
-    ptrdiff_t reach;  /* bytes from there to the end of the highest one */
+    ptrdiff_t reach;  /* bytes from the lowest element to the end of the highest one */
     bool nested;      /* each axis steps past all elements of faster axes */
 } array;
 
@@ -32,12 +32,12 @@ typedef struct {
     int ndim, channel;
     ptrdiff_t elements;
     array operand[BN_OPERANDS], vector[BN_VECTORS];
-    int order[MOST_AXES], n; /* of axes longer than 1, by the rule of axes.h */
+    int order[MOST_AXES], n; /* the n axes longer than 1, by the rule of axes.h */
     ptrdiff_t outer, channels, inner;
 } tensor;
 
-/* The same problem's arrays, dense, (outer, channels, inner) and (C,); the results are from the
- * plainest call. */
+/* A tensor's arrays as dense copies, (outer, channels, inner) and (C,). The results are those of
+ * the plainest call. */
 typedef struct {
     char *data[BN_OPERANDS], *vector[BN_VECTORS];
     double *sums;   /* of reduce; NULL: there is none */
@@ -59,8 +59,8 @@ enum { KINDS = 4, BY_CHANNEL = KINDS - 1 };
 void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind);
 void choose_vector(tensor *t, int vector, unsigned kind, bool positive);
 
-/* Copy an array's elements to contiguous memory, in the tensor's order; or copy them from there to
- * where they lie in `memory`, which is the array's or a copy of it. */
+/* gather: copy an array's elements to contiguous memory, in the tensor's order. scatter: copy such
+ * elements to their places in `memory`, which is the array's own or a copy of it. */
 void gather(const tensor *t, const array *a, char *to);
 void scatter(const tensor *t, const array *a, const char *from, char *memory);
 void gather_vector(const tensor *t, int vector, char *to);

@@ -1,5 +1,5 @@
-/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory. It checks by
- * hand, element by element, what axes.h says of them. See fuzz.h. */
+/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory. Also checks, by
+ * hand and element by element, what axes.h says of arrays. See fuzz.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Shapes of all three forms, with assumed cache sizes that lead to each order of work (see
  * schedule.c), go through every entry. Results must be the same as with one thread, bit for bit.
  * Some channels have squares that overflow, so that the threads that finish them sum them again.
- * Then the same from several callers at once. Built and run by .ci/tsan.
+ * Then several callers do a part of this at once. Built and run by .ci/tsan.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@ typedef struct {
     ptrdiff_t outer, channels, inner;
 } shape;
 
-/* With these caches, each order of work gets problems: PHASES of one tile and of several, the
- * others of several. Tiles have one part or several. */
+/* With these caches, every order of work occurs with several tiles, and PHASES also with one. Tiles
+ * have one part or several. */
 static const shape shapes[] = {{2000, 64, 1}, {300, 1500, 1}, {40, 37, 49},
                                {9, 24, 300},  {1, 8, 20000},  {2, 14, 5000}};
 static const int64_t caches[][2] = {
@@ -71,7 +71,7 @@ static bn_status copied(const bn_problem *p) {
     return BN_OK;
 }
 
-/* The operands that each touches, as bits. */
+/* The operands that each entry touches, as bits. */
 #define BIT(role)       (1u << BN_##role)
 #define BACKWARD        (BIT(SRC) | BIT(DIFF_DST) | BIT(DIFF_SRC))
 #define FORWARD         (BIT(SRC) | BIT(DST))

@@ -1,14 +1,14 @@
 /* bf16.c: kernels for bfloat16. A register of elements holds 32-bit words, each with an even
- * element in its lower half and an odd one in its upper half. Register 0 of a pack has the even
- * elements, register 1 the odd ones. Either is one shift or one mask away. kernels.inc lists what
- * it needs of a dtype. */
+ * element in its lower half and an odd one in its upper half. A shift yields register 0 of a pack
+ * (kernels.inc), the even elements; a mask yields register 1, the odd ones. kernels.inc also lists
+ * what it needs of a dtype. */
 #include "kernels/number_f32.h"
 
 #define STORAGE bf16
 enum { BYTES = bf16_BYTES, LOSES = bf16_LOSES, PRECISION = 8, PACK = 2, PAIRED = true };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xff80u
-#define TO_ZERO      0x1p-134f /* half the smallest number: a tie, which rounds to even, to 0 */
+#define TO_ZERO      0x1p-134f /* half the smallest number, a tie: it rounds to even, which is 0 */
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     return keep_even_f32(bits >> h, v);
@@ -17,7 +17,7 @@ INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
 INLINE vec unpacked(u32v words, int h) {
     return (vec)(h ? words & 0xffff0000u : words << 16);
 }
-/* The bits of a canonical NaN that are dropped are zeros, so rounding leaves it as it is. */
+/* Rounding leaves a canonical NaN as it is, because the bits that are dropped are zeros. */
 INLINE u32v packed(const vec *v) {
     return bf16_round(v[0]) >> 16 | (bf16_round(v[1]) & 0xffff0000u);
 }

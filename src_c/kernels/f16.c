@@ -6,7 +6,7 @@
 enum { BYTES = f16_BYTES, LOSES = f16_LOSES, PRECISION = 11, PACK = 2, PAIRED = false };
 typedef uint16_t element_word;
 #define NEGATIVE_INF 0xfc00u
-#define TO_ZERO      0x1p-25f /* half the smallest number: a tie, which rounds to even, to 0 */
+#define TO_ZERO      0x1p-25f /* half the smallest number, a tie: it rounds to even, which is 0 */
 
 INLINE vec keep_where_bits(uint32_t bits, int h, vec v) {
     return keep_f32(bits >> h * LANES, v);

@@ -1,4 +1,4 @@
-/* formulas.h: the formulas, and what each reads, takes and writes.
+/* formulas.h: the formulas, the operands each reads and writes, and the coefficients it takes.
  *
  * An operation has two passes over its tensors: SUM adds terms up per channel, WRITE computes
  * results from coefficients that follow from those sums. Each pass is a formula. formulas.inc has
@@ -45,20 +45,20 @@ typedef enum {
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
-/* Coefficients: each channel has one number of each, in the arithmetic type. OFFSET is the shift of
- * the forward pass if ReLU's gate is recomputed; in double backward, the constant of diff_src. */
+/* Coefficients: for each, a channel has one number in the arithmetic type. If ReLU's gate is
+ * recomputed, OFFSET is the shift of the forward pass. In double backward, OFFSET is the constant
+ * term of diff_src. */
 enum { COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS };
 
-/* The most sums that a formula has. */
 enum { MOST_SUMS = 5 };
 
 #define OPERAND(role) (1u << BN_##role)
 #define COEF(role)    (1u << COEF_##role)
 
-/* Operands without the gate: elements in memory, not bits. */
+/* Operands without the gate, which has bits, not elements. */
 #define ELEMENTS(operands) ((operands) & ~OPERAND(GATE))
 
-/* Operands and coefficients as bits. */
+/* Operands (reads, writes) and coefficients (takes), as bits. */
 typedef struct {
     const char *name;
     unsigned reads, writes, takes;
@@ -106,13 +106,13 @@ static const formula_needs formula_table[FORMULAS + 1] = {
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
 
-/* Is this one of the formulas that most calls use? These get a loop of their own in more cases. */
+/* Is this one of the formulas that most calls use? These formulas have extra loops. */
 static inline bool bn_is_common(formula f) {
     return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
            f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
 }
 
-/* The planes of coefficients up to the last one that a formula takes. */
+/* The number of planes of coefficients, up to the last that a formula takes. */
 static inline int bn_coef_planes(formula f) {
     int planes = 0;
     while (formula_table[f].takes >> planes)

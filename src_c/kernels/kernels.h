@@ -1,6 +1,6 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level has.
  * A kernel runs one pass of one formula over a block (to sum) or a span (to write) and its
- * repeats; it knows nothing of shapes. The gate's addresses are as in bits_at (vec.h).
+ * repeats; it knows nothing of shapes. The gate's addresses are made up: see bits_at (vec.h).
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -9,13 +9,13 @@
 #include "kernels/formulas.h"
 
 /* BN_ROWS: the leaves of the tree in loops.inc. BN_GROUP: repeats whose trees are added up before
- * they join the sums. BN_STRETCH_BYTES: two of the widest registers, at every level. All three
- * decide bits. */
+ * they join the sums. BN_STRETCH_BYTES: at every level, the size of two of the widest registers.
+ * All three decide bits. */
 enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
 
-/* What is summed: up to BN_ROWS rows of `cols` columns each, `pitch` bytes apart; `repeats` times
- * in all, each repeat `step` bytes after the one before. The elements of a row are contiguous, and
- * a kernel touches no byte outside of them. */
+/* What is summed: up to BN_ROWS rows (exact sums: any number) of `cols` columns each, `pitch` bytes
+ * apart; `repeats` times in all, each repeat `step` bytes after the one before. The elements of a
+ * row are contiguous, and a kernel touches no byte outside of them. */
 typedef struct {
     char *data[BN_OPERANDS];
     int64_t pitch[BN_OPERANDS];
@@ -24,9 +24,9 @@ typedef struct {
     int rows;
 } bn_block;
 
-/* Runs to sum: `channels` channels, `apart` bytes from one to the next, each with these blocks. A
- * row is part of a run and may have any number of columns. Long runs are `folded` to the columns of
- * a stretch; in short runs, each element keeps a column of its own until all rows are added. */
+/* Runs to sum: `channels` channels, `apart` bytes from one to the next, each with `parts` blocks. A
+ * row lies within one run and may have any number of columns. Long runs are `folded` to the columns
+ * of a stretch; in short runs, each element keeps a column of its own until all rows are added. */
 enum { BN_PARTS = 2 };
 
 typedef struct {
@@ -37,12 +37,13 @@ typedef struct {
     bool folded;
 } bn_runs;
 
-/* What is written: `cols` contiguous elements of each of `channels` channels, `apart` bytes apart;
- * `repeats` times in all, each repeat `step` bytes after the one before; with `strands`, all that
- * BN_STRANDS times, `pitch` bytes apart. Element i belongs to column first + i, which goes round if
- * coefficients are a ring. A kernel touches no byte outside. With `nontemporal`, whole registers
- * bypass the cache. If `fetches` is also set, and coefficients are ONE_FOR_ALL, a kernel prefetches
- * the data `ahead` bytes after what it reads. */
+/* What is written: `cols` contiguous elements of each of `channels` channels, which lie `apart`
+ * bytes apart; all this `repeats` times, each repeat `step` bytes after the one before. With
+ * `strands`, all repeats are written BN_STRANDS times, `pitch` bytes apart. Element i belongs to
+ * column first + i; if coefficients are a ring, columns wrap around. A kernel touches no byte
+ * outside of these elements. With `nontemporal`, whole registers bypass the cache. If `fetches` is
+ * also set, and coefficients are ONE_FOR_ALL, a kernel prefetches the data `ahead` bytes after what
+ * it reads. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {
@@ -56,16 +57,16 @@ typedef struct {
     bool relu; /* if the formula normalizes: does ReLU follow? */
 } bn_span;
 
-/* Numbers past a ring's period: what a step of spans.inc takes, at most four units of 32. */
+/* Numbers of a ring past its period: enough for a step of spans.inc, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
 
-/* Coefficients: planes of `stride` numbers in the arithmetic type (double for BN_F64, else float).
- * Kernels that sum take them BY_COLUMNS, or ONE_FOR_ALL for runs of one channel. Kernels that write
- * take any layout, except BY_COLUMNS for a `paired` dtype. */
+/* Coefficients: for each, a plane of `stride` numbers in the arithmetic type (double for BN_F64,
+ * else float). Kernels that sum take them BY_COLUMNS, or ONE_FOR_ALL for runs of one channel.
+ * Kernels that write take any layout, except BY_COLUMNS for a `paired` dtype. */
 typedef enum {
     BY_COLUMNS,
     AS_RING,     /* wraps around after `period` columns, an even number */
-    ONE_FOR_ALL, /* one number of each plane for each channel */
+    ONE_FOR_ALL, /* each plane has one number per channel */
 } bn_layout;
 
 typedef struct {
@@ -79,7 +80,8 @@ typedef struct {
  * sums. (The other types sum floats in doubles and lose nothing that matters.) `group` is scratch
  * for a kernel: `count` planes in the arithmetic type, `stride` numbers apart, with room for two
  * units more than the columns. BN_PAD: kernels may add zeros to this many columns after the last.
- * It is more than a unit, which has at most 32 (2-byte elements in a register of 64 bytes). */
+ * BN_PAD is more than a unit, which has at most 32 columns (2-byte elements in a register of 64
+ * bytes). */
 enum { BN_PAD = 64 };
 
 typedef struct {
@@ -92,12 +94,12 @@ typedef struct {
 /* Exact sums (exact.c) take one strip at a time: up to BN_STRIP columns, and no more terms than
  * fill BN_TERMS_BYTES for each of the BN_SUMS sums.
  *
- * For them, a block's `step` is the distance from its data to the data to be prefetched.
+ * For exact sums, a block's `step` is the distance from its data to the data to prefetch.
  *
- * Where terms go: those of the second sum `plane` numbers past those of the first, and each row
+ * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
  * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
- * end of that unit. A sum of squares has no terms of its own: the terms of the other sum are
- * squared later. */
+ * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
+ * later. */
 enum { BN_STRIP = 64, BN_TERMS_BYTES = 16384 };
 
 typedef struct {
@@ -111,45 +113,45 @@ typedef struct {
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* A block's sums. Each term, or its square, is cut into parts (number_*.h), and each part is added
- * up in one of up to BN_PLANES planes of BN_STRIP doubles. Other blocks' sums can be added to them.
- * They are exact if bn_fits says so. */
+/* The sums of one or more blocks. Each term, or its square, is cut into parts (number_*.h). Each
+ * part is added up in one of up to BN_PLANES planes of BN_STRIP doubles. The sums are exact if
+ * bn_fits says so. */
 enum { BN_PLANES = 6 };
 
 typedef struct {
     double *plane;
     int64_t columns;
     int64_t adds;           /* the most terms in a lane */
-    bn_range seen[BN_SUMS]; /* of each sum's terms; not set for squares */
+    bn_range seen[BN_SUMS]; /* of each sum's terms; not set for a sum of squares */
     int top[BN_SUMS];       /* terms are cut as if they were at most 2^top */
 } bn_strip;
 
-/* What was added up as doubles, by planes. */
+/* About the parts that were added up as doubles; `of` has their range in each plane. */
 typedef struct {
     bn_range of[BN_PLANES];
     int64_t adds;
     bool exact; /* were all terms finite, and cut without rounding? */
 } bn_added;
 
-/* The sums of a panel of columns. Doubles hold, strip by strip, what can be added without rounding.
- * Limbs hold the rest: (limbs and flags, BN_SUMS, columns) or, if all columns are of one channel,
- * (limbs and flags, BN_SUMS); `pitch` is the distance from one limb's row to the next. Only rows
- * `first` to `end` - 1 are set, and flags only if `flagged`. */
+/* The sums of a panel: up to BN_PANEL columns. Doubles hold, strip by strip, what can be added
+ * without rounding. Limbs hold the rest: an array (limbs and flags, BN_SUMS, columns) or, if all
+ * columns are of one channel, (limbs and flags, BN_SUMS). Its rows lie `pitch` limbs apart. Only
+ * rows `first` to `end` - 1 are set, and flags only if `flagged`. */
 enum { BN_PANEL = 16 * BN_STRIP };
 
 typedef struct {
-    double *plane; /* BN_PLANES of `columns` */
+    double *plane; /* BN_PLANES planes of `columns` doubles */
     bn_added added[BN_PANEL / BN_STRIP];
     int64_t *limb;
     int64_t columns, pitch;
-    int limbs, lowest; /* as in a state (state.h) */
+    int limbs, lowest; /* how many, and bn_lowest(limbs) (state.h) */
     int first, end;
     bool flagged;
     bool one_channel;
-    bool squares; /* does the second sum add the first one's terms squared? */
+    bool squares; /* does the second sum add squares of the first one's terms? */
 } bn_accumulator;
 
-/* What exact sums need to know of an arithmetic type, whatever the formula. */
+/* What exact sums need of an arithmetic type, for any formula. */
 typedef struct {
     /* Add rows of terms to an accumulator's columns from `column` on, as limbs. */
     void (*deposit_terms)(bn_accumulator *a, int64_t column, int64_t columns, const bn_terms *terms,
@@ -162,9 +164,9 @@ typedef struct {
      * doubles, and carry. */
     void (*flush)(bn_accumulator *a, int64_t column);
     void (*flush_all)(bn_accumulator *a);
-    /* Move an accumulator of one channel to an empty column of another. */
+    /* Move the sums of `a`, which has one channel, to an empty column of `to`. */
     void (*close_channel)(bn_accumulator *a, bn_accumulator *to, int64_t column);
-    /* Carry from each of `rows` rows of n limbs to the next, `pitch` limbs further. */
+    /* Carry from each of `rows` rows of n limbs to the next row, `pitch` limbs further. */
     void (*carry)(int64_t *limb, int64_t pitch, int rows, int64_t n);
 } bn_exact_kernels;
 
@@ -209,15 +211,16 @@ typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
 typedef struct {
     bn_sum_kernel *sum[FORMULAS];
 
-    /* Runs, with coefficients ONE_FOR_ALL. fold: add a block of one channel to a stretch's sums.
-     * sum_runs: sum several channels from start to end; each sets one column of `sums`. */
+    /* These sum runs, with coefficients ONE_FOR_ALL. fold: add a block of one channel to a
+     * stretch's sums. sum_runs: sum the runs of several channels; each channel sets one column of
+     * `sums`. */
     bn_sum_kernel *fold[FORMULAS];
     bn_sum_runs_kernel *sum_runs[FORMULAS];
 
     bn_write_kernel *write[FORMULAS];
 
-    /* The terms of a block without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL; or the
-     * sums of these terms. */
+    /* For a block without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its
+     * terms. add_up: add them up. */
     bn_terms_kernel *terms[FORMULAS];
     bn_strip_kernel *add_up[FORMULAS];
     const bn_exact_kernels *exact;
@@ -231,17 +234,20 @@ typedef struct {
     /* Sum n neighboring columns to one, the first of `to`. */
     void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to);
 
-    /* Lay out one number per channel by columns: `each` copies of every channel's number, then from
-     * the first channel again, until there are n. */
+    /* Lay out one number per channel by columns: `each` copies of every channel's number. Begin
+     * again with the first channel until there are n numbers. */
     void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
 
-    /* The same, as a ring in which a step can be read from any column without a break: n is even,
-     * and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come first
-     * and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
+    /* The same, but as a ring, in which a step can be read from any column without a break. n is
+     * even, and at least the period plus BN_RING_PAD. For a `paired` dtype the even columns come
+     * first and, from n / 2 on, the odd ones, because its elements are loaded in that order. */
     void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column);
     bool paired;
-    int lanes; /* numbers in a register. A paired dtype's terms, and its accumulator's columns, come
-                  in this order: so many even ones, as many odd ones, and so on */
+
+    /* Numbers in a register. If exact.c sums by rows, a paired dtype's terms are in the order of
+     * packs: `lanes` even columns, `lanes` odd ones, and so on. The columns of its accumulator have
+     * the same order. */
+    int lanes;
 } bn_dtype_kernels;
 
 typedef struct {

@@ -1,4 +1,4 @@
-/* number_f32.h: registers of floats, which float32, float16 and bfloat16 are computed in. */
+/* number_f32.h: registers of floats, in which float32, float16 and bfloat16 are computed. */
 #ifndef BN_NUMBER_H
 #define BN_NUMBER_H
 
@@ -18,8 +18,6 @@ INLINE vec canonical(vec v) {
     return (vec)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
 }
 
-/* Floats are summed in doubles, two registers of them for one of floats, and lose nothing that
- * matters. */
 INLINE void wide_add(wide *w, vec term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
@@ -36,12 +34,12 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 
 /* ---- sums without rounding: kernels/exact.inc ---------------------------------- */
 
-/* A register of terms is added as two registers of doubles, its lower and its upper half: doubles
- * have bits to spare. Squares, whose exponents differ twice as much, are cut in two. */
+/* The lower and the upper half of a register of terms are added as doubles, which have bits to
+ * spare. Exponents of squares differ twice as much, so squares are cut in two. */
 enum {
     NUMBER_BITS = 24,
     HALVES = 2,       /* registers of doubles that one register of terms becomes */
-    TERM_PARTS = 1,   /* doubles that a term is cut into ... */
+    TERM_PARTS = 1,   /* doubles into which a term is cut ... */
     SQUARE_PARTS = 2, /* ... and a square */
     LARGEST_EXPONENT = 127,
 };
@@ -51,7 +49,8 @@ INLINE f64v doubles_of(vec v, int h) {
     return h ? widen_high(v) : widen_low(v);
 }
 
-/* The doubles of half h of a register of terms, and of their squares. Both are exact. */
+/* Cut half h of a register of terms, or the squares of these terms, into doubles. Nothing is
+ * rounded. */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)anchor;
     part[0] = doubles_of(t, h);

@@ -1,4 +1,4 @@
-/* number_f64.h: registers of doubles, which float64 is computed in. */
+/* number_f64.h: registers of doubles, in which float64 is computed. */
 #ifndef BN_NUMBER_H
 #define BN_NUMBER_H
 
@@ -19,7 +19,6 @@ INLINE vec canonical(vec v) {
     return (vec)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
 }
 
-/* Doubles are summed in one register; the other keeps what the additions round away. */
 INLINE void wide_add(wide *w, vec term) {
     two_sum(&w->v[0], &w->v[1], term);
 }
@@ -37,7 +36,7 @@ INLINE void wide_store(double *sum, double *compensation, wide w) {
 enum {
     NUMBER_BITS = 53,
     HALVES = 1,       /* registers of doubles that one register of terms becomes */
-    TERM_PARTS = 2,   /* doubles that a term is cut into ... */
+    TERM_PARTS = 2,   /* doubles into which a term is cut ... */
     SQUARE_PARTS = 4, /* ... and a square, which has 106 bits */
     LARGEST_EXPONENT = 1023,
 };
@@ -48,8 +47,8 @@ INLINE f64v doubles_of(vec v, int h) {
     return v;
 }
 
-/* Doubles of a register of terms, and of their squares: whole units of each anchor (exact.inc), and
- * what is left. Nothing is rounded, unless a square overflows or underflows. */
+/* Cut a register of terms, or the squares of these terms, into doubles: whole units of each anchor
+ * (exact.inc), and what is left. Nothing is rounded if bn_fits says so. */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)h;
     part[0] = (t + anchor[0]) - anchor[0];
@@ -63,9 +62,11 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
-    /* Part 3 holds the error's bits below anchor 2's unit. The error's last bit is 53 below that
-     * of `square`. So if part 3 fits in 53 bits (bn_fits), anchor 2's unit divides `square`, and
-     * part 2, a sum of its multiples, is exact. */
+    /* Let u be anchor 2's unit, s the last bit of `square`, and e that of the error; s is 2^52 e or
+     * 2^53 e. Part 3 is what the error has below u. For two or more terms, bn_fits adds a bit for
+     * carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52 bits. So u is at most
+     * 2^52 e, and at most s. Then left - upper and middle_error are multiples of u, and part 2,
+     * their sum, is exact. (For a single term, u may be 2 s; part 2 has bits to spare.) */
     part[2] = (left - upper) + middle_error;
     part[3] = left_error - middle_error;
 }

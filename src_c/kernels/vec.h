@@ -6,7 +6,7 @@
  * instruction set, vec_*.h; functions for which a set has no instruction are in vec_portable.h.
  * The other kernel code has no intrinsics. The functions are:
  *     STRANDS_SIDE_BY_SIDE         are kernels for strands worth their code?
- *     load_bytes, store_bytes      the first n bytes of a register, the rest 0
+ *     load_bytes, store_bytes      the first n bytes of a register; load_bytes makes the rest 0
  *     store_nontemporal            bypasses the cache; the address is a multiple of VEC_BYTES. It
  *                                  neither reads the line first nor evicts others, and is ordered
  *                                  with nothing until nontemporal_fence()
@@ -23,9 +23,6 @@
  *     bf16_round                   f32 rounded so that its upper 16 bits are a bf16
  *     in_hand                      keeps a value in a register: it is not loaded again for each use
  *     join_pair, split_pair        even and odd elements to and from two registers in order
- *
- * number_f32.h and number_f64.h add what is special to an arithmetic type; f32.c, f64.c, f16.c and
- * bf16.c say how the elements of a dtype become registers of numbers.
  *
  * Rounding assumes the default floating-point environment (see fp_mode.h).
  */
@@ -55,7 +52,7 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* 64 bits of a tensor of bits. Bit number n, counted from address 0, has the address n *
+/* 64 bits of a tensor of bits. Bit number n, counted from address 0, has the made-up address n *
  * element_bytes, so that the tensor can have the strides of a tensor of elements. Up to 8 bytes
  * past the last bit may be read. */
 INLINE uint64_t bits_at(const char *at, int element_bytes) {

@@ -10,8 +10,8 @@
 #include "kernels/vec_types.h"
 
 #define OWN_LOAD_BYTES
-/* Loads whole words; then a half word that may be left is put in its place. A load with a mask
- * costs about nine cycles on a Zen 1, even if the mask keeps all. */
+/* Loads whole words, then a half word, if one is left. A load with a mask costs about nine cycles
+ * on a Zen 1, even if the mask keeps all, so a whole register is loaded without a mask. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     if (n == VEC_BYTES)
         return *(const u32v_any *)p;

@@ -94,8 +94,8 @@ INLINE u32v join_halves(u16h low, u16h high) {
 }
 
 #define OWN_BF16_ROUND
-/* The sum of vec_portable.h, one instruction shorter: a - ~b is a + b + 1, and the ternary gives
- * ~((bits >> 16 & 1) | 0x7ffe). */
+/* The same sum as in vec_portable.h, one instruction shorter: a - ~b is a + b + 1, and the ternary
+ * instruction gives ~((bits >> 16 & 1) | 0x7ffe). */
 INLINE u32v bf16_round(f32v v) {
     const u32v bits = (u32v)v;
     const __m512i one = _mm512_set1_epi32(1), most = _mm512_set1_epi32(0x7ffe);
@@ -103,8 +103,8 @@ INLINE u32v bf16_round(f32v v) {
 }
 
 #define OWN_IN_HAND
-/* gcc prefers instructions that read memory, one for the even and one for the odd elements; a load
- * that straddles cache lines then costs twice. */
+/* Without this, gcc reads memory twice, for the even and for the odd elements; a load that
+ * straddles cache lines then costs twice. */
 INLINE u32v in_hand(u32v v) {
     __asm__("" : "+v"(v));
     return v;

@@ -5,8 +5,8 @@
 #define BN_VEC_PORTABLE_H
 
 #ifndef OWN_LOAD_BYTES
-/* For registers of 16 bytes. Load overlapping words, and combine them in registers: a load from
- * memory that words were just stored to would wait for these stores. */
+/* For registers of 16 bytes. Load overlapping words, and combine them in registers. If they were
+ * combined in memory, loading the result would wait for the stores of the words. */
 INLINE u32v load_bytes(const char *p, int64_t n) {
     uint64_t low = 0, high = 0;
     uint32_t word;
@@ -29,7 +29,8 @@ INLINE u32v load_bytes(const char *p, int64_t n) {
 #endif
 
 #ifndef OWN_STORE_BYTES
-/* In pieces of constant size: with another size, memcpy is a call, which takes far longer. */
+/* Stores pieces of constant size: if the size is not constant, memcpy is a call, which takes far
+ * longer. */
 INLINE void store_bytes(char *p, u32v v, int64_t n) {
     const char *from = (const char *)&v;
     if (n == VEC_BYTES) {
@@ -47,7 +48,7 @@ INLINE void store_bytes(char *p, u32v v, int64_t n) {
 #endif
 
 #ifndef OWN_NONTEMPORAL
-/* Arm has such a store (STNP), but gcc has no intrinsic for it. */
+/* Arm has a nontemporal store (STNP), but gcc has no intrinsic for it. */
 INLINE void store_nontemporal(char *p, u32v v) {
     *(u32v_any *)p = v;
 }
@@ -84,7 +85,7 @@ INLINE f64v f64_where_positive(f64v gate, f64v v) {
     return (f64v)(~(u64v)(gate <= 0) & (u64v)v);
 }
 
-/* For lane i, bit i; then bit 2 * i. */
+/* lane_bits: for lane i, bit i. even_lane_bits: for lane i, bit 2 * i. */
 static const uint32_t lane_bits[16] = {1u << 0,  1u << 1,  1u << 2,  1u << 3, 1u << 4,  1u << 5,
                                        1u << 6,  1u << 7,  1u << 8,  1u << 9, 1u << 10, 1u << 11,
                                        1u << 12, 1u << 13, 1u << 14, 1u << 15};
@@ -132,10 +133,10 @@ INLINE double sum_of_lanes(f64v v) {
 #endif
 
 #ifndef OWN_F16
-/* f16 to f32 and back, by integers. Two exact facts: an f16's bits, shifted to an f32's place, are
- * its value times 2^-112, subnormals included; and one unit of 0.5f's last place is 2^-24, the
- * spacing of f16's subnormals. Called, not inlined: inlined copies would be a third of the lowest
- * level's code. */
+/* f16 to f32 and back, by integers. This uses two exact facts. A finite f16's bits, shifted to an
+ * f32's place, are its value times 2^-112, even if it is subnormal. The last bit of 0.5f is 2^-24,
+ * the spacing of f16's subnormals. The functions are called, not inlined, because inlined copies
+ * would be a third of the lowest level's code. */
 #define CALLED static __attribute__((noinline, unused))
 CALLED f32v widen_f16(u16h half) {
     const u32v bits = __builtin_convertvector(half, u32v);
@@ -174,8 +175,8 @@ INLINE u32v bf16_round(f32v v) {
 #endif
 
 #ifndef OWN_IN_HAND
-/* Does nothing: with 16 registers (SSE2, AVX2), keeping v in one would slow sums down, but speed up
- * writes. aarch64 has 32, but there it could not be timed. */
+/* Does nothing. With 16 registers (SSE2, AVX2), keeping v in one would slow sums down, but speed up
+ * writes. aarch64 has 32 registers, but the effect could not be timed there. */
 INLINE u32v in_hand(u32v v) {
     return v;
 }

@@ -23,8 +23,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
-/* gcc clones a function for the constants that it is called with, even if it must not be
- * inlined. */
+/* gcc clones a function for constant arguments, even if the function must not be inlined. */
 #if defined(__clang__)
 #define ONE_COPY __attribute__((noinline))
 #else

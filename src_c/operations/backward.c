@@ -7,10 +7,11 @@
  *     diff_gamma = rstd * sum(dy * xc)    slope = rstd*diff_gamma/M     scale = gamma*rstd
  *
  * If ReLU's gate is recomputed from src, offset is the shift of the forward pass (coefs.h), so that
- * kernels recompute exactly the same y.
+ * kernels recompute exactly its results.
  *
  * For float64 data, coefficients should be rounded only once, so they are computed in pairs of
- * doubles. For other dtypes, doubles are far finer than the floats that the coefficients become.
+ * doubles. For other dtypes, doubles suffice: they are far finer than the floats that coefficients
+ * become.
  */
 #include <math.h>
 
@@ -35,9 +36,9 @@ static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
     bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
 }
 
-/* Everything is prepared before the sums, because ReLU's gate needs it. */
+/* ReLU's gate takes the results' scale, so here prepare_results runs before the sums. */
 static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
-    double *mean = c->value[SLOPE] + from; /* not computed yet, so its room is free */
+    double *mean = c->value[SLOPE] + from; /* SLOPE is not computed yet: its room is free */
     const double *scale = c->value[TO_CONVERT] + from;
     prepare_sums(c, from, n);
     prepare_results(c, from, n);

@@ -5,17 +5,15 @@
 #include "channel.h"
 #include "operations/operation.h"
 
-/* Is the data computed in doubles? If so, coefficients are computed in pairs of doubles. */
 static inline bool in_doubles(const bn_channels *c) {
     return bn_dtype_table[c->problem->dtype].number_bytes == sizeof(double);
 }
 
-/* A sum's plane, from channel `from` on. */
 static inline double *bn_plane(const bn_channels *c, int sum, int64_t from) {
     return c->sums.plane + sum * c->sums.stride + from;
 }
 
-/* A vector's n elements from `from` on; zeros where it is absent. */
+/* A vector's n elements from `from` on; zeros if it is absent. */
 static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t from, int64_t n,
                                     double *to) {
     const bn_vector *v = &c->problem->vector[vector];
@@ -41,14 +39,15 @@ static inline bool bn_has_low(const bn_channels *c) {
     return c->problem->vector[BN_MEAN].dtype == BN_F64 && !in_doubles(c);
 }
 
-/* What rounding to a float takes from a number; 0 if that is not finite. */
+/* What rounding to a float takes from a number; 0 if the difference is not finite. */
 static inline double bn_low_of(double value) {
     const double low = value - (double)(float)value;
     return isfinite(low) ? low : 0;
 }
 
-/* coef times the mean's low part: coef * (x - mean) is too large by this in kernels, which subtract
- * only the mean's high part. 0 if coef, and so the kernels' product, is not finite. */
+/* coef times the mean's low part. Kernels subtract only the high part, so their coef * (x - mean)
+ * is too large by this product. Return 0 if it is not finite: the kernels' product is then not
+ * finite either. */
 static inline double bn_times_low(double coef, double low) {
     const double part = coef * low;
     return low != 0 && isfinite(part) ? part : 0;
@@ -64,9 +63,9 @@ static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, do
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
-/* Likewise: replace the variance, which is in `rstd`, with 1/sqrt(variance + epsilon), and set the
- * scale, gamma * rstd. If the data is computed in doubles, both are computed in pairs, and `low`
- * gets the low part of rstd. */
+/* Replace the variance, which is in `rstd`, with 1/sqrt(variance + epsilon), and set the scale,
+ * gamma * rstd. If the data is computed in doubles, both are computed in pairs, and `low` gets the
+ * low part of rstd. */
 static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
                                 double *low, double *scale) {
     const double epsilon = c->problem->epsilon;

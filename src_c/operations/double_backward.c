@@ -13,9 +13,7 @@
  *               diff_diff_dst = gamma*rstd * g + diff_diff_gamma*xhat + diff_diff_beta
  *               diff_gamma    = M*rstd * [g dy]
  *
- * diff_src and diff_diff_dst are linear in dy, g and xc, so kernels take a factor for each. In
- * diff_diff_dst, xc's factor is that of dy in diff_src: both are the mixed second derivative of one
- * function with respect to dy and xc.
+ * diff_src and diff_diff_dst are linear in dy, g and xc, so kernels take a factor for each.
  *
  *     diff_src      = slope*dy + cross*g + bend*xc + offset
  *     diff_diff_dst = scale*g + slope*xc + shift
@@ -30,7 +28,7 @@
 enum { RSTD, RSTD_LOW, MEAN_LOW, SCALE, DIFF_DIFF_GAMMA, TO_CONVERT, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
-/* Sums, in the order of formulas.inc; then the coefficients that they become. */
+/* Sums, in the order of formulas.inc; then the coefficients that take their places. */
 enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
 static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEND, COEF_OFFSET};
 enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };

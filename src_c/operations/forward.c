@@ -1,16 +1,16 @@
-/* forward.c: batch normalization forward, once per channel: the statistics from the sums, and what
- * kernels need of them. The formulas themselves are in kernels/formulas.inc, element by element.
+/* forward.c: batch normalization forward, once per channel: statistics from sums, and coefficients
+ * from statistics. The formulas themselves are in kernels/formulas.inc, element by element.
  *
  * Sums are of x - p, with a pivot p in place of the mean (Chan, Golub, LeVeque, "Algorithms for
  * computing the sample variance", 1983):
  *
  *     mean = p + sum(x - p)/M        sum(xc*xc) = sum((x - p)^2) - sum(x - p)^2/M
  *
- * The rounding error of the second grows with ((p - mean)/std)^2. The pivot is close to the mean of
- * a few elements, spread over the channel by a rule that depends on the shape alone. If it lies
- * more than two standard deviations from the mean, its channel is summed again, about the mean that
- * was found; so are the channels that are finished together with it. They are also summed again,
- * scaled by a power of two, if squares overflow or vanish.
+ * The rounding error of sum(xc*xc) grows with ((p - mean)/std)^2. The pivot is close to the mean of
+ * a few elements, spread over the channel by a rule that depends on shape and layout alone. If it
+ * lies more than two standard deviations from the mean, its channel is summed again, about the mean
+ * that was found. If squares overflow or vanish, their channel is summed again, scaled by a power
+ * of two. Channels that are finished together are summed again together.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
@@ -32,24 +32,26 @@ enum { STAT_MEAN, STAT_SQUARES };
 
 /* ---- the pivot ------------------------------------------------------------ */
 
-/* How many elements of a channel are sampled for its pivot. If elements are independent, a sample
- * of this size misses the mean by over two standard deviations once or twice in 10^8 channels. */
+/* How many elements of a channel are sampled for its pivot. If elements are independent and normal,
+ * the mean of eight misses the channel's mean by over two standard deviations once or twice in 10^8
+ * channels. */
 enum {
     SAMPLED_POSITIONS = 8,  /* with runs of one element */
     SAMPLED_RUNS = 4,       /* with longer runs, which lie far apart */
     SAMPLED_NEIGHBOURS = 2, /* in each sampled run */
 };
 
-/* The pivot `from` + step. The step is rounded to a unit, 1/32 to 1/16 of the spread: if elements
- * have few bits, then so have the pivot, the distances from it and their squares, and sums are
- * exact. A step that is off by such a fraction does not make a pivot worse. Adding and subtracting
- * `large` rounds to multiples of its last place, a power of two. */
+/* The pivot `from` + step. The step is rounded to a multiple of a unit, 1/32 to 1/16 of the spread.
+ * So if elements have few bits, the pivot, the distances from it and their squares have few bits
+ * too, and sums are exact. A step that is off by less than a unit does not make a pivot worse.
+ * Adding and subtracting `large` rounds to multiples of its last place, a power of two. */
 static double stepped(const bn_channels *c, double from, double step, double spread) {
     const double large = spread * 0x1p48, to = from + ((step + large) - large);
     return in_doubles(c) ? to : (double)(float)to;
 }
 
-/* Add one sample of each channel: sum its distance from the first sample, keep the largest. */
+/* Add one sample of each channel: sum its distance from the first sample, and keep the largest
+ * distance. */
 static void add_sample(const bn_channels *c, int64_t from, int64_t n, const double *value) {
     const double *first = c->value[PIVOT] + from;
     double *sum = c->value[POWER] + from, *spread = c->value[SPREAD] + from;
@@ -60,7 +62,9 @@ static void add_sample(const bn_channels *c, int64_t from, int64_t n, const doub
     }
 }
 
-/* Samples lie in the middle of equal parts of the positions, and of the runs. */
+/* Cut the positions into `places` equal parts, and the run likewise. Sample a few neighboring
+ * elements for each i: at the position in the middle of part i, from the middle of the run's part i
+ * on. */
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     if (!c->summed)
@@ -100,7 +104,7 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
 /* ---- statistics ------------------------------------------------------------- */
 
 /* `down` and `up` are powers of two that scale numbers so that squares neither overflow nor vanish.
- * Below a mean square of `vanishing`, some squares may have vanished. */
+ * If the mean square is below `vanishing`, some squares may have vanished. */
 typedef struct {
     double down, up, vanishing;
 } powers;
@@ -166,7 +170,7 @@ static void set_results(const bn_channels *c, int64_t from, int64_t n, const dou
     double *scale = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
     bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
-    double *beta = rstd; /* no longer needed */
+    double *beta = rstd; /* rstd is no longer needed */
     bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
 }
 

@@ -24,16 +24,18 @@ typedef struct {
      * vectors, and one pass can both sum and write. */
     bool writes_need_sums;
     unsigned vectors;  /* the vectors that it writes, as bits */
-    double of_nothing; /* what it writes there if a problem has no elements */
+    double of_nothing; /* what it writes to them if no part has elements */
     int values;        /* how many values it keeps per channel, at least one */
 
     /* Any function may be NULL. Each is for n channels from `from` on.
      *
-     * Set what needs no sums: SUM's coefficients before that pass, then WRITE's before `finish`. */
+     * Set the coefficients that need no sums: SUM's before the pass SUM, WRITE's before
+     * `finish`. */
     void (*prepare[PASSES])(const bn_channels *c, int64_t from, int64_t n);
 
-    /* Turn the kernels' sums into those that the caller gets. Or set other coefficients and return
-     * true: the channels are then summed again, by the formula `again`. `round` counts that. */
+    /* Turn the kernels' sums into the sums that the caller gets, and return false. Or set other
+     * coefficients and return true: the channels are then summed again, by the formula `again`.
+     * `round`: how often they were summed again. */
     bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
     formula again;
 
@@ -45,9 +47,10 @@ typedef struct {
  * is given. */
 enum { NO_GATE, FROM_SRC, GATED, GATES };
 
-/* The .c files of this folder are compiled once per level: where channels have few elements,
- * thousands of square roots and divisions take as long as the sums. So each level has tables of its
- * own, indexed by training and by gate, or by whether src_1 is added. */
+/* The .c files of this folder are compiled once per level, for faster square roots and divisions:
+ * if channels have few elements, these take as long as the sums. So each level has tables of its
+ * own: `backward`, indexed by training and by gate; `double_backward`, by training; `training` and
+ * `inference`, by whether src_1 is added. */
 typedef struct {
     const bn_operation (*backward)[GATES];
     const bn_operation *double_backward;
