@@ -74,7 +74,7 @@ __all__ = [
 #: Submodules that need an optional package of the same name.
 _NEED = "autograd", "dask", "torch"
 
-if not TYPE_CHECKING:  # a type checker would accept every attribute
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
 
     def __getattr__(name):
         """Import a submodule when it is first used: most programs use none of them."""

@@ -9,8 +9,8 @@ cdef frozenset HOST_DEVICES = frozenset((1, 3, 11, 13))
 
 
 cdef bint is_callers(object error) except -1:
-    """Did the caller's Python code raise the error? Such errors are passed on. Those that Python
-    and NumPy raise about a value get messages of our own."""
+    """Did the caller's Python code raise the error? Then it is passed on. An error that Python or
+    NumPy raises about a value gets our own message."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_name.startswith("bn_ext._core."):
@@ -48,8 +48,8 @@ cdef object base_array(object a, str name):
     return np.asarray(a)
 
 
-# Kept in variables, because Cython turns isinstance with a literal tuple into one check for each
-# member, and drops the error if an object's __class__ raises one.
+# Kept in variables for isinstance. From a literal tuple, Cython makes one check for each member,
+# and these checks drop an error that an object's __class__ raises.
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple PER_CHANNEL = ("mean", "variance", "gamma", "beta")
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
@@ -63,8 +63,8 @@ cdef enum:
 cdef object snapshot(object a, str name, int depth=0):
     """Copy nested lists to tuples, which no element's method can change while NumPy reads them.
 
-    Elements that can be viewed as arrays are converted here. Other sequences are refused, because
-    NumPy would convert their elements itself. A list that contains itself is refused too.
+    Elements that can be viewed as arrays are converted here. Sequences of other types are refused,
+    because NumPy would convert their elements itself. A list that contains itself is refused too.
     """
     if isinstance(a, SEQUENCES):
         if depth == DEEPEST:
@@ -88,7 +88,7 @@ cdef object snapshot(object a, str name, int depth=0):
 
 cpdef object _as_array(object a, str name):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
-    copied, unless the conversion of `a` itself copies."""
+    copied, unless the object's own method (such as `__array__`) copies."""
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
@@ -114,7 +114,7 @@ cpdef object _as_array(object a, str name):
             raise TypeError("it is not in CPU memory; copy it to the host first")
         if (hasattr(a, "__array__") or hasattr(a, "__array_interface__")
                 or PyObject_CheckBuffer(a)):
-            # Not asarray: it would drop the class that __array__ returns, and with it a mask.
+            # Not asarray, which would drop a subclass that __array__ returns, and with it a mask.
             seen = np.asanyarray(a)
         elif hasattr(a, "__dlpack__"):
             seen = np.from_dlpack(a)
@@ -219,7 +219,6 @@ cdef dict OTHER_NAMES = {
 
 
 cpdef bint _as_channels_last(object data_format) except -1:
-    """Are channels on the last axis?"""
     if isinstance(data_format, str):
         name = str(data_format)
         if name == "NXC":
@@ -264,8 +263,8 @@ cdef class _Dry:
 
 
 def _dry_run(function, *arguments, data_format="NXC", **options):
-    """Check all arguments of a call, including `out`, running statistics and shared memory: raise
-    the errors that the call would raise. Nothing is computed or written.
+    """Check all arguments of a call, and whether they share memory: raise the errors that the call
+    would raise. Nothing is computed or written.
 
     For an `apply` function, sums or statistics that are not known yet may be None; all other
     arguments are checked.
@@ -310,7 +309,8 @@ cdef int convert_options(Call *c, object data_format, object num_threads) except
 
 cdef int convert_gate(Call *c, object relu, object beta, object dst, object workspace,
                       object diff_src_1) except -1:
-    """Convert what tells which elements a ReLU passed: exactly one of beta, dst and workspace."""
+    """Convert the argument that tells which elements a ReLU passed: exactly one of beta, dst and
+    workspace."""
     if (beta is None and dst is None and workspace is None and relu is False
             and diff_src_1 is False):
         return 0
@@ -367,7 +367,7 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
 
 cdef int refuse(object function, dict refused) except -1:
     """Raise the error for the first of a function's unknown keyword arguments."""
-    from bn_ext._names import refuse_unknown  # which imports this module
+    from bn_ext._names import refuse_unknown  # imported here: _names imports this module
 
     refuse_unknown(function, next(iter(refused)))
     return 0
@@ -412,7 +412,7 @@ cdef int convert_sums(Call *c, object sums) except -1:
 
 
 cdef tuple convert_out(Call *c, object out):
-    """Convert the arrays in `out`. Return them as they were given, with None for the others."""
+    """Convert the arrays in `out`. For each output, return the array as it was given, or None."""
     cdef int i, n = c.n_outputs
     if out is None:
         return NONE_GIVEN

@@ -10,22 +10,22 @@
 Nothing may fail once something is written.
 
 A Call is a C struct that owns Python objects. If it were an extension type, its 15 KB of axes and
-buffers would be cleared for every call. A thread's stack may be too small, so Calls are allocated.
+buffers would be zeroed for every call. A thread's stack may be too small, so begin uses malloc.
 """
 
 cdef struct Call:
     int entry
     const Facts *facts
-    int n_outputs               # with or without diff_src_1
+    int n_outputs               # includes diff_src_1 if it is wanted
     PyObject *words             # borrowed: the data format, if it is a _Words; or NULL
-    PyObject *array[ROLES]      # owned; NULL: not given, not wanted
+    PyObject *array[ROLES]      # owned; NULL: not given or not wanted
     bint pinned[ROLES]
-    Py_buffer buffer[ROLES]     # the buffers of pinned arrays ...
-    bn_view view[ROLES]         # ... and how C sees them
-    bint channels_last          # are channels on the last axis?
+    Py_buffer buffer[ROLES]     # of each pinned array
+    bn_view view[ROLES]         # each pinned array, as C sees it
+    bint channels_last
     bint vectors_wanted         # are diff_gamma and diff_beta written?
-    bint exact                  # are sums exact? Then a reduce makes a state
-    bint dry                    # is this a dry run?
+    bint exact                  # are sums exact? If so, a reduce makes a state
+    bint dry
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
@@ -93,8 +93,8 @@ cdef void let_go(Call *c, int role) noexcept:
 
 
 cdef int pin(Call *c, int role) except -1:
-    """Request the array's buffer, and set the view to its shape, strides and address. C reads sums
-    and states as dense arrays; if they are no longer C-contiguous, this fails."""
+    """Request the array's buffer, and set the view to its shape, strides and address. The request
+    fails if sums or a state, which C reads as dense arrays, are no longer C-contiguous."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
     cdef bint dense = role == SUMS or role == STATE
@@ -110,7 +110,7 @@ cdef int pin(Call *c, int role) except -1:
 
 cdef int dtype_of(const Call *c, int role) except -2:
     """The code of a pinned array's dtype; -1 if the dtype is not in the table, or does not fit the
-    buffer. Read it only once, because it may change."""
+    buffer. Read the dtype only once, because it may change."""
     cdef int code = code_of(dtype_of_array(array_of(c, role)))
     return code if code >= 0 and size_of(code) == c.view[role].itemsize else -1
 
@@ -197,7 +197,7 @@ cdef bint fits(const Call *c, int role) except -1:
 
 
 cdef int pin_new(Call *c, int role, object a) except -1:
-    """Keep and pin an array that was just made, which nobody else has seen."""
+    """Keep and pin a new array, which nobody else has seen."""
     keep(c, role, a)
     return pin(c, role)
 
@@ -222,7 +222,7 @@ cdef object call(Call *c, object out):
 
 
 cdef object run(Call *c, tuple given):
-    """Make the result's arrays and compute them. If memory is short, nothing has been written."""
+    """Make the result's arrays and compute them. After a MemoryError, nothing has been written."""
     cdef bn_status status
     result = new_sums(c) if c.facts.reduces else new_results(c, given)
     if c.channels and not (c.is_empty and c.facts.reduces):
@@ -240,8 +240,8 @@ cdef object run(Call *c, tuple given):
 cdef int check(Call *c) except -1:
     """Raise every error that the arguments can cause.
 
-    From here on, the caller's code can run only in finalizers, but those may run at any allocation.
-    So nothing is read twice from an array.
+    From here on, the caller's code can run only in finalizers, but these may change an array at any
+    allocation. So nothing is read twice from an array.
     """
     check_data(c)
     check_vectors(c)
@@ -256,8 +256,8 @@ cdef int check(Call *c) except -1:
 
 cdef int state_problem(Call *c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
-    dense copy. So does diff_src_1 where it overwrites src, because src is read later. An absent
-    operand has src's strides."""
+    dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
+    operand gets src's strides."""
     cdef bn_view walked[BN_OPERANDS]
     cdef bn_problem *p = &c.problem
     cdef int role
@@ -291,8 +291,8 @@ cdef void point(Call *c, int role) noexcept:
 
 
 cdef enum:
-    # A call of at most this many elements (10 us) on one thread keeps the GIL: releasing it and
-    # taking it again costs 0.1 us, and far more if other threads want it.
+    # A call of at most this many elements (10 us of work) on one thread keeps the GIL: releasing it
+    # and taking it again costs 0.1 us, and far more if other threads want it.
     BRIEF = 1024
 
 
@@ -306,7 +306,7 @@ cdef bint is_brief(const Call *c) noexcept:
 
 
 cdef bn_status compute(Call *c) noexcept nogil:
-    """Run the C code, with copies of operands before and after it where they are needed."""
+    """Run the C code. Before it, fill copies of inputs; after it, copy those of outputs back."""
     cdef bn_problem *p = &c.problem
     cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))
     cdef bn_status status = BN_OK

@@ -1,5 +1,5 @@
 # cython: language_level=3, embedsignature=False, freethreading_compatible=True
-"""The only way into the C code: arrays are checked here, and become one C problem.
+"""The only way into the C code: arrays are checked here, and become one `bn_problem`.
 
     src, diff_dst, mean, variance, gamma, sums, out     Python objects
         |   each is converted to a base-class array, a number or a flag
@@ -20,9 +20,9 @@ Methods of the caller's objects (`__array__`, `__float__`, properties of a subcl
 may change any array while they run. So all of them run before the first buffer is
 requested. What follows reads only base-class arrays and their buffers, in C.
 
-One buffer is requested per array, and released when the call ends. The request has no
-format, since NumPy exports no format for bfloat16. Instead, the dtype is checked against
-the buffer's item size.
+One buffer is requested per array, and released when the call ends. No format is requested,
+since NumPy exports none for bfloat16. Instead, the dtype is checked against the buffer's
+item size.
 """
 
 import operator
@@ -91,13 +91,13 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         Input of the forward pass: float32, float64, float16 or bfloat16
         (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
         or anything in CPU memory that NumPy can view as one through ``__array__``,
-        ``__array_interface__``, the buffer protocol or DLPack: torch, JAX and pyarrow
-        tensors are not copied. A list or tuple is converted by NumPy, which makes
+        ``__array_interface__``, the buffer protocol or DLPack. Tensors of torch, JAX
+        and pyarrow are not copied. A list or tuple is converted by NumPy, which makes
         Python floats float64.
     diff_dst : array
         Gradient with respect to the output of the forward pass, with src's shape and dtype.
     mean, variance : array, shape (C,)
-        The statistics that the forward pass normalized with, used as given; ``variance`` is the
+        The statistics with which the forward pass normalized, used as given. ``variance`` is the
         biased one (divided by M). Both have the same dtype: float64, src's, or (unless src is
         float64) float32.
     gamma : array, shape (C,), optional
@@ -113,22 +113,23 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         if they are constants (population statistics).
     param_grads : bool, optional
         If False, diff_gamma and diff_beta are not computed: both are None in the result, and
-        must be None in `out`. diff_src does not change.
+        must be None in `out`. diff_src is the same either way.
     out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
         Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each occupy
-        exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may these two
-        overlap.
+        exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may diff_src
+        and diff_src_1 overlap.
     num_threads : int, optional
         Maximum number of threads. A call uses no more than the system can start. None means the
         least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
-        quota (read at import); a small problem uses one thread, and while more than two calls run at
-        once, each uses fewer. With OpenMP, a forked child process uses one.
+        quota (read at import). With None, a small problem uses one thread, and a call that starts
+        while at least two others use several threads may use fewer. With OpenMP, a forked child
+        process uses one thread.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
         it passes a NaN. Exactly one of beta, dst and workspace must tell which elements passed.
     beta : array, shape (C,), optional
-        The shift of the forward pass, in mean's dtype. The result of the forward pass is then
+        The shift of the forward pass, in mean's dtype. With beta, the result of the forward pass is
         computed again from src (see Notes).
     dst : array, optional
         The result of the forward pass, with src's shape and dtype.
@@ -137,8 +138,9 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         in memory as in the forward pass.
     diff_src_1 : bool, optional
         If True, there is a fourth result: the gradient with respect to the array that the forward
-        pass added before the ReLU. It equals dy. This option needs ``relu=True`` and dst or
-        workspace: without the added array, src and beta do not tell which elements passed.
+        pass added before the ReLU. It equals dy. This option needs ``relu=True`` and either dst or
+        workspace. beta does not suffice, because dst cannot be computed again without the added
+        array.
     exact : bool, optional
         If True, the sums are exact and rounded once. The bits of the result then depend on the
         values alone, and data in parts gives the same bits (see `batch_norm_backward_reduce`). A
@@ -160,8 +162,8 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
         a masked array, is on an accelerator, or is not in native byte order.
     ValueError
         If shapes do not fit, an option is out of range or contradicts another, or an array in `out`
-        has the wrong dtype, is read-only, or overlaps an array in any way other than `out` allows;
-        with ``exact=True``, also if a channel has 2**39 elements or more.
+        has the wrong dtype, is read-only, or overlaps an array in a way not allowed for `out`; with
+        ``exact=True``, also if a channel has 2**39 elements or more.
     MemoryError
         If there is not enough memory for outputs, sums or coefficients.
 
@@ -176,19 +178,20 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
     If an error is raised, nothing has been written.
 
     The memory layout is read from src's strides. So a view with its channels last in memory is
-    handled as channels-last even with ``data_format="NCX"``, and it is not copied. Copies are made
-    of src, if its last axis in memory is not contiguous; of diff_dst, dst or an output, if its last
-    axis is not contiguous or its axes are in a different memory order from src's; and of
-    diff_src_1, if it is written over src. No other array of src's size is copied.
+    handled as channels-last even with ``data_format="NCX"``. Copies are made of src, if its last
+    axis in memory is not contiguous; of diff_dst, dst or an output, if its last axis is not
+    contiguous or its axes are in a different memory order from src's; and of diff_src_1, if it is
+    written over src. No other array of src's size is copied.
 
-    With beta, no more data is read than without a ReLU. The result of the forward pass is computed
-    again, with the bits that `batch_norm_inference` gives for the same mean, variance, gamma and
-    beta. `batch_norm_training` uses float64 statistics internally. To find exactly the elements
-    that its ReLU passed, keep these statistics in float64, whatever the data: give
-    `batch_norm_training` float64 arrays in ``out``, and float64 gamma and beta if any. With
-    statistics rounded to float32, different elements may pass where the result is within rounding
-    error of 0. With dst or workspace, the call allocates one bit for each element, and dst is read
-    once.
+    With beta, no more data is read than without a ReLU, except with ``is_training=False`` and
+    either ``param_grads=False`` or ``exact=True``: src is then read once more. The result of the
+    forward pass is computed again, with the bits that `batch_norm_inference` gives for the same
+    mean, variance, gamma and beta. `batch_norm_training` uses float64 statistics internally. To
+    find exactly the elements that its ReLU passed, keep these statistics: give
+    `batch_norm_training` float64 arrays in ``out``, and float64 gamma and beta if any, whatever the
+    data's dtype. With statistics rounded to float32, different elements may pass where the result
+    is within rounding error of 0. With dst or workspace, the call allocates one bit for each
+    element, and dst is read once.
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, or the floating-point mode
@@ -196,15 +199,15 @@ def batch_norm_backward(src=..., diff_dst=..., mean=..., variance=..., gamma=Non
 
     No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
     makes of the formula. If the data is not float64, a mean beyond float32's range counts as
-    infinite, and where src equals the mean rounded to float32, xc is 0: its product with an
-    infinite factor of the formula is NaN. An empty problem gives an empty diff_src, and zeros for
-    diff_gamma and diff_beta.
+    infinite, and xc is 0 where src equals the mean rounded to float32. Where xc is 0, a result is
+    NaN if dy or ``rstd*diff_gamma/M`` is infinite. An empty problem gives an empty diff_src, and
+    zeros for diff_gamma and diff_beta.
 
-    With ``is_training=False``, mean and variance are constants. If they depend on trained
-    parameters, `batch_norm_statistics_backward` computes their gradients.
+    Even with ``is_training=False``, mean and variance may depend on trained parameters.
+    `batch_norm_statistics_backward` computes the gradients with respect to mean and variance.
 
     oneDNN defines the same formulas for its batch normalization primitive (developer guide, "Batch
-    Normalization"). The operators in `bn_ext.specs` share them.
+    Normalization"). The gradient operators in `bn_ext.specs` use these formulas.
 
     Examples
     --------
@@ -253,22 +256,23 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     relu, beta, dst, workspace
         As for `batch_norm_backward`, for this part.
     variance, gamma, epsilon
-        As for `batch_norm_backward`. beta requires variance and epsilon. Without beta, they are
-        checked but not used.
+        As for `batch_norm_backward`. Without beta, these three are checked but not used; beta
+        requires variance and epsilon.
     exact : bool, optional
         If True, the result is a state, which holds exact sums.
 
     Returns
     -------
     ndarray of float64, shape (3, C)
-        Per channel: ``sum(dy)``, ``sum(dy * (src - mean))`` and the number of elements, a row
-        each. dy is diff_dst; with ``relu=True``, it is 0 where the ReLU did not pass the element.
+        Three rows, for each channel: ``sum(dy)``, ``sum(dy * (src - mean))`` and the number of
+        elements. dy is diff_dst; with ``relu=True``, it is 0 where the ReLU did not pass the
+        element.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of dy and of ``dy * (src - mean)``. The difference
         and the product are each rounded once, to float32 (float64 for float64 data). The sums are
         not rounded. Unless the data is float64, mean is first rounded to float32;
-        `batch_norm_backward_apply` corrects for that, `batch_norm_sums` does not. k is 11, or 57
-        for float64 data.
+        `batch_norm_backward_apply` corrects for this rounding, `batch_norm_sums` does not. k is 11,
+        or 57 for float64 data.
 
     Raises
     ------
@@ -279,19 +283,19 @@ def batch_norm_backward_reduce(src=..., diff_dst=..., mean=..., *, data_format="
     Notes
     -----
     For the same arrays, reduce and apply give the same bits as the single call. Sums of several
-    parts are reproducible if the same parts are added in the same order, but their bits differ from
-    those of the whole. For float64 data, each part after the first adds at most
-    ``2**-53 * sum(abs(terms))`` to their error; for the other dtypes, what it adds is negligible.
-    Arrays are copied in the same cases as in `batch_norm_backward`.
+    parts are reproducible if the same parts are added in the same order, but their bits may differ
+    from those of the whole. For float64 data, each part after the first adds at most
+    ``2**-53 * sum(abs(terms))`` to the error of a sum; for the other dtypes, it adds a negligible
+    amount. Arrays are copied in the same cases as in `batch_norm_backward`.
 
-    States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The sum
-    of the states of all parts is a state of the whole, however the data is split, in whatever order
+    States are added as int64 arrays, by NumPy's ``+``, MPI's SUM or any other sum of int64. The
+    states of all parts add up to a state of the whole, however the data is split, in whatever order
     the parts are added, and in whatever order their axes lie in memory. So the results of
-    `batch_norm_backward_apply` depend on the values alone. It raises a ValueError if some states
-    were computed with another mean or dtype, or if 2**20 states or more were added. To add more,
-    replace a partial sum with what `batch_norm_canonical` makes of it, which counts as one state. A
-    state does not record `relu`, so parts with and without a ReLU add up unnoticed. Exact sums take
-    longer if exponents differ widely, or if there are NaN or Inf.
+    `batch_norm_backward_apply` depend on the values alone. That function raises a ValueError if
+    some states were computed with another mean or dtype, or if 2**20 states or more were added. To
+    add more, replace a partial sum with its canonical state (`batch_norm_canonical`), which counts
+    as one state. A state does not record `relu`: adding parts with and without a ReLU raises no
+    error. Exact sums take longer if exponents differ widely, or if there are NaN or Inf.
 
     Examples
     --------
@@ -393,8 +397,8 @@ __all__ = sorted([name for name in globals() if name.lower().startswith("batch")
 
 
 def _show_signatures():
-    """Show signatures without ``refused`` and without the defaults of required arguments. Those
-    exist so that an unknown name is reported before a missing argument."""
+    """In signatures, hide ``refused`` and the default ``...`` of required arguments. Required
+    arguments have a default so that an unknown name is reported before a missing argument."""
     for name in __all__:
         function = globals()[name]
         if not isinstance(function, type):

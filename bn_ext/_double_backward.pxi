@@ -9,8 +9,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
 
     Let ``loss`` be a function of the three results of `batch_norm_backward`, and let
     ``diff_diff_src``, ``diff_diff_gamma`` and ``diff_diff_beta`` be its derivatives with respect to
-    them. This function returns the derivatives of ``loss`` with respect to src, diff_dst and gamma.
-    For each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
+    these results. `batch_norm_double_backward` returns the derivatives of ``loss`` with respect to
+    src, diff_dst and gamma. For each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
     ``rstd = 1 / sqrt(variance + epsilon)``, ``xhat = (src - mean) * rstd`` and ``avg(...)`` the
     mean over the M elements::
 
@@ -43,8 +43,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
         As for `batch_norm_backward`.
     out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
         Arrays to write to; any of them may be None. ``diff_src`` may occupy exactly the memory of
-        src, diff_dst or diff_diff_src, and ``diff_diff_dst`` that of another of these three. No
-        other overlap is accepted.
+        src, diff_dst or diff_diff_src, and ``diff_diff_dst`` the memory of another of these three.
+        No other overlap is accepted.
 
     Returns
     -------
@@ -60,18 +60,19 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     Notes
     -----
     src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
-    which are written together. With frozen statistics, they are read only once. What is copied, and
-    what the bits of the results depend on, is as for `batch_norm_backward`.
+    which are written together. With frozen statistics, these arrays are read only once. For copies
+    and for what decides the bits, the Notes of `batch_norm_backward` apply.
 
-    The factors of each channel are rounded to the type of the arithmetic: float64 for float64 data,
-    else float32. In float32, ``rstd**3`` times each ``avg(...)`` must lie between 2**-126 and
-    2**127. If all else is near 1, that allows standard deviations from about 1e-12 to 1e12. Outside
-    this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may be NaN,
-    Inf or 0 although the formula has another value. For float64 data, the range is wider.
+    The coefficients of dy, g and ``src - mean`` are rounded to the type of the arithmetic: float64
+    for float64 data, else float32. With ``is_training=True``, the coefficient of ``src - mean``
+    contains ``rstd**3``. In float32, ``rstd**3`` times each ``avg(...)`` must then lie between
+    2**-126 and 2**127. If all but rstd is near 1, this allows standard deviations from about 1e-12
+    to 1e12. Outside this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a
+    result may be NaN, Inf or 0 although the formula has another value. For float64 data, the range
+    is wider.
 
-    If left out, diff_diff_gamma and diff_diff_beta are zeros, and an infinite src or diff_dst times
-    such a zero is NaN. An empty problem gives empty arrays, and zeros for
-    diff_gamma.
+    If left out, diff_diff_gamma and diff_diff_beta are zeros. A diff_diff_gamma of 0 times an
+    infinite src or diff_dst is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
 
     Examples
     --------
@@ -87,8 +88,8 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
     >>> second.diff_gamma.round(6)
     array([0.416   , 0.000917])
 
-    The penalty is quadratic in diff_dst and in gamma. So either of them, times the penalty's
-    derivative with respect to it, sums to twice the penalty:
+    The penalty is quadratic in diff_dst and in gamma. So diff_dst times ``diff_diff_dst``, summed,
+    is twice the penalty, and so is gamma times ``diff_gamma``:
 
     >>> penalty = (grads.diff_src**2).sum(axis=0)
     >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)

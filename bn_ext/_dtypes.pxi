@@ -4,7 +4,6 @@ cdef tuple DTYPE_NAMES = tuple([bn_dtype_table[code].name.decode() for code in r
 
 
 cdef inline Py_ssize_t size_of(int code) noexcept nogil:
-    """Bytes of an element."""
     return bn_dtype_table[code].element_bytes
 
 
@@ -14,12 +13,12 @@ cdef inline bint computed_in(int data, int code) noexcept nogil:
 
 
 cdef inline bint go_together(int data, int vector) noexcept nogil:
-    """The rule: (C,) vectors have the data's dtype, the one in which it is computed, or float64."""
+    """(C,) vectors have the data's dtype, the one in which the data is computed, or float64."""
     return vector == data or vector == BN_F64 or computed_in(data, vector)
 
 
 cdef tuple vector_names(int data):
-    """The dtypes that this data's vectors may have; the first is that of its arithmetic."""
+    """The dtypes that this data's vectors may have; the first is the dtype of the arithmetic."""
     names = []
     for code in range(BN_DTYPES):
         if computed_in(data, code):
@@ -29,7 +28,7 @@ cdef tuple vector_names(int data):
     return tuple(names)
 
 
-# Data dtype -> the dtypes its (C,) vectors may have, for messages and tests.
+# Data dtype -> the dtypes its (C,) vectors may have.
 _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 
 # dtype -> code. bfloat16 is added when it is first seen: this module recognises ml_dtypes, but
@@ -37,8 +36,9 @@ _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
-# code -> the dtype of new arrays. They never get an argument's dtype: a finalizer may change that
-# of an argument during any allocation, so it is read once, after the buffer was requested.
+# code -> the dtype of new arrays. Any allocation may run a finalizer that changes an argument's
+# dtype. Hence an argument's dtype is read once, after the buffer was requested; new arrays get
+# theirs from here.
 cdef list DTYPE_OF_CODE = [None] * BN_DTYPES
 for _dtype, _code in CODE_OF_DTYPE.items():
     DTYPE_OF_CODE[_code] = _dtype
@@ -56,7 +56,7 @@ cdef inline object dtype_of_array(object a):
 
 
 cdef int code_of(object dtype) except -2:
-    """The code of a dtype; -1 if it is not in the table. It runs none of the caller's code."""
+    """The code of a dtype; -1 if bn_dtype_table lacks it. None of the caller's code runs here."""
     cdef int i
     for i in range(BN_DTYPES):  # most are found by identity
         if dtype is DTYPE_OF_CODE[i]:

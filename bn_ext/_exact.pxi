@@ -4,14 +4,14 @@ A state is an int64 array of shape (k, 2, C); src_c/state.h describes its rows.
 """
 
 cdef object INT64 = np.dtype(np.int64)
-# Rows of a state: of data that is computed in float32, and of float64 data.
+# Number of rows of a state, for data that is computed in float32 and for float64 data.
 cdef tuple GRADIENT_STATES = (f32_LIMBS + BN_MORE_ROWS, f64_LIMBS + BN_MORE_ROWS)
 cdef tuple MOMENT_STATES = (f32_SQUARE_LIMBS + BN_MORE_ROWS, f64_SQUARE_LIMBS + BN_MORE_ROWS)
 cdef object FLOAT64 = np.dtype(np.float64)
 
 
 cdef int check_terms(const Call *c) except -1:
-    """Refuse more elements than a sum has room for."""
+    """Refuse more elements than a state or a count can hold."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
     if c.elements >> most and (c.exact or c.facts.reduces):
         raise ValueError(
@@ -22,7 +22,7 @@ cdef int check_terms(const Call *c) except -1:
 
 
 cdef int round_state(Call *c) except -1:
-    """Round a state's sums into SUMS, and take its count."""
+    """Round a state's sums into SUMS, and take its number of elements per channel."""
     cdef const bn_view *view = &c.view[STATE]
     cdef bn_problem *p = &c.problem
     cdef int64_t stranger, wrong
@@ -85,13 +85,13 @@ cdef int check_limbs(int64_t channel, str name) except -1:
 # ---- states ------------------------------------------------------------------------
 
 cdef object as_dense(object a):
-    """The array if it is aligned and C-contiguous, else a copy that is. An array that was received
+    """The array if it is aligned and C-contiguous, else a copy that is both. An array received
     over a network may be neither."""
     return np.require(a, None, ("C", "A"))
 
 
 cdef object as_state(object state, int64_t *count):
-    """Convert a state to a dense array, and set its number of elements per channel."""
+    """Convert a state to a dense array, and set `count` to its number of elements per channel."""
     a = _as_array(state, "state")
     if a.dtype != INT64:
         raise _wrong_dtype("state", a, "int64")
@@ -122,7 +122,7 @@ def batch_norm_sums(state):
     -------
     ndarray of float64, shape (2, C)
         The two sums of each channel, rounded to nearest, ties to even. A sum is NaN if a term was
-        NaN, or if there were terms of both Inf and -Inf. Whether all parts were summed about the
+        NaN, or if both Inf and -Inf were among its terms. Whether all parts were summed about the
         same mean is not checked here.
 
     Raises
@@ -237,8 +237,8 @@ def batch_norm_training_stats(state):
         Statistics for `batch_norm_training_apply`, as `batch_norm_training_reduce` returns them:
         per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. The first
         two are within 0.5001 ulp of the exact values, subnormal ones within one ulp, however large
-        the sums are. Without elements they are 0. If an element is NaN or infinite, so is the mean,
-        and the squares are NaN.
+        the sums are. Without elements, both are 0. If an element is NaN or infinite, so is the
+        mean, and the sum of squares is NaN.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def batch_norm_training_stats(state):
 
         stats[0] = s / M        stats[1] = (M*q - s**2) / M
 
-    ``M*q - s**2`` is computed as an integer, so nothing cancels.
+    ``M*q - s**2`` is computed as an integer, so cancellation loses nothing.
 
     Examples
     --------
@@ -286,8 +286,8 @@ def batch_norm_training_stats(state):
 
 
 cdef int check_dtypes(const int64_t[:, :, ::1] limbs) except -1:
-    """Raise a ValueError if parts had different dtypes. A state does not record its dtype, so every
-    dtype with this number of limbs is tried."""
+    """Raise a ValueError if parts had different dtypes. A state records its dtype only in a hash,
+    so every dtype with this number of limbs is tried."""
     cdef bn_problem p
     cdef int64_t stranger = -1
     memset(&p, 0, sizeof(bn_problem))

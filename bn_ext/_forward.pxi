@@ -30,20 +30,20 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     running_mean, running_variance : ndarray, shape (C,), optional
         Statistics to keep for inference, updated in place after everything else has succeeded. Each
         may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
-        Pass these two and the next two together, or none of them.
+        Pass both with exponential_avg_factor and correction, or none of these four.
     exponential_avg_factor : float, optional
         The weight of the batch, any finite number:
-        ``running = (1 - factor) * running + factor * batch``. With 1, the old values are not read.
+        ``running = (1 - factor) * running + factor * batch``. With 1, the old values are ignored.
         There is no default, and ``momentum`` is not accepted, because packages disagree on both.
     correction : {0, 1}, optional
         The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
         batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
     src_1 : array, optional
-        Added to the result, before ReLU: src's shape and dtype.
+        Added to the result before the ReLU; of src's shape and dtype.
     relu : bool, optional
         If True, results that are 0 or less become 0; a NaN stays.
     workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
-        A contiguous array, written to record which elements the ReLU passed, for
+        A contiguous array in which the call records which elements the ReLU passed, for
         `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
         src's axes in memory. The first element has the lowest bit of the first byte.
     out : tuple (dst, mean, variance), optional
@@ -63,7 +63,7 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     BatchNormTraining
         Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,)).
         mean and variance have the dtype of gamma and beta. Without these, they have the dtype of
-        the mean or variance in `out`; if both are None, float64 for float64 data, else float32.
+        the mean or variance in `out`; if `out` has neither, float64 for float64 data, else float32.
 
     Raises
     ------
@@ -84,20 +84,20 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     If an error is raised, nothing has been written.
 
     src is read twice. With channels first, the second read comes from the cache if a channel's data
-    fits there. With workspace, dst is read once more. Arrays are copied in the same cases as in
+    fits there. With workspace, dst is also read, once. Arrays are copied in the same cases as in
     `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
     the order of src's axes in memory.
 
     Unless exact, mean and variance are computed in one pass over differences from a pivot near the
-    mean. So they are accurate even if the mean is far from 0, and if squares overflow or underflow.
-    A constant channel has a variance of 0 (and dst is NaN if epsilon is 0 too). A channel with a
-    variance of at most 2**-150 (2**-1075 for float64 data) may also get 0, if the few elements that
-    determine the pivot are equal.
+    mean. So they are accurate even if the mean is far from 0. They stay accurate if squares
+    overflow or underflow: elements are then scaled and summed again. A constant channel has a
+    variance of 0; if epsilon is 0 too, its dst is NaN. A variance of at most 2**-150 (2**-1075 for
+    float64 data) may also become 0, if the few elements that determine the pivot are equal.
 
-    A variance that its dtype cannot hold is Inf, and the gradient computed from it is 0. In float16
-    this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. A float64 `gamma`,
-    or float64 ``mean`` in `out`, makes the variance float64, which has a wider range; for float64
-    data, M times the variance must stay below 1.8e308.
+    A variance too large for its dtype is Inf, and the diff_src and diff_gamma computed from it are
+    0. In float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. A
+    float64 `gamma`, or float64 ``mean`` in `out`, makes the variance float64, which has a wider
+    range. For float64 data, M times the variance must stay below 1.8e308.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -156,10 +156,10 @@ def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, 
     -------
     ndarray of float64, shape (4, C)
         Four rows: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
-        elements, and a 1. The last row shows whether statistics were added instead of merged; such
-        statistics are refused.
+        elements, and a 1. Statistics that were added instead of merged are refused: their last row
+        is no longer 1.
     ndarray of int64, shape (k, 2, C)
-        With ``exact=True``, a state: the sums of src and of its square. Nothing is rounded. k is
+        With ``exact=True``, a state: the sums of src and of ``src**2``. Nothing is rounded. k is
         20, or 111 for float64 data.
 
     Raises
@@ -214,8 +214,8 @@ def batch_norm_training_merge(stats):
     Returns
     -------
     ndarray of float64, shape (4, C)
-        As `batch_norm_training_reduce` returns them: the mean of each channel,
-        ``sum((src - mean)**2)``, the number of elements, and a 1.
+        As from `batch_norm_training_reduce`: per channel the mean, ``sum((src - mean)**2)``, the
+        number of elements, and a 1.
 
     Raises
     ------
@@ -229,8 +229,8 @@ def batch_norm_training_merge(stats):
     -----
     Parts are merged in order, with the formulas of Chan, Golub and LeVeque ("Updating formulae and
     a pairwise algorithm for computing sample variances", 1979). The same parts in the same order
-    give the same bits every time, but not those of the whole. Parts without elements change
-    nothing. A single part is returned with the same bits.
+    give the same bits every time, but not always those of one call on all data. Parts without
+    elements change nothing. A single part is returned with the same bits.
 
     Examples
     --------
@@ -265,15 +265,15 @@ def batch_norm_training_merge(stats):
                 f"parts, got {int(total)}"
             )
         with _DefaultMode():
-            if before == 0:  # with an infinite mean, the squares below would be NaN
+            if before == 0:  # the formulas below would make whole[1] NaN if the mean is infinite
                 whole[:] = given[i]
             else:
                 off = given[i, 0] - whole[0]
                 whole[0] += off * (own / total)
-                # Grouped like this, it overflows only if the sum does.
+                # Grouped like this, the product overflows only if the sum does.
                 whole[1] += given[i, 1] + off * (off * (before * (own / total)))
         before = whole[COUNT] = total
-    whole[np.isnan(whole)] = np.nan  # the canonical one, as in C
+    whole[np.isnan(whole)] = np.nan  # the canonical NaN, as in C
     return whole
 
 

@@ -45,8 +45,8 @@ def gated_double_backward(
     workspace: NDArray[np.uint8] | None,
     **options: Any,
 ) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
-    """`batch_norm_double_backward` that also takes the gradient of diff_src_1 and, given a
-    workspace, goes through a ReLU.
+    """`batch_norm_double_backward` that also takes the gradient with respect to diff_src_1 and,
+    given a workspace, goes through a ReLU.
     """
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])

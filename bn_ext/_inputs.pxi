@@ -5,12 +5,12 @@ else comes from its view. Included by _core.pyx.
 """
 
 cdef object wrong_input(const Call *c, int role, str expected, str to=""):
-    """The error for an array of another dtype."""
+    """The error for an array of an unexpected dtype."""
     return _wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
 
 
 cdef int check_data(Call *c) except -1:
-    """Check src and the other operands that are read; set the problem's dtype and sizes."""
+    """Check src and the other operands that are read; set the call's dtype and sizes."""
     cdef const bn_view *src = &c.view[SRC]
     cdef int axis, role
     pin(c, SRC)
@@ -66,7 +66,7 @@ cdef int check_vectors(Call *c) except -1:
 
 
 cdef int check_vector(Call *c, int role) except -1:
-    """Check a vector's length and its dtype, which must go with the data's and equal that of the
+    """Check a vector's length and dtype. The dtype must go with the data's, and equal that of the
     vectors before it."""
     cdef int dtype, other
     pin(c, role)
@@ -86,7 +86,7 @@ cdef int check_vector(Call *c, int role) except -1:
 
 
 cdef int check_running(Call *c) except -1:
-    """Check the running statistics. Their dtypes may differ; both are written."""
+    """Check the running statistics. Their dtypes may differ; both must be writable."""
     cdef int role, dtype
     for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
         if not has(c, role):
@@ -110,7 +110,7 @@ cdef int check_running(Call *c) except -1:
 
 
 cdef object wrong_vector(const Call *c, int role):
-    """The error for a vector of another shape, with what the caller may have meant."""
+    """The error for a vector of the wrong shape, with what the caller may have meant."""
     cdef const bn_view *src = &c.view[SRC]
     cdef bint last = c.channels_last
     cdef int axis

@@ -68,7 +68,7 @@ class BatchNorm:
     diff_gamma, diff_beta : ndarray or None
         Their gradients, written by `backward`.
     running_mean, running_variance : ndarray or None
-        What `eval` normalizes with, shape (C,): zeros and ones at first.
+        The statistics used after `eval` or `freeze`, shape (C,): zeros and ones at first.
     num_batches_tracked : int
         How many batches the running statistics have seen.
     training, frozen : bool
@@ -238,8 +238,9 @@ class BatchNorm:
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         if from_batch or mean is None or variance is None:
             mean, variance = np.empty((2, self.channels), self._number)
-        # Backward can compute dst again, to see what passed; but not without an added array, and
-        # from a batch's float32 statistics it might get another dst.
+        # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
+        # added, which is not kept; from a batch's float32 statistics, it might compute another dst.
+        # These two cases need a workspace.
         kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
         workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
         beta = np.zeros_like(mean) if self.beta is None else self.beta
@@ -369,7 +370,7 @@ class BatchNorm:
     _gradients: Callable[..., Any] = staticmethod(_core.batch_norm_backward)
 
     def _is_batch(self, data: NDArray[Any]) -> bool:
-        """Does it count in num_batches_tracked?"""
+        """Does the batch count in num_batches_tracked?"""
         return data.size > 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -444,7 +445,6 @@ def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def _as_channels(channels: SupportsIndex) -> int:
-    """Convert the number of channels."""
     number: int = _core._as_index(channels, "channels", "an integer")
     most = np.iinfo(np.intp).max // np.dtype(np.float64).itemsize
     if not 1 <= number <= most:
@@ -454,7 +454,7 @@ def _as_channels(channels: SupportsIndex) -> int:
 
 
 def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """{name: array to be copied into the layer's own}."""
+    """{name: array to be copied into the layer's own array}."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: expected a mapping, got {type(state).__name__}")
     missing = own.keys() - state.keys() - {"num_batches_tracked"}

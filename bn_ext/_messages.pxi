@@ -1,7 +1,7 @@
-"""How error messages show values, types and dtypes: shortened, even if repr raises an error.
+"""How error messages show values, types and dtypes: shortened, and without failing if repr fails.
 Included by _core.pyx."""
 
-# In a variable: see SEQUENCES in _arguments.pxi.
+# Kept in a variable: see SEQUENCES in _arguments.pxi.
 cdef tuple CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
@@ -11,11 +11,11 @@ cdef str shortened(str text):
 
 
 def _shown(value):
-    """A value's repr for a message, shortened; if the repr fails, its type."""
+    """A value's repr for a message, shortened; if repr fails, the value's type."""
     try:
         # reprlib reads no more of nested containers than it shows.
         text = reprlib.repr(value) if isinstance(value, CONTAINERS) else repr(value)
-        text = str.__getitem__(text, slice(None))  # a plain str, if it is of a subclass
+        text = str.__getitem__(text, slice(None))  # a plain str, not of a subclass
     except Exception:
         return "an object of type " + type_name(value)
     return shortened(text)
@@ -45,9 +45,10 @@ def _or(names):
 
 
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
-    """The error for an array with an unexpected dtype. For numbers, the message suggests converting
-    the array to the dtype `to`, or to one that loses nothing. If `to` is None, because the array is
-    written, it does not suggest a copy."""
+    """The error for an array with an unexpected dtype. If `to` is a NumPy dtype and the array holds
+    numbers, the message suggests converting the array to `to`. If `to` is float32, which may lose
+    something, it suggests float64 where that is allowed. If `to` is None, because the array is
+    written, no copy is suggested."""
     dtype = a.dtype
     copies = to is not None
     if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:

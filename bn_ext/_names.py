@@ -13,7 +13,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 #: What torch, Keras, TensorFlow and hand-written NumPy code call our arguments. If rows share
-#: a name, the first whose key is an argument of the function is used.
+#: a name, the first of them whose key is an argument of the function is used.
 CALLED_HERE: Final = {
     "src": ("input", "inputs", "x"),
     "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
@@ -38,8 +38,8 @@ CALLED_HERE: Final = {
 def refuse_unknown(
     function: Callable[..., Any], name: str, names: Mapping[str, str] | None = None
 ) -> NoReturn:
-    """Raise a TypeError for an unknown keyword argument of a function; it says what to pass instead
-    if that is known. `names`: what the function calls our arguments, if it has its own names.
+    """Raise a TypeError for an unknown keyword argument of a function. The message says what to
+    pass instead, if that is known. `names` maps our names to the function's, if they differ.
     """
     name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
     formats = ": 'NXC' or 'NCX'" if names is None else ""
@@ -61,7 +61,7 @@ def refuse_unknown(
 def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
     """What to pass instead; `formats` lists the values of a data format."""
     if name == "save_mean" and "diff_dst" not in names:
-        return ""  # torch returns it
+        return ""  # torch's forward pass returns it
     for ours, theirs in CALLED_HERE.items():
         if ours in names and (name == ours or name in theirs):
             hint = f", which is called {names[ours]} here"
@@ -80,7 +80,7 @@ def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
 
 
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Decorates a function: it refuses unknown keyword arguments as compiled functions do."""
+    """Make a function refuse unknown keyword arguments as compiled functions do."""
     code = function.__code__
     names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 

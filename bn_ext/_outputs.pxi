@@ -1,11 +1,10 @@
-"""What a call writes to: the checks of arrays in `out`, and new arrays.
+"""What a call writes: checks of the arrays in `out`, and new arrays.
 
-Inputs have been checked by now, so src's view has the shape to expect. Nothing is written
-here. Included by _core.pyx.
+Inputs have been checked by now, so src's view has the shape that operands must have. Nothing is
+written here. Included by _core.pyx.
 """
 
 cdef int check_outputs(Call *c) except -1:
-    """Each must have the right dtype and shape, and be writable."""
     cdef int i, role, expected
     for i in range(c.n_outputs):
         role = c.facts.outputs[i]
@@ -37,7 +36,6 @@ cdef int check_writable(Call *c, int role) except -1:
 # ---- shared memory --------------------------------------------------------------
 
 cdef int check_sharing(Call *c) except -1:
-    """Refuse shared memory, for each array that is written."""
     cdef int i
     for i in range(c.n_outputs):
         check_alone(c, c.facts.outputs[i])
@@ -48,7 +46,7 @@ cdef int check_sharing(Call *c) except -1:
 
 cdef int check_alone(Call *c, int role) except -1:
     """Raise a ValueError if an output overlaps itself or any other array. One overlap is allowed:
-    an operand that is written may occupy exactly the memory of one that is read."""
+    an operand that is written may occupy exactly the memory of an operand that is read."""
     cdef int other
     if not has(c, role):
         return 0
@@ -107,9 +105,9 @@ cdef enum:
 
 
 @cython.final
-@cython.auto_pickle(False)  # a copy of a pointer would be released twice
+@cython.auto_pickle(False)  # a copy would release the same memory again
 cdef class Block:
-    """The memory of a large result (src_c/blocks.h): the base of the array."""
+    """The memory of a large result (src_c/blocks.h), and the `base` of its array."""
 
     cdef char *data
     cdef Py_ssize_t size
@@ -139,7 +137,7 @@ cdef object new_array(object shape, object dtype, const Call *c):
 
 
 cdef object new_like_src(const Call *c):
-    """An array of src's shape and dtype, its memory in the order of the call."""
+    """An array of src's shape, dtype and memory order."""
     cdef const bn_order *order = &c.order
     cdef int i
     cdef bint as_named = True
@@ -158,9 +156,9 @@ cdef object new_like_src(const Call *c):
 
 
 cdef object new_results(Call *c, tuple given):
-    """The result of a call: what was given, and new arrays for the rest.
+    """The result of a call: the arrays in `out`, and new arrays for the rest.
 
-    They are made before anything is written, so that nothing fails later for lack of memory.
+    New arrays are made before anything is written, so that a MemoryError leaves `out` unchanged.
     """
     cdef int role, i, n = c.n_outputs
     cdef bint new
@@ -183,7 +181,8 @@ cdef object new_results(Call *c, tuple given):
 
 
 cdef object new_sums(Call *c):
-    """The result of a reduce, before C adds to it: zeros and the count; for exact sums, a state."""
+    """A reduce's result before C fills it in: zeros. In sums and statistics, row COUNT is set; in
+    statistics, row MARK too."""
     cdef int role = STATE if c.exact else SUMS
     try:
         sums = np.zeros(expected_shape(c, role), INT64 if c.exact else FLOAT64)

@@ -11,12 +11,11 @@ def _get_isa():
 
 
 def _use_isa(name):
-    """Switch levels, in this process."""
     bn_isa_use(_available_isas().index(name))
 
 
 def _cache_sizes():
-    """(bytes of a core's second-level cache, of the last-level cache)."""
+    """(bytes of a core's second-level cache, bytes of the last-level cache)."""
     return bn_l2_bytes(), bn_last_level_bytes()
 
 

@@ -14,8 +14,8 @@ def _formulas():
 def _kernel_interface():
     """Sizes and the table of formulas, from kernels.h and formulas.h, with names for roles.
 
-    "layouts" is {code: name}, for coefficients; "paired" names the dtypes whose rings
-    (AS_RING in kernels.h) have even columns first.
+    "layouts" is {code: name}, for coefficients. "paired" names the dtypes whose coefficients, if
+    laid out AS_RING (kernels.h), have even columns first.
     "formulas" is {formula: (reads, writes, takes)}, "sums" is {formula: number of sums}.
     """
     operands = dict(enumerate(NAMES[:BN_OPERANDS]))
@@ -89,7 +89,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
 
 def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
                      const unsigned char[:, ::1] coefs, double[:, ::1] planes):
-    """Call a formula's kernel on each channel's runs; planes has a column for each channel.
+    """Run a formula's sum_runs kernel once; planes has a column for each channel.
 
     parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
     operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
@@ -114,7 +114,8 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     """Run a formula's write kernel `calls` times. Nothing is checked.
 
     span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal,
-    relu), the first four by operand. coefs, stride: as for sums; period, layout: see kernels.h.
+    relu), the first four by operand. coefs, stride: as for _run_sum_kernel. period, layout: see
+    kernels.h.
     """
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)
@@ -134,5 +135,4 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
 
 
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
-    """The ReLU mask of n elements."""
     kernels_of(isa, dtype).relu_mask(<const char *>&elements[0], n, &to[0])

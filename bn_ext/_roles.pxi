@@ -1,8 +1,8 @@
 """The roles of arrays in a call, and a table of facts about functions. Included by _core.pyx."""
 
 cdef enum:
-    # An array's role: an operand, as in _core.pxd; a vector; sums (or statistics) of parts; a
-    # workspace; a state; or the dense copy of an operand. C adds one more operand, the gate.
+    # An array's role: an operand; a vector; sums (or statistics) of parts; a workspace; a state; or
+    # the dense copy of an operand. _core.pxd names all operands except the gate, which C makes.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
@@ -32,13 +32,12 @@ cdef tuple NAMES = (
 cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 
 cdef enum:
-    # The rows of sums: first the rows that C writes, then the elements per channel. Statistics have
-    # one more row, of ones: if statistics are added, it is no longer 1.
+    # The rows of sums: first the rows that C writes, then the number of elements per channel.
+    # Statistics have one more row: of ones, unless statistics were added instead of merged.
     COUNT = BN_SUMS
     MARK = COUNT + 1
 
 cdef enum:
-    # The functions.
     BACKWARD
     BACKWARD_REDUCE
     BACKWARD_APPLY
@@ -61,9 +60,9 @@ cdef tuple NONE_GIVEN = (None,) * MOST_OUTPUTS
 
 cdef struct Facts:
     c_entry run
-    c_entry run_exactly     # with exact sums; NULL: there is no such call
+    c_entry run_exactly     # NULL: no call with exact sums
     unsigned needs          # roles that must be given, as bits; the others may be None
-    int rows                # of the sums that it takes or gives
+    int rows                # of the sums that the function takes or returns
     bint reduces            # are the sums its result?
     bint is_forward         # is the workspace written, not read?
     int n_outputs

@@ -24,9 +24,9 @@ _SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def _read(path: str) -> str:
-    """The text of one of the system's files, "" if there is none."""
-    # Not with pathlib, which would double the time of the import. The text may contain file names,
-    # which are bytes; escaped, they can be printed.
+    """The text of a system file; "" if it cannot be read."""
+    # Not with pathlib, which would double the time of the import. File names in the text may be any
+    # bytes; escaped, they can be printed.
     try:
         with open(path, errors="backslashreplace") as file:
             return file.read()
@@ -80,9 +80,8 @@ def _load_core() -> tuple[Any, str]:
 def available_isas() -> tuple[str, ...]:
     """Names of the instruction-set levels that this CPU can run, lowest first.
 
-    On x86-64 ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), three of the
-    microarchitecture levels of the x86-64 psABI; elsewhere only ``"baseline"``.
-    All give the same bits.
+    On x86-64 there are ``"baseline"``, ``"v3"`` (AVX2) and ``"v4"`` (AVX-512), three of the
+    x86-64 psABI's microarchitecture levels; elsewhere only ``"baseline"``. All give the same bits.
 
     Returns
     -------
@@ -100,8 +99,8 @@ def available_isas() -> tuple[str, ...]:
 def get_isa() -> str:
     """Name of the instruction-set level in use.
 
-    The highest of `available_isas`, unless the environment variable ``BN_EXT_ISA``
-    named another one when `bn_ext` was imported.
+    It is the highest of `available_isas`, unless the environment variable ``BN_EXT_ISA`` named
+    another one when `bn_ext` was imported.
 
     Returns
     -------
@@ -120,20 +119,20 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     """Set how much memory of freed results bn_ext keeps for new results.
 
     New memory is slow: the system clears each page before a process sees it. For a gradient larger
-    than the cache, this takes 0.5 to 0.8 times as long as computing it. So when the last view of a
-    result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory, and the next
-    result of about that size reuses it. The newest blocks, up to an eighth of the limit, stay in
-    memory. The pages of the others are offered to the system, which takes them when it needs memory
-    (``MADV_FREE``); until then, they count as used by this process. At most 64 blocks are kept;
-    each is released after 512 newer results.
+    than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
+    last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
+    block, and the next result of about that size reuses the block. The newest blocks, up to an
+    eighth of the limit, stay in memory. The pages of the others are offered to the system, which
+    takes them when it needs memory (``MADV_FREE``); until then, they count as used by this process.
+    At most 64 blocks are kept; each is released after 512 newer results.
 
     Parameters
     ----------
     nbytes : int, optional
         The limit, in bytes. Kept memory beyond it is released at once. With 0, nothing is kept, and
-        NumPy allocates the arrays. None means the default: the number in the environment variable
-        ``BN_EXT_KEEP_MEMORY`` when bn_ext was imported or, if it was not set, an eighth of the
-        memory that the process may use (a control group may limit it).
+        NumPy allocates the arrays. None means the default, which is set when bn_ext is imported:
+        the number in the environment variable ``BN_EXT_KEEP_MEMORY`` or, without this variable, an
+        eighth of the memory that the process may use. A control group may limit that memory.
 
     Returns
     -------
@@ -184,7 +183,8 @@ def _default_kept() -> int:
 
 def _is_command() -> bool:
     """Is this process `bn-ext` or `python -m bn_ext`, rather than a program that imports us?"""
-    # While -m imports the package, argv[0] is "-m", and orig_argv has the module in its place.
+    # While -m imports the package, argv[0] is "-m". orig_argv has the module instead, followed by
+    # the same arguments.
     if sys.argv[:1] == ["-m"]:
         return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "bn_ext"
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
@@ -192,8 +192,8 @@ def _is_command() -> bool:
 
 
 def _read_environment() -> tuple[str | None, int]:
-    """The level that is forced, if one is, and the memory that is kept by default."""
-    # An empty variable counts as not set, as usual.
+    """The forced level, if any, and the memory that is kept by default."""
+    # An empty variable counts as not set.
     name = os.environ.get("BN_EXT_ISA") or None
     try:
         if name is not None:
@@ -205,7 +205,7 @@ def _read_environment() -> tuple[str | None, int]:
             _core._use_isa(name)
         return name, _default_kept()
     except ImportError as error:
-        if _is_command():  # it cannot catch the error: the import comes before its first line
+        if _is_command():  # the import precedes the command's code, which cannot catch the error
             print(f"bn-ext: {error}", file=sys.stderr)
             sys.exit(2)
         raise
@@ -263,7 +263,7 @@ def _cache_sizes() -> tuple[int, int]:
     l2 = sizes[0] if sizes[0] > 0 else 1 << 20
     last_level = sizes[1] if sizes[1] > 0 else 16 << 20
     # A virtual machine of two CPUs may report 480 MiB, which it shares with a hundred others. Few
-    # CPUs have more than 16 MiB for each core.
+    # processors have more than 16 MiB for each core.
     ours = (16 << 20) * (os.cpu_count() or 1)
     return l2, max(l2, min(last_level, ours))
 
@@ -288,7 +288,6 @@ def _memory(cgroups: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgrou
 
 
 def _processor() -> str:
-    """The processor's name, if the system tells."""
     import platform
 
     found = re.search("^model name.*: (.*)", _read("/proc/cpuinfo"), re.MULTILINE)
@@ -318,8 +317,8 @@ def _stack_bytes() -> int:
         found = re.match(r"\s*([-+]?)([0-9]+)\s*([bkmgtp]?)(.*)", text, re.DOTALL)
         if found is None or (found[4] and not found[3]):
             continue  # the runtimes ignore it
-        # For text after the unit, as in "64kb", libgomp leaves the choice to the system, usually
-        # 8 MiB. It treats a negative number as one that is too large.
+        # If text follows the unit, as in "64kb", libgomp lets the system choose the size, usually
+        # 8 MiB. A negative number counts as the largest size.
         size = sys.maxsize if found[1] == "-" else int(found[2][:20])
         size <<= 10 * "bkmgtp".index(found[3] or unit)
         most = max(most, size, 8 << 20 if found[4] and size else 0)
@@ -327,7 +326,7 @@ def _stack_bytes() -> int:
 
 
 def _threads_limit() -> int:
-    """The CPU quota, or a lower OMP_NUM_THREADS unless OpenMP reads it itself. 0: no limit."""
+    """The CPU quota, or a lower OMP_NUM_THREADS if there is no OpenMP to read it; 0: no limit."""
     limits = [_QUOTA or 0]
     if not _core._has_openmp():  # pragma: no cover - held by .ci/workers
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -352,7 +351,7 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
     Raises
     ------
     ValueError
-        If mode is neither of these.
+        If mode is neither ``"stdout"`` nor ``"dicts"``.
 
     Examples
     --------

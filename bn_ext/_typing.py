@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# The scalar types of src and of mean; Any if they are unknown.
+# Scalar is the scalar type of src, Vector that of mean; Any if unknown.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
     Vector = TypeVar("Vector", bound=np.generic, default=Any)
     _Scalar = TypeVar("_Scalar", bound=np.generic, default=Any, covariant=True)
-else:  # Python 3.11 has no defaults
+else:  # Python 3.11's TypeVar has no default
     from typing import TypeVar
 
     Scalar, Vector = TypeVar("Scalar"), TypeVar("Vector")
@@ -24,7 +24,8 @@ else:  # Python 3.11 has no defaults
 class SupportsArray(Protocol[_Scalar]):
     """An array, or an object that converts itself to one.
 
-    It has at least one dimension: NumPy's scalars have ``__array__``, too, but do not fit.
+    The array has at least one dimension, so NumPy's scalars, which also have ``__array__``, do not
+    fit.
     """
 
     def __array__(self) -> np.ndarray[tuple[int, *tuple[int, ...]], np.dtype[_Scalar]]: ...
@@ -39,9 +40,10 @@ class SupportsDLPack(Protocol):
 # Exporters of the buffer protocol, listed by name to exclude bytes.
 if TYPE_CHECKING:
     Buffer: TypeAlias = memoryview[Any] | array.array[Any] | ctypes.Array[Any]
-else:  # Python 3.11 has no subscripts for the first two
+else:  # Python 3.11 cannot subscript the first two
     Buffer = memoryview | array.array | ctypes.Array
-# Not __array_interface__: NumPy's scalars have it too. Other objects that have it need np.asarray.
+# No type for __array_interface__: NumPy's scalars would fit too. Other objects that have it need
+# np.asarray.
 Array: TypeAlias = SupportsArray[Any] | SupportsDLPack | Buffer | list[Any] | tuple[Any, ...]
 # What determines the dtypes of results. SupportsDLPack is left out: mypy would match NumPy arrays
 # with it too, and lose their dtype.

@@ -253,7 +253,6 @@ def batch_norm_training(
 
 
 def _as_arrays(**given: Any) -> dict[str, Any]:
-    """Convert arguments to arrays, except None and autograd's boxes."""
     return {
         name: array if array is None or isinstance(array, Box) else _core._as_array(array, name)
         for name, array in given.items()
@@ -293,13 +292,14 @@ defjvp(_still, lambda diff, still, array, slope: diff * slope, None)
 def _of_statistics(given: dict[str, Any], constants: dict[str, Any], epsilon: float) -> Any:
     """Replace gamma and beta so that they carry the derivatives with respect to the statistics.
 
-    With them and constant statistics, dst has the right first and second derivatives. gamma and
-    beta keep the values that were given, so no bit of dst changes.
+    With these two and constant statistics, dst has the right first and second derivatives. gamma
+    and beta keep the values that were given, so no bit of dst changes.
     """
     mean, variance, gamma, beta = given.values()
     square = 1 / (constants["variance"].astype(np.float64) + epsilon)
     moved = _still(variance, square)
-    # rstd in two factors: a 1 that carries its relative derivatives, and a constant, its value.
+    # rstd[1] is rstd's value, a constant. rstd[0] is 1; its first two derivatives are rstd's,
+    # divided by that constant.
     rstd = (1 - 0.5 * moved + 0.375 * moved * moved, np.sqrt(square))
     scale = (1.0 if gamma is None else gamma) * rstd[0]
     shift = scale * _still(mean, rstd[1])
@@ -378,8 +378,8 @@ class BatchNorm(_layer.BatchNorm):
 
     Notes
     -----
-    autograd differentiates with respect to arguments, so `forward` takes gamma and beta; start with
-    the layer's ``parameters``. If an optimizer returns new arrays, those of the layer do not
+    autograd differentiates with respect to arguments, so `forward` takes gamma and beta: at first,
+    pass the layer's ``parameters``. If an optimizer returns new arrays, the layer's own do not
     change: copy the newest to ``gamma`` and ``beta`` before you call ``state_dict``. Each
     evaluation in training mode updates the running statistics.
 

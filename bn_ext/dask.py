@@ -8,7 +8,8 @@ data are lazy Dask arrays.
          |                                                      |
          '---------------apply, when it is asked for <----------'
 
-These are two graphs: in a single one, each chunk would stay in memory until all are summed.
+Reduce and apply are two graphs: in a single one, each chunk would stay in memory until all are
+summed.
 """
 
 import math
@@ -44,14 +45,14 @@ def __dir__() -> list[str]:
 # ---- a function on every block ----------------------------------------------------------------
 #
 # The function's results are merged by a tree of tasks, or form a lazy array. A task holds one
-# block of each operand and nothing else of that size, and Dask fuses reading into it. So only the
-# blocks of running tasks are in memory.
+# block of each operand and nothing else of that size, and Dask fuses reading into the task. So only
+# the blocks of running tasks are in memory.
 
 
 @dataclass
 class _Blocks:
-    """The arguments of a function that is called on every block. It gets one block of each operand,
-    and the channels of this block from each vector.
+    """The arguments of a function that is called on every block. The function gets one block of
+    each operand, and the channels of this block from each vector.
     """
 
     operands: dict[str, da.Array]
@@ -77,7 +78,7 @@ class _Blocks:
         merge: Callable[[NDArray[Any]], NDArray[Any]],
         **options: Any,
     ) -> NDArray[Any]:
-        """The merged results of function on every block, computed now."""
+        """The merged results of `function` on every block, computed now."""
         of_none = self.on_nothing(function, **options)
         *rows, _ = of_none.shape
         others = [*self._axes]
@@ -114,8 +115,8 @@ class _Blocks:
         return _channel_axis(self.operands["src"], self.options["data_format"])
 
     def _shapes(self) -> dict[str, NDArray[Any]]:
-        """Arrays of the operands' shapes, with one element in memory each. An unknown size is that
-        of another operand or, if none is known, 0.
+        """Arrays of the operands' shapes, with one element in memory each. An unknown size is taken
+        from another operand; if unknown in all, it is 0.
         """
         sizes = zip(*(a.shape for a in self.operands.values()), strict=True)
         known = [next((n for n in ns if not math.isnan(n)), 0) for ns in sizes]
@@ -136,7 +137,7 @@ class _Blocks:
         options: dict[str, Any],
         **more: Any,
     ) -> da.Array:
-        """The task on each block."""
+        """The results of `task` on every block."""
         src, axes, channel = self.operands["src"], self._axes, self._channel
         pairs: list[Any] = []
         for operand in self.operands.values():
@@ -165,10 +166,10 @@ class _Blocks:
 
 
 def _added(parts: NDArray[Any]) -> NDArray[Any]:
-    """The sum of the parts along the first axis."""
     with _core._DefaultMode():
         total: NDArray[Any] = parts.sum(axis=0)
-    # Canonical limbs leave room for many more parts, so there may be any number of blocks.
+    # Fewer than 2**20 states can be added. A canonical state counts as one, however many it sums,
+    # so the number of blocks is not limited.
     return total if total.dtype == np.float64 else bn_ext.batch_norm_canonical(total)
 
 
@@ -176,8 +177,8 @@ def _added(parts: NDArray[Any]) -> NDArray[Any]:
 
 
 def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Pack sums into an array whose only axis is the channels. If it had an axis that no operand
-    has, Dask would take the task for a reduction and not fuse reading into it.
+    """Pack sums into an array whose only axis is the channels. If this array had an axis that no
+    operand has, Dask would take the task for a reduction and not fuse reading into it.
     """
     if rows.ndim == 1:
         return rows
@@ -209,7 +210,6 @@ def _call(
 
 
 def _result(*arrays: NDArray[Any], **call: Any) -> Any:
-    """The first result of a function."""
     result = _call(*arrays, **call)
     return result if isinstance(result, np.ndarray) else result[0]
 
@@ -242,8 +242,8 @@ def _merged(
 
 # ---- arguments --------------------------------------------------------------------------------
 #
-# A dry run of the general function checks dtypes, shapes and options. Here the chunks are checked,
-# which it cannot see.
+# A dry run of the function in bn_ext itself checks dtypes, shapes and options. It cannot see
+# chunks, so they are checked here.
 
 
 def _blocks(
@@ -254,8 +254,8 @@ def _blocks(
     relu: object,
     num_threads: object,
 ) -> _Blocks:
-    """Convert what is not None: data to src's chunks, vectors to arrays in memory, epsilon and relu
-    to plain values.
+    """Rechunk data like src; convert vectors to arrays in memory, epsilon and relu to plain values.
+    Omit optional arrays that are None.
     """
     operands = {name: _as_dask(name, a) for name, a in data.items() if _is_given(name, a)}
     src = operands["src"]
@@ -306,7 +306,6 @@ def _as_dask(name: str, a: object) -> da.Array:
 
 
 def _over_the_chunks_of(src: da.Array, name: str, a: da.Array) -> da.Array:
-    """The array a, rechunked if need be."""
     like_src = a.ndim == src.ndim and all(
         n == m or math.isnan(n) or math.isnan(m) for n, m in zip(a.shape, src.shape, strict=True)
     )
@@ -503,7 +502,7 @@ def batch_norm_backward(
         As for `bn_ext.batch_norm_backward`.
     exact : bool, optional
         If True, sums are exact, and the bits of the results depend on the values alone. If False,
-        the sums of the blocks are added: faster, and the bits depend on the chunks.
+        the sums of the blocks are added, which is faster; the bits depend on the chunks.
     num_threads : int or None, optional
         As for `bn_ext.batch_norm_backward`, for each task. The default is 1, because Dask's workers
         have threads of their own.

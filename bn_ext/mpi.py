@@ -1,7 +1,7 @@
 """Batch normalization over the ranks of an MPI communicator, each with samples of its own.
 
-The extra ``mpi`` installs what this module needs. ``import bn_ext`` does not import this module,
-and importing it does not initialize MPI. Run programs with ``mpiexec -n 4 python -m mpi4py
+The extra ``mpi`` installs what this module needs. ``import bn_ext`` does not import this module.
+Importing this module does not initialize MPI. Run programs with ``mpiexec -n 4 python -m mpi4py
 program.py``: an uncaught error on one rank then ends all ranks.
 """
 
@@ -96,7 +96,7 @@ class Pending(Generic[_T]):
             return self._part is None or self._exchange.last.arrived()
 
     def wait(self) -> _T:
-        """The gradients, once all ranks have started theirs; a second call returns the same ones.
+        """Wait for the sums of all ranks; return the gradients. A second call returns the same.
 
         Returns
         -------
@@ -106,14 +106,14 @@ class Pending(Generic[_T]):
         Raises
         ------
         CollectiveError
-            If another rank failed. A rank that failed itself raises its own error.
+            If another rank failed. A failed rank raises its own error.
         CollectiveTimeoutError
             If the sums have not arrived `timeout` seconds after this call.
         """
         if self._part is not None:
             with _core._DefaultMode():
                 total = self._exchange.total()
-            part, self._part = self._part, None  # only once: it may overwrite what it reads
+            part, self._part = self._part, None  # apply only once: it may overwrite what it reads
             try:
                 with _core._DefaultMode():
                     self._result = part.apply(total)
@@ -180,7 +180,7 @@ def batch_norm_backward(
     exact : bool, optional
         If True, the sums are exact and rounded once: the bits of the result depend neither on the
         number of ranks nor on which rank has which samples. If False, sums in float64 are added.
-        That sends less, and gives the same bits only for the same samples on the same ranks.
+        Ranks then send less, and the bits are the same only for the same samples on the same ranks.
     check : bool, optional
         If True, ranks compare their arguments in every call, in one more small collective, and the
         error names the rank that differs and the argument. If False, they compare only when this
@@ -205,24 +205,24 @@ def batch_norm_backward(
         comm, exact, check and timeout.
     CollectiveError
         On all other ranks if one has raised such an error (but see `CollectiveError`); on all ranks
-        if they differ in an argument that must be the same. It names the rank and the argument if
-        ranks compared them before the sum.
+        if they differ in an argument that must be the same. The error names the rank and the
+        argument if ranks compared their arguments before the sum.
     CollectiveTimeoutError
         If not all ranks have made the call in time.
 
     Notes
     -----
     The sums take one collective, an allreduce. A header tells every rank whether one of them has
-    failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. It cannot be
-    read if ranks send different numbers of bytes. That can happen with ``check=False``: after calls
-    with 64 and with 128 channels, one rank calls with 64 and the others with 128. What follows
-    depends on the MPI library: an error, a crash or a deadlock.
+    failed, or has another epsilon, mean, variance, gamma, beta, relu or is_training. The header
+    cannot be read if ranks send different numbers of bytes. That can happen with ``check=False``:
+    for example, after calls with 64 and with 128 channels, one rank calls with 64 and the others
+    with 128. The outcome depends on the MPI library: an error, a crash or a deadlock.
 
-    A MemoryError after the sums have arrived is raised on that rank alone.
+    A rank's MemoryError after the sums have arrived is raised on that rank alone.
 
     Examples
     --------
-    On one rank; on more, each has samples of its own:
+    On one rank (if there are more, each passes its own samples):
 
     >>> import numpy as np
     >>> from mpi4py import MPI
@@ -298,8 +298,8 @@ def batch_norm_backward_start(
     ------
     TypeError, ValueError, MemoryError, CollectiveError, CollectiveTimeoutError
         As for `batch_norm_backward`, if ranks compare their arguments in this call (see `check`).
-        Otherwise ``wait()`` raises them, even on the rank whose argument is wrong. Start and wait
-        in the same order on all ranks.
+        Otherwise ``wait()`` raises most of them, even on the rank whose argument is wrong. All
+        ranks must start their calls in the same order; each may wait in any order.
 
     Examples
     --------
@@ -345,7 +345,7 @@ def batch_norm_training(
     out: Out | None = None,
     num_threads: SupportsIndex | None = None,
 ) -> BatchNormTraining[NDArray[Any]]:
-    """Batch normalization with the statistics of the samples of all ranks.
+    """Batch normalization with the statistics of all ranks' samples.
 
     mean, variance and the running statistics have the same bits on every rank.
 
@@ -380,8 +380,8 @@ def batch_norm_training(
     squared deviations from it.
 
     With ``exact=False`` the statistics are equal on every rank, because the MPI standard demands
-    that of an allreduce. For the same samples on the same ranks they are the same every time if the
-    MPI library always sums in the same order, as the standard recommends.
+    equal results of an allreduce. For the same samples on the same ranks they are the same every
+    time if the MPI library always sums in the same order, as the standard recommends.
 
     Examples
     --------
@@ -432,7 +432,7 @@ class BatchNorm(_layer.BatchNorm):
 
     With running statistics, ``forward`` after ``eval()`` exchanges nothing, nor does either pass of
     a frozen layer. All ranks must make all other calls. If such a call fails on one rank, it raises
-    an error on all, except as `CollectiveError` says.
+    an error on all (but see `CollectiveError`).
 
     Examples
     --------
@@ -466,7 +466,7 @@ class BatchNorm(_layer.BatchNorm):
 
     @on_all_ranks(_forward_part, "batch_norm_training")
     def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
-        """As `bn_ext.BatchNorm.forward`, with the statistics of the samples of all ranks."""
+        """As `bn_ext.BatchNorm.forward`, with the statistics of all ranks' samples."""
         return super().forward(src, src_1)
 
     __call__ = forward
@@ -477,8 +477,8 @@ class BatchNorm(_layer.BatchNorm):
         return super().backward(diff_dst)
 
     def _seen(self, data: Any, asks: bool) -> dict[str, Any]:
-        """The arguments from which a failed rank infers what the others sum; comm is among them
-        only if the step `asks` the other ranks.
+        """The arguments from which a failed rank infers what the others sum. If `asks` is false,
+        the step exchanges nothing, and comm is left out.
         """
         vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
         over = self._over() if asks else {}

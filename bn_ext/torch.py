@@ -71,7 +71,7 @@ def _array(tensor: Tensor | None) -> Any:
 
 
 def _wide(tensor: Tensor | None) -> Any:
-    """A copy in float64, which goes with data of any dtype."""
+    """A copy in float64, which works with data of any dtype."""
     return None if tensor is None else _array(tensor).astype(np.float64)
 
 
@@ -94,7 +94,7 @@ _begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class _Sums:
-    """A call's sums over a group's processes, with numbers that show whether all made it."""
+    """A call's sums over a group's processes, with numbers that show whether all made the call."""
 
     def __init__(self, function: str, group: str) -> None:
         self.function = function
@@ -130,7 +130,7 @@ class _Sums:
 
 
 def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) -> NDArray[np.int64]:
-    """Apply a part to the sums of all processes; return the sums of this process."""
+    """Apply the sums of all processes to a part; return the sums of this process."""
     part.exact = True
     over = _Sums(function, group)
     over.begin()
@@ -177,8 +177,8 @@ def _telling(
 
 # ---- the operators ----------------------------------------------------------------------------
 #
-# group is the name of a process group, or empty: exact sums in this process alone. None means plain
-# sums. An operator must not return None or one of its arguments.
+# group is the name of a process group. An empty name means exact sums in this process alone; None
+# means plain sums. An operator must not return None or one of its arguments.
 
 
 def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -247,7 +247,7 @@ def _gradients(
         return outputs
     part = GradientPart({"beta": None, "dst": None, **given, **gate})
     own = _over_processes(part, "batch_norm_backward", group, whole_gradients=whole)
-    if vectors and not whole:  # apply with no elements, and the sums of this process
+    if vectors and not whole:  # apply this process's own sums to no elements
         given |= {name: given[name][:0] for name in ("src", "diff_dst")}
         _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
     return outputs
@@ -332,8 +332,8 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
 def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
     """A function that calls an operator with its gradient.
 
-    Calls that are not traced use an autograd function instead, with a third of the operator's
-    overhead, if the first tensor is on a CPU and is a plain Tensor or Parameter.
+    An autograd function has a third of the operator's overhead. It is used instead if the call is
+    not traced and the first tensor is a plain Tensor or Parameter on a CPU.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -393,7 +393,7 @@ def batch_norm(
     training, momentum, eps
         As for torch's function.
     src_1 : Tensor, optional
-        Added before the ReLU: input's shape and dtype.
+        Added before the ReLU; of input's shape and dtype.
     relu : bool, optional
         Whether negative results become zeros.
     group : str, optional
@@ -584,7 +584,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     processes (also for one, without a group) and any distribution of the samples. A process may
     have no samples. If a process does not make a call, the others wait until the group's timeout.
     The layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
-    those on a CPU.
+    that class on a CPU.
 
     Examples
     --------
@@ -614,7 +614,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
 
     def _check_input_dim(self, input: Tensor) -> None:
-        pass  # batch_norm does, and tells the other processes
+        pass  # batch_norm checks it, and tells the other processes
 
     def _over(self: Any) -> dict[str, Any]:
         group = ""

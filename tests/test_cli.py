@@ -47,7 +47,7 @@ def test_help_names_every_command_and_exit_status(capsys):
     ("arguments", "message"),
     [
         ([], "usage: bn-ext"),
-        ([], "without a command this help is printed"),
+        ([], "with no command, this help is printed"),
         (["prove"], "verify"),
         (["bench", "--shapes", "4"], "each at least 1, like 8x64x28x28, got '4'"),
         (["bench", "--shapes", "4x0"], "each at least 1, like 8x64x28x28, got '4x0'"),
@@ -137,7 +137,6 @@ def test_interrupted(capsys, monkeypatch):
 
 
 def test_interrupted_while_python_imports(tmp_path):
-    """There is no traceback, even while the command line is being imported."""
     (tmp_path / "statistics.py").write_text("raise KeyboardInterrupt")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = python("-P", "-m", "bn_ext", "bench", PYTHONPATH=path)

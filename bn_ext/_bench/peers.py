@@ -29,7 +29,7 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any
     more: dict[str, Any] = {
         "epsilon": p.epsilon,
         "data_format": p.layout,
-        # If this is the default, let the package choose: it gives a small problem one thread.
+        # If `threads` is the default, let the package choose: a small problem gets one thread.
         "num_threads": None if threads == _core._default_threads() else threads,
         "out": None if fresh else p.out if len(p.out) > 1 else p.out[0],
         **also,
@@ -114,8 +114,8 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
 
     p, op, aten = problem, problem.op, torch.ops.aten
     given = {name: a for name, a in p.tensors.items() if name not in OPS[op].writes}
-    # torch has channels-last formats for four and five axes. Three axes are slow, but
-    # not the same data reshaped to two.
+    # torch has channels-last formats for four and five axes. With three axes it is slow, but not
+    # with the same data reshaped to two.
     flat = p.layout == "NXC" and p.src.ndim == 3
     rows = (a.reshape(-1, a.shape[-1]) if flat else a for a in given.values())
     x, *others = (tensor(a).movedim(p.axis, 1) for a in rows)

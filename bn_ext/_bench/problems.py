@@ -1,7 +1,4 @@
-"""The problems: shapes as (N, C, ...), each run in every layout that it has.
-
-NXC is channels last, NCX channels first.
-"""
+"""The problems: shapes as (N, C, ...), each in every layout that it has."""
 
 import math
 from dataclasses import dataclass
@@ -50,9 +47,9 @@ Op = Literal[
     "training-relu", "inference", "inference-add-relu", "double-backward",
 ]  # fmt: skip
 
-#: What can be timed: the gradient in training, with frozen statistics (also diff_src alone), and
-#: through a ReLU; the forward pass in training and in inference, also followed by a ReLU or by an
-#: addition and a ReLU; the gradient of the gradient.
+#: What can be timed. The gradient: in training; with frozen statistics, also diff_src alone;
+#: through a ReLU. The forward pass: in training, also with a ReLU; in inference, also with an
+#: addition and a ReLU. The gradient of the gradient.
 OPS: dict[Op, Streams] = {
     "backward": Streams(("src", "diff_dst"), ("diff_src",)),
     "backward-frozen": Streams(("src", "diff_dst"), ("diff_src",)),
@@ -88,7 +85,7 @@ SETS: dict[str, list[Shape]] = {
     ],
 }  # fmt: skip
 
-#: Where src, diff_dst and diff_src begin, in bytes past a page. Further operands: the same again.
+#: Where the first three operands begin, in bytes past a page; further operands: the same again.
 Places = tuple[int, int, int]
 #: Where NumPy's large arrays begin: malloc maps pages for each, and uses the first 16 bytes itself.
 NUMPYS: Places = (16, 16, 16)

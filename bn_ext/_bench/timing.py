@@ -1,4 +1,4 @@
-"""Times of whole calls, interleaved. The shortest is the result, the median shows its noise."""
+"""Times of whole calls, interleaved. The shortest is the result; the median shows the noise."""
 
 import statistics
 import time
@@ -69,7 +69,7 @@ def call_seconds(
 ) -> dict[str, list[float]]:
     """Seconds of every single call. Bursts take turns until the time is up, at least five rounds.
 
-    `after` is called with a name after each burst of its calls.
+    After each burst, `after` gets the name of the call.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     start, rounds = time.perf_counter(), 0

@@ -18,8 +18,8 @@ from bn_ext._verify import command as _verify
 
 __all__ = ["run"]
 
-EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (without a
-command this help is printed), a missing package, a file that cannot be written or too little
+EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (with no
+command, this help is printed), a missing package, a file that cannot be written or too little
 memory; 130 if interrupted, or if the reader of the output closed the pipe."""
 
 
@@ -100,7 +100,7 @@ def run(arguments: list[str] | None = None) -> int:
         print(f"bn-ext {options.command}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Python would fail to flush what is still in the buffer when it exits.
+        # Otherwise Python, when it exits, would fail to flush what is still in the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 130
     except (MemoryError, OSError) as error:

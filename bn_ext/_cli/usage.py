@@ -31,7 +31,7 @@ def as_shape(text: str) -> Shape:
             "expected N, C and any other sizes, each at least 1, like 8x64x28x28, "
             f"got {shown(text)}"
         )
-    # NumPy's own limits, of any version and for any dtype.
+    # The lowest limits of NumPy's versions, for elements of 8 bytes.
     if len(shape) > 32 or 8 * math.prod(shape) >= 1 << 63:
         raise argparse.ArgumentTypeError(
             f"expected at most 32 sizes and fewer than 2**60 elements, got {shown(text)}"

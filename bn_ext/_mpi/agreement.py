@@ -1,10 +1,10 @@
 """Checks that arguments are the same on all ranks: by numbers sent with each sum, and by hashes.
 
-Five numbers (words) precede the sums. So every rank learns in the same call, without another
-message, whether a rank has failed or has other arguments. If arguments differ, the words do not
-tell whose or which. For that, each rank gathers a row of hashes from every rank: before the first
-sum with a given function, number of channels, dtype, `exact` and use of a timeout; with
-``check=True``, before each sum.
+Five numbers (words) in front of the sums are added up, too. So every rank learns in the same call,
+without another message, whether a rank has failed or has other arguments. If arguments differ, the
+words do not tell which arguments or ranks. Rows of hashes do. Each rank gathers a row from every
+rank before the first sum with a given function, number of channels, dtype, `exact` and use of a
+timeout; with ``check=True``, before the first sum of every call.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class CollectiveError(RuntimeError):
     It is raised on every rank, except that a rank whose own argument was refused raises its own
     error instead. It is not a ValueError, because no argument of this rank is known to be wrong. In
     the first call with a new dtype or number of channels, this rank may hang if another rank's
-    argument is refused; a `timeout` ends that. In `bn_ext.torch`, a rank is a process of the
+    argument is refused; a `timeout` ends the wait. In `bn_ext.torch`, a rank is a process of the
     layer's group.
     """
 
@@ -40,7 +40,7 @@ class CollectiveTimeoutError(CollectiveError, TimeoutError):
     __module__ = "bn_ext.mpi"
 
 
-#: What is compared. Fingerprints are hashes, except the first, which is the call's number.
+#: What ranks compare. Fingerprints are hashes, except that of the call, which is its number.
 NAMES = (
     "call", "function", "channels", "dtype", "exact", "check", "timeout", "epsilon", "mean",
     "variance", "gamma", "beta", "relu", "is_training", "running_mean", "running_variance",
@@ -60,7 +60,7 @@ def _fingerprint(value: Any) -> int:
     if isinstance(value, np.ndarray) and value.ndim:
         return crc32(value.tobytes(), ord(value.dtype.char))
     if not isinstance(value, str | None):
-        value = float(value) + 0.0  # not -0.0
+        value = float(value) + 0.0  # -0.0 becomes 0.0
     return 0 if value is None else crc32(repr(value).encode())
 
 
@@ -70,7 +70,7 @@ def _signature(prints: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def words(prints: NDArray[np.int64] | None, rank: int) -> list[int]:
-    """The words of a rank, which are summed over all ranks; prints is None if it has failed.
+    """The words of a rank, which are summed over all ranks; prints is None if the rank has failed.
 
     A signature has two halves, so that their sums over half a billion ranks are exact in float64.
     """
@@ -121,7 +121,7 @@ def compare(rows: NDArray[np.int64], rank: int, values: Mapping[str, object]) ->
             found[name] = f"{name}: {_who(others, size)} from rank {rank}{shown}"
     if "call" in found:
         return f"{found['call']}: {_ANOTHER_CALL}"
-    # If one of these differs, the vectors differ as well.
+    # Show only these, if any differ: the vectors may then differ too.
     sizes = [found[name] for name in ("function", "channels", "dtype") if name in found]
     return "; ".join(sizes or found.values())
 

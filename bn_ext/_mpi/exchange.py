@@ -39,7 +39,6 @@ def _mpi() -> Any:
 
 
 def as_communicator(comm: Any) -> "MPI.Intracomm":
-    """Convert a communicator; it must be an intracommunicator that this rank is in."""
     mpi = _mpi()
     if not isinstance(comm, mpi.Comm):
         raise TypeError(f"comm: expected an mpi4py communicator, got {type(comm).__name__}")
@@ -52,8 +51,8 @@ def as_communicator(comm: Any) -> "MPI.Intracomm":
 
 
 def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bool, float | None]:
-    """Convert exact, check and timeout. If `wrong` is true, a wrong value gives None for exact
-    instead of an error: it is then unknown which collective the others are in.
+    """Convert exact, check and timeout. If `wrong` is true and one of the three is refused, return
+    None for exact instead of raising an error: which collective the others are in is then unknown.
     """
     check = False
     try:
@@ -67,7 +66,6 @@ def as_flags(over: dict[str, Any], wrong: bool = False) -> tuple[bool | None, bo
 
 
 def _as_timeout(timeout: object) -> float | None:
-    """Seconds, or None."""
     if timeout is None:
         return None
     if isinstance(timeout, (bool, str, bytes)) or not hasattr(timeout, "__float__"):
@@ -89,16 +87,16 @@ Key: TypeAlias = tuple[str, int, str, bool, bool]
 class Record:
     """What is known about a communicator."""
 
-    #: The collectives that its ranks have agreed on, and how many elements each sums.
+    #: The collectives that its ranks have agreed on, and how many elements each adds up.
     agreed: dict[Key, int] = field(default_factory=dict)
     unusable: str = ""
     #: How many calls have ended.
     calls: int = 0
     #: The call that has begun and not ended.
     open: "Exchange | None" = None
-    #: Why a call ended on this rank alone: the next call tells the others.
+    #: Why a call failed on this rank alone: the next call tells the others.
     untold: str = ""
-    #: Memory for sums, by size and dtype: touching fresh pages takes longer than a sum.
+    #: Memory to reuse for sums, by size and dtype: touching fresh pages takes longer than a sum.
     spare: dict[tuple[int, str], list[NDArray[Any]]] = field(default_factory=dict)
 
 
@@ -107,7 +105,7 @@ _records: WeakSet[Record] = WeakSet()
 
 @cache
 def _keyval() -> int:
-    """The key of a Record among the attributes of a communicator."""
+    """The key of a communicator's attribute that holds its Record."""
     # Without a copy function, a duplicate of a communicator starts with no record.
     found: int = _mpi().Comm.Create_keyval()
     return found
@@ -136,7 +134,7 @@ class OverRanks:
     ) -> None:
         self.call, self.record = ref(call), call.record
         self.sums, self.prints, self.round = sums, prints, round_
-        #: Empty until it is posted; then the request, or None once it has arrived.
+        #: Empty until the sum is posted; then the request, or None once the sum has arrived.
         self.posted: list[MPI.Request | None] = []
 
     def post(self, collective: Callable[..., "MPI.Request | None"]) -> None:
@@ -145,12 +143,12 @@ class OverRanks:
             if earlier.call() is None:  # no thread waits for it
                 earlier.arrived()
         _on_their_way.add(self)
-        # A single step of C. Signals are handled before it or after it: if a handler raises an
-        # exception, the request has not been posted, or has been posted and kept.
+        # One step of C: signals are handled before or after it. If a handler raises an exception,
+        # the request has not been posted, or has been posted and stored.
         self.posted.extend(map(collective, [_mpi().IN_PLACE], [self.sums]))
 
     def arrived(self) -> bool:
-        """Has it arrived? This does not wait."""
+        """Has the sum arrived? This does not wait."""
         request = self.posted[0] if self.posted else None
         if request is not None:
             if not request.Test():
@@ -160,7 +158,6 @@ class OverRanks:
         return True
 
     def result(self, timeout: float | None) -> NDArray[Any]:
-        """Wait for the sum."""
         started = time.monotonic()
         while not self.arrived():
             if timeout is None:
@@ -178,22 +175,22 @@ class OverRanks:
         return self.sums
 
     def give_back(self) -> None:
-        """Keep its memory for the next sum: nothing reads it any more."""
+        """Keep this sum's memory for the next one: nothing reads it any more."""
         if self.round > 0:
             self.record.spare[self.sums.size, self.sums.dtype.name].append(self.sums)
 
 
 _on_their_way: set[OverRanks] = set()
-#: Seconds at exit for sums that have not arrived.
+#: Seconds to wait at exit for sums that have not arrived.
 _AT_EXIT = 5.0
-#: Seconds before an abort: without them, MPICH's mpiexec lost 1 of 13 messages.
+#: Seconds to wait before an abort: without a wait, MPICH's mpiexec lost 1 of 13 messages.
 _UNTIL_PRINTED = 0.3
 
 
 @atexit.register
 def _end() -> None:
-    """Wait until MPI can be finalized, or abort all ranks. It must not be finalized while a sum has
-    not arrived, or while others wait for this rank in a call whose end was interrupted.
+    """Wait until MPI can be finalized, or abort all ranks. MPI must not be finalized while a sum
+    has not arrived, or while others wait for this rank in a call whose end was interrupted.
     """
     owing = any(record.open is not None for record in _records)
     if not _on_their_way and not owing:
@@ -218,8 +215,8 @@ def _end() -> None:
 
 
 class Exchange:
-    """One call's collectives, in a `with` statement: one or two sums. Before the first sum of its
-    kind, there is a round in which ranks compare what they are about to sum (round 0).
+    """One call's collectives, in a `with` statement: one or two sums. If the `Key` is new or
+    `check` is true, the sums follow round 0, in which ranks compare their arguments.
 
     A rank that has failed takes part in the next round, with an error flag, because the others
     would wait for it otherwise. So a call ends on all ranks, whatever exception ends it on one.
@@ -271,14 +268,14 @@ class Exchange:
         self.record.open = None
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Tell all ranks, so that none waits for this one. If interrupted, call it again."""
+        """Tell all ranks, so that none waits for this one. After an interruption, call it again."""
         self._error = self._error or error or CollectiveError("interrupted")
         if isinstance(self._error, _mpi().Exception):
             self.record.unusable = "a sum failed in MPI"
         untold, last, rounds = "", self._sum, self._part.rounds
         try:
             if self.record.unusable:
-                pass  # it is unknown where the others are
+                pass  # the others' round is unknown
             elif last is None or not last.posted:
                 self._tell(self._first_round() if last is None else last.round)
             elif not self.waits and last.round == rounds:
@@ -357,7 +354,7 @@ class Exchange:
         return int(self._key in self.record.agreed and not self.check)
 
     def _likely_keys(self, channels: set[int], dtype: str) -> list[Key]:
-        """For a failed rank: the sums that others may be in; if none, they begin with round 0."""
+        """For a failed rank: the keys that others may use; if empty, others begin with round 0."""
         known = [k for k in self.record.agreed if k[0] == self.function]
         if self.exact is not None:
             known = [k for k in known if k[3:] == self._how]
@@ -398,7 +395,7 @@ class Exchange:
         return self._sum
 
     def total(self) -> NDArray[Any]:
-        """The sums of all ranks. It raises on every rank, or on none."""
+        """The sums of all ranks. Except for a timeout, all ranks raise an error, or none does."""
         total = self.last.result(self.timeout)
         wrong = self._wrong(total)
         if self._error is not None:
@@ -467,7 +464,7 @@ def on_all_ranks(
 
 
 def _told_by(part: LocalPart) -> Record | None:
-    """The record of the ranks to tell; None if no other rank can be told."""
+    """The record of the communicator; None if no other rank can be told."""
     with suppress(CollectiveError, TypeError, ValueError):
         return _record_of(as_communicator(part.over.get("comm")))
     return None

@@ -18,18 +18,21 @@ __all__ = ["GradientPart", "LocalPart", "TrainingPart"]
 class LocalPart:
     """The arguments of a call by name, and what a rank makes of them."""
 
-    #: Names of data; of vectors; of other arguments that must match on all ranks.
+    #: Names of arrays like src.
     data: tuple[str, ...] = ()
+    #: Names of vectors; they must match on all ranks.
     vectors: tuple[str, ...] = ()
+    #: Names of other arguments that must match, as epsilon and relu must.
     same: tuple[str, ...] = ()
-    #: The function that computes results from the total, and its name for the total.
+    #: The function that computes results from the total.
     writes: ClassVar[Callable[..., Any]]
+    #: The total's name as an argument of `writes`.
     total: str
     exact: bool
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         over = "comm", "exact", "check", "timeout"
-        #: Arguments that only the functions over ranks have; then all others.
+        #: Arguments that only the functions over ranks have.
         self.over = {name: arguments[name] for name in over if name in arguments}
         self.given = {k: v for k, v in arguments.items() if k not in over}
         #: Will every rank raise the same error after the last sum?
@@ -44,7 +47,7 @@ class LocalPart:
         return 1
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
-        """The sums that this rank sends; in the second round, from the total of the first."""
+        """The sums that this rank sends; in round 2, computed from the total of round 1."""
         for name in (*self.data, *self.vectors):
             if self.given[name] is not None:
                 self.given[name] = _core._as_array(self.given[name], name)
@@ -128,7 +131,7 @@ class TrainingPart(LocalPart):
         return found
 
     def _find_squares(self, total: NDArray[Any]) -> NDArray[Any]:
-        """Sums of squares about the mean of all."""
+        """Sums of squares about the mean over all ranks."""
         elements, _, count = total.reshape(3, -1)
         self.mean = elements / np.maximum(count, 1)
         mean, squares, count, _ = self.local

@@ -10,5 +10,5 @@
     formulas.py     what each formula sums and writes, in NumPy: to add one, begin here
     dtypes.py       storage types as bits, and how each is computed and summed
 
-Each module uses only those below it, and kernels.h through `_core`.
+Each module here uses only those below it, and kernels through `_core`.
 """

@@ -1,4 +1,4 @@
-"""What each kernel must return, bit for bit: any formula, in the order in which src_c/kernels adds.
+"""What kernels must return for any formula, bit for bit: terms are added in src_c/kernels' order.
 
 Columns never meet in a kernel, except in `sum_columns`, so one expected result with many columns
 serves every number of columns and every alignment.
@@ -20,8 +20,9 @@ __all__ = [
     "sums_of_runs",
 ]  # fmt: skip
 
-#: The most rows of a block; the most blocks that are added up before they join the sums.
+#: The most rows of a block.
 ROWS: int = _core._kernel_interface()["rows"]
+#: The most blocks that are added up before they join the sums.
 GROUP: int = _core._kernel_interface()["group"]
 #: Bytes of a stretch, to which long runs are folded.
 STRETCH_BYTES: int = _core._kernel_interface()["stretch_bytes"]
@@ -37,7 +38,7 @@ def two_sum(total: Array, lost: Array, term: Array) -> tuple[Array, Array]:
 
 
 def _add(case: Case, planes: Array, s: int, term: Array) -> None:
-    """Add a term to sum `s`, and its rounding error to that sum's plane of errors."""
+    """Add a term to sum `s`, and the addition's rounding error to that sum's plane of errors."""
     if case.dtype.loses:
         lost = len(planes) // 2 + s
         planes[s], planes[lost] = two_sum(planes[s], planes[lost], term)
@@ -111,8 +112,8 @@ def stretch_of(dtype: Dtype) -> int:
 
 
 def _fold(term: Array, rows: int, stretch: int) -> Iterator[Array]:
-    """Sums of groups of stretches. A repeat of `rows` rows ends a group, unless repeats are single
-    stretches.
+    """Sums of groups of stretches. A group extends over several repeats of `rows` rows only if each
+    row is one whole stretch.
     """
     trees = np.array([_tree(term[first : first + rows]) for first in range(0, len(term), rows)])
     width = trees.shape[1]

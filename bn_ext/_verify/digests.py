@@ -67,7 +67,7 @@ DIGESTS: dict[str, str] = {
 }
 
 
-#: What is called for which problems; for large ones and seams, only functions that sum.
+#: {problems: modes of calls}; for large problems and seams, only functions that sum are called.
 MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]] = {
     moderate_problems: ("training", "frozen", "forward", "double training", "double frozen"),
     large_problems: ("large", "large forward"),

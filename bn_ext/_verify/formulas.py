@@ -22,15 +22,16 @@ __all__ = [
 Kernel = tuple[str, str]
 
 _INTERFACE = _core._kernel_interface()
-#: Names of roles, in the order of the C side.
+#: Names of operands, in the order of bn.h.
 OPERANDS: tuple[str, ...] = _INTERFACE["operands"]
+#: Names of coefficients, in the order of formulas.h.
 COEFS: tuple[str, ...] = _INTERFACE["coefs"]
 #: How many sums each formula has.
 SUMS: dict[str, int] = _INTERFACE["sums"]
 
 
 def where_positive(gate: Array, values: Array) -> Array:
-    """The values, but 0 where the gate is 0 or less; a NaN in the gate is neither."""
+    """The values, but 0 where the gate is 0 or less. Where the gate is NaN, values are kept."""
     return np.where(gate <= 0, values.dtype.type(0), values)
 
 
@@ -122,5 +123,5 @@ def needs(kernel: Kernel) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, 
 
 #: The operand that is bits.
 GATE = "gate"
-#: Operands that any kernel reads.
+#: Operands that at least one kernel reads.
 INPUTS = tuple(name for name in OPERANDS if any(name in needs(kernel)[0] for kernel in KERNELS))

@@ -1,4 +1,4 @@
-"""Compare kernels with the arithmetic: rows, spans, lengths, alignments, every kind of value."""
+"""Compare kernels with arithmetic.py: rows, spans, lengths, alignments, every kind of value."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,9 +46,9 @@ def _demand_sums(case: Case, wanted: dict[str, Array], columns: int, what: str) 
 
 
 def _lengths(dtype: Dtype, units: int) -> Iterator[tuple[int, int]]:
-    """(columns, bytes past a register boundary): lengths up to `units` registers, then alignments.
+    """(columns, bytes past a register boundary): many lengths, then many alignments.
 
-    Lengths: every one up to four registers, then those near a whole number of registers.
+    Lengths: all up to four registers, then those near a whole number of registers, up to `units`.
     """
     size = dtype.bits.itemsize
     # A unit is a register full of elements as they are stored.
@@ -72,7 +72,7 @@ def _wide_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
 def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     """All lengths for the first formula of a pass, a third of them for any other.
 
-    Formulas share their loops, and three in a row together cover all lengths.
+    Formulas share their loops, and three successive ones together cover all lengths.
     """
     turn = KERNELS.index(kernel)
     first = turn == 0 or KERNELS[turn - 1][0] != kernel[0]
@@ -80,7 +80,7 @@ def _share(kernel: Kernel, lengths: Iterator[tuple[int, int]]) -> list[tuple[int
 
 
 def check_sum_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check rows, repeats, lengths and alignments; return the number of runs."""
+    """Check rows, repeats, lengths and alignments; return how often the kernel ran."""
     lengths = _share(("sum", formula), chain(_lengths(dtype, 4), _wide_lengths(dtype)))
     most = max(columns for columns, _ in lengths)
     shapes = list(product(range(1, ROWS + 1), (1, 2, GROUP, 2 * GROUP + 1)))
@@ -107,7 +107,7 @@ def _run_lengths(dtype: Dtype) -> Iterator[tuple[int, int]]:
 
 
 def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check long runs of every length, alignments and repeats; return the number of runs."""
+    """Check long runs: lengths, alignments and repeats; return how often the kernel ran."""
     lengths = _share(("sum", formula), _run_lengths(dtype))
     most, stretch = max(columns for columns, _ in lengths), arithmetic.stretch_of(dtype)
     shapes = [(1, 1), (1, GROUP), (2, 2), (3, GROUP + 1), (ROWS, 1), (ROWS, 2 * GROUP + 1)]
@@ -129,7 +129,7 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
 
 
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check channels of one part and of two; return the number of runs."""
+    """Check channels of one part and of two; return how often the kernel ran."""
     lengths = list(_lengths(dtype, 4))[::5]
     cases = [(*at, folded) for at in lengths for folded in (True, False) if at[0] or folded]
     most, channels = max(columns for columns, _ in lengths), 3
@@ -170,7 +170,7 @@ def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:
 
 
 def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check lengths, alignments and all kinds of spans; return the number of runs."""
+    """Check lengths, alignments and all kinds of spans; return how often the kernel ran."""
     kernel = "write", formula
     _, written, _ = needs(kernel)
     behind = (False, True) if "dst" in written else (False,)
@@ -203,7 +203,7 @@ def check_write_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gene
 
 
 def check_kernels(isa: str, dtype: Dtype, seed: int) -> int:
-    """Check the kernels of every formula at one level and dtype; return the number of runs."""
+    """Check the kernels of every formula at one level and dtype; return how often kernels ran."""
     of_pass: dict[str, tuple[Any, ...]] = {
         "sum": (check_sum_kernel, check_fold_kernel, check_runs_kernel),
         "write": (check_write_kernel,),

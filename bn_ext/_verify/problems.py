@@ -40,18 +40,18 @@ GAPPED: Shapes = [
 
 
 def _large(size: int) -> Shapes:
-    """Large shapes, whose sums are split by the number of tasks and the bytes of a strand."""
+    """Large shapes: how sums are split depends on the number of tasks and the bytes of a strand."""
     return [
         ((20_000, 128), "NXC"), ((67_100, 128), "NXC"), ((17_500, 4096 // size), "NXC"),
         ((300, 2, 1100), "NCX"), ((3, 2, 200_000), "NCX"), ((3, 64, 16_900), "NCX"),
     ]  # fmt: skip
 
 
-#: Problems whose last chunk (src_c/plan.c) ends within a group: the first has two runs; in the
-#: second, the last strand has three rows less than the others.
+#: Problems whose last chunk (src_c/plan.c) ends within a group. In the first, a channel has two
+#: runs; in the second, the last strand has three rows fewer than the others.
 SEAMS: Shapes = [((2, 2, 20_000), "NCX"), ((19_929, 128), "NXC")]
-#: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many that the method
-#: of addition changes, and later changes back.
+#: For exact sums, by rows and by runs: parts of blocks, a few blocks, and so many blocks that the
+#: method of addition changes, and later changes back.
 EXACT: Shapes = [
     ((1, 8), "NXC"), ((40, 200), "NXC"), ((700, 130), "NXC"), ((300, 7), "NXC"),
     ((9000, 64), "NXC"), ((2, 3, 48), "NCX"), ((37, 6, 49), "NCX"), ((70, 2, 255), "NCX"),
@@ -144,10 +144,9 @@ def large_problems(
 
 
 def exact_problems(dtype: Dtype, storage: np.dtype[Any]) -> Iterator[Problem]:
-    """Patches with few exponents, which take the fastest method of addition. Between these are
-    patches with many exponents, patches with nearly the largest exponents for which numbers, or
-    their squares, are finite, and patches with all exponents, including subnormal numbers, Inf and
-    NaN.
+    """Most patches have few exponents and take the fastest method of addition. Others have many
+    exponents, or numbers that are nearly too large, or numbers whose squares are nearly too large,
+    or all exponents: also those of subnormal numbers, Inf and NaN.
     """
     top = 1 << (8 * dtype.bits.itemsize - 1 - dtype.fraction)
     kinds = [(0, 2), EXPONENTS[dtype.name], (top // 2 - 4, 3), (top // 4 - 3, 3)]

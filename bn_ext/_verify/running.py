@@ -111,7 +111,7 @@ class Memory:
 
 
 def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """`repeats` blocks of `rows` rows, from row `first` of 2-D views on; 0 repeats: all rows."""
+    """`repeats` blocks of `rows` rows of 2-D views, from row `first` on; 0 repeats: all rows."""
     views = [operands[name][first:] for name in OPERANDS]
     all_rows, columns = views[0].shape
     return (
@@ -205,7 +205,9 @@ def run_write(
     span: Span,
     calls: int = 1,
 ) -> None:
-    """Write (rows, columns) views of memory. Each row is a repeat; strands share rows evenly."""
+    """Write (rows, columns) views of memory. A repeat is a row of each channel of the span; strands
+    share rows evenly.
+    """
     views = [operands[name] for name in OPERANDS]
     rows, columns = views[0].shape
     each = rows // STRANDS if span.strands else rows

@@ -51,7 +51,7 @@ def boundary(dtype: Dtype) -> Array:
 
 
 def values(dtype: Dtype, rows: int, columns: int, rng: np.random.Generator) -> Array:
-    """(rows, columns) bits; each column is of one kind, and neighbours differ in kind."""
+    """(rows, columns) bits; each column is of one kind, with kinds in random order."""
     normal = rng.standard_normal((rows, columns)).astype(dtype.number)
     few = rng.integers(-8, 9, (rows, columns)).astype(dtype.number)
     cancelling = np.where(np.arange(rows)[:, None] % 2, -normal[:1], normal[:1])

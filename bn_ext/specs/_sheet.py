@@ -1,8 +1,8 @@
-"""Makes functions from the rows of the table.
+"""Makes functions from the rows of _table.py.
 
 A function has the signature and docstring of its row. It converts each argument once, by the rules
-of the general function, and checks the types. Then it passes all arguments, under their roles, to
-the function that computes the row.
+of the row's general function, and checks the types. Then it passes all arguments, under their roles
+(see _table.py), to the function that computes the row.
 """
 
 import math
@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 #: The converted arguments of a call, under their roles; vectors that are absent or unused are None.
-#: Also `words` ({role: name}); `data_format`, which gives these words to the general function; the
-#: `axis` of the channels; the number of `channels`, and of elements in each (`count`); and `dtype`,
-#: the dtype of the vectors or, if there are none, of the data.
+#: Also `words`, {role: name}; `data_format`, a _Words with these names, for the general function;
+#: `axis`, where the channels are; `channels`, their number; `count`, the number of elements in each
+#: channel; and `dtype`, the dtype of the vectors or, if there are none, of the data.
 Given: TypeAlias = SimpleNamespace
 Result: TypeAlias = tuple[NDArray[Any] | None, ...] | NDArray[Any]
 
@@ -110,7 +110,7 @@ def _as_positive(value: SupportsFloat, name: str) -> float:
 
 
 def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
-    """The meaning of a word. It may be given as bytes, as in TensorFlow's graphs."""
+    """The meaning of a word, which may be given as bytes, as in TensorFlow's graphs."""
     word = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(word, str) or word not in words:
         raise ValueError(f"{name}: expected one of {', '.join(words)}, got {shown(value)}")
@@ -129,7 +129,7 @@ def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like:
 
 
 def _check_types(row: Row, a: Given, vectors: dict[str, NDArray[Any]]) -> None:
-    """Check types against the specification's table. All vectors have one type, a.dtype.
+    """Check rank and types by the specification. All vectors must have one type, a.dtype.
 
     The general function checks that the other data has src's type and shape.
     """
@@ -204,7 +204,7 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
 
 
 def _hints(row: Row, a: Given) -> dict[str, str]:
-    """{data format: hint}: what to pass if the channels are on the other axis."""
+    """{data format: hint}; a hint says what to pass if that data format was meant."""
     if row.spec.data_format:
         likewise = f", and {a.words['diff_dst']} likewise" if "diff_dst" in a.words else ""
         return {"NXC": f"pass np.moveaxis({a.words['src']}, -1, 1){likewise}, which copies nothing"}

@@ -1,12 +1,11 @@
 """The published operators, one row each. `bn_ext.specs._sheet.sheet` makes functions of them.
 
-A row has what the specification defines: the arguments in order, with types, defaults and roles
-(their names in the general function), the outputs, and the text of the docstring. What a table
-cannot express is code: the function with the operator's name, in the module of its specification.
+A row has the arguments in order, with types, defaults and roles; the outputs; and the text of the
+docstring. A role is an argument's name in the general function that computes the operator, or else
+its own name. What a table cannot express is code: the function with the operator's name, in the
+module of its specification.
 
-To add an operator, add a row here and that function.
-
-This file imports nothing from bn_ext: builds read the docstrings here, without the compiled part.
+This file imports nothing from bn_ext: builds run it, without the compiled part, for the docstrings.
 """
 
 import re
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 __all__ = ["REQUIRED", "ROWS", "Argument", "Row", "Spec"]
 
-#: The default of an argument that has none.
+#: In place of a default: the argument has none.
 REQUIRED: Final = object()
 
 
@@ -39,7 +38,7 @@ class Argument:
     optional: bool = False
     #: For a word: {word: its meaning}.
     words: dict[str, Any] | None = None
-    #: The flag that must be True to use an array. If it is False, the array is not even checked.
+    #: The name of a flag. If that flag is False, the array is neither used nor checked.
     used: str = ""
 
     @property
@@ -77,7 +76,7 @@ class Row:
     spec: Spec
     name: str
     title: str
-    #: The general function that computes it, and whose errors it raises.
+    #: The general functions that compute the operator. It raises their errors too.
     general: str
     arguments: tuple[Argument, ...]
     #: "Name: output, output, ..."; for a single array, its type
@@ -89,7 +88,7 @@ class Row:
     notes: tuple[str, ...] = ()
     #: What is raised beyond the general function's errors, if not the same as for the Spec.
     raises: str = ""
-    #: Ranks of the data; any from 2 up if there are none.
+    #: Ranks that the data may have; if empty, any from 2 up.
     ranks: tuple[int, ...] = ()
 
     @cached_property
@@ -472,7 +471,7 @@ _TENSORFLOW = Spec(
     lists="lists of Python numbers are float64 or integers, so their types are refused. An "
     "attribute that is None gets its default, as in TensorFlow",
 )
-# The word tells only where C is; src may have another number of axes.
+# The word tells only where C is, not how many axes src has.
 _FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
 _TF_EPSILON = Argument("epsilon", "epsilon", _EPSILON_TEXT, default=0.0001, optional=True)
 _TF_FACTOR = Argument("exponential_avg_factor", "number", "The weight of the batch's statistics "

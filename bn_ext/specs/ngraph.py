@@ -21,7 +21,7 @@ batch_norm_inference = sheet("ngraph.batch_norm_inference")(inference)
 
 @sheet("ngraph.batch_norm_training_backprop")
 def batch_norm_training_backprop(a: Given) -> Result:
-    # A gamma of the wrong length is left to the general function to refuse.
+    # The general function refuses a gamma of the wrong length.
     if a.gamma.shape == (a.channels,) != a.beta.shape:
         raise ValueError(f"beta: expected shape ({a.channels},), like gamma, got {a.beta.shape}")
     return backward(a)

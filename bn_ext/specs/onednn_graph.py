@@ -1,4 +1,4 @@
-"""oneDNN Graph: training and inference forward, and the gradient under two names.
+"""oneDNN Graph: the forward pass of training and of inference; the gradient, under two names.
 
 The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the oneDNN Graph
 specification, and ``BatchNormTrainingBackward`` in the library's Graph API.

@@ -19,7 +19,7 @@ def __dir__() -> list[str]:
 
 
 def _forward(a: Given, **options: object) -> Result:
-    """The six outputs of both forward operators."""
+    """The six outputs of a forward operator."""
     fresh = a.is_training and a.exponential_avg_factor == 1  # the old statistics have no weight
     for name, array in (("mean", a.mean), ("variance", a.variance)):
         if not fresh:
