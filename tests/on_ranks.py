@@ -58,7 +58,7 @@ def digests(comm, exact):
 
 
 def layers(comm, size):
-    """Some steps of the layer in each mode, samples dealt to `size` ranks: a digest."""
+    """Digests of steps of the layer in each mode, with samples dealt to `size` ranks."""
     group = comm.Split(0 if comm.rank < int(size) else MPI.UNDEFINED)
     if group == MPI.COMM_NULL:
         return None
@@ -142,14 +142,14 @@ def ended(function, number, comm, options):
 
 def interrupted(comm, function, exact, instructions, step, again):
     """Interrupt one rank's call at every `step`-th event and, if `again` is not 0, a second time
-    while it ends; then all ranks go on: {when and where: how this rank's calls ended}
+    while it ends. Then all ranks go on. Return {when and where: how this rank's calls ended}.
     """
     found, instructions = {}, bool(int(instructions))
     for when, timeout in itertools.product(("first", "later"), (None, 30.0)):
         for k in itertools.count(BEGUN[instructions] + int(again), int(step)):
             own, odd = comm.Dup(), k % comm.size
             options = {"exact": bool(int(exact)), "timeout": timeout}
-            if when == "later":  # two layers are known
+            if when == "later":  # calls with 8 and 16 channels have been made
                 assert ended(function, 1, own, options) == "right"
                 wider = more(FUNCTIONS[function][1]())
                 assert outcome(FUNCTIONS[function][0], **wider, comm=own, **options) == ""
@@ -180,7 +180,7 @@ def refused_by_a_layer(comm):
 
 
 def refused_of_several(comm):
-    """One rank's call is refused in one of the exchanges that differ in exact and timeout alone."""
+    """One rank's call is refused, after several calls that differ only in exact and timeout."""
     good, found = backward_arguments() | {"comm": comm}, []
     known = [{"exact": e, "timeout": t} for e, t in ((False, 20), (True, 20), (True, 10))]
     for options in ({"exact": True}, *known):
@@ -193,8 +193,8 @@ def refused_of_several(comm):
 
 def ended_on_one_rank(comm, where):
     """One rank's gradient fails once its sums are on their way ("start") or have arrived ("wait").
-    Does only that rank's call end by it? And how do the next calls end, the first of which tells
-    the other rank?
+    Does that rank's call alone fail? And how do the next two end? (The first of these tells the
+    other rank.)
     """
     call, post = backward_arguments() | {"comm": comm}, exchange.OverRanks.post
 
@@ -220,9 +220,9 @@ def ended_on_one_rank(comm, where):
 
 
 def plain_statistics(comm):
-    """Of data whose mean has no digits left for its deviations, and of ranks whose means differ:
-    the largest relative error of the variances. Of constants: the variances, and errors of the
-    means.
+    """The largest relative errors of variances: of data so far from 0 that few digits are left for
+    its deviations, and of ranks whose means differ. Then the variances of constants, and the errors
+    of their means.
     """
     rng = np.random.default_rng(5)
     centred = rng.standard_normal((2, 901, 3))
@@ -236,7 +236,7 @@ def plain_statistics(comm):
 
 
 def apart(comm):
-    """One rank cannot tell the others of its call, and makes another one: all are told then."""
+    """One rank's call fails, and the others cannot be told. In the next call, all are told."""
     own = comm.Dup()
     good, options = backward_arguments(), {"comm": own}
     for each in (good, more(good)):
@@ -289,8 +289,8 @@ def more(good):
     }
 
 
-#: What one rank does differently: in the first call, whose words are exchanged ("first"), in a call
-#: that has been made before ("later"), or with check=True ("check").
+#: What one rank does differently: in a first call, in which ranks exchange hashes ("first"), in a
+#: call that has been made before ("later"), or with check=True ("check").
 BACKWARD = {
     "channels": (more, ["first", "check"]),
     "dtype": (wide, ["first", "check"]),
@@ -369,7 +369,7 @@ def faults(comm, exact):
             options = {"comm": own, "exact": bool(int(exact)), "check": when == "check"}
             if when == "later" or (when == "check" and kind in ("channels", "dtype")):
                 assert outcome(function, **arguments(), **options) == ""
-                if when == "check":  # both are known, so that nothing but the check tells
+                if when == "check":  # both calls are known, so only the check tells
                     assert outcome(function, **how(arguments()), **options) == ""
             good = arguments() | options
             error = outcome(function, **(how(good) if comm.rank == odd else good))
@@ -380,7 +380,7 @@ def faults(comm, exact):
 
 
 def functions_mixed(comm):
-    """One rank starts a call, the other one waits at once: is each told?"""
+    """One rank calls batch_norm_backward, the other batch_norm_backward_start: is each told?"""
     function = mpi.batch_norm_backward_start if comm.rank else mpi.batch_norm_backward
     return "function: rank" in outcome(function, **backward_arguments(), comm=comm)
 
@@ -410,7 +410,7 @@ def never_waited(comm, who):
 
 
 def let_go(comm):
-    """Are calls that nobody waits for let go of?"""
+    """Are calls forgotten if nobody waits for them?"""
     call = {**backward_arguments(), "comm": comm}
     for _ in range(100):
         mpi.batch_norm_backward_start(**call)
@@ -446,8 +446,8 @@ def examples(comm):
 
 
 def groups(comm):
-    """Each half of the ranks by itself; a duplicate, and a new communicator after one was freed,
-    have agreed on nothing.
+    """Each half of the ranks makes a call by itself. In a duplicate, and in a new communicator
+    after one was freed, ranks have not yet compared arguments.
     """
     good = backward_arguments()
     own = comm.Split(comm.rank % 2, comm.rank)
@@ -468,19 +468,20 @@ def groups(comm):
 
 
 def in_order(comm):
-    """Several sums that are on their way may be waited for in any order."""
+    """Sums on their way may be waited for in any order, which may differ between ranks."""
     good = backward_arguments()
     pending = [
         mpi.batch_norm_backward_start(**good | {"gamma": good["gamma"] * n}, comm=comm)
         for n in range(6)
     ]
-    found = [each.wait().diff_src for each in reversed(pending)][::-1]
-    return all((each == found[1] * n).all() for n, each in enumerate(found) if n in (0, 1, 2, 4))
+    order = np.random.default_rng(comm.rank).permutation(6)
+    found = {n: pending[n].wait().diff_src for n in order}
+    return all((found[n] == found[1] * n).all() for n in (0, 2, 4))
 
 
 def one_element(comm):
-    """If a channel has one element over all ranks, its variance cannot be corrected. All ranks know
-    that by themselves, so the next call has nothing to tell.
+    """If a channel has one element over all ranks, its variance cannot be corrected. Each rank
+    finds out by itself, so the next call has nothing to tell.
     """
     arguments = training_arguments()
     arguments["src"] = arguments["src"][: comm.rank == 0, :1]
@@ -489,7 +490,7 @@ def one_element(comm):
 
 
 def no_samples(comm):
-    """No samples on any rank, and no channels: as in one call."""
+    """Without channels, or without samples on any rank, results are as in one process."""
     nothing = np.empty((comm.rank, 0), np.float32)
     for exact in (True, False):
         options = {"epsilon": EPSILON, "comm": comm, "exact": exact}

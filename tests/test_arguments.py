@@ -1,4 +1,4 @@
-"""Arguments: what is accepted, in every form that it may come in."""
+"""Arguments: which are accepted, and in what forms."""
 
 import array
 import importlib.util
@@ -10,7 +10,7 @@ from cases import DATA_DTYPES, DTYPES, EPSILON, INPUTS, Problem, all_bits, dtype
 from refusals import refused
 
 import bn_ext
-from bn_ext import specs
+from bn_ext import _core, specs
 
 pytestmark = pytest.mark.quick
 
@@ -49,7 +49,7 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
 
 
 def all_functions():
-    """Those of every module that can be imported here, and the layer."""
+    """Yield the layer, and the functions of each module in `needs` that can be imported here."""
     yield bn_ext.BatchNorm
     needs = {"": "numpy", ".autograd": "autograd", ".dask": "dask", ".mpi": "mpi4py"}
     for name, package in needs.items():
@@ -58,7 +58,7 @@ def all_functions():
             yield from (getattr(module, k) for k in module.__all__ if k.startswith("batch_norm_"))
 
 
-#: {their name of an argument: ours; the first that a function takes is meant}
+#: {an argument's name in other packages: our names}; the first one that a function takes is meant.
 OTHER_NAMES = {
     "eps": ["epsilon"], "input": ["src"], "x": ["src"], "dout": ["diff_dst"],
     "grad_output": ["diff_dst"], "weight": ["gamma"],
@@ -70,15 +70,15 @@ OTHER_NAMES = {
 
 @pytest.mark.parametrize("theirs", OTHER_NAMES)
 def test_other_packages_names_are_translated(p, theirs):
-    """By each function that takes ours, even where ours is then missing."""
+    """The wrong name is reported, even if a required argument is therefore missing."""
     taken = 0
     for function in all_functions():
         parameters = inspect.signature(function).parameters
         ours = next((name for name in OTHER_NAMES[theirs] if name in parameters), "")
         if len(parameters) == 1 or theirs in parameters:
-            continue  # a state or statistics alone
+            continue  # takes a state or statistics alone, or an argument of this name
         if theirs == "save_mean" and "diff_dst" not in parameters:
-            ours = ""  # a result
+            ours = ""  # a result of the forward pass
         hint = f", which is called {ours} here" if ours else ""
         if ours == "data_format":
             hint += ": 'NXC' or 'NCX'"
@@ -96,7 +96,7 @@ def test_other_packages_names_are_translated(p, theirs):
 
 
 def test_unknown_names(p):
-    """What is no argument by any name; what is one of another function; what is missing."""
+    """Also names of other functions' arguments, and arguments that are missing."""
     for match, options in (
         ("'nobodys'$", {"nobodys": 1}),
         ("'training'; batch_norm_training uses the batch's statistics, ", {"training": True}),
@@ -122,7 +122,7 @@ def test_unknown_names(p):
 
 
 def required(function):
-    """Names of the arguments that are passed by position."""
+    """Names of the required arguments that may be passed by position."""
     kinds = inspect.signature(function).parameters.values()
     return [k.name for k in kinds if k.default is k.empty and k.kind is k.POSITIONAL_OR_KEYWORD]
 
@@ -142,7 +142,7 @@ def test_unaligned_out_vectors(p):
 
 
 def test_sequences_are_what_numpy_makes_of_them(rng, p):
-    """Lists of Python's floats become float64, which vectors may be with data of any dtype."""
+    """Lists of Python's floats become float64, a dtype that vectors may have with any data."""
     for message, changed in (
         ("mean: expected float64 with float64 data, got float32",
          {"src": p.src.tolist(), "diff_dst": p.diff_dst.tolist()}),
@@ -180,7 +180,6 @@ def test_flags_by_other_names(p, flag):
 
 
 def test_messages_are_short(p):
-    """Whatever was given, no more than a line of it is shown."""
     long = "x" * 10_000
     for changed in (
         {"epsilon": 10**400}, {"epsilon": 10**5000}, {"epsilon": long}, {"num_threads": -(10**400)},
@@ -194,7 +193,7 @@ def test_messages_are_short(p):
 
 
 class Exported:
-    """An array of another library that says that it lies in the memory of a device."""
+    """Another library's array, which says in which device's memory it lies."""
 
     def __init__(self, array, device):
         self.array, self.device = array, device
@@ -207,20 +206,20 @@ class Exported:
 
 
 class Viewed(Exported):
-    """The same with `__array__`, as torch has it."""
+    """An exported array that also has `__array__`, as torch's tensors do."""
 
     def __array__(self, dtype=None, copy=None):
         return self.array
 
 
-# DLPack's numbers: the CPU, and host memory that CUDA and ROCm have pinned or manage.
+# DLPack's numbers of the CPU, host memory pinned by CUDA or by ROCm, and CUDA's managed memory.
 HOST = [1, 3, 11, 13]
 
 
 @pytest.mark.parametrize("kind", [Exported, Viewed])
 @pytest.mark.parametrize("device", range(1, 20))
 def test_devices(rng, device, kind):
-    """What the CPU can read comes in without a copy; nothing else is asked for its data."""
+    """An array that the CPU can read is viewed; others are not asked for their data."""
     p = Problem(rng, (6, 5), "NXC")
     arrays = p.arguments()
     wanted = all_bits(p.run(bn_ext.batch_norm_backward))
@@ -229,6 +228,7 @@ def test_devices(rng, device, kind):
         if device in HOST:
             grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
             assert all_bits(grads) == wanted
+            assert np.shares_memory(_core._as_array(changed[name], name), arrays[name])
         else:
             with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
                 bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
@@ -252,7 +252,7 @@ def test_doubles_to_float32():
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_the_table_and_nothing_else(rng, data):
-    """Vectors of another dtype than the data are taken if the table has the pair, else refused."""
+    """Vectors may have another dtype than the data if _TABLE has the pair; others are refused."""
     for other in DATA_DTYPES:
         p = Problem(rng, (6, 5), "NXC", data, other)
         if (data, other) in DTYPES or other == "float64":

@@ -1,4 +1,4 @@
-"""bn_ext.dask: what the general functions give, block by block, in the memory of a few blocks."""
+"""bn_ext.dask gives what the general functions give, in the memory of a few blocks."""
 
 import multiprocessing
 import tracemalloc
@@ -39,7 +39,7 @@ def chunks_of(how, data_format="NXC"):
 
 def problem(rng, data="float32", data_format="NXC", shape=None):
     p = Family(rng, shape or SHAPE[data_format], data_format, data, ratio=3.0)
-    if len(p.src) > 1:  # sums cancel, but for the rounding of partial sums
+    if len(p.src) > 1:  # two samples of diff_dst cancel, but for the rounding of partial sums
         p.diff_dst[0] *= p.diff_dst.dtype.type(1000)
         p.diff_dst[1] = -p.diff_dst[0]
     return p
@@ -198,8 +198,10 @@ def test_chunks_of_unknown_sizes(rng, exact):
         setattr(p, name, getattr(p, name)[keep])
     found = dask.compute(*lazily.backward(exact=exact), *lazily.training(exact=exact))
     expected = [*backward_of_all(p, exact=exact), *training_of_all(p, exact=exact)]
-    lazily.src = da.from_array(p.src, chunks=lazily.diff_dst.compute_chunk_sizes().chunks)
-    found += dask.compute(*lazily.backward(exact=exact))  # beside known ones
+    sized = lazily.diff_dst.copy().compute_chunk_sizes()  # works in place, hence the copy
+    lazily.src = da.from_array(p.src, chunks=sized.chunks)
+    assert np.isnan(lazily.diff_dst.shape[0])
+    found += dask.compute(*lazily.backward(exact=exact))  # unknown sizes beside known ones
     expected += backward_of_all(p, exact=exact)
     for a, b in zip(found, expected, strict=True):
         assert np.allclose(a, b, rtol=1e-3, atol=1e-3)
@@ -210,14 +212,14 @@ def test_chunks_of_unknown_sizes(rng, exact):
 
 
 class Stored:
-    """Data that lies elsewhere; it notes what is read of it."""
+    """Data outside memory, which notes what parts of it are read."""
 
     def __init__(self, shape, dtype=np.float32):
         self.shape, self.dtype, self.ndim = shape, np.dtype(dtype), len(shape)
         self.read = []
 
     def __dask_tokenize__(self):
-        return id(self)  # no other data is the same
+        return id(self)  # a token that no other data has
 
     def __getitem__(self, where):
         self.read.append(where)
@@ -236,7 +238,7 @@ def test_what_is_read_when(rng):
     lazily = Lazily(p, -1)
     lazily.src, lazily.diff_dst = (da.from_array(a, chunks=(2, 5, 4, 8)) for a in (src, diff_dst))
     reads = []
-    src.read.clear(), diff_dst.read.clear()  # Dask looks at an array that it is given
+    src.read.clear(), diff_dst.read.clear()  # da.from_array has read empty slices
     for step in [
         lambda: lazily.backward(is_training=False, param_grads=False),
         lambda: bn_ext.dask.batch_norm_inference(lazily.src, *p.vectors(), epsilon=EPSILON),
@@ -265,7 +267,7 @@ def test_results_are_like_src(rng):
 
 
 def test_the_same_call_has_the_same_tasks(rng):
-    """So Dask computes nothing twice, and a dashboard shows what a task is."""
+    """Then Dask computes nothing twice; a name tells a dashboard what a task is."""
     p = problem(rng)
     names = {Lazily(p, 3).backward().diff_src.name for _ in range(2)}
     assert len(names) == 1
@@ -284,7 +286,7 @@ def test_a_block_is_one_task(rng):
 
 
 def test_fewer_than_four_chunks_in_memory_for_each_worker():
-    """Of 44 chunks for each worker, with graphs, results and sums included."""
+    """There are 44 chunks for each worker; graphs, results and sums are counted, too."""
     workers, chunk = 2, (64, 128, 64)
     shape = (44 * workers * chunk[0], *chunk[1:])
     src, diff_dst = (da.from_array(Stored(shape), chunks=chunk) for _ in range(2))
@@ -301,7 +303,7 @@ def test_fewer_than_four_chunks_in_memory_for_each_worker():
         tracemalloc.stop()
 
     with ThreadPoolExecutor(workers) as pool, dask.config.set(pool=pool, scheduler="threads"):
-        step(src[:1], diff_dst[:1])  # imports
+        step(src[:1], diff_dst[:1])  # so that imports are not measured
         step(src, diff_dst)
     assert peaks[1] < 4 * workers * 4 * np.prod(chunk)
 
@@ -326,7 +328,7 @@ with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool, scheduler="thread
 @needs_linux
 @needs_openmp
 def test_threads_of_kernels_do_not_multiply_those_of_workers():
-    """Only if they are asked to: then each of the two workers has two more threads."""
+    """Only num_threads=3 gives each of the two workers two more threads."""
     assert in_new_process(THREADS, OMP_NUM_THREADS="3") == ["0", "4"]
 
 
@@ -434,7 +436,7 @@ def test_chunks_of_another_dtype_than_said(rng):
 
 @pytest.mark.quick
 def test_no_number_of_blocks_is_too_large():
-    """States are merged two by two: here twice as many as may be added."""
+    """More than twice as many states as `+` can add are merged, in pairs."""
     total = bn_ext.batch_norm_training_reduce(np.ones((3, 2), np.float32), exact=True)
     for _ in range(21):
         total = merged_states(np.stack([total, total]))

@@ -1,4 +1,4 @@
-"""The double backward: the gradient of the gradient, near the exact one and with the same bits.
+"""The double backward, the gradient of the gradient, is near the exact one.
 
 test_formulas.py tests that the reference is the derivative of the backward pass.
 """
@@ -14,9 +14,7 @@ import bn_ext
 pytestmark = pytest.mark.quick
 
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
-READ = ["src", "diff_dst", "diff_diff_src"]
-RESULTS = list(bn_ext.BatchNormDoubleBackward._fields)
-#: data_format, N, C, X: each form, with remainders; several chunks, tiles and groups.
+#: data_format, N, C, X: each form, with incomplete blocks and units; several chunks, tiles, groups.
 SHAPES = [
     ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),
     ("NCX", 1, 3, 50), ("NCX", 37, 6, 9), ("NCX", 9, 3, 144), ("NCX", 2, 3, 1500),
@@ -65,11 +63,11 @@ def test_near_the_exact_one(rng, dims, data, vector, is_training):
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_products_that_underflow(data, is_training):
-    """Each product g*dy loses up to half of the smallest number, far more than roundings cost."""
+    """Each g*dy loses up to half the smallest positive number: far more than roundings cost."""
     m, rstd, least = 1000, 10, smallest(data)
     src = np.linspace(-1, 1, m, dtype=data)[:, None]
     signs = np.where(np.arange(m) % 2, 1, -1 if is_training else 1)[:, None].astype(data)
-    # A product is 1.3 times the smallest number: 1 is left of it.
+    # Each product is 1.3 times the smallest positive number, and is rounded to that number.
     diff_dst = (1.3 * np.sqrt(np.longdouble(least))).astype(data) * signs
     g = np.sqrt(np.longdouble(least)).astype(data) * signs
     vectors = np.zeros(1), np.array([rstd**-2.0]), np.ones(1)
@@ -97,7 +95,7 @@ def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mean_of_more_digits_than_the_data(rng, is_training):
-    """A float64 mean's digits beyond float32 count: here a hundredth of the deviation."""
+    """What float32 lacks of a float64 mean matters: here, up to 1/256 of the deviation."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)

@@ -1,4 +1,4 @@
-"""The layer does what the general functions do, and keeps what they need in between."""
+"""The layer does what the general functions do, and keeps what they need between calls."""
 
 import copy
 import pickle
@@ -13,10 +13,10 @@ import bn_ext
 pytestmark = pytest.mark.quick
 
 SHAPES = {"NXC": (4, 3, 6, 5), "NCX": (4, 5, 3, 6)}
-#: relu, src_1
+#: (with a ReLU, with src_1)
 BEHIND = {"plain": (False, False), "relu": (True, False), "add": (False, True),
           "add and relu": (True, True)}  # fmt: skip
-#: Data, and parameters and statistics.
+#: (dtype of data, dtype of parameters and statistics)
 NUMBERS = [(data, "float64") for data in DATA_DTYPES] + [
     (data, "float32") for data in DATA_DTYPES if data != "float64"
 ]
@@ -88,7 +88,7 @@ def test_a_step_is_the_general_functions(rng, data, number, data_format, mode, a
 
 @pytest.mark.parametrize("number", ["float64", "float32"])
 def test_the_gate_is_that_of_the_result(rng, number):
-    """Even where the result is nearly 0: every element that passes shows in diff_beta."""
+    """Even if results are nearly 0, diff_beta counts the elements that pass."""
     src = (rng.standard_normal((4000, 5)) + 1e4).astype(np.float32)
     layer = bn_ext.BatchNorm(5, relu=True, dtype=number)
     layer.beta[...] = 0
@@ -165,7 +165,7 @@ def written(layer, p, added):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_a_call_is_given_stays_as_it_is(rng, frozen, relu):
-    """Even if it is what the layer returned before."""
+    """Calls change no argument, even if the layer itself returned it before."""
     p = problem(rng)
     layer = layer_of(p, relu=relu).freeze(frozen)
     for _ in range(3):
@@ -300,7 +300,7 @@ def test_a_layer_that_cannot_take_a_state_over_keeps_its_own():
 
 @pytest.mark.parametrize("mode", ["train", "eval", "freeze"])
 def test_without_running_statistics(rng, mode):
-    """Each batch is normalized with its own statistics, in every mode; no state has any."""
+    """In every mode, a batch is normalized with its own statistics; the state has none."""
     p = problem(rng)
     with_them = layer_of(p)
     without = bn_ext.BatchNorm(
@@ -342,7 +342,7 @@ COPIES = {
 @whatever_is_behind
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 def test_copies(rng, make, relu, added):
-    """They go on as the original does."""
+    """Copies go on as the original does, but need a forward call before backward."""
     p = problem(rng)
     layer = layer_of(p, relu=relu, exponential_avg_factor=0.3)
     written(layer, p, added)
@@ -353,6 +353,7 @@ def test_copies(rng, make, relu, added):
     before = bits(mine)
     if make is copy.copy:  # which shares parameters and statistics
         assert other.gamma is layer.gamma
+        assert bits(other.forward(p.src, p.src_1 if added else None)) == before
         other.freeze().forward(p.src)
     else:
         assert not np.shares_memory(other.gamma, layer.gamma)

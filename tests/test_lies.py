@@ -1,7 +1,7 @@
-"""Objects that lie about their memory, dtype or class: an error, never others' memory.
+"""Objects that lie about their memory, dtype or class: no call believes them.
 
-Outputs lie between canaries, bytes that must not change: most of these wrote there when what
-an object said of itself was believed.
+An output that claims to be larger than it is has canaries on both sides: bytes that a call would
+change if it believed the claim.
 """
 
 import sys
@@ -58,8 +58,8 @@ def lie(array, **lies):
 
 @pytest.mark.parametrize("which", range(len(OUTPUTS)))
 def test_an_output_that_lies(p, which):
-    """It lies about its dtype or its shape, so that it has fewer bytes than would be written. Or it
-    says that the memory of a bytes object, which all who hold it share, is writable.
+    """The output claims a dtype or a shape of more bytes than it has. Or it claims to be writable,
+    but is the memory of a bytes object, which others may hold too.
     """
     like = (p.src, p.mean, p.mean)[which]
     short, memory = fenced(like.shape, "float16")
@@ -87,10 +87,10 @@ def test_an_output_that_lies(p, which):
 @pytest.mark.parametrize("which", [1, 2])
 @pytest.mark.parametrize("name", SHORT)
 def test_an_output_whose_view_is_another_array(rng, name, which):
-    """16-bit vectors are seen as integers by their memory, not by their view method."""
+    """16-bit vectors are viewed as integers without a call of their view method."""
     p = Problem(rng, (6, 5), "NXC", name, name)
     want = p.run(bn_ext.batch_norm_backward)
-    array, _ = fenced(p.mean.shape, name)
+    array, memory = fenced(p.mean.shape, name)
     elsewhere = np.frombuffer(bytes(10), np.uint16)
     out = [None, None, None]
     out[which] = lie(array, view=lambda *_: elsewhere)
@@ -98,6 +98,7 @@ def test_an_output_whose_view_is_another_array(rng, name, which):
     assert grads[which] is out[which]
     assert array.tobytes() == want[which].tobytes()
     assert not elsewhere.any()
+    assert untouched(memory)
 
 
 def test_a_subclass_that_does_not_lie_is_written_and_returned(p):
@@ -112,7 +113,7 @@ def test_a_subclass_that_does_not_lie_is_written_and_returned(p):
 
 @pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_a_dtype_whose_type_runs_code(p):
-    """The name of a dtype's type would come from its metaclass, so it is not read."""
+    """Reading the name of a dtype's type may run code, so no dtype is recognised by this name."""
     asked = []
 
     class Meta(type(np.void)):
@@ -137,10 +138,11 @@ def test_a_dtype_whose_type_runs_code(p):
         arguments = p.arguments()
         with pytest.raises((TypeError, ValueError), match=f"^{next(iter(changed))}: "):
             bn_ext.batch_norm_backward(**{**arguments, **changed}, epsilon=EPSILON)
+        assert not asked
 
 
 def test_bfloat16_is_ml_dtypes_own(p, rng, monkeypatch):
-    """It is recognised by identity: a type that is only called so, or of a false module, is not."""
+    """bfloat16 is recognised by identity: neither its name nor a false ml_dtypes is enough."""
 
     class bfloat16(np.void):  # noqa: N801 - the name is the point
         pass

@@ -1,4 +1,4 @@
-"""16-bit types: every pattern up, every boundary down, at every level; no double rounding.
+"""16-bit types: every pattern widened, every boundary rounded, at every level; no double rounding.
 
 The kernels' conversions are reached by problems that leave a number as it is. With one element per
 channel, sum(dy) is that element; with variance 1, epsilon 0, frozen statistics and dy = 1, diff_src
@@ -33,7 +33,7 @@ def test_every_pattern_up(isa, name):
     values = all_patterns(name)
     one = np.ones(1, values.dtype)
     zeros = np.zeros(1 << 16, np.float32)
-    for length in (1 << 16, (1 << 16) - 1):  # whole registers, and a tail
+    for length in (1 << 16, (1 << 16) - 1):  # whole registers, and an edge
         sums = bn_ext.batch_norm_backward_reduce(
             np.broadcast_to(one, (1, length)), values[None, :length], zeros[:length]
         )
@@ -55,7 +55,7 @@ def boundaries(name):
 
 
 def around_every_boundary(name, wide):
-    """(value of `wide`, what it rounds to) at, just below and just above each halfway point."""
+    """Numbers of type `wide` at and just beside each halfway point; the patterns they round to."""
     values = boundaries(name)
     halfway = ((values[1:] + values[:-1]) / 2).astype(wide)
     assert (halfway == (values[1:] + values[:-1]) / 2).all()
@@ -92,7 +92,7 @@ def test_every_boundary_down_in_the_kernel(isa, name):
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_doubles_are_rounded_once(name):
+def test_doubles_are_rounded_once(isa, name):
     """From a double straight to 16 bits: rounding to float32 first would lose the last digits."""
     with np.errstate(over="ignore"):
         numbers, want = around_every_boundary(name, np.float64)

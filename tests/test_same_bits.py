@@ -30,7 +30,7 @@ PROBLEMS = {
     "is_training": [True, False],
     "values": ["normal", "tiny", "nan", "inf", "squares vanish", "squares overflow"],
 }
-# What they must not depend on. The first of each is the reference.
+# What they must not depend on. The first of each list is the reference.
 CIRCUMSTANCES = {
     "isa": list(bn_ext.available_isas()),
     "threads": [1, 2, 3, 5, 16],
@@ -41,7 +41,7 @@ CIRCUMSTANCES = {
     "out": ["fresh", "given", "given with gaps", "over src", "over another"],
     "halves": [False, True],
     "fp": list(FP_MODES),
-    # Sizes with which every tile is one channel, or all of them, and every store is nontemporal.
+    # Also sizes for the narrowest or the widest tiles, with non-temporal stores or without.
     "caches": [_core._cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
 }
 
@@ -51,16 +51,18 @@ SHAPES = [
     (1, 6, 7), (1, 1, 1), (70, 1, 1), (1, 70, 1), (1, 1, 70), (9, 130, 1), (16, 5, 64),
     (35, 3, 5), (150, 3, 5), (2, 3, 1030), (1, 2, 2048), (3, 1, 2100), (300, 129, 1), (70, 1024, 1),
 ]  # fmt: skip
-# Enough tasks for 16 threads, in each form of the schedule.
+# Enough tasks for 16 threads, in each form: channels last, short runs, long runs.
 LARGE = [
     ("NXC", 2100, 129, 1), ("NXC", 35000, 20, 1), ("NXC", 1024, 19, 64), ("NCX", 17, 40, 50),
     ("NCX", 4, 9, 20000), ("NCX", 1, 1, 600000),
 ]  # fmt: skip
 
 
-#: Powers of two that scale src so that squares are no floats; float16 has powers of its own.
+#: src is scaled by 2 to these powers. For float32, bfloat16 and, with LONG_SCALES, float64, the
+#: arithmetic does not hold the squares; for float16 it does.
 SCALES = {"squares vanish": -80, "squares overflow": 80}
 SHORT_SCALES = {"squares vanish": -14, "squares overflow": 10}
+LONG_SCALES = {"squares vanish": -600, "squares overflow": 600}
 
 
 def special(problem, values):
@@ -80,7 +82,8 @@ def special(problem, values):
             other[channels - 1].flat[-1] = -np.inf
         problem.variance[channels // 2] = np.inf
     elif values in SCALES:
-        scales = SHORT_SCALES if src.dtype == np.float16 else SCALES
+        of_dtype = {np.float16: SHORT_SCALES, np.float64: LONG_SCALES}
+        scales = of_dtype.get(src.dtype.type, SCALES)
         src[...] *= np.asarray(2.0 ** scales[values], src.dtype)
 
 
@@ -92,7 +95,7 @@ def make(rng, dims, types, data_format, values):
 
 
 def outputs(how, member, tensors, vector, order):
-    """What is given as `out`: arrays and None, or None; "over ..." writes over what is read."""
+    """The argument `out`: None, or arrays and None; "over ..." gives arrays that are read."""
     fresh = np.full_like(tensors[0], 7)
     given = {
         "fresh": None,
@@ -135,7 +138,7 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
 
 
 def rows(*tables):
-    """Combinations that hold every pair of factor levels."""
+    """Combinations in which any two factors have every pair of values."""
     merged = {name: levels for table in tables for name, levels in table.items()}
     for row in AllPairs(list(merged.values())):
         yield dict(zip(merged, row, strict=True))
@@ -149,7 +152,7 @@ PAIRS = list(rows(PROBLEMS, CIRCUMSTANCES))
 
 
 def split(row, rng, dims):
-    """The problem of a row, and how to run it: under the row's circumstances or the reference's."""
+    """A row's problem, the options that both runs share, and the row's circumstances."""
     fixed = {name: row[name] for name in ("member", "channels_last", "is_training")}
     problem = make(rng, dims, row["types"], row["data_format"], row["values"])
     return problem, fixed, {name: row[name] for name in CIRCUMSTANCES}
@@ -172,7 +175,7 @@ def test_every_pair_of_factors(rng, row, shapes):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("types", DTYPES)
 def test_every_residue_at_every_level(rng, types, data_format):
-    """Of the gradient, and of another member, which changes with the shape and the dtype."""
+    """The gradient, and one other member, which changes with the shape and the dtype."""
     others = itertools.cycle([member for member in MEMBERS if member != "backward"])
     others = itertools.islice(others, DTYPES.index(types), None)
     row = {**first_of(PROBLEMS), **first_of(CIRCUMSTANCES), "types": types}

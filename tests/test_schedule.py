@@ -13,9 +13,10 @@ from processes import CALL, in_new_process, with_libgomp
 import bn_ext
 from bn_ext import _core
 
-#: Problems for each of the three orders of work, with more shares than threads that come.
+#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. Fewer than four threads may
+#: come.
 FEWER = """
-problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096))]
+problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 1 << 25))]
 def most_threads():  # -1: other bits than one thread's
     rng, used = np.random.default_rng(0), []
     for shape, caches in problems:
@@ -46,7 +47,7 @@ def test_fewer_threads_than_asked_for(variable):
 @needs_openmp
 @needs_linux
 def test_inside_another_region():
-    """If OpenMP gives a caller no second level of threads, each caller does the work of four."""
+    """If OpenMP gives callers inside a region no more threads, each does the work of four."""
     code = """
 found = []
 region(2, lambda data: found.append(most_threads()))
@@ -76,7 +77,7 @@ class TestHowMany:
         assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 26)
 
     def test_a_million(self):
-        """More than a thousand threads are never started, whatever is asked for."""
+        """At most 1024 threads are started, whatever num_threads says."""
         code = """
 x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
 bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
@@ -104,25 +105,25 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
         assert other.submit(_core._last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
-#: Bytes of a core's second-level cache and of the last level, on small servers and on large ones.
-SERVERS = [(1 << 20, 32 << 20), (2 << 20, 256 << 20)]
+#: Bytes of a server's second-level cache and of its last level.
+SERVER = (1 << 20, 32 << 20)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("dims", "threads", "caches", "jointly"),
     [
-        ((40, 256, 14, 14), 1, SERVERS[0], True),  # short runs
-        ((20, 64, 40, 40), 1, SERVERS[0], True),  # long ones
-        ((16, 64, 40, 40), 4, SERVERS[0], True),
-        ((15, 64, 40, 40), 4, SERVERS[0], False),  # too few positions for four tasks a thread
+        ((40, 256, 14, 14), 1, SERVER, True),  # short runs
+        ((20, 64, 40, 40), 1, SERVER, True),  # long ones
+        ((16, 64, 40, 40), 4, SERVER, True),
+        ((15, 64, 40, 40), 4, SERVER, False),  # too few positions for four tasks a thread
         ((40, 256, 14, 14), 1, (1 << 20, 24 << 20), False),  # stored past the cache
         ((40, 256, 14, 14), 1, (32 << 20, 128 << 20), False),  # all in the second-level cache
-        ((40, 256, 7, 7), 1, SERVERS[0], False),  # coefficients laid out by columns
+        ((40, 256, 7, 7), 1, SERVER, False),  # coefficients laid out by columns
     ],
 )
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
-    """Otherwise they are cut by tiles of channels, which are still near after they were summed."""
+    """Otherwise results are cut by tiles of channels, which a cache still holds from the sums."""
     _core._set_cache_sizes(*caches)
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}

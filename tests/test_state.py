@@ -34,7 +34,7 @@ def value(integer, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_integers_of_every_size(rng, rows):
-    """They are rounded as fractions are, whatever limbs they are in."""
+    """Integers are rounded as fractions are, whatever limbs hold them."""
     for _ in range(600):
         bits = int(rng.integers(1, BITS[rows] - 8))
         integers = [int.from_bytes(rng.bytes(bits // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
@@ -46,7 +46,7 @@ def test_integers_of_every_size(rng, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_ties(rows):
-    """A half is rounded to even, unless any bit follows it: random data has no such bits."""
+    """A half is rounded to even, unless any bit follows it. Random data is never so near a half."""
     for top in range(54, BITS[rows] - 2, 7):
         for odd in (0, 1):
             kept = (1 << 52 | odd) << (top - 52)
@@ -72,7 +72,7 @@ def test_the_ends_of_float64(rows):
     assert sums_of([largest + half - 1, -largest - half], rows).tolist() == [most, -np.inf]
     found = sums_of([tiny, -(2**52 - 1) * tiny], rows).tolist()
     assert found == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
-    # Halves of the smallest number are rounded to even, with and without bits below them.
+    # Odd multiples of half the smallest number are rounded to even, unless lower bits decide.
     for units, expected in ((1, 0), (3, 2), (5, 2), (2**53 - 1, 2**52), (2**53 + 1, 2**52)):
         for below, up in ((0, 0), (1, units % 4 == 1), (-1, -(units % 4 == 3))):
             found = sums_of([units * tiny // 2 + below, 0], rows)[0]
@@ -82,7 +82,7 @@ def test_the_ends_of_float64(rows):
 @pytest.mark.parametrize("rows", STATES)
 @pytest.mark.parametrize("flags", range(8))
 def test_flags(rows, flags):
-    """NaN wins, and both infinities make a NaN; as many parts may have flags as may be added."""
+    """NaN wins, both infinities make a NaN, and all of a sum's 2**20 - 1 parts may have flags."""
     state = state_of([7, -7], rows)
     many = 2**20 - 1
     state[-3, 0] = sum(many << 20 * i for i in range(3) if flags >> i & 1)
@@ -119,7 +119,7 @@ def test_parts_are_counted():
 
 @pytest.mark.parametrize("part", ["count", "parts"])
 def test_too_many_elements_and_numbers_below_0(part):
-    """States of 2**43 elements and more, just below the other limit; counts that no sum has."""
+    """Refused: 2**43 elements or more in an allowed number of parts; a negative number of parts."""
     nine = bn_ext.batch_norm_training_reduce(np.zeros((9, 2)), exact=True)
     many = bn_ext.batch_norm_canonical(nine * MOST_PARTS)
     assert bn_ext.batch_norm_count(many * (MOST_PARTS - 2**18)) == 9 * MOST_PARTS * 786431
@@ -151,7 +151,7 @@ def honest(rows, channels, parts):
 
 
 def used(state):
-    """What is made of it: statistics, or a gradient."""
+    """What is made of a state: statistics, or a gradient."""
     if len(state) in MOMENTS:
         return bn_ext.batch_norm_training_stats(state)
     zeros = np.zeros((1, state.shape[2]), data_of(len(state)))
@@ -168,7 +168,7 @@ def may_be_moments(state, count):
 
 
 def refused_or_right(state, count):
-    """Do all functions refuse it? If not, the sums are those of the limbs."""
+    """Do all functions refuse the state? If not, the sums must be those of its limbs."""
     rows, _, channels = state.shape
     found = []
     for call in (bn_ext.batch_norm_sums, bn_ext.batch_norm_canonical, used):
@@ -189,7 +189,7 @@ def refused_or_right(state, count):
 
 
 def test_squares_below_0():
-    """A state of negative squares is refused, however large they are."""
+    """Negative sums of squares are refused, however large."""
     state = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
     for limb in (-1, -3):
         state[-4, 1, 1] = limb
@@ -198,12 +198,13 @@ def test_squares_below_0():
 
 
 def test_flags_that_no_parts_have():
-    """A sum has flags only if it has terms, and sums of squares have the flags of their numbers."""
+    """A sum has flags only if it has terms; squares have flags if and only if their numbers do."""
     part = bn_ext.batch_norm_training_reduce(np.ones((3, 2)), exact=True)
-    one, empty = part.copy(), part * 0
-    one[-3, 1, 0] = empty[-3, 0, 0] = 1
+    numbers, squares, empty = part.copy(), part.copy(), part * 0
+    numbers[-3, 0, 0] = squares[-3, 1, 0] = empty[-3, 0, 0] = 1
     for function, state in (
-        (bn_ext.batch_norm_training_stats, one),
+        (bn_ext.batch_norm_training_stats, numbers),
+        (bn_ext.batch_norm_training_stats, squares),
         (bn_ext.batch_norm_training_stats, empty),
         (bn_ext.batch_norm_sums, empty),
         (bn_ext.batch_norm_canonical, empty),
@@ -214,7 +215,7 @@ def test_flags_that_no_parts_have():
 
 @pytest.mark.parametrize("rows", STATES)
 def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
-    """They never overflow, and never change their sign."""
+    """Sums never overflow, and never change their sign."""
     limbs, _ = STATES[rows]
     refused = set()
     for _ in range(300):
@@ -230,7 +231,7 @@ def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
 
 @pytest.mark.parametrize("rows", STATES)
 def test_the_largest_limbs(rows):
-    """A sum of this many parts can have these limbs; it cannot have one more, or one less."""
+    """A sum of `parts` states can have limbs from `least` to `most`; others are refused."""
     limbs, lowest = STATES[rows]
     for parts in (1, 5, MOST_PARTS):
         terms = 2 * parts
