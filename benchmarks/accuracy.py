@@ -91,8 +91,8 @@ def as_array(of):
 
 
 def compared(want, call, dtype):
-    """The largest errors, less half an ulp: of any output, over its bound; of diff_src, over u
-    times its terms.
+    """The largest errors beyond half an ulp: of any output, in multiples of its bound; of diff_src,
+    in multiples of u times its terms.
     """
     from bounds import errors
     from cases import unit
@@ -167,7 +167,7 @@ def torch_forward(src, gamma, beta, *, channels_last):
     x = x if channels_last else x.contiguous()
     vectors = torch.from_numpy(gamma), torch.from_numpy(beta)
     dst = torch.native_batch_norm(x, *vectors, None, None, True, 0.1, EPSILON)[0]
-    # Running statistics determine the dtype of what it returns.
+    # The results below have the dtype of the running statistics.
     running = (torch.zeros(len(gamma)), torch.ones(len(gamma)))
     mean, variance = torch.ops.aten.batch_norm_update_stats(x, *running, 0.1)
     return dst.movedim(1, -1), mean, variance
@@ -217,8 +217,8 @@ FORWARD = {
 
 
 def compared_forward(want, found, dtype):
-    """The largest errors, less half an ulp: of the variance in units of u times itself (if it is 0,
-    times the squared mean), and of dst in multiples of its bound.
+    """The largest errors beyond half an ulp: of the variance, in multiples of u times itself (if it
+    is 0, u times the squared mean); of dst, in multiples of its bound.
     """
     from bounds import dst_error, statistics_errors
     from cases import unit
@@ -283,7 +283,7 @@ def shown(value):
 
 
 def table(found, *numbers):
-    """Heading and lines. `numbers`: (index, heading) of the numbers of each name that are shown."""
+    """Heading and lines. `numbers`: (index, heading) of each number that is shown for a name."""
     names = list(dict.fromkeys(name for *_, worst in found for name in worst))
     columns = [(n, i, f"{n}: {what}" if what else n) for i, what in numbers for n in names]
     lines = [

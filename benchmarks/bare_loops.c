@@ -2,9 +2,10 @@
  *
  * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. A loop moves
  * bytes as an operation must and computes nothing that costs time. In one pass it reads some
- * tensors and writes others (the floor); or it first reads all of them once more, as two passes
- * must without a cache. Every thread takes one contiguous share. With `nontemporal`, stores bypass
- * the cache. For comparison, `plain` computes the gradient itself, without optimization.
+ * tensors and writes others (the floor). With two passes, it first reads the former once more, as
+ * an operation that sums before it writes must if no cache helps. Every thread takes one contiguous
+ * share. With `nontemporal`, stores bypass the cache. For comparison, `plain` computes the gradient
+ * itself, without optimization.
  */
 #include <math.h>
 #include <stdint.h>
@@ -14,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-/* One register: gcc takes wider vectors through memory, which costs several times the loop. */
+/* One register: gcc moves wider vectors through memory, at several times the loop's cost. */
 #ifdef __AVX512F__
 enum { BYTES = 64 };
 #elif defined(__AVX2__)
@@ -113,8 +114,8 @@ void loop(const char **read, int reads, char **written, int writes, int64_t byte
         move(from, 3, to, 2, n, passes, threads, nontemporal);
 }
 
-/* The gradient as a textbook has it: two loops in memory order, sums in doubles, one
- * thread. sums is working space of 2 * channels. */
+/* The gradient as a textbook has it: two loops in memory order, sums in doubles, one thread. `sums`
+ * is working space of 2 * channels. */
 void plain(const float *src, const float *diff_dst, float *diff_src, int64_t outer,
            int64_t channels, int64_t inner, const float *mean, const float *variance,
            const float *gamma, float *diff_gamma, float *diff_beta, float epsilon, double *sums) {

@@ -29,5 +29,4 @@ def compiled(command, source, *libraries, stderr=None):
 
 
 def pointers(arrays):
-    """The addresses of arrays."""
     return (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))

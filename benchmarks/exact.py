@@ -1,4 +1,4 @@
-"""What exact sums cost: times as multiples of those of plain sums, same data, one thread."""
+"""What exact sums cost: times as multiples of plain sums' times, same data, one thread."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def log_normal(rng, z, least):
 
 
 def half_subnormal(rng, z, least):
-    # Random z stay below 16.
+    # Random z stay below 16, so the scaled ones are subnormal.
     return np.where(rng.random(z.shape) < 0.5, z, z * (least / 16))
 
 
@@ -56,7 +56,7 @@ ROWS = [
     *((f"batch_norm_{op}", NORMAL, shape) for op in ("backward", "training") for shape in SHAPES),
 ]
 LOWER = [(REDUCE, NORMAL, LARGE), (REDUCE, LOG_NORMAL, LARGE)]
-#: Rows of the page: these shapes of whole calls, and these data.
+#: What the page shows: whole calls with these shapes, reductions of these data.
 SHOWN = {"50 x 64 x 56 x 56", "8 x 64 x 28 x 28", "2 x 4096", LOG_NORMAL, WIDEST}
 
 

@@ -94,7 +94,7 @@ def page(runs, found):
 
 
 def speed(runs, mine):
-    """(CPU, median of how many times faster than the best peer, range) of some rows, in words."""
+    """The CPU; the rows' median and range of how many times faster bn_ext is than the best peer."""
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in mine}
     ratios = [rows.over_best_peer(r)[0] for r in mine]
     return cpu, f"{statistics.median(ratios):.1f}", f"{min(ratios):.2g} to {max(ratios):.2g}"

@@ -31,10 +31,10 @@ _CALLS = 2000
 
 
 def _operands(dtype, rows):
-    """Operands at the same offset in their pages. Otherwise, loads may wait for stores that are
-    4096 bytes away.
+    """Operands at the same offset in their pages. At other offsets, a load could have the
+    address of an earlier store, modulo 4096, and wait for it.
 
-    The pitch of rows is their length plus a cache line, so that no two are in the same cache set.
+    The pitch of rows is their length plus a cache line, so that no two begin in one cache set.
     """
     room = _COLUMNS + running.REGISTER // dtype.bits.itemsize
     found = {

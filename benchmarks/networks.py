@@ -1,7 +1,8 @@
 """Whole steps of networks in torch, with its own batch normalization and with bn_ext's.
 
-A step: forward, loss, backward, and an optimizer that changes the weights. In all else, including
-the weights, the networks are the same. Their steps take turns. For docs/howto/torch.md.
+A step: forward, loss, backward, and an optimizer that changes the weights. Except for the batch
+normalization, the networks are the same, and they start from the same weights. Their steps take
+turns. For docs/howto/torch.md.
 """
 
 import copy

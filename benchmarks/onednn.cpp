@@ -101,7 +101,7 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
     try {
         c->work.execute(c->s, c->arguments);
     } catch (const dnnl::error &) {
-        // Some versions demand a shift, which the gradient does not need; others refuse it.
+        // Some versions demand a shift all the same; others refuse it.
         c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[3])});
         c->work.execute(c->s, c->arguments);
     }

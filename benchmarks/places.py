@@ -6,7 +6,7 @@ from bn_ext._bench.peers import bn_ext_call
 from bn_ext._bench.problems import NUMPYS, Problem
 from bn_ext._bench.timing import call_seconds
 
-#: NumPy's, and others that are good or bad for caches and for loads that follow stores.
+#: NumPy's offsets, and others that are good or bad for caches and for loads that follow stores.
 PLACES = (
     NUMPYS, (0, 1536, 2560), (0, 0, 0), (0, 64, 128), (16, 16, 80), (16, 1040, 2064),
     (48, 4000, 16),

@@ -12,21 +12,21 @@ from bn_ext._bench.timing import cases_of, markdown, row
 from . import bare_loops, onednn, pages, places
 from .peers import PEERS
 
-#: Bare loops: one moves the bytes that the operation must, and computes nothing; one does so in two
-#: passes, as an operation that sums before it writes must without a cache; one is like that, but
-#: writes to fresh arrays.
+#: Bare loops. The first moves the bytes that the operation must, and computes nothing. The second
+#: reads the operands twice, as an operation that sums before it writes must if no cache helps. The
+#: third is like the second, but writes to fresh arrays.
 FLOOR, TWO_PASSES, TWO_PASSES_FRESH = "floor", "two passes", "two passes, fresh"
 LOOPS = {FLOOR: {}, TWO_PASSES: {"passes": 2}, TWO_PASSES_FRESH: {"passes": 2, "fresh": True}}
-#: Our own call with fresh outputs, as peers return them ...
+#: Our own call with fresh outputs, as most peers return them.
 FRESH = "bn_ext, fresh"
-#: ... except those that write to given outputs.
+#: Peers that write to given outputs.
 GIVEN_OUTPUTS = {"oneDNN"}
 #: A peer in its own layout: shown, but not compared with calls on ordinary arrays.
 OTHER_LAYOUT = "oneDNN blocked"
 
 
 def onednn_blocked_call(problem, threads):
-    """A call of oneDNN in blocks of 16 channels, its own choice, which NumPy arrays do not have."""
+    """A call of oneDNN in its own layout, blocks of 16 channels; no NumPy array has it."""
     return onednn.call(problem, threads, "blocked")
 
 

@@ -15,7 +15,7 @@ from train_digits import EPSILON, BatchNorm, forward, train
 
 
 def fold(weight, bias, norm):
-    """The weight (its last axis is the outputs) and bias of a layer that replaces both."""
+    """The weight and bias of one layer in place of two; the weight's last axis is the outputs."""
     scale = norm.gamma / np.sqrt(norm.running_variance + EPSILON)
     return weight * scale, (bias - norm.running_mean) * scale + norm.beta
 

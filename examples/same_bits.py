@@ -4,9 +4,9 @@
     BN_EXT_ISA=baseline python examples/same_bits.py
     mpiexec -n 3 python -m mpi4py examples/same_bits.py
 
-Besides bn_ext's exact sums, this takes three things. Matrix products are sums of columns times
-rows, one after the other, because BLAS rounds differently on other CPUs and for other numbers of
-rows. No exp, log or normal random numbers are used, because systems round these differently. The
+Besides bn_ext's exact sums, the same bits need three things. Matrix products are sums of columns
+times rows, one after the other, because BLAS rounds differently on other CPUs and for other numbers
+of rows. No exp, log or normal random numbers are used, because systems round these differently. The
 terms of the gradients of weights are rounded to multiples of 2**-40, so that they can be summed as
 integers, in any order and over any ranks.
 """

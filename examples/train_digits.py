@@ -8,9 +8,9 @@ bn_ext computes the batch normalization. For comparison, the NumPy formula can c
     python examples/train_digits.py --dtype bfloat16
     python examples/train_digits.py --gradient numpy
 
-It prints the test accuracy, the time of the gradient of batch normalization per step in each
-dtype, with bn_ext and with the formula, and its share of a training step. It also draws a picture
-of these. Ctrl-C ends the training early and shows the results so far.
+It prints the test accuracy. For the gradient of batch normalization, it prints the time per step in
+each dtype, with bn_ext and with the formula, and the share of a training step. It also draws a
+picture of the accuracy and the times. Ctrl-C ends the training early and shows the results so far.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def timed(function, *arguments):
 
 
 class Clock:
-    """Milliseconds of steps, of the gradient in each, and of both gradients in every dtype."""
+    """Milliseconds of steps, of each one's gradient, and of both GRADIENTS in every dtype."""
 
     def __init__(self):
         self.steps, self.gradients, self.gradient = [], [], 0.0

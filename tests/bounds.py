@@ -7,18 +7,20 @@ import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
 #: The number of roundings from exact operands to diff_src, with training and with frozen
-#: statistics, and from the terms of a sum to the sum. They are counted on the longest path, plus
-#: one for everything smaller.
+#: statistics: on the longest path, plus one for everything smaller.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
+#: The number of roundings from exact operands to reduce's sum(dy * xc), where xc is src - mean.
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
 #: What products and coefficients lose by underflow, in units of the smallest number.
 UNDERFLOW = 8
-#: The number of roundings from exact operands to dst: of scale * xc (its difference, the scale, the
-#: product, the addition) and of the shift; src_1 adds one to each of them.
+#: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
+#: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
+#: to each.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds in u: of the batch's mean, in standard deviations, and of its variance, relative to it.
-#: About a pivot that is two deviations off, sum(|x - p|) and sum((x - p)^2) are at most sqrt(5) and
-#: 5 times what they are about the mean. Their terms have one rounding and three; a sum adds nine.
+#: Bounds, in u, of the batch's mean (in standard deviations, sigma) and of its variance (relative).
+#: If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is at most sqrt(5) M sigma, and
+#: sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum have one rounding, those of the second
+#: have three; adding up makes nine more.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
 #: The number of roundings from exact operands to any result of the double backward, by arithmetic.
@@ -37,7 +39,7 @@ class Error(NamedTuple):
         return bool((self.found <= self.half_ulp + self.bound).all())
 
     def share(self):
-        """The error beyond half an ulp, as a share of the bound beyond it."""
+        """The error beyond half an ulp, as a share of its bound."""
         beyond = np.maximum(self.found - self.half_ulp, 0)
         return np.divide(beyond, self.bound, out=np.zeros_like(beyond), where=self.bound > 0)
 
@@ -180,7 +182,7 @@ def reference_of(problem, is_training=True):
 
 
 def assert_near(problem, grads, is_training=True):
-    """For random data the bound is tighter: a few u of the sizes of the terms, sums included."""
+    """For random data the bound is tighter: 8 u times the sizes of the terms and of the sums."""
     want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))

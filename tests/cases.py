@@ -6,8 +6,8 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 
-#: (data dtype, vector dtype), as published operators pair them; the general functions take float64
-#: vectors with data of any dtype.
+#: (data dtype, vector dtype), as published operators pair them; the general functions also pair
+#: float64 vectors with other data.
 DTYPES = [
     (data, vector)
     for data, vectors in _core._TABLE.items()
@@ -17,7 +17,7 @@ DTYPES = [
 DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
-#: Arguments by role, as the general function calls them, and what it returns.
+#: Names of arguments of the general function, batch_norm_backward, and of its results.
 TENSORS = ["src", "diff_dst"]
 VECTORS = ["mean", "variance", "gamma"]
 INPUTS = [*TENSORS, *VECTORS]
@@ -29,7 +29,6 @@ def dtype(name):
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-#: Data dtypes of 16 bits.
 SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 
@@ -39,7 +38,7 @@ def vector_dtype(data):
 
 
 def unit(name):
-    """Half the spacing of 1: the u of the error bounds."""
+    """Half the spacing of numbers at 1: the u of the error bounds."""
     return float(ml_dtypes.finfo(dtype(name)).eps) / 2
 
 
@@ -104,7 +103,6 @@ class Problem:
         return self.mean, self.variance, self.gamma
 
     def arguments(self):
-        """{name: array} of every input."""
         return {name: getattr(self, name) for name in INPUTS}
 
     def outs(self):
@@ -122,7 +120,7 @@ class Problem:
 
 
 class Family(Problem):
-    """A problem that also has the arguments of the other members."""
+    """A problem for all members of the family: gradient, forward passes, double backward."""
 
     def __init__(self, rng, shape, data_format, data="float32", vector=None, **options):
         super().__init__(rng, shape, data_format, data, vector, **options)
@@ -154,8 +152,8 @@ def packed(gate, like):
 
 
 def placed(array, how="contiguous", offset=0, order=None):
-    """A copy of array whose axes lie in `order` (slowest first; None: as they are
-    named), starting `offset` bytes past a cache line.
+    """A copy of array whose axes lie in `order` (slowest first; None: 0, 1, ...), starting `offset`
+    bytes past a cache line.
 
     how: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread"
     elements. None of these changes the order of axes.
@@ -184,7 +182,7 @@ def memory_order(ndim, channel, channels_last):
 
 
 def axis_order(array):
-    """The rule: length 1 dropped, |stride| descending, ties and stride 0 keep their place."""
+    """As in axes.c: length 1 dropped, |stride| descending, ties and stride 0 keep their place."""
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
     moving = [axis for axis in axes if array.strides[axis] != 0]
     order = iter(sorted(moving, key=lambda axis: -abs(array.strides[axis])))
@@ -192,7 +190,7 @@ def axis_order(array):
 
 
 def full_order(array):
-    """The same with all axes: axes of length 1 may be anywhere."""
+    """axis_order, then the axes of length 1, whose place does not matter."""
     order = axis_order(array)
     return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
 
@@ -210,13 +208,13 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have had these? Our own may come too late."""
+    """Can a call that asked for `asked` threads have used `threads`? Our workers may be late."""
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 
 
 def mixed_bits(seed, num_threads=None):
-    """The gradient of a small problem of the seed's form, dtype and mode; workers import this."""
+    """A small problem's gradient: the seed sets form, dtype, mode. Other processes import this."""
     data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
     p = Problem(np.random.default_rng(seed), shape, data_format, DTYPES[seed % len(DTYPES)][0])

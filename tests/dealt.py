@@ -23,7 +23,7 @@ def dtype_of(name):
 
 
 class Problem:
-    """The same on every rank: a test, not a pipeline."""
+    """All samples. In this test, every rank has them all."""
 
     def __init__(self, data, layout):
         rng = np.random.default_rng(5)
@@ -60,7 +60,7 @@ def dealt(deal, size):
 
 
 def digest(problem, data, vectors):
-    """The digest of values in one order of axes, so that layouts can be compared."""
+    """The digest of values, channels last, so that layouts can be compared."""
     found = hashlib.sha256()
     for array in data:
         found.update(np.moveaxis(array, problem.axis, -1).tobytes())
@@ -70,7 +70,7 @@ def digest(problem, data, vectors):
 
 
 def steps(problem, mine, training, backward, **options):
-    """Forward and backward, plain and with all that may be fused: arrays of data, and vectors."""
+    """Results of both passes, plain and fused, and of a frozen gradient: (tensors, vectors)."""
     running = problem.running()
     src, diff_dst, src_1 = problem.src[mine], problem.diff_dst[mine], problem.src_1[mine]
     vectors = problem.gamma, problem.beta

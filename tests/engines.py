@@ -27,7 +27,7 @@ if_mpi = pytest.mark.skipif(
 
 
 def needs_mpi(test):
-    """Mark a test over ranks, as most are: slow, because it starts several processes."""
+    """Mark a test over ranks: slow, because it starts several processes; skipped without MPI."""
     return pytest.mark.slow(if_mpi(test))
 
 
@@ -58,7 +58,7 @@ def run(ranks, arguments, folder, timeout=120):
         [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, start_new_session=True,
-        cwd=folder,  # else -m would import these files in place of what is installed
+        cwd=folder,  # else -m would import the source tree in place of what is installed
     )  # fmt: skip
     try:
         printed, _ = process.communicate(timeout=timeout)
@@ -83,7 +83,7 @@ def on_ranks(ranks, function, folder, *arguments, status=0, **options):
 
 
 def left_over(mark, kill=False):
-    """Processes that were started with this mark and still run, on systems that tell."""
+    """Processes that were started with this mark and still run, on systems with /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

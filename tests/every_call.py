@@ -2,7 +2,7 @@
 
 A public name that has no call here fails a test. Calls over ranks run separately:
 
-    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints those whose results change
+    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints those that a mode changes
 """
 
 import contextlib
@@ -32,7 +32,7 @@ MODULES = [
 
 
 def public():
-    """Names of all that a user may call, but for tuples of results and errors."""
+    """Names of all that a user may call, except result tuples and exceptions."""
     for module in map(import_module, MODULES):
         for name in module.__all__:
             found = getattr(module, name)
@@ -51,7 +51,7 @@ def public():
 
 # ---- values of every kind -----------------------------------------------------------------
 
-#: Scales of channels: subnormal, with squares that vanish or overflow, huge.
+#: Scales of channels: subnormal; with squares that vanish or overflow; huge.
 SCALES = {
     "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],
     "float32": [1e-45, 1e-40, 1e-22, 1e22, 3e38],
@@ -63,12 +63,12 @@ SIGNALLING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
 
 
 def signalling(name):
-    """A NaN that any conversion raises a flag for."""
+    """A NaN: any conversion of it raises a flag."""
     return np.array(SIGNALLING[name], f"u{dtype(name).itemsize}").view(dtype(name))
 
 
 class Values:
-    """Arguments by name. Each channel has a kind of values, and another kind in vectors."""
+    """Arguments by name. Each channel has a kind of values; in vectors, `turn` shifts the kinds."""
 
     def __init__(self, data, turn):
         rng = np.random.default_rng(turn)
@@ -156,7 +156,7 @@ def of_lists(v):
 
 
 def layer(make, v, **options):
-    """A layer with v's parameters, and what steps make of it in every mode."""
+    """The state of a layer with v's parameters, and what its steps give in every mode."""
     made = make(v.channels, dtype=v.number, epsilon=v.epsilon, **options)
     made.load_state_dict({**v.wide, "num_batches_tracked": 2})
     found = [bits(made.state_dict())]
@@ -185,7 +185,7 @@ def layers(name, make):
 
 
 def by_sheets(sheets):
-    """What operators return for images, and the running statistics that they update."""
+    """What operators return for images, updated running statistics included."""
 
     def call(v):
         found = []
@@ -236,7 +236,7 @@ if "bn_ext.dask" in MODULES:
     import bn_ext.dask
 
     def lazily(function):
-        """Call by blocks, of channels too, in this thread."""
+        """Call on arrays in blocks of samples and channels, in this thread."""
 
         def call(v, exact):
             blocks = {name: da.from_array(getattr(v, name), chunks=(2, 5))
@@ -270,7 +270,7 @@ if "bn_ext.autograd" in MODULES:
     import bn_ext.autograd
 
     def derived(function, *given, wanted=0):
-        """A result, and the gradient of one argument: autograd adds up the gradients of several."""
+        """A result and one gradient only: autograd would add up several in the caller's mode."""
         vjp, found = autograd.make_vjp(function, wanted)(*given)
         return [bits(found), bits(vjp(given[-1]))]
 
@@ -356,13 +356,13 @@ def errors(how):
         yield
 
 
-#: How a mode is entered, and how one asks for it afterwards.
+#: Mode: (context manager, its argument, a function that returns the argument in this mode).
 MODES = {f"fp mode: {name}": (fp_mode, name, fp_mode_in_effect) for name in FP_MODES}
 MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 
 
 def problems(name):
-    """The problems that a call is tried with."""
+    """(dtype, turn) of each Values with which a call is tried."""
     for data in TYPES.get(name.split(".")[-2], DATA_DTYPES):
         for turn in range(3):
             yield data, turn

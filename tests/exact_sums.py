@@ -6,15 +6,16 @@ import numpy as np
 from cases import dtype
 
 LIMB = 40
-#: Rows of a state -> limbs, and the exponent of the lowest one's unit. Gradients, then moments.
+#: A state's number of rows -> (number of limbs, exponent of the lowest limb's unit). The first two
+#: are for gradients, the others for moments.
 STATES = {11: (8, -160), 57: (54, -1080), 20: (17, -360), 111: (108, -2200)}
 MOMENTS = (20, 111)
-#: Exponent of a unit of which every double's mantissa of 53 bits is a multiple.
+#: The lowest exponent that mantissas() returns: for 2**-1074, scaled to a mantissa of 53 bits.
 LOWEST = -1074 - 52
 MOST_PARTS, MOST_TERMS = 2**20 - 1, 2**43 - 1
-#: Rows of a state -> the exponent that no term has.
+#: A state's number of rows -> k: each term's magnitude is less than 2**k.
 BEYOND = {11: 128, 57: 1024, 20: 256, 111: 2048}
-#: Rows of a state -> bits of the integers that its limbs hold: sums of 2**43 terms.
+#: A state's number of rows -> bits of the integers that its limbs hold: sums of 2**43 terms.
 BITS = {rows: BEYOND[rows] + 43 - lowest for rows, (_, lowest) in STATES.items()}
 
 
@@ -39,13 +40,13 @@ def exact_sum(terms, *, squared=False):
 
 
 def exact_sums(*columns):
-    """The same by columns."""
+    """exact_sum of each column of each array."""
     return np.array([[exact_sum(c) for c in terms.T] for terms in columns])
 
 
 def statistics(column):
     """The mean and the variance of numbers, as fractions."""
-    # In integers, which are ten times as fast: a unit below every number, and deviations times n.
+    # In integers (ten times as fast): numbers in units of 2**LOWEST, deviations times n.
     n, (whole, shift) = len(column), mantissas(column)
     numbers = [x << up for x, up in zip(whole.tolist(), (shift - LOWEST).tolist(), strict=True)]
     total = sum(numbers)
@@ -54,7 +55,7 @@ def statistics(column):
 
 
 def far_from_0(rng, name):
-    """(elements, channels): deviations of a few units, or none; sums that no double holds."""
+    """(elements, channels): deviations far below the mean, or none; some sums fit no double."""
     n = 1000
     one = np.ones(n)
     columns = [
@@ -84,8 +85,8 @@ def mantissas(terms):
 
 
 def units_of(terms, lowest, *, squared=False):
-    """The sum of finite numbers, or of their squares, in units of 2**lowest; each is a multiple of
-    that.
+    """The sum of finite numbers, or of their squares, in units of 2**lowest. Each summand is a
+    multiple of this unit.
     """
     if not terms.size:
         return 0
@@ -96,7 +97,7 @@ def units_of(terms, lowest, *, squared=False):
     order = np.argsort(shift)
     shift, whole = shift[order], whole[order]
     first = np.flatnonzero(np.diff(shift, prepend=shift[0] - 1))
-    half = 27  # bits: sums of more would not fit
+    half = 27  # bits: int64 would not hold sums of whole mantissas
     upper, lower = (np.add.reduceat(part, first) for part in (whole >> half, whole % (1 << half)))
     return sum_shifted(
         [(high << half) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)],
@@ -119,8 +120,8 @@ def integer_of(state, s, c):
 
 
 def state_of(integers, rows, rng=None):
-    """A state of one channel whose two sums are these numbers of units; with rng, its limbs are
-    such as the addition of many parts leaves.
+    """A state of one channel with these sums, in units of the lowest limb. With rng, its limbs are
+    not carried, as after the addition of many parts.
     """
     limbs, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)

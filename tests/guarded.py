@@ -3,7 +3,7 @@
 Run by test_memory.py in a process of its own, one per instruction-set level: reading or
 writing one byte too many ends it.
 
-    python tests/guarded.py v4
+    python tests/guarded.py v4 0 0     the level, and cache sizes
 """
 
 import ctypes
@@ -41,10 +41,9 @@ class Region:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def array(self, shape, dtype, gaps, at_end):
-        """An array that ends right before the guard after it, or starts right after the guard
-        before it.
+        """An array that ends right before the second guard, or starts right after the first.
 
-        gaps: elements left out after each position of an axis; the last axis has none.
+        gaps: for each axis, the elements left out after each index; the last axis has none.
         """
         strides, step = [], dtype.itemsize
         for n, gap in zip(reversed(shape), reversed(gaps), strict=True):
@@ -173,7 +172,7 @@ def dense(rng, shape, layout, data):
 
 
 def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
-    """All that the members read and write, each in its region."""
+    """All arrays that functions read and write, each in its region."""
     channels = shape[FORMATS[layout]]
     a = SimpleNamespace()
 
@@ -207,7 +206,7 @@ def run():
     for shape, layout in shapes():
         some_gaps = list(gaps_of(shape, layout))
         for data, at_end in itertools.product(DATA_DTYPES, (False, True)):
-            # All gaps with each shape and dtype would take twice as long.
+            # To try all gaps with each shape and dtype would take twice as long.
             gaps = some_gaps[rng.integers(len(some_gaps))]
             vector = rng.choice(_core._TABLE[data])
             a = operands(regions, rng, shape, layout, data, vector, gaps, at_end)
@@ -219,6 +218,6 @@ def run():
 
 if __name__ == "__main__":
     _core._use_isa(sys.argv[1])
-    # With small caches even these problems have nontemporal stores, which begin and end in rows.
+    # Small caches: even these problems have nontemporal stores, which begin and end within rows.
     _core._set_cache_sizes(*map(int, sys.argv[2:4]))
     print(run(), "calls")

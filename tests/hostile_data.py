@@ -1,8 +1,8 @@
 """Problems made to break error bounds, and a search that makes them worse.
 
-Every channel is a problem of its own, so one call tries as many as there are channels. A
-population is kept by channel, (C, M), and laid out for one of the forms of src_c/plan.c;
-element 0 of a channel is in the first block that is summed, in every form.
+Every channel is a problem of its own, so one call tries a whole population of them. It is kept by
+channel, (C, M), and laid out for one of the forms of src_c/plan.c. In every form, element 0 of a
+channel is in the first block that is summed.
 """
 
 import functools
@@ -29,7 +29,7 @@ FORMS = {
 }
 
 
-#: What every member of the family reads: tensors, then vectors.
+#: What the functions of MEMBERS (below) read: tensors, then vectors.
 TENSORS = ["src", "diff_dst", "diff_diff_src"]
 VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
 ARRAYS = [*TENSORS, *VECTORS]
@@ -52,11 +52,10 @@ class Population(NamedTuple):
     epsilon: float
 
     def arrays(self, names=ARRAYS):
-        """Some of the arrays."""
         return tuple(getattr(self, name) for name in names)
 
     def take(self, channels):
-        """Some channels, one after the other."""
+        """These channels, in this order."""
         return self._replace(**{name: getattr(self, name)[channels] for name in ARRAYS})
 
     def laid_out(self, form, names):
@@ -144,7 +143,7 @@ KINDS = [normal, magnitudes, ordered, one_large, alternating, cancelling, alike,
 
 
 def sampled(form, data):
-    """The elements that the forward pass takes its pivot from (docs/forward.md)."""
+    """The elements from which the forward pass makes its pivot (docs/forward.md)."""
     _, before, behind, _ = FORMS[form]
     size = dtype(data).itemsize
     positions, run = int(np.prod(before(size))), int(np.prod(behind(size)))
@@ -155,10 +154,10 @@ def sampled(form, data):
 
 
 def channel(rng, m, data, sampled):
-    """One channel's arrays, as doubles; `sampled` are the elements that the pivot is made of."""
+    """One channel's arrays, as doubles; `sampled` are the elements that make the pivot."""
     long_span = 20 if data == "float16" else 60
     x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
-    if rng.random() < 0.2:  # the pivot lies as far off as it may without another sum
+    if rng.random() < 0.2:  # the pivot is about as far off as it may be: beyond, sums are repeated
         x[sampled] = x.mean() + rng.choice([-1, 1]) * rng.uniform(1.8, 2.3) * x.std()
     statistics = rng.choice(["batch", "given", "far", "grazing"])
     mean, variance = rng.standard_normal(), np.exp2(rng.uniform(-14, 4))
@@ -167,14 +166,14 @@ def channel(rng, m, data, sampled):
     if statistics in ("batch", "far"):
         x = x.astype(dtype(data)).astype(float)
         mean, variance = x.mean(), x.var()
-    if statistics == "grazing":  # src - mean lies next to a number or halfway between two
+    if statistics == "grazing":  # src - mean lies next to a float, or halfway between two
         largest = x.flat[abs(x).argmax()]
         units = rng.integers(0, 256) + rng.choice([0.01, 0.5, 0.99])
         mean = -largest * unit(arithmetic(data)) * units
         if rng.random() < 0.5:  # and the others are zero: their xc is tiny
             x = np.where(x == largest, x, 0)
             dy = np.where(np.arange(m) == 0, dy[0] or 1, rng.uniform(0.9, 1.1) / max(units, 1))
-    if rng.random() < 0.25:  # dy close to xhat, of which normalization leaves nothing
+    if rng.random() < 0.25:  # dy close to xhat: in training, little of it is left
         xhat = (x - mean) / np.sqrt(variance + 1e-5) if variance > 0 else x
         dy = xhat + rng.choice([0, 1, 1e-3]) * rng.random()
 
@@ -205,7 +204,7 @@ def population(rng, form, data, vector):
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
         found = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
-        # A channel that undoes a sum of floats for sure, however few channels there are.
+        # One is always `swallowed`: it ruins a plain sum of floats, however few channels there are.
         found.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
             np.array(part).astype(dtype(data if name in TENSORS else vector))
@@ -223,12 +222,12 @@ def limit(name):
 
 
 def tops(data):
-    """No intermediate value may reach this; float64 data has room for pairs of doubles."""
+    """No intermediate value may reach this; for float64, pairs of doubles need room above it."""
     return 2.0**996 if data == "float64" else 2.0**127
 
 
 def rstd_of(p):
-    """1 / sqrt(variance + epsilon), of the variance that is given."""
+    """1 / sqrt(variance + epsilon), from the given variance."""
     return 1 / np.sqrt(p.variance.astype(np.longdouble) + np.longdouble(p.epsilon))
 
 
@@ -317,7 +316,7 @@ def computed(p, form, names, function, wanted, **options):
 def gradient(
     p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
 ):
-    """({output: Error}, where the bounds are promised): all functions below return that."""
+    """Return ({output: Error}, where the bounds are promised), as all functions in MEMBERS do."""
     want, grads = computed(
         p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )
@@ -326,7 +325,7 @@ def gradient(
 
 
 def exact_gradient_sums(src, diff_dst, mean, data_format):
-    """Both sums of a state, about the given mean in place of the one that kernels take."""
+    """A state's two sums. Kernels may subtract a rounded mean; this is undone here."""
     reduce = bn_ext.batch_norm_backward_reduce
     state = reduce(src, diff_dst, mean, data_format=data_format, exact=True)
     sums = bn_ext.batch_norm_sums(state)
@@ -336,7 +335,9 @@ def exact_gradient_sums(src, diff_dst, mean, data_format):
 
 
 def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
-    """Errors of reduce's sums, not hidden by rounding: diff_gamma is sum(dy * xc) here."""
+    """Errors of reduce's sums, which are doubles: rounding hides none. As rstd is 1, diff_gamma is
+    sum(dy * xc).
+    """
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
 
     def sums_of(src, diff_dst, mean, *_, data_format, epsilon):
@@ -359,7 +360,7 @@ def exact_statistics(src, data_format):
 
 
 def statistics(p, form, data, vector, *, exact=False):
-    """Errors of the statistics that reduce returns, not hidden by rounding; for any data."""
+    """Errors of reduce's double statistics; bounds are promised unless squares almost overflow."""
     function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
 
     def stats_of(src, *, data_format, epsilon):
@@ -405,9 +406,8 @@ MEMBERS = {
 
 
 def measured(p, form, data, vector, member="backward", **options):
-    """{output: (C,)}: the largest share of a bound that an error beyond half an ulp takes.
-
-    -1 where no bound is promised. And the outputs whose bounds do not hold.
+    """({output: (C,)}, outputs whose bounds do not hold): each channel's largest Error.share(), or
+    -1 where no bound is promised.
     """
     with np.errstate(all="ignore"):
         found, good = MEMBERS[member](p, form, data, vector, **options)
@@ -427,7 +427,7 @@ def measured(p, form, data, vector, member="backward", **options):
 
 
 def nudged(rng, values):
-    """Numbers a few units of the last place away."""
+    """Numbers a few ulps away."""
     size = values.dtype.itemsize
     bits = values.view(f"i{size}")
     return (bits + rng.integers(-4, 5, values.shape).astype(bits.dtype)).view(values.dtype)
@@ -466,9 +466,8 @@ def mutated(rng, p):
 
 
 def search(rng, form, data, vector, member, output, generations):
-    """Random populations, the worst channels changed again and again to do worse for `output`.
-
-    Yields what `measured` says of each generation.
+    """A random population whose worst channels are changed again and again, to do worse for
+    `output`. Yields what `measured` says of each generation.
     """
     best = population(rng, form, data, vector)
     shares, broken = measured(best, form, data, vector, member)

@@ -1,4 +1,4 @@
-"""The members of the family, in a form for tests that hold for every one of them."""
+"""The members of the family (cases.Family), in one form, for tests that hold for all of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Member(NamedTuple):
     call: Callable[..., tuple[Any, list[Any]]]
 
     def run(self, p, tensors=None, *, is_training=True, halves=False, out=None, **options):
-        """What the member returns for a problem, and the bits of that and of what else it wrote."""
+        """What the member returns for a problem, and the bits of all that it returned or wrote."""
         tensors = {name: getattr(p, name) for name in self.reads} | (tensors or {})
         options = {"data_format": p.data_format, **options}
         found, written = self.call(p, tensors, is_training, halves, out, **options)
@@ -61,7 +61,7 @@ def backward(gate=None, diff_src_1=False, **exact):
 
 
 def fused_of(p, t):
-    """All that is fused to the forward pass, and the bits that it writes."""
+    """All options that fuse something to the forward pass, and their workspace."""
     bits = np.zeros(-(-p.src.size // 8), np.uint8)
     return {"src_1": t["src_1"], "relu": True, "workspace": bits}, bits
 
@@ -103,8 +103,6 @@ def inference(fused):
 
 
 def double_backward():
-    """The gradient of the gradient."""
-
     def call(p, t, is_training, halves, out, **options):
         given = t["src"], t["diff_dst"], *p.vectors(), t["diff_diff_src"]
         more = {"epsilon": EPSILON, "is_training": is_training, "out": out, **options}

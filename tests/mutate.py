@@ -5,10 +5,9 @@
     python -P tests/mutate.py --list                   is each row's place found? runs nothing
 
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
-of the tree. The checks that the row's heading names run first (`verify` or test files), then the
-fast tests, then all others, until something fails. A mutant that hangs is found too. The exit
-status is 1 if one survived or does not compile, or if the text of a row does not occur exactly
-once.
+of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
+tests, then all others, until something fails. A mutant that hangs is found too. The exit status is
+1 if one survived or does not compile, or if the text of a row does not occur exactly once.
 
 Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
 all can be found but the rows of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs wider
@@ -30,12 +29,13 @@ TABLE = ROOT / "tests" / "mutants.txt"
 
 FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
-#: Seconds after which the tests hang, or `bn-ext verify --all`, which takes fifty.
+#: Seconds after which tests count as hanging.
 HANGS = 1800
+#: The same for `bn-ext verify --all`, which takes fifty.
 VERIFY_HANGS = 180
 #: pytest's exit status if a file's tests are skipped, because they need what is not installed.
 NO_TESTS = 5
-#: What source text is made of. Space between these does not matter.
+#: A token of source text. Space between tokens does not matter.
 TOKENS = re.compile(r"\w+|\S")
 
 
@@ -97,7 +97,7 @@ def tree():
 
 
 def run(command, folder, hangs=HANGS):
-    """Why it failed, or ''."""
+    """Run a command; return why it failed, or ''."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=hangs,
@@ -112,14 +112,14 @@ def run(command, folder, hangs=HANGS):
 
 
 def build(folder):
-    """The compiler's last words if it fails, or ''."""
+    """The compiler's last words if it fails, else a false value."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode and "DOES NOT COMPILE\n" + done.stderr[-2000:]
 
 
 def kill(folder, finders):
-    """What finds the mutant built in a folder, or ''."""
+    """What finds the mutant that a folder has, or ''."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
     for depth in ([], ["--all"]) if "verify" in finders else ():

@@ -41,7 +41,7 @@ def attempt(call, n):
             library.fail_after(-1)
             return failed, result, raised
         except (MemoryError, ctypes.ArgumentError):
-            continue  # the n-th was one of these
+            continue  # the n-th allocation was in one of these calls
 
 
 def bits(result):
@@ -117,7 +117,7 @@ def written_by(call):
     out = given.get("out")
     arrays = [*(out if isinstance(out, tuple) else [out])]
     arrays += [given.get(name) for name in ("running_mean", "running_variance")]
-    if "backward" not in call.__name__:  # else it is read
+    if "backward" not in call.__name__:  # the backward pass reads it
         arrays.append(given.get("workspace"))
     owners = [a if a.base is None else a.base for a in arrays if a is not None]
     return [owner.ravel(order="K").view(np.uint8) for owner in owners]
@@ -174,7 +174,7 @@ def main():
                     counts.append(check(call, written_by(call)))
                     if data == "float32":
                         check_freed(call, counts[-1])
-    assert min(counts) >= 2  # working space and the team's, at the least
+    assert min(counts) >= 2  # at the least, working space and the team's memory
     modes = itertools.product(
         (np.float64, np.float32), (False, True), (False, True), ("train", "eval", "freeze")
     )

@@ -72,7 +72,7 @@ def digests(client):
 
 
 class Noted:
-    """An array that notes in a file who reads what, and takes its time."""
+    """An array that is slow to read, and notes in a file which process reads a block."""
 
     def __init__(self, array, notes):
         self.array, self.notes = array, notes
@@ -153,7 +153,7 @@ class Sink:
 
 
 def steps(src, diff_dst, sink, exact):
-    """The steps, one after the other."""
+    """Take the steps in turn; yield their names."""
     ones = np.ones(BLOCK[-1], np.float32)
     how = {"epsilon": EPSILON, "exact": exact}
     grads = bn_ext.dask.batch_norm_backward(src, diff_dst, ones, ones, **how)
@@ -167,7 +167,7 @@ def steps(src, diff_dst, sink, exact):
 
 
 def measured(client, src, diff_dst, sink):
-    """The peak of each step the second time, because the first one imports and allocates."""
+    """The peak of each step when taken again: the first time, it imports and allocates."""
     two = slice(2 * BLOCK[0])
     found = {}
     for exact in (False, True):

@@ -1,7 +1,7 @@
-"""The order of every sum in NumPy: from a shape and a dtype to the bits of a call's two sums.
+"""The order of every sum, in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
-It repeats what src_c/plan.c and the walks say in C, in the same words, for dense arrays: the order
-depends on nothing else. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
+For dense arrays, it repeats what src_c/plan.c and the walks say in C, in the same words: the order
+depends on shape and dtype alone. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from bn_ext._verify.formulas import COEFS
 from bn_ext._verify.values import Case
 
 SUMS = formulas.SUMS["gradients"]
-PLANES = 2 * SUMS  # and what each of them lost
+PLANES = 2 * SUMS  # sums, and what each of them lost
 ROWS = 4  # of a block, and strands of a chunk
 SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 33, 129, 128 << 10
 TASKS = 64
@@ -20,8 +20,8 @@ SHORTEST_CHUNK, LONGEST_CHUNK, PIECE = 4096, 16384, 1024
 
 
 def blocks_of_strands(n):
-    """For n rows: how many a block has, and the order of all rows of such blocks."""
-    if n == 0:  # a chunk's only row may have fewer positions than others
+    """For n rows, yield (how many rows a block has, the rows of all such blocks in order)."""
+    if n == 0:  # no row is full; the caller adds the other one
         return
     each = -(-n // ROWS)
     strands = -(-n // each)
@@ -43,7 +43,7 @@ class Columns:
         return Case(self.dtype, operands, self.coefs[:, :columns], self.planes[:, :columns])
 
     def blocks(self, rows, src, diff_dst):
-        """Add repeats of `rows` rows each, one after the other; operands have as many columns."""
+        """Add the operands' rows, in blocks of `rows`, to the sums of the first columns."""
         if len(src):
             columns = src.shape[1]
             case = self.case(columns, {"src": src, "diff_dst": diff_dst})
@@ -56,7 +56,7 @@ class Columns:
             self.blocks(rows, *(a[order] for a in operands))
 
     def fold(self, rows, src, diff_dst):
-        """Fold repeats of `rows` rows each, of any number of elements."""
+        """Fold blocks of `rows` rows each; rows have any number of elements."""
         if src.size:
             case = Case(
                 self.dtype, {"src": src, "diff_dst": diff_dst}, self.coefs[:, :1], self.planes
@@ -69,7 +69,7 @@ class Columns:
             add_sums(self.case(columns, {}), self.planes[:, :columns], other)
 
     def channels(self, each):
-        """Sum every `each` neighbors to one: (PLANES, channels)."""
+        """Add up the columns of each channel, which are neighbors: (PLANES, channels)."""
         found = []
         for own in np.split(self.planes, self.planes.shape[1] // each, axis=1):
             case = Case(self.dtype, {}, self.coefs, own)
@@ -82,7 +82,7 @@ class Columns:
 
 
 def channels_last(dtype, mean, *operands):
-    """(positions, channels) of each operand."""
+    """Operands are (positions, channels)."""
     positions, channels = operands[0].shape
     together = 1  # positions of a row
     if channels < 128:
@@ -107,7 +107,7 @@ def channels_last(dtype, mean, *operands):
 
 
 def short_runs(dtype, mean, *operands):
-    """(positions, channels, run) of each operand."""
+    """Operands are (positions, channels, run)."""
     positions, _, run = operands[0].shape
     chunk = ROWS * SHORTEST_STRAND
     for first in range(0, positions, chunk):
@@ -117,7 +117,7 @@ def short_runs(dtype, mean, *operands):
 
 
 def long_runs(dtype, mean, *operands):
-    """(positions, channels, run) of each operand, folded to stretches."""
+    """Operands are (positions, channels, run); runs are folded into stretches."""
     positions, channels, run = operands[0].shape
     length = min(run // -(-TASKS // channels), LONGEST_CHUNK)
     length = max(length, SHORTEST_CHUNK, LONGEST_CHUNK // positions)
@@ -147,7 +147,7 @@ def one_behind_the_other(sums, *operands):
 
 
 def abreast(sums, *operands):
-    """Rows are runs at a position of each strand."""
+    """A block's rows are runs, one from each strand."""
     for rows, order in blocks_of_strands(len(operands[0])):
         sums.fold(rows, *(a[order] for a in operands))
 
@@ -156,7 +156,7 @@ def abreast(sums, *operands):
 
 
 def merged(positions, channels, run):
-    """No axis comes before or after the only channel: all are inner."""
+    """The shape as it is cut: if there is one channel, all axes are inner."""
     return (positions, channels, run) if channels > 1 else (1, 1, positions * run)
 
 

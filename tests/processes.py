@@ -27,7 +27,7 @@ def python_code(code, *options, **more):
 
 
 def strict(code, **more):
-    """The same with warnings as errors, at the level that is chosen if none is forced."""
+    """python_code with warnings as errors, and without a forced level."""
     return python_code(code, "-W", "error", **{"BN_EXT_ISA": None, **more})
 
 
@@ -53,7 +53,7 @@ def threads():
     return len(os.listdir("/proc/self/task"))
 """
 
-#: Access to the OpenMP runtime that bn_ext has loaded; region(): run a function in a team of it.
+#: Access to the OpenMP runtime that bn_ext has loaded; region(): run a function in its threads.
 GOMP = f"""
 import ctypes, sys, threading
 sys.path.insert(0, {str(TESTS)!r})
@@ -73,7 +73,7 @@ def in_new_process(code, **environment):
 
 
 def with_libgomp(code, **environment):
-    """The same with region(), where the runtime is libgomp."""
+    """in_new_process with region(); skips the test if the runtime is not libgomp."""
     printed = in_new_process(GOMP + code, **environment)
     if printed == ["no", "libgomp"]:
         pytest.skip("not linked against libgomp")

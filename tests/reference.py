@@ -19,10 +19,10 @@ class Reference(NamedTuple):
     diff_beta: np.ndarray
     diff_src_terms: np.ndarray  # |gamma rstd| (|dy| + |sum(dy)/M| + |xc rstd diff_gamma/M|)
     diff_src_sums: np.ndarray  # |gamma rstd| (sum|dy| + |xhat| sum|dy xhat|)/M: errors of sums
-    diff_src_tiny: np.ndarray  # what the smallest number is multiplied by: losses by underflow
+    diff_src_tiny: np.ndarray  # by this, what underflow loses is multiplied
     gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
     beta_terms: np.ndarray  # of diff_beta: dy
-    gamma_tiny: np.ndarray  # M rstd: diff_gamma's losses by underflow, (C,)
+    gamma_tiny: np.ndarray  # (C,), M rstd: losses of diff_gamma, in smallest numbers
     diff_src_1: np.ndarray  # what passed the gate: the gradient with respect to what was added
 
 
@@ -35,14 +35,14 @@ class Normalized(NamedTuple):
     deviation: np.ndarray  # sqrt(variance)
     farthest: np.ndarray  # max|xc|
     scale: np.ndarray  # |gamma rstd|
-    spread: np.ndarray  # variance / (variance + epsilon): the share of an error that scale takes
+    spread: np.ndarray  # variance / (variance + epsilon): share of variance's error that scale has
     product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic has it
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
-    distances: np.ndarray  # |xc|, likewise: what the scale's loss by underflow is multiplied by
+    distances: np.ndarray  # |xc|, likewise; what the scale loses by underflow is multiplied by it
 
 
 class Second(NamedTuple):
-    """What `batch_norm_double_backward` gives, and the sizes of the terms of each."""
+    """What `batch_norm_double_backward` gives, and the sizes of each result's terms."""
 
     diff_src: np.ndarray
     diff_diff_dst: np.ndarray
@@ -59,7 +59,7 @@ def by_channel(array, axis):
 
 
 def accurate_sum(terms):
-    """Sum over the last axis, which is kept: add halves, and keep what each addition loses."""
+    """Sum the last axis to length 1: add halves, and record what each addition loses."""
     if terms.shape[-1] == 0:
         return np.zeros((*terms.shape[:-1], 1), terms.dtype)
     lost = np.zeros_like(terms)
@@ -83,7 +83,7 @@ def as_before(rows, like, axis):
 
 
 def column(vector, wide, absent):
-    """(C, 1), or the number that an absent vector stands for."""
+    """(C, 1), or, if the vector is missing, the number `absent`."""
     return wide(absent) if vector is None else np.asarray(vector).astype(wide)[:, None]
 
 
@@ -91,8 +91,8 @@ def column(vector, wide, absent):
 
 
 def moments(x):
-    """The mean, in two parts, and each element less the mean. The latter is exact at any mean/std:
-    the channel's first element is taken off first, and the mean of the rest is corrected.
+    """The mean, in two parts, and each element minus the mean. The differences are accurate at any
+    mean/std: the channel's first element is subtracted, then the mean of the differences.
     """
     pivot, m = x[:, :1] if x.shape[1] else np.full((len(x), 1), np.nan), x.shape[1]
     rest = x - pivot
@@ -183,7 +183,7 @@ def batch_norm_backward(
     m = x.shape[1]
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
 
-    xc = x - mean  # explicit: folded into a constant, it would cost digits
+    xc = x - mean  # explicit: to fold the mean into a constant would cost digits
     rstd = 1 / np.sqrt(variance + wide(epsilon))
     diff_beta = accurate_sum(dy)  # beta shifts every element alike
     gamma_terms = dy * xc * rstd  # gamma scales xhat = xc rstd

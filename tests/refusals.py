@@ -1,6 +1,6 @@
 """What the functions take and return, and how they refuse a call: nothing is written.
 
-Errors of the caller's own pass unchanged.
+An error that one of the caller's objects raises reaches the caller unchanged.
 """
 
 import functools
@@ -14,7 +14,7 @@ from bn_ext import _core
 
 SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 AFFINE = ["gamma", "beta"]
-#: What each function is given here ...
+#: What each function is given here.
 OPERANDS = {
     "backward": INPUTS,
     "backward_reduce": INPUTS[:3],
@@ -27,7 +27,7 @@ OPERANDS = {
 }
 FOUND = {"dst": "src", "mean": "mean", "variance": "mean"}
 GRADIENTS = {"diff_src": "src", "diff_gamma": "mean", "diff_beta": "mean"}
-#: ... and its results, each of which is like an argument.
+#: The results of each function, and the argument that each is like.
 RESULTS = {
     "backward": GRADIENTS,
     "backward_apply": GRADIENTS,
@@ -45,7 +45,7 @@ def function_of(name):
 
 
 def arguments(p, name):
-    """The arguments that a function needs; sums and statistics are of more elements than p has."""
+    """The arguments that a function needs; sums and statistics count more elements than p has."""
     given = {each: getattr(p, each, None) for each in OPERANDS[name]}
     moments = np.ones((2, len(p.mean)))
     whole = {"sums": with_count(moments, 2**40), "stats": as_stats(moments, 2**40)}
@@ -98,7 +98,7 @@ def refused(kind, message, p, *names, **changed):
         assert all_bits(arrays) == before
 
 
-# ---- errors of the caller's own ---------------------------------------------------------
+# ---- errors that a caller's objects raise -----------------------------------------------
 
 
 class CodedError(ValueError):

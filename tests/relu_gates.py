@@ -35,7 +35,6 @@ def problem(rng, dims, data_format, *types):
 
 
 def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
-    """The call with the gate."""
     options |= {"relu": True, gate: getattr(p, gate), "data_format": p.data_format}
     return p.take(function, *PLAIN, **options)
 

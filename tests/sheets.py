@@ -125,7 +125,7 @@ class WithDLPack:
 
 
 class Subclass(np.ndarray):
-    """Claims that it fits."""
+    """Claims a dtype and a shape that fit."""
 
     dtype = property(lambda self: np.dtype(np.float32))
     shape = property(lambda self: (2, 3, 4, 5))

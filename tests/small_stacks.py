@@ -1,8 +1,8 @@
-"""Calls in threads that have little stack: each function, in threads with the smallest stack that
-Python gives them, and how far down each writes in a thread with more.
+"""Calls of each function in threads with the smallest stack that Python gives them. In a thread
+with a larger stack, how deep each call writes into it.
 
 Run by test_stacks.py in a process of its own, one per instruction-set level. If the stack is too
-small, the process ends, after the name of the call.
+small, the process ends; the last name that it printed is the call's.
 """
 
 import ctypes
@@ -52,7 +52,7 @@ def started(size, steps):
 
 
 def depth_of(call):
-    """Bytes of a thread's stack down to the lowest that a call writes to."""
+    """How far down its thread's stack a call writes, in bytes."""
     at_work, cleared, done, seen = (threading.Event() for _ in range(4))
     thread = started(AMPLE, [at_work.set, cleared.wait, call, done.set, seen.wait])
     at_work.wait()
@@ -67,7 +67,7 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """The operands of guarded.py's calls, with values whose sums doubles do not hold."""
+    """The operands of guarded.py's calls, with values whose sums no double can hold."""
     a = guarded.dense(rng, shape, layout, data)
     for name in (*guarded.READ, *guarded.WRITTEN):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
@@ -76,7 +76,7 @@ def operands(rng, shape, layout, data):
 
 
 def more_calls(a, options):
-    """Calls with copies, of a layer, and one with an error."""
+    """Calls that copy operands, calls of a layer, and one that is refused."""
     given = {"epsilon": 1e-3, **options}
     turned = np.asfortranarray(a.diff_dst)
     statistics = a.mean, a.variance

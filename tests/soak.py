@@ -1,4 +1,4 @@
-"""Random problems from several threads for some time: flat memory, the serial result's bits.
+"""Random problems from several threads for some time: memory stays flat, bits are a serial call's.
 
 python tests/soak.py 600
 """

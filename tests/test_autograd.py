@@ -1,4 +1,4 @@
-"""bn_ext.autograd: derivatives agree with differences, and gradients with bn_ext's own."""
+"""bn_ext.autograd: derivatives agree with finite differences, gradients with bn_ext's own."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ formats = pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 
 
 def arrays(rng, dims, data_format, name="float64", vectors="float64"):
-    """src, gamma, beta, src_1; mean, variance."""
+    """Return (src, gamma, beta, src_1), (mean, variance)."""
     data = rng.standard_normal((2, *dims)).astype(dtype(name))
     if data_format == "NCX":
         data = np.moveaxis(data, -1, 2)
@@ -44,7 +44,7 @@ def of(stats, **options):
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 def test_derivatives(rng, training, relu, dims, data_format):
-    """First and second derivatives, in forward and in reverse mode, mixed in any order."""
+    """First and second derivatives, in any mix of forward and reverse mode."""
     given, stats = arrays(rng, dims, data_format)
     function = of(() if training else stats, relu=relu, data_format=data_format)
     for wanted in ((0,), (1,), (2,), (3,), (0, 1, 2, 3)):
@@ -69,8 +69,8 @@ def test_derivatives_by_given_statistics(rng, affine, relu, data_format):
     vjp, dst = autograd.make_vjp(function, (0, 1))(*stats, src, *vectors)
     assert all_bits([dst]) == all_bits([function(*stats, src, *vectors)])
 
-    # In float32 too, dst is that of a call outside autograd, even with a variance that is infinite
-    # or tiny. The gradients have the arguments' dtype; at an infinite variance they are 0.
+    # In float32, too, autograd changes no bit of dst, even if a variance is infinite or tiny. The
+    # statistics' gradients have their dtype; those of a channel with infinite variance are 0.
     narrow = [np.asarray(a, np.float32) for a in (*stats, src, *vectors)]
     narrow[1][:2] = np.inf, 1e-30
     vjp, dst_32 = autograd.make_vjp(function, (0, 1))(*narrow)
@@ -107,7 +107,7 @@ def test_third_derivatives_are_refused(rng):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
-    """They agree to the bit, in each argument's own dtype, for a cotangent of any dtype.
+    """They agree to the bit and have their arguments' dtypes, even if the cotangent is float64.
 
     Only a zero's sign may differ: autograd adds the gradients of a tuple's entries to zeros.
     """
@@ -138,7 +138,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
 
 @pytest.mark.parametrize("name", ["float32", "float16"])
 def test_second_derivatives_of_other_dtypes(rng, name):
-    """Where autograd's own arithmetic turns gradients into float64."""
+    """On the way, autograd's own arithmetic turns gradients into float64."""
     given, _ = arrays(rng, (12, 3), "NXC", name, "float32")
     weights = rng.standard_normal((12, 3))
     found = []
@@ -171,7 +171,7 @@ def test_exact_sums_do_not_depend_on_the_layout(rng):
 
 
 def test_running_statistics_take_one_step_for_an_evaluation(rng):
-    """They take one step, however often the evaluation is differentiated."""
+    """Differentiating twice adds no step."""
     (src, *_), _ = arrays(rng, (6, 2), "NXC")
     kept = [np.zeros(2), np.ones(2)]
     options = {"exponential_avg_factor": 0.5, "correction": 1}
@@ -183,7 +183,6 @@ def test_running_statistics_take_one_step_for_an_evaluation(rng):
 
 
 def test_layer(rng):
-    """In every mode its steps give the same as those of bn_ext.BatchNorm."""
     data = [rng.standard_normal((6, 3)) for _ in range(3)]
     for options in ({}, {"relu": True, "exponential_avg_factor": None}, {"affine": False}):
         ours, theirs = bn_ext.autograd.BatchNorm(3, **options), bn_ext.BatchNorm(3, **options)

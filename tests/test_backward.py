@@ -1,4 +1,4 @@
-"""The gradients agree with the formula, at every shape, dtype, layout and mode: values."""
+"""The gradient's values agree with the formula, for every shape, dtype, layout and mode."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,6 @@ SHAPES = [
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
-    """With gamma, and every third time without."""
     for k, dims in enumerate(SHAPES):
         problem = Problem(rng, dims, data_format, data, vector)
         if k % 3 == 0:
@@ -38,7 +37,7 @@ def test_formula_at_odd_shapes(rng, data, vector, data_format, is_training):
 
 
 def test_large_values(rng):
-    """Values around 1e20 make nothing overflow on the way."""
+    """With values around 1e20, no intermediate result overflows."""
     problem = Problem(rng, (200, 6), "NXC")
     problem.src *= np.float32(1e20)
     problem.mean *= np.float32(1e20)
@@ -62,7 +61,7 @@ def test_vector_published_by_onednn():
 
 
 def test_vector_published_by_ngraph():
-    """A constant gradient leaves nothing of itself in diff_src."""
+    """A constant diff_dst cancels in diff_src."""
     rng = np.random.default_rng(4322)
     x = rng.uniform(0, 1, (4, 3, 2, 2)).astype(np.float32)
     gamma, beta = np.full(3, 2, np.float32), np.zeros(3, np.float32)
@@ -77,7 +76,9 @@ def test_vector_published_by_ngraph():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("name", _core._TABLE)
 def test_gradient_of_given_statistics(rng, name, affine):
-    """Of doubles, the loss's derivatives; of other dtypes, what their values give, rounded."""
+    """For doubles, results are the loss's derivatives. For other dtypes, they are the results for
+    the same values as doubles, rounded.
+    """
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
     grads = p.run(bn_ext.batch_norm_backward, is_training=False)

@@ -1,4 +1,4 @@
-"""What may come in an array's place, and messages that name the fix. All else: test_refused.py."""
+"""Arguments that are no arrays, and messages that name the fix. Other errors: test_refused.py."""
 
 import inspect
 import itertools
@@ -27,7 +27,7 @@ class OldOnDevice:
 
 @pytest.mark.parametrize("argument", INPUTS)
 def test_memory_of_an_accelerator(p, argument):
-    """test_arguments.py has devices of DLPack."""
+    """test_arguments.py tests DLPack's devices."""
     message = rf"^{argument}: this .*OldOnDevice cannot be .* is not in CPU memory; copy it"
     refused(TypeError, message, p, **{argument: OldOnDevice()})
 
@@ -43,7 +43,7 @@ def test_a_device_that_is_none(p, rubbish):
 
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
 def test_an_exporter_that_refuses(p, error):
-    """Its error passes; a note names the argument, and the fix for torch's bfloat16."""
+    """Its error reaches the caller; a note names the argument, and the fix for torch's bfloat16."""
 
     class Refusing:
         dtype = "torch.bfloat16"
@@ -72,7 +72,7 @@ def test_an_exporter_that_numpy_refuses(p, wrong):
 @pytest.mark.parametrize("kind", refusals.RAISED)
 @pytest.mark.parametrize("name", OPERANDS)
 def test_errors_of_the_callers_own_pass(p, name, kind):
-    """They pass unchanged, whatever they are and wherever in an argument they are raised."""
+    """Any error from any part of an argument reaches the caller, unchanged but for notes."""
     error, function = kind("my src has no epsilon"), function_of(name)
     takes = inspect.signature(function).parameters
     gates = {"beta", "dst", "workspace"} & takes.keys() if "diff_dst" in takes else set()
@@ -117,7 +117,7 @@ def test_a_number_for_each_channel_names_the_fix(p, argument):
 
 @pytest.mark.parametrize("kind", [np.int16, np.uint16, "V2"])
 def test_bits_of_bfloat16_name_the_fix(p, kind):
-    """As they come from a file: np.load has V2 for what np.save wrote."""
+    """np.load returns V2 where np.save wrote bfloat16."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     src, diff_dst = (a.astype(ml_dtypes.bfloat16) for a in (p.src, p.diff_dst))
     message = r"; if these are bits of bfloat16, pass src.view\(ml_dtypes.bfloat16\)"
@@ -145,7 +145,7 @@ def test_channels_on_another_axis_name_the_fix(rng):
 
 
 def test_the_other_layout_is_named(rng):
-    """Vectors that fit the other place of the channels: the most common mistake."""
+    """Vectors fit the channel axis of the other layout: the most common mistake."""
     for dims, mine, here, other, there in (
         ((8, 3, 7, 5), "NXC", "the last axis", "NCX", "axis 1"),
         ((8, 7, 5, 3), "NCX", "axis 1", "NXC", "the last axis"),
@@ -165,7 +165,7 @@ def test_the_other_layout_is_named(rng):
 
 
 def test_one_vector_that_does_not_fit_where_mean_does(rng):
-    """That vector is called wrong, even if another axis has its length."""
+    """The error is about that vector, even if another axis has its length."""
     p = Problem(rng, (4, 6, 5, 3), "NXC")
     for size in (4, 5, 6, 7):
         message = rf"got \({size},\); src has shape \(4, 6, 5, 3\)$"

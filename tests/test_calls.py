@@ -1,4 +1,4 @@
-"""Calls, whole and by halves: what they take, and that they let go of it."""
+"""Calls, whole and in halves: which arguments they accept, and that they keep none alive."""
 
 import tracemalloc
 import weakref
@@ -21,7 +21,7 @@ def laid(array, how):
 
 
 def operands(rng, shape, data_format, how):
-    """The operands of guarded.py's calls, laid out in this way."""
+    """The operands of guarded.py's calls, laid out as `how` says."""
     a = guarded.dense(rng, shape, data_format, "float64")
     for name in (*guarded.READ, *guarded.WRITTEN):
         setattr(a, name, laid(getattr(a, name), how))
@@ -41,7 +41,7 @@ def refusals(a, data_format):
     return count
 
 
-#: What is wrong with some of the calls: a number, the shape of an output, where it lies.
+#: What is wrong with some calls: nothing, a number, an output's shape, an output that is an input.
 WRONG = [{}, {"epsilon": -1.0}, {"another_vector": np.zeros(1)}, {"another_vector": "mean"}]
 
 

@@ -1,8 +1,8 @@
-"""bn_ext.dask on two worker processes, whatever becomes of them.
+"""bn_ext.dask on two worker processes, even if one is killed.
 
     pytest -m cluster
 
-.ci/dask installs what this needs: distributed and zarr. on_cluster.py runs there.
+.ci/dask installs what these tests need. on_cluster.py starts the processes.
 """
 
 import doctest
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def on_cluster(job):
-    """Return what the job finds; none of its processes is left running."""
+    """Return what the job finds; check that none of its processes is left running."""
     done = python(TESTS / "on_cluster.py", job, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     printed = json.loads(done.stdout)
@@ -32,7 +32,6 @@ def on_cluster(job):
 
 
 def test_one_digest():
-    """Exact sums give one digest for any chunks; plain sums give several."""
     found = on_cluster("digests")
     print(*found, sep="\n")
     assert len({digest for _, exact, digest in found if exact}) == 1
@@ -45,11 +44,11 @@ def test_a_killed_worker():
     assert found["found"] == found["expected"]
     for step in ("sums", "diff_src"):
         assert found[step]["by the victim"] > 0
-        assert found[step]["read"] > 40  # blocks, some of which have been read twice
+        assert found[step]["read"] > 40  # there are 40 blocks: some are read twice
 
 
 def test_fewer_than_four_chunks_on_a_worker():
-    """Of 22 chunks for each of two workers."""
+    """There are 22 chunks for each of two workers."""
     pytest.importorskip("zarr")
     found = on_cluster("memory")
     print(found)
@@ -58,7 +57,7 @@ def test_fewer_than_four_chunks_on_a_worker():
 
 
 def test_the_page():
-    """All of it, as a reader would type it."""
+    """All examples of docs/howto/dask.md run in order, as a reader would type them."""
     for needed in ("xarray", "zarr"):
         pytest.importorskip(needed)
     page = ROOT / "docs" / "howto" / "dask.md"

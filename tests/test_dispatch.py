@@ -13,7 +13,7 @@ from bn_ext import _core
 
 ISAS = bn_ext.available_isas()
 
-#: What /proc/cpuinfo calls the instructions that a level adds to those of the one before.
+#: {level: the instructions that it adds to those of the level before, as /proc/cpuinfo names them}
 NEEDED = {
     "baseline": "sse2",
     "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe",
@@ -25,7 +25,7 @@ NEEDED = {
     sys.platform != "linux" or platform.machine() != "x86_64", reason="asks Linux's /proc/cpuinfo"
 )
 def test_levels_are_those_of_the_cpu():
-    """A level that goes missing is a loss of speed that no result shows."""
+    """If a level were missing, calls could be slower, but no result would show it."""
     cpu = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     binary = Path(_core.__file__).read_bytes()
     levels = []

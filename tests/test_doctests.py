@@ -14,7 +14,7 @@ import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 MODULES = [bn_ext, ngraph, onednn_graph, tensorflow]
-#: Modules that need more than NumPy, and pages whose examples do: {name: what}.
+#: {name: the package that the module and the page of this name need, besides NumPy}
 NEEDS = {"autograd": "autograd", "dask": "dask", "torch": "torch"}
 MODULES += [
     importlib.import_module(f"bn_ext.{name}")
@@ -57,7 +57,7 @@ CELL = re.compile(r"^```\{code-cell\} python\n(.*?)^```$", re.MULTILINE | re.DOT
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
 def test_pages(path):
-    """Examples with prompts; "pycon" marks those that may need what is not here."""
+    """Run all examples with prompts, except "pycon" ones, which may need other packages."""
     if path.stem in NEEDS:
         pytest.importorskip(NEEDS[path.stem])
     text = PYCON.sub("", path.read_text())
@@ -82,7 +82,7 @@ def test_lengths():
     "path", [p for p in PAGES if CELL.search(p.read_text())], ids=lambda p: p.stem
 )
 def test_notebooks(path, monkeypatch):
-    """Pages whose cells run when the site is built; their assertions hold."""
+    """Cells, which run when the site is built, run here, too; their assertions hold."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pytest.importorskip("sklearn")
@@ -103,7 +103,7 @@ def over_best_peer(row):
 
 
 def test_the_one_number():
-    """The README's number is the median of the comparisons, next to the smallest and largest."""
+    """The README's one number is the median of the comparisons; their range stands beside it."""
     lines = (ROOT / "docs" / "figures.csv").read_text().splitlines()
     times = []
     for row in csv.DictReader(line for line in lines if not line.startswith("# ")):

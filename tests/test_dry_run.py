@@ -1,6 +1,6 @@
 """A dry run refuses what the call would, reads no data and writes nothing.
 
-refusals.py makes a dry run at every refusal, which must refuse the same.
+For every refused call, refusals.py also makes a dry run, which must raise the same error.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ def test_nothing_is_written(p, name, options):
 
 @each
 def test_data_is_neither_read_nor_copied(p, name, options):
-    """No memory could hold such arrays, or copies of them."""
+    """The arrays are broadcast: a copy of one would take 86 GB."""
     for tensor in ("src", "diff_dst", "diff_diff_src"):
         setattr(p, tensor, np.broadcast_to(np.float32(0), (2**30, 5, 4)).transpose(0, 2, 1))
     dry(name, **arguments(p, name), **options)
@@ -63,7 +63,7 @@ def test_sums_that_are_not_known_yet(p):
 
 
 def test_words_of_a_specification(p):
-    """Outputs have names of their own, too."""
+    """A specification has its own names for outputs, too."""
     words = _core._Words("NXC", {"src": "input", "out: mean": "save_mean", "gamma": "weight"})
     for out, message in (
         ((None, p.gamma, None), "^save_mean: shares memory with weight$"),

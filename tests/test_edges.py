@@ -33,13 +33,13 @@ def f32(*values):
 )
 @pytest.mark.parametrize("name", MEMBERS)
 def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
-    """Statistics of no elements are NaN, and running ones stay; in new and in given outputs."""
+    """Statistics of no elements are NaN; running statistics stay. Outputs are new or given."""
     member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
     for (data, vector), is_training, halves in itertools.product(
         DTYPES, (True, False), (True, False)
     ):
         p = members.problem(rng, dims, data_format, data, vector)
-        p.variance[:1] = -1  # its rstd is NaN, and 0 * rstd would be too
+        p.variance[:1] = -1  # its rstd is NaN, and so would 0 * rstd be
         before = all_bits([p.running_mean, p.running_variance])
         kinds = {"tensor": p.src, "vector": p.mean}
         given = [np.full_like(kinds[kind], 7) for kind in member.returns]
@@ -90,9 +90,9 @@ def test_what_is_not_finite_stays_in_its_channel(rng, name, x, data_format):
                 assert kept[0] == kept[1], (types, read, value)
 
 
-#: Vectors with more digits than the data's arithmetic: a mean has a low part.
+#: (data, vector): vectors have more digits than the arithmetic, so that a mean has a low part.
 FINER = [("float32", "float64"), ("bfloat16", "float64")]
-#: Operands that are not tensors.
+#: {member: its operands that are not tensors}
 VECTORS = {
     "training": ["gamma", "beta"],
     "inference": ["mean", "variance", "gamma", "beta"],
@@ -102,13 +102,13 @@ VECTORS = {
 
 
 def rows(array, axis):
-    """(C, M), or (C, 1) of a vector."""
+    """A tensor as (C, M), a vector as (C, 1)."""
     array = array.astype(np.float64)
     return reference.by_channel(array, axis) if array.ndim > 1 else array[:, None]
 
 
 def formula(p, name, is_training, epsilon):
-    """A member's results by the formula in NumPy, in rows."""
+    """A member's results by the formula in NumPy, with one row per channel."""
     if name == "double backward" and is_training:
         operands = (getattr(p, n) for n in (*INPUTS, *SECOND))
         found = reference.batch_norm_double_backward(*operands, epsilon=epsilon, axis=p.axis)
@@ -144,15 +144,15 @@ def kinds(a):
 def test_nan_and_inf_go_where_the_formula_puts_them(
     rng, data, vector, name, is_training, data_format
 ):
-    """Such a number in a tensor or in a vector; and variances that are negative, or 0."""
+    """One operand has a NaN or an Inf, or a variance is negative or 0."""
     member, values = MEMBERS[name], [np.nan, np.inf, -np.inf]
     for x, where in itertools.product((1, 5, 1100), [*member.reads, *VECTORS[name]]):
         for value in values + [-1, 0] * (where == "variance"):
             if name == "double backward" and is_training and not (np.isnan(value) or value == -1):
-                continue  # nothing is promised for these
+                continue  # nothing is promised for Inf, or a variance of 0
             p = members.problem(rng, shape(9, 4, x, data_format), data_format, data, vector)
             if (data, vector) in DTYPES or where in VECTORS[name]:
-                p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # where xhat is 0
+                p.mean[2] = np.moveaxis(p.src, p.axis, 0)[2].flat[0]  # makes one xhat 0
             channels = np.moveaxis(getattr(p, where), 0 if where in VECTORS[name] else p.axis, 0)
             channels[(2, *[-1] * (channels.ndim - 1))] = value
             epsilon = 0 if value == 0 else EPSILON
@@ -174,9 +174,9 @@ def test_frozen_diff_src_never_reads_src(rng):
     assert all_bits(grads) == all_bits(clean)
 
 
-# ---- the operators' gradients: the general function's, but for what each says ------------
+# ---- the operators' gradients are those of the general function --------------------------
 
-#: sheet: its names of the layouts.
+#: {sheet: its names of the layouts}
 LAYOUTS = {
     "onednn_backprop": FORMATS, "onednn_backward": FORMATS, "ngraph_backprop": [None],
     "tensorflow_grad": ["NHWC", "NCHW", "NDHWC", "NCDHW"],
@@ -185,7 +185,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(("name", "layout"), [(n, said) for n in LAYOUTS for said in LAYOUTS[n]])
 def test_gradients_are_the_general_functions(rng, name, layout):
-    """In every dtype and rank, without gamma too; epsilon stays a double, and may be 0."""
+    """In every dtype and rank, with and without gamma; epsilon stays a double, and may be 0."""
     sheet = SHEETS[name]
     ours = "NXC" if (layout or "").endswith("C") else "NCX"
     ranks = [len(layout)] if sheet.of(tensorflow) else range(2, 8)
@@ -195,7 +195,7 @@ def test_gradients_are_the_general_functions(rng, name, layout):
         sheet.row.spec.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
     ):
         p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], ours, data, vectors[-1])
-        p.variance[0] = 0  # 1e-3 is no float32
+        p.variance[0] = 0  # shows if epsilon is rounded: 1e-3 is no float32
         for absent in ({}, {"gamma": None})[: 1 + sheet.may_be_none("gamma")]:
             p.gamma = absent.get("gamma", p.gamma)
             options = {"data_format": ours, "epsilon": epsilon, **mode}
@@ -224,7 +224,7 @@ def test_onednn_backward_alone_uses_the_training_formula_with_gamma_one(p):
 def test_zeros_have_the_sign_that_the_formula_gives(
     isa, data, vector, dims, data_format, is_training
 ):
-    """Gamma of -0; with src - mean of -0 - (-0) and a diff_dst whose sums cancel, or not."""
+    """Gamma is -0, src - mean is -0 - (-0), and diff_dst's sums cancel or not."""
     src = np.full(dims, -0.0).astype(dtype(data))
     diff_dst = np.ones(dims).astype(dtype(data))
     diff_dst[0] = -1

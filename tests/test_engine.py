@@ -1,4 +1,4 @@
-"""The engine: an operation over a problem, tile after tile; it overwrites only what it has read."""
+"""The engine runs an operation tile after tile; it overwrites only what it has read."""
 
 import itertools
 
@@ -53,7 +53,7 @@ def test_operands_may_be_one_array(rng, member):
     ("data_format", "dims"), [("NXC", (64, 200)), ("NXC", (40, 9, 30)), ("NCX", (6, 3, 900))]
 )
 def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
-    """Fields of packed records: rows that are no multiple of an element apart."""
+    """Results go to fields of packed records, so row strides are no multiples of an element."""
     _core._set_cache_sizes(1, 1)
     for data, vector in DTYPES:
         p = Problem(rng, dims, data_format, data, vector)

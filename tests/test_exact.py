@@ -39,7 +39,7 @@ KINDS = ["normal", "wide", "widest", "lognormal", "rare", "cancelling", "subnorm
 
 
 def values(rng, kind, shape, name):
-    """Values of every kind with which a sum can go wrong."""
+    """Values of a kind with which sums can go wrong."""
     wide, smallest = (900, 1e-310) if arithmetic(name) == "float64" else (100, 1e-41)
     x = rng.standard_normal(shape)
     some = rng.random(shape) < 0.5
@@ -49,7 +49,7 @@ def values(rng, kind, shape, name):
         x = np.ldexp(x, rng.integers(-1060, 1000, shape) // (1 if wide == 900 else 8))
     elif kind == "lognormal":
         x *= np.exp(3 * rng.standard_normal(shape))
-    elif kind == "rare":  # a few that their block does not expect
+    elif kind == "rare":  # a few are far smaller than the rest
         x.flat[rng.integers(x.size, size=3)] *= smallest**0.5
     elif kind == "cancelling":
         half = len(x) // 2
@@ -71,7 +71,7 @@ def values(rng, kind, shape, name):
 
 
 def by_columns(a, data_format, name):
-    """(elements, channels), in the arithmetic type."""
+    """The array as (elements, channels), in the arithmetic type."""
     axis = FORMATS[data_format]
     return np.moveaxis(a, axis, -1).reshape(-1, a.shape[axis]).astype(arithmetic(name))
 
@@ -82,7 +82,7 @@ def test_sums_are_those_of_fractions(rng, kind, name):
     some = [SHAPES[i] for i in rng.permutation(len(SHAPES))[: len(SHAPES) // 2]]
     for (shape, data_format), threads in zip(some, itertools.cycle([1, 2]), strict=False):
         src, diff_dst = values(rng, kind, shape, name), values(rng, kind, shape, name)
-        if rng.random() < 0.3:  # axes in another order in memory, of one or both
+        if rng.random() < 0.3:  # another order of axes in memory, for src or both
             src = np.asfortranarray(src)
             diff_dst = np.asfortranarray(diff_dst) if rng.random() < 0.5 else diff_dst
         mean = rng.standard_normal(shape[FORMATS[data_format]]).astype(arithmetic(name))
@@ -123,9 +123,9 @@ def check_statistics(stats, x):
 @pytest.mark.parametrize("exponents", [(0, 19), (126, 126)])
 @pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
-    """Each lane's sum is a double. The sum of all lanes, or that sum in units of the lowest limb,
-    has more bits than a double, whatever a register's width. A sum that cancels or ends in zeros
-    may have fewer, so there are several tries.
+    """The sum in each register lane fits a double. The sum of all lanes has more bits than a
+    double, at any register width, or is far beyond any float. If terms cancel or the sum ends in
+    zeros, it may have fewer bits, so there are several tries.
     """
     for _ in range(16):
         few = rng.random((1, 2, n)) < 0.1
@@ -139,14 +139,14 @@ def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_terms_of_every_size(rng, name):
-    """Up to the ends of the range, for terms and for squares, after terms of another size."""
+    """Terms and squares up to the ends of the range."""
     ends = (-1080, 1023) if name == "float64" else (-155, 127)
     x = rng.standard_normal((300, 64))
     near = (*range(495, 520), *range(1015, 1024)) if name == "float64" else range(120, 128)
     for exponent in (*range(*ends, 17), *near):
         src = np.ldexp(x, exponent - 2).astype(name)
         one, zeros, number = np.ones_like(src), np.zeros(64, name), src.dtype.type
-        src[:, 62:] = np.nextafter(np.ldexp(number(1), exponent), number(0))  # of 53 ones, or 24
+        src[:, 62:] = np.nextafter(np.ldexp(number(1), exponent), number(0))  # mantissas of ones
         for state, squared in ((moments_of(src), True), (gradients_of(src, one, zeros), False)):
             _, lowest = STATES[len(state)]
             for c in (0, 62):
@@ -156,9 +156,9 @@ def test_terms_of_every_size(rng, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
-    """Large terms of all bits and one sign, and one term whose last bit is the lowest: at some
-    exponent their sum has one bit more than a double. Squares are cut into parts, which fill a sum,
-    too.
+    """Large terms of one sign, with all bits set, and one term whose last bit is the lowest of all:
+    at some exponent their sum has one bit more than a double. The parts into which squares are cut
+    fill a sum, too.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)
@@ -173,7 +173,7 @@ def test_terms_that_fill_a_sum(name, rows):
 
 
 def test_flags_of_tasks_are_not_added():
-    """One thread, two tasks: each has a NaN."""
+    """Even one thread has several tasks here; two of them have a NaN."""
     x = np.ones((1, 1, 600_000), np.float32)
     x[..., [0, -1]] = np.nan
     one, two = (moments_of(x, data_format="NCX", num_threads=threads) for threads in (1, 2))
@@ -181,8 +181,8 @@ def test_flags_of_tasks_are_not_added():
 
 
 def patchwork(rng, rows, channels, name):
-    """Ranges of rows, each with its own kind of values, so that a way of adding that was right for
-    one is wrong for the next.
+    """Ranges of rows, each with its own kind of values, so that a way of adding that is exact for
+    one range may round in the next.
     """
     most, tiny, sigma = {"float64": (500, 1e-300, 3), "float16": (8, 1e-7, 1)}.get(
         name, (58, 1e-40, 3)
@@ -206,14 +206,15 @@ def patchwork(rng, rows, channels, name):
             case 5:
                 columns = rng.integers(max(channels // 2, 1), size=1 + channels // 40)
                 some[rng.integers(len(some)), columns] = rng.choice([np.nan, np.inf, -np.inf])
-            case _:  # as before
+            case _:  # normal values
                 pass
         row += n
     with np.errstate(all="ignore"):
         return x.astype(dtype(name))
 
 
-#: Channels, and elements of a run: 1 where channels are last, all where there is one position.
+#: {name: (channels, elements of a run)}. A run has 1 element with channels last; "one run" is a
+#: whole channel.
 WALKS = {
     "rows": (130, 1),
     "several positions in a row": (3, 1),
@@ -226,7 +227,7 @@ WALKS = {
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("walk", WALKS)
 def test_exponents_that_change(rng, walk, name):
-    """More rows than are added up at once."""
+    """There are more rows than are added up at once."""
     channels, run = WALKS[walk]
     rows = 300_000 // channels // run * run
     for num_threads in (1, 2):
@@ -263,8 +264,9 @@ def test_exponents_that_change(rng, walk, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_counts_of_the_shortest_runs(rng, run, name):
-    """Gaps after the runs make the walk go by runs: many rows, all in the same lanes. And terms as
-    large as anchors take, all of one sign.
+    """As there are gaps between runs, each run is a row; all rows are added in the same few lanes.
+    The last terms are just below a power of two and of one sign: the largest for which an anchor
+    (exact.inc) works.
     """
     number = np.dtype(name).type
     narrow = rng.uniform(1, 2, 30_000) * 2.0 ** rng.integers(-20, 20, 30_000)
@@ -283,8 +285,8 @@ def test_counts_of_the_shortest_runs(rng, run, name):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_ties(rng, name):
-    """The ties are written down: random data has no bit far below a half. They are among terms that
-    cancel, so that every way of adding meets them.
+    """Ties are made by hand: random data has no lone bit far below half an ulp. The ties are among
+    terms that cancel, so that every way of adding meets them.
     """
     for rows in (3, 41, 701):
         for odd, tiny, sign in itertools.product((0, 1), (-140, -130, 0), (1, -1)):
@@ -304,7 +306,7 @@ def test_ties(rng, name):
 
 
 def merged(rng, states):
-    """Add states in any order; make some canonical in between."""
+    """Add states in random order; make some sums canonical in between."""
     states = list(states)
     while len(states) > 1:
         a, b = (states.pop(int(rng.integers(len(states)))) for _ in "ab")
@@ -314,12 +316,11 @@ def merged(rng, states):
 
 
 def statistics_of(rng, parts):
-    """The statistics of all parts."""
     return stats_of(merged(rng, map(moments_of, parts)))
 
 
 def dealt(rng, samples):
-    """Samples in any order, in parts of any size, empty ones too."""
+    """Indices of samples in random order, in parts of random sizes, even empty ones."""
     cuts = np.sort(rng.integers(0, samples + 1, int(rng.integers(0, 5))))
     return np.split(rng.permutation(samples), cuts)
 
@@ -327,7 +328,6 @@ def dealt(rng, samples):
 @pytest.mark.parametrize("name", DATA_DTYPES)
 @pytest.mark.parametrize("kind", ["normal", "wide", "nonfinite"])
 def test_any_parts_give_the_same_bits(rng, kind, name):
-    """The gradient of the whole in one call, and of parts of any samples; both layouts."""
     samples, channels = 23, 5
     p = Problem(rng, (samples, 6, channels), "NXC", name)
     p.src, p.diff_dst = (values(rng, kind, p.src.shape, name) for _ in "ab")
@@ -353,7 +353,7 @@ def test_any_parts_give_the_same_bits(rng, kind, name):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("member", [member for member in MEMBERS if member.endswith(", exact")])
 def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
-    """Gates, frozen statistics and what is fused do as with plain sums, but for rounding."""
+    """Gates, frozen statistics and fused operations work as with plain sums, but for rounding."""
     p = problem(rng, (8, 3, 5), data_format, name)
     for is_training in (True, False):
         exact, plain = (
@@ -370,10 +370,11 @@ def test_one_call_has_the_options_of_the_other(rng, member, data_format, name):
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_a_mean_finer_than_the_data(rng, name):
-    """The mean's low part counts: the gradient is about the mean itself."""
+    """Sums are about the mean rounded to float32, but the gradient is about the mean itself."""
     p = Problem(rng, (4000, 3), "NXC", name, "float64", ratio=1000.0)
     p.mean = p.mean + 1e-6
-    p.diff_dst = (p.diff_dst + np.float32(1)).astype(p.diff_dst.dtype)  # sums that show it
+    # Large sums of diff_dst show the difference.
+    p.diff_dst = (p.diff_dst + np.float32(1)).astype(p.diff_dst.dtype)
     found = p.run(bn_ext.batch_norm_backward, exact=True)
     plain = p.run(bn_ext.batch_norm_backward)
     np.testing.assert_allclose(found.diff_gamma, plain.diff_gamma, rtol=1e-4)
@@ -413,7 +414,7 @@ def test_statistics_of_any_parts(rng, name, ratio):
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_the_mean_is_right_and_squares_are_about_it(rng, name):
-    """However far the mean lies from 0, and where sums overflow; in one call and in parts."""
+    """Even if the mean is far from 0, or sums overflow; in one call and in parts."""
     src = far_from_0(rng, name)
     src = src[:, np.isfinite(src.astype(float)).all(axis=0)]
     own = np.empty((2, src.shape[1]))
@@ -430,7 +431,6 @@ def test_the_mean_is_right_and_squares_are_about_it(rng, name):
 
 @pytest.mark.parametrize("name", DATA_DTYPES)
 def test_a_constant_channel_of_any_length(name):
-    """Has variance 0, and its mean is the constant."""
     constants = [0.1, 1 / 3, np.pi, -300.7, 5e-324 * 7]
     constants += [1e300, 1.7e308, np.finfo(float).max] if name == "float64" else []
     src = np.array([constants] * 400).astype(dtype(name))
@@ -462,7 +462,6 @@ def test_statistics_of_two_neighboring_numbers(rng, name):
 
 
 def test_states_that_do_not_go_together(rng):
-    """They are refused, wherever they were merged."""
     p = Problem(rng, (40, 3), "NXC")
     state = gradients_of(p.src, p.diff_dst, p.mean)
     other = p.mean.copy()
@@ -492,7 +491,7 @@ def test_states_that_do_not_go_together(rng):
 
 @pytest.mark.parametrize("name", ["float32", "float64"])
 def test_means_that_are_no_numbers_are_alike(rng, name):
-    """Whatever a NaN's bits or a 0's sign: they may be from another machine or another sum."""
+    """A NaN's bits and a 0's sign do not matter: another machine or sum may give others."""
     p = Problem(rng, (40, 3), "NXC", name)
     several = np.zeros((4, 3), p.mean.dtype)
     several[:, 0] = [np.nan, -np.nan, np.nan, -np.nan]
@@ -529,7 +528,7 @@ def test_more_elements_than_a_state_has_room_for():
 @pytest.mark.parametrize(("data", "scales"), [("float32", range(-40, -140, -7)),
                                               ("float64", range(-400, -1060, -37))])  # fmt: skip
 def test_the_mean_is_right_where_squares_vanish(rng, data, scales):
-    """It is within 0.5001 ulp at any scale, as elsewhere; a subnormal one within one ulp."""
+    """It is within 0.5001 ulp at any scale, as elsewhere, or within one ulp if it is subnormal."""
     for scale in scales:
         src = np.ldexp(rng.standard_normal((12, 9)), scale).astype(data)
         mean = bn_ext.batch_norm_training(src, np.ones(9), epsilon=1e-5, exact=True).mean

@@ -1,4 +1,4 @@
-"""The example on real images learns, with either gradient, in every dtype."""
+"""The example on real images learns in every dtype, and with NumPy's gradient as with bn_ext's."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from tree import ROOT, load
 
 import bn_ext
 
-#: NumPy has no fast float16: most of a training is its matrix products.
+#: Most of a training is matrix products, for which NumPy has no fast float16.
 FAST_FIRST = [
     "float32",
     *(pytest.param(d, marks=pytest.mark.slow) for d in DATA_DTYPES if d != "float32"),

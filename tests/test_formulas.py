@@ -1,9 +1,9 @@
-"""The formulas, against three nested loops: examples/plain_loop.py says what they compute.
+"""The formulas: examples/plain_loop.py says, in three nested loops, what they compute.
 
-The loops are compared with tests/reference.py, which computes the same for large arrays at once and
-adds what error bounds are made of; test_backward.py compares the package with the reference. For
-the rest of the family the reference is compared with differences of itself and with what the
-definition implies.
+The loops are compared with tests/reference.py, which computes the same for large arrays at once,
+and also what error bounds are made of. test_backward.py compares the package with the reference.
+For the rest of the family, the reference is compared with finite differences of itself and with
+what the definition implies.
 """
 
 import numpy as np
@@ -17,8 +17,8 @@ from tree import ROOT, load
 pytestmark = pytest.mark.quick
 
 plain_loop = load(ROOT / "examples" / "plain_loop.py")
-#: N, C, X: one element, one row, one column, and some of each; more than a kernel's four rows,
-#: and than the 32 of a group. And other ranks.
+#: N, C, X: one element, one row, one column, and several of each; more than the four rows of a
+#: block, and than the 32 of a group.
 SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (35, 2, 3), (2, 3, 40)]
 RANKS = [(3, 4), (2, 3, 2, 4), (2, 2, 3, 2, 2)]
 
@@ -52,7 +52,7 @@ WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 
 
 def slope(function, at, direction):
-    """A central difference, of the fourth order."""
+    """The derivative in a direction, by a central difference of the fourth order."""
     step = np.longdouble(1e-3)
     one, two = (
         function(at + k * step * direction) - function(at - k * step * direction) for k in (1, 2)
@@ -61,7 +61,6 @@ def slope(function, at, direction):
 
 
 def wide_problem(rng):
-    """Everything in long doubles."""
     p = Family(rng, (5, 4, 3), "NCX", "float64")
     for name, value in vars(p).items():
         if isinstance(value, np.ndarray):
@@ -138,7 +137,7 @@ def test_double_backward_is_the_derivative_of_backward(rng, is_training):
 @needs_long_double
 @pytest.mark.parametrize("ratio", [0, 1e3, 1e7])
 def test_moments_at_any_mean(rng, ratio):
-    """Integers, so that the right answer is known."""
+    """The data are integers, so that the exact answer is known."""
     whole = rng.integers(-1000, 1000, (7, 3, 50))
     src = whole + np.rint(ratio * 600)
     found = reference.batch_norm_training(src, axis=1, **WIDE)

@@ -1,4 +1,4 @@
-"""The forward pass: statistics, what is normalized with them, and what is fused to it."""
+"""The forward pass: statistics, normalized data, fused operations, running statistics."""
 
 import itertools
 from fractions import Fraction
@@ -15,7 +15,7 @@ import bn_ext
 
 pytestmark = pytest.mark.quick
 AFFINE = ("gamma", "beta")
-#: In each form of src_c/plan.c, cut in several ways.
+#: Shapes of each form in src_c/plan.c, which divides them in several ways.
 SHAPES = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((700, 7), "NXC"), ((300, 130), "NXC"), ((2, 3, 5), "NCX"),
     ((37, 6, 7, 7), "NCX"), ((2, 3, 1500), "NCX"), ((70, 2, 256), "NCX"), ((1, 2, 20_001), "NCX"),
@@ -114,7 +114,7 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
      ("float64", 500), ("float64", -500)],
 )  # fmt: skip
 def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_format, ratio):
-    """Where squares vanish, elements are scaled about the same pivot: the bits are the same."""
+    """If squares vanish, elements and pivot are scaled alike: this changes no bit."""
     p = Family(rng, dims, data_format, data, ratio=ratio)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
@@ -122,12 +122,12 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
     want = np.array([np.ldexp(mean, power), np.ldexp(squares, 2 * power)])
     if power < 0:
         assert found.tobytes() == want.tobytes()
-    else:  # where squares overflow, about another one
+    else:  # if squares overflow, the pivot is another one
         np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
 def test_squares_that_vanish_where_none_is_sampled():
-    """The elements that the pivot is made of are all alike."""
+    """The sampled elements, from which the pivot is made, are all equal."""
     src = np.full((100, 3), 3e-30, np.float32)
     src[20:30] = 5e-30
     found = bn_ext.batch_norm_training(src, epsilon=0.0)
@@ -137,8 +137,8 @@ def test_squares_that_vanish_where_none_is_sampled():
 
 @pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
 def test_deviations_that_count_as_none(data):
-    """As docs/semantics.md says, deviations count as none if no square is above 0, the sum is 0 and
-    no sampled element is off. If any of these is the least bit more, it is seen; the bounds hold in
+    """Deviations count as none if no square is above 0, the sum is 0 and all sampled elements are
+    equal (docs/forward.md). If one of these just fails, the deviations are seen; the bounds hold in
     any case.
     """
     kind, number = dtype(data), np.float64 if data == "float64" else np.float32
@@ -148,14 +148,14 @@ def test_deviations_that_count_as_none(data):
     more = np.nextafter(d, kind.type(1))
     src = np.zeros((4096, 4), kind)
     src[11, :3], src[12, :3] = [d, more, d], [-d, -more, d]
-    src[256, 3], src[768, 3] = d, -d  # sampled, and so even that the pivot stays 0
+    src[256, 3], src[768, 3] = d, -d  # sampled, and balanced: the pivot stays 0
     mean, squares = bn_ext.batch_norm_training_reduce(src)[:2]
     assert (squares > 0).tolist() == [False, True, True, True]
     want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
     for error in statistics_errors(mean, squares / 4096, want, data, "float64").values():
         assert (error.found <= error.bound).all()
     found = bn_ext.batch_norm_training(src, epsilon=0.0)
-    assert not np.isfinite(found.dst[:, 0].astype(np.float64)).any()  # as of a constant channel
+    assert not np.isfinite(found.dst[:, 0].astype(np.float64)).any()  # as in a constant channel
     assert abs(bn_ext.batch_norm_training(src, epsilon=1e-5).dst.astype(np.float64)).max() < 1e-15
 
 
@@ -172,7 +172,7 @@ def test_a_constant_channel_has_no_variance(data, value):
             assert (squares == 0).all()
 
 
-#: Data of few bits, in sixteenths.
+#: Data of few bits, as numbers of sixteenths.
 GRIDS = {
     "multiples of 1/16": lambda rng, dims: rng.integers(-8, 9, dims),
     "about 5": lambda rng, dims: rng.integers(80, 97, dims),
@@ -192,7 +192,7 @@ def exact_statistics(sixteenths):
 
 
 def check_exact_statistics(src, data_format, sixteenths):
-    """Exact values, rounded: float32 vectors always, float64 ones if the mean has few bits."""
+    """Float32 vectors are exact values, rounded; so are float64 ones if the mean has few bits."""
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
     for vector in dict.fromkeys([cases.vector_dtype(src.dtype.name), "float64"]):
         out = None, *(np.empty(len(sixteenths), vector) for _ in range(2))
@@ -208,7 +208,7 @@ def check_exact_statistics(src, data_format, sixteenths):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_statistics_of_data_of_few_bits_are_exact(rng, data, grid):
-    """At every length from the shortest on: distances from the pivot have few bits too."""
+    """At every length, even the shortest: distances from the pivot have few bits, too."""
     short = [(n, 5, x) for n in range(1, 21) for x in (1, 2, 3, 4, 5, 7, 8, 9, 16)]
     long = [(4096, 7, 1), (300, 130, 1), (35, 6, 49), (2, 3, 1500), (70, 2, 256), (1, 2, 20_001)]
     for dims in short + long:
@@ -232,7 +232,7 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
 @pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """One element of a channel is far from all others, wherever it is: it may make a pivot."""
+    """In each channel one element, at another place each time, is far off; it may be sampled."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
@@ -284,7 +284,7 @@ def test_running_statistics(rng, data, vector, running, factor, correction):
 
 @pytest.mark.parametrize("running", ["float32", "float64", "float16"])
 def test_running_statistics_are_their_formula_in_doubles(rng, running):
-    """(1 - factor) * old + factor * new, bit for bit; so what is infinite stays so."""
+    """They are (1 - factor) * old + factor * new, bit for bit; an infinite one stays infinite."""
     p = Family(rng, (60, 5), "NXC", "float64")
     old = [a.astype(running) for a in rng.uniform(-3, 3, (2, 5))]
     old[0][:2] = np.inf, -np.inf
@@ -298,7 +298,7 @@ def test_running_statistics_are_their_formula_in_doubles(rng, running):
 
 
 def test_a_factor_of_zero_hides_no_nan(fam):
-    """As in its formula, in torch and in TensorFlow."""
+    """The formula, torch and TensorFlow give NaN, too."""
     fam.src[0, 2] = np.nan
     mean, variance = np.zeros(5), np.ones(5)
     training(

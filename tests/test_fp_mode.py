@@ -1,4 +1,4 @@
-"""The floating-point environment: calls compute in the default mode and give the caller's back."""
+"""The floating-point environment: calls compute in the default mode, then restore the caller's."""
 
 import every_call
 import guarded
@@ -24,9 +24,10 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
-    """And our operations have raised no exception flag."""
+    """Our operations raise no exception flag, either."""
     a = guarded.dense(rng, (300, 70), "NXC", "float32")
-    a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf  # invalid; divisions by zero
+    # For invalid operations and divisions by zero.
+    a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf
     libm = math_library()
     for call in guarded.calls(a, {"num_threads": threads}):
         with fp_mode(name):
@@ -39,21 +40,20 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
 
 @pytest.mark.quick
 def test_every_public_function_and_method_is_called():
-    """Here and below: a new one must be given a call, and one that is gone must have none."""
     assert set(every_call.public()) == set(every_call.CALLS)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", [n for n in every_call.ONCE if not n.startswith(OVER_RANKS)])
 def test_every_call_gives_the_same_in_any_mode(name, capfd):
-    """The same bits, without an error, a warning or a print; in np.seterr's modes too."""
+    """It gives the same bits, and no error, warning or print, also in np.seterr's modes."""
     assert every_call.changes(name) == []
     assert capfd.readouterr() == ("", "")
 
 
 @needs_mpi
 def test_every_call_over_ranks_gives_the_same_in_any_mode(tmp_path):
-    """MPI adds up in that mode, too."""
+    """MPI, too, adds up in the default mode."""
     ended = run(2, [every_call.__file__, OVER_RANKS], tmp_path)
     assert (ended.status, ended.printed) == (0, "")
 
@@ -61,7 +61,7 @@ def test_every_call_over_ranks_gives_the_same_in_any_mode(tmp_path):
 @needs_openmp
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
-    """Threads keep the floating-point mode they started in, but run our calls in the default."""
+    """Threads keep the mode in which they started, but run our calls in the default mode."""
     code = """
 from fp_modes import fp_mode, fp_mode_in_effect
 with fp_mode("flush"):

@@ -1,4 +1,4 @@
-"""The gradient through a fused ReLU: which elements it let pass, and all else as without it.
+"""The gradient through a fused ReLU, and which elements the ReLU lets pass.
 
 A gated call must give, bit for bit, what the plain call gives for a diff_dst with zeros in place of
 the elements that did not pass.
@@ -32,7 +32,7 @@ every_format = pytest.mark.parametrize("data_format", cases.FORMATS)
 def test_gated_is_plain_with_zeros_where_nothing_passed(
     rng, data, vector, data_format, gate, is_training
 ):
-    """A fourth result is what came through; a call whose gate is made from src has none."""
+    """The fourth result is the part of diff_dst that passed; a gate made from src gives none."""
     for dims in SIZES:
         p = problem(rng, dims, data_format, data, vector)
         assert p.passes.any() or p.src.size < 20
@@ -53,7 +53,7 @@ def test_gated_is_plain_with_zeros_where_nothing_passed(
 @pytest.mark.parametrize("size", [65535, 65537, 131072, 200_003, 3 * 65536])
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_every_bit_of_a_workspace_counts(size, num_threads):
-    """Even bits after many others: if all pass, nothing that memory held before stops one."""
+    """Even the last bits: with all bits set, all elements pass, whatever memory held before."""
     src, vector = np.ones((size, 1), np.float32), np.ones(1, np.float32)
     given = {"epsilon": 1, "num_threads": num_threads}
 
@@ -68,7 +68,7 @@ def test_every_bit_of_a_workspace_counts(size, num_threads):
 @every_format
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_training_with_statistics_in_doubles_passes_the_same(rng, data, data_format):
-    """With and without a src_1; means far from 0, so that many results lie near 0."""
+    """Some means are far from 0, and beta is small, so that many results lie near 0."""
     for dims in SIZES:
         for ratio in (0, 30, 1e3 if dtype(data).itemsize == 4 else 30):
             p = Family(rng, shape(*dims, data_format), data_format, data, "float64", ratio=ratio)
@@ -88,7 +88,7 @@ def test_training_with_statistics_in_doubles_passes_the_same(rng, data, data_for
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_results_at_the_edge_of_zero(isa, data):
-    """Sums of src and beta that just become 0 when stored, or just do not; all other kinds."""
+    """Sums of src and beta that barely become 0 when stored, that barely do not, and all others."""
     stored = STORED[data]
     kinds = boundary(stored)
     src = np.concatenate([kinds] * 2).view(dtype(data))[:, None]
@@ -98,7 +98,7 @@ def test_results_at_the_edge_of_zero(isa, data):
     for beta in (0.0, -0.0, largest_zero, -largest_zero, ulp, -ulp, -smallest, smallest, np.nan):
         one, none = np.ones(1, stored.number), np.zeros(1, stored.number)
         given = np.array([beta], stored.number)
-        # A variance of 1 without epsilon: y is src + beta, rounded once.
+        # With variance 1 and epsilon 0, src + beta is rounded once, before it is stored.
         dst = bn_ext.batch_norm_inference(src, none, one, one, given, epsilon=0.0, relu=True)
         passes = lets_pass(dst)
         diff_dst = np.ones_like(src)
@@ -111,7 +111,7 @@ def test_results_at_the_edge_of_zero(isa, data):
 
 @every_gate
 def test_what_is_nan_passes(rng, isa, gate):
-    """As in PyTorch and oneDNN. A NaN of diff_dst that does not pass becomes 0."""
+    """It passes in PyTorch and oneDNN, too. A NaN of diff_dst that does not pass becomes 0."""
     for data in DATA_DTYPES:
         p = problem(rng, (4, 3, 40), "NCX", data)
         p.src[1, 1, ::3] = np.nan
@@ -153,7 +153,7 @@ def test_a_forward_pass_fills_it(rng, isa, data, added, data_format):
 
 @pytest.mark.parametrize("name", STORED)
 def test_every_short_value_by_itself(isa, name):
-    """All bits of 16-bit types; of the other types, every kind of number."""
+    """All bit patterns of 16-bit types; for the other types, every kind of number."""
     stored = STORED[name]
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)

@@ -41,7 +41,7 @@ def test_a_part_without_elements_has_the_gradients_of_the_whole(
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_empty_part_of_the_shortest_whole(rng, number):
-    """Even with one element a channel, it gets what the other part gets."""
+    """An empty part gets the other part's vectors, even with one element per channel."""
     p = Problem(rng, (number, 5), "NXC", "float64")
     none = p.src[:0]
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)
@@ -65,7 +65,7 @@ def test_an_empty_part_of_the_shortest_whole(rng, number):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("x", [1, 5, 1100])
 def test_sums_that_are_nan_have_one_pattern(rng, isa, data, data_format, x):
-    """CPUs and additions leave NaNs of either sign."""
+    """Otherwise a NaN's sign would depend on the CPU and on the additions."""
     p = Problem(rng, shape(9, 4, x, data_format), data_format, data)
     for array, sign in ((p.src, -1), (p.diff_dst, 1)):
         np.moveaxis(array, p.axis, 0)[2].flat[::4] = np.copysign(np.nan, sign)

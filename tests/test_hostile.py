@@ -1,7 +1,7 @@
 """Arguments that change one another during a call: an error or the right answer.
 
-Most of these ended the process, or wrote where they should not, when an array was checked
-before a method of another argument could change it. test_lies.py has objects that lie.
+Most of these would end the process, or write to wrong places, if arrays were checked before methods
+of other arguments could change them. test_lies.py has objects that lie.
 """
 
 import collections
@@ -31,7 +31,7 @@ CHANGES = {
 
 
 class Meddling:
-    """A number, an array or a device whose method changes another argument first."""
+    """A number or an array whose method first changes another argument."""
 
     def __init__(self, value, change):
         self.value, self.change = value, change
@@ -54,7 +54,7 @@ class MeddlingArray(Meddling):
 
 
 class MeddlingList(list):
-    """An out= whose entries change one another as they are read."""
+    """An out= that changes an entry of its own or another argument when its entries are read."""
 
     change = None
 
@@ -78,9 +78,9 @@ for target in TARGETS:
 
 
 def changed_by(by, target, change, function, how, given):
-    """A call in which a method of `by` changes `target`: its results or None, and the right ones.
+    """A call in which a method of `by` changes `target`: return its results, and the right ones.
 
-    None for both where there is no such call.
+    Both are None if there is no such call, or if it is refused.
     """
     p = Problem(np.random.default_rng(0), (50, 20), "NXC", "float32")
     arrays = {"src": placed(p.src, how), "diff_dst": p.diff_dst, "mean": p.mean}
@@ -119,7 +119,7 @@ def changed_by(by, target, change, function, how, given):
 
 
 def meddle(by, target):
-    """Every change of the target by a method of another argument, in one call and in halves."""
+    """Try every change of the target by a method of `by`, in one call and in halves."""
     for (name, change), function, how, given in itertools.product(
         CHANGES.items(),
         (
@@ -140,7 +140,7 @@ def meddle(by, target):
 
 @pytest.mark.parametrize("by", BY)
 def test_arguments_that_change_one_another(by):
-    """In a separate process: what goes wrong here ends it, or corrupts its heap."""
+    """A separate process runs this: a bug would end it, or corrupt its heap."""
     code = CODE.format(tests=str(TESTS), by=by)
     printed_by(code, MALLOC_CHECK_="3", MALLOC_PERTURB_="165")
 
@@ -193,13 +193,13 @@ for size in range(1, 4000):
 
 
 def test_finalizers_that_change_an_array():
-    """An array's properties are not read again, so new memory has the size that is written."""
+    """An array's properties are read once, so that as much memory is allocated as is written."""
     printed_by(FINALIZER, MALLOC_CHECK_="3")
 
 
 def test_garbage_that_changes_an_array():
-    """The same, by a cycle that is collected at each allocation of a call in turn: before the
-    dtype is checked, which refuses it, or after, when it no longer matters.
+    """A reference cycle is collected at each allocation of a call in turn, and changes the dtype:
+    before the check, so that the call is refused, or after it, when that no longer matters.
     """
     code = """
 import gc, numpy as np, bn_ext
@@ -238,7 +238,7 @@ for after in range(40):
 
 
 def test_lists_that_change_while_they_are_read(p):
-    """NumPy would read what is no longer there."""
+    """NumPy would read elements that are no longer there."""
 
     class Clearing:
         def __init__(self, change):

@@ -1,6 +1,4 @@
-"""Whatever ends a layer's step early, wherever it comes: a step that has not ended does not
-count.
-"""
+"""A layer's step that is interrupted, anywhere, by any exception, counts in full or not at all."""
 
 import contextlib
 import dis
@@ -21,7 +19,7 @@ CHANNELS = 5
 
 
 class Interrupted(BaseException):
-    """An exception that nobody knows."""
+    """An exception that bn_ext cannot know."""
 
 
 class TroubleError(Exception):
@@ -31,7 +29,7 @@ class TroubleError(Exception):
 @contextlib.contextmanager
 def interruption(number, error):
     """Raise the error at the number-th place in bn_ext's Python where a signal handler may run:
-    where a function begins, and after each call. Yields how many places have been passed.
+    at the beginning of a function, or after a call. Yield [how many places have been passed].
     """
     seen = [0]
 
@@ -79,7 +77,7 @@ class Steps:
         return layer
 
     def after(self, steps):
-        """What a layer has counted and gathered after `steps` more steps, as bits."""
+        """A layer's batch count and running statistics after `steps` more steps."""
         layer = self.layer()
         for _ in range(steps):
             layer.forward(self.other, self.src_1)
@@ -90,7 +88,7 @@ class Steps:
 
 
 def interrupted_layers(steps, error, call):
-    """(number, layer) after a call that was interrupted at place `number`, for each of them."""
+    """Yield each place's number, and a layer whose call was interrupted at this place."""
     for number in itertools.count(1):
         layer, another = steps.layer(), steps.layer()
         with interruption(number, error) as seen, contextlib.suppress(error):
@@ -119,7 +117,7 @@ LAYERS = [
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Interrupted, TroubleError])
 def test_forward_interrupted_anywhere(rng, options, error):
-    """The batch counts and the running statistics have it, or neither; nothing is saved."""
+    """The batch is in the count and in the running statistics, or in neither; nothing is saved."""
     steps = Steps(rng, **options)
     whole = [steps.after(0), steps.after(1)]
     before = steps.gradients(steps.layer())
@@ -131,12 +129,12 @@ def test_forward_interrupted_anywhere(rng, options, error):
     for number, layer in interrupted_layers(steps, error, forward):
         assert counted(layer) in whole
         found.add(whole.index(counted(layer)))
-        if number == 1:  # it has not begun
+        if number == 1:  # the step had not begun
             assert steps.gradients(layer) == before
             continue
         with pytest.raises(RuntimeError, match="^backward: expected a successful forward"):
             layer.backward(steps.diff_dst)
-        forward(layer)  # and it can go on
+        forward(layer)  # the layer can go on
         layer.backward(steps.diff_dst)
     assert found == ({0, 1} if options["mode"] == "train" else {0})
 

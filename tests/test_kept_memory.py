@@ -1,4 +1,4 @@
-"""The memory of large results is kept for the next ones, which shows in nothing but the time."""
+"""Large results reuse the memory of earlier ones, within bounds; this changes no bit."""
 
 import pickle
 import sys
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(bn_ext.keep_memory() == 0, reason="nothing can b
 
 @pytest.fixture(autouse=True)
 def only_ours():
-    """Keep nothing from before, and at most 256 MiB."""
+    """Keep nothing from before a test, and at most 256 MiB in it."""
     bn_ext.keep_memory(0)
     bn_ext.keep_memory(256 * MIB)
     yield
@@ -246,7 +246,7 @@ keep = [call() for _ in range(3)]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space")
 def test_without_memory_what_is_kept_goes_first():
-    """Kept memory is unmapped before a call says that there is none."""
+    """Kept memory is unmapped before a call raises MemoryError."""
     printed_by(START + """
 import resource
 bn_ext.keep_memory(1 << 40)

@@ -1,4 +1,4 @@
-"""Kernels inside whole calls: one NaN, a fence, no coefficient beyond the last.
+"""Kernels: one pattern for NaN, a fence, no read past the last coefficient.
 
 test_verify.py compares each kernel by itself with NumPy, bit for bit; test_rounding.py has
 every conversion of 16-bit types.
@@ -26,7 +26,7 @@ from bn_ext._verify.values import case_of
 
 @pytest.mark.quick
 def test_nan_has_one_pattern(rng, isa):
-    """x86 and Arm make NaNs of different sign: every one that is written is the same."""
+    """x86 and Arm make NaNs of different sign, but all NaNs that are written are the same."""
     pattern = {
         "float32": 0x7FC00000,
         "float64": 0x7FF8 << 48,
@@ -66,7 +66,7 @@ def instructions():
 
 
 def follow(operation, arguments, behind):
-    """Where control may be next; a call comes back."""
+    """Where control may be next; calls are not entered."""
     if operation.startswith("ret") or (operation == "call" and NO_RETURN.search(arguments)):
         return []
     if not operation.startswith("j"):
@@ -81,11 +81,11 @@ def follow(operation, arguments, behind):
 @pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads the listing of an ELF file")
 def test_no_store_past_the_cache_without_a_fence():
-    """From each such store, some way leads over a fence before it returns.
+    """From each store past the cache, some path reaches a fence before the function returns.
 
-    Not every way: code that is not optimized has others, which no call takes. No run would show
-    that a fence is missing: before another thread reads the data, a lock or an atomic operation of
-    the runtime has done the same, on today's CPUs.
+    Not every path does: unoptimized code has other paths, which no call takes. No run would show a
+    missing fence: on today's CPUs, a lock or an atomic operation of the runtime acts as a fence
+    before another thread reads the data.
     """
     if b"__asan_init" in Path(_core.__file__).read_bytes():
         pytest.skip("sanitizers keep functions apart, and this test does not look into callers")
@@ -110,7 +110,7 @@ def test_no_store_past_the_cache_without_a_fence():
 @needs_linux
 @pytest.mark.parametrize("data", [name for name in STORED if name not in running.PAIRED])
 def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
-    """Their last plane ends where a page begins that must not be touched."""
+    """The coefficients end where a page begins that must not be touched."""
     region, columns = guarded.Region(4), 100
     case = case_of(STORED[data], 4, columns, rng)
     coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)

@@ -1,4 +1,4 @@
-"""Any strides: the right numbers, in the order of src's axes, with no more copies than promised."""
+"""Any strides: right results, in src's order of axes, with no more copies than promised."""
 
 import tracemalloc
 
@@ -26,7 +26,7 @@ def any_shape(rng):
 
 
 def any_view(rng, dims, dtype):
-    """An array of this shape: axes permuted, with gaps, steps, backwards, or broadcast."""
+    """An array of this shape; axes may be permuted, reversed or broadcast, with gaps and steps."""
     order = rng.permutation(len(dims))
     steps = rng.choice([1, 1, 1, 2, 3], len(dims))
     gaps = rng.choice([0, 0, 1, 4], len(dims))
@@ -83,10 +83,10 @@ def test_axes_of_equal_strides_keep_their_order(rng):
     image = rng.standard_normal((20, 12), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view
     views = [
-        (windows(row, 40), [0, 1]),  # N, C of equal steps
+        (windows(row, 40), [0, 1]),  # N and C have equal strides
         (windows(row, 40)[:, :, None], [0, 1, 2]),
         (windows(row, 300)[:30, None], [0, 1, 2]),
-        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, columns, ...
+        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, then columns alike
         (windows(image, (5, 4))[::-1, :, ::-1], [0, 2, 1, 3]),
     ]
     for src, order in views:
@@ -118,9 +118,9 @@ def test_more_axes_than_anyone_has(rng):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_out_with_an_axis_that_newaxis_made(rng, data_format):
-    """Its stride is 0, but it has only one position, so no element lies in the place of another."""
+    """The axis has stride 0, but length 1, so no element lies in the place of another."""
     p = Problem(rng, (6, 3, 4), data_format)
-    # The gaps are there because the buffer of a contiguous array has other strides than the array.
+    # Without gaps, the buffer's strides would differ from the array's.
     into = placed(np.zeros_like(p.src), "gaps")
     src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
     assert memoryview(diff_src).strides[-2] == 0
@@ -192,7 +192,7 @@ def test_what_is_copied_is_copied_once(rng):
     assert peak(call(spread, other, other_out)) < 3 * one + SLACK
 
 
-#: More than a piece along each axis: see PIECE in copies.c.
+#: Shapes of more elements than a piece has: see PIECE in copies.c.
 LONG = {
     "first": (50_001, 3), "last": (3, 70_001), "many": (7, 5, 61, 47), "one": (70_003, 1),
     "short": (3, 9, 7, 61, 2, 3), "several": (3, 1200, 61),
@@ -202,7 +202,7 @@ LONG = {
 @pytest.mark.parametrize("dims", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("data", ["float32", "bfloat16", "float64"])
 def test_copies_in_pieces(rng, data, dims):
-    """Copies by several threads, of every operand that has one, have all elements and no others."""
+    """Copies by several threads have all elements of the operand and no others."""
     p = Problem(rng, dims, "NXC", data)
     dense = p.run(bn_ext.batch_norm_backward, num_threads=1)
     for order in (tuple(reversed(range(len(dims)))), tuple(range(len(dims)))):

@@ -22,7 +22,7 @@ def test_cache_sizes_are_those_of_the_system(k, level):
         pytest.skip(f"no {path}")
     number, unit = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip()).groups()
     size = int(number) * {"": 1, "K": 1 << 10, "M": 1 << 20}[unit]
-    # Of the last level, a virtual machine reports what it shares with others.
+    # A virtual machine shares its last level with others, so at most 16 MiB per CPU is counted.
     most = size if level == 2 else max(_core._cache_sizes()[0], os.cpu_count() * (16 << 20))
     assert _core._cache_sizes()[k] == min(size, most)
 
@@ -39,7 +39,7 @@ def test_one_cpu_alone():
 
 @needs_fork
 def test_fork_while_another_thread_is_inside_a_call():
-    """OpenMP's threads are lost to the child; our own workers start anew."""
+    """OpenMP's threads are lost to the child; bn_ext's own workers start anew."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

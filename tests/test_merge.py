@@ -37,7 +37,7 @@ def test_parts_are_the_whole(rng, mean):
 
 
 def test_one_part_is_itself_bit_for_bit(rng):
-    """Whatever its values are, and next to parts without elements."""
+    """Any values, also beside parts without elements."""
     special = [[-0.0, np.inf, -np.inf, np.nan], [0, np.inf, 0, np.nan]]
     for moments in (rng.uniform(1, 2, (2, 4)), special):
         part, none = as_stats(moments, 7), as_stats(np.full((2, 4), np.nan), 0)
@@ -99,7 +99,7 @@ def test_elements_are_counted_not_samples(rng, data_format):
 
 
 def ways_to_add(parts):
-    """What `+`, `sum`, NumPy, an MPI's sum and Dask's do."""
+    """The sums of `+`, `sum`, NumPy, an MPI and Dask."""
     yield parts[0] + parts[1]
     yield sum(parts)
     yield np.add.reduce(parts)
@@ -185,7 +185,7 @@ def test_refused(kind, message, stats):
 
 
 def test_parts_without_channels_take_no_memory():
-    """However many parts there are: there may be any number of arrays without bytes."""
+    """An array without bytes may hold any number of parts."""
     n = 3_000_000
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
-"""On the ranks of an MPI: the same bits however samples are dealt, and nobody waits for ever.
+"""With exact sums, bits do not depend on how samples are dealt to ranks; no rank waits for ever.
 
 The ranks are processes of an mpiexec, which run on_ranks.py. Tests marked "engines" mostly have
-other numbers of ranks than two; .ci/mpi runs all of them, with each MPI that has a wheel.
+other numbers of ranks than two; .ci/mpi runs all tests, with each MPI that has a wheel.
 """
 
 import re
@@ -24,7 +24,7 @@ quick = pytest.mark.quick
 
 
 def told(values, failed=(), dtype=np.int64):
-    """What each rank learns from the sums of all words, and from all rows."""
+    """What each rank learns from the sums of words, and from gathered rows of hashes."""
     size = len(values)
     prints = [
         None if r in failed else agreement.fingerprints(each) for r, each in enumerate(values)
@@ -42,12 +42,12 @@ def told(values, failed=(), dtype=np.int64):
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 @pytest.mark.parametrize("size", [2, 3, 7, 1000])
 def test_the_rank_that_differs_is_named(rng, size, dtype):
-    """Rows tell which one; words only tell that there is one."""
+    """Rows tell which rank differs; words only tell that one does."""
     mean = rng.standard_normal(5)
     values = [{"call": 9, "epsilon": 1e-5, "mean": mean} for _ in range(size)]
     assert told(values, dtype=dtype) == ([""] * size, [""] * size)
     odd = int(rng.integers(size))
-    other = mean + np.eye(5)[-1]  # its last number alone
+    other = mean + np.eye(5)[-1]  # only its last number differs
     values[odd] = {"call": 9, "epsilon": 1e-3, "mean": other}
     words, rows = told(values, dtype=dtype)
     assert words == [
@@ -96,14 +96,14 @@ def test_another_call_is_told_before_another_function():
     end = "some rank has made a call that others have not"
     assert words[0] == f"call: rank 0 is in call number 1, others are not: {end}"
     assert rows[0] == f"call: rank 1 differs from rank 0, which has 1: {end}"
-    # Calls whose sum is that of equal ones are told, too.
+    # Unequal call numbers are noticed even if they have the sum of equal ones.
     words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
     assert all(words)
 
 
 @quick
 def test_every_name_counts():
-    """Each name alone is noticed, and is in the message."""
+    """If ranks differ in one name alone, the message has that name."""
     for name in agreement.NAMES:
         words, rows = told([{"call": 1, "check": False, name: n} for n in (1, 2)])
         assert all(name in each for each in words)
@@ -148,7 +148,7 @@ def test_exact_sums_give_one_calls_bits_however_samples_are_dealt(ranks, tmp_pat
 @needs_mpi
 @pytest.mark.parametrize("ranks", RANKS)
 def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_path):
-    """And other bits than exact sums give: else the test above would not tell the two apart."""
+    """Not all bits are those of exact sums: else the test above could pass with plain ones."""
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
@@ -162,8 +162,8 @@ def test_plain_sums_give_the_same_bits_on_every_rank_and_every_time(ranks, tmp_p
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_plain_statistics(ranks, tmp_path):
-    """Far from 0 they are as near as the parts' means are, which are doubles: here up to 1/16 of a
-    deviation off.
+    """Far from 0, statistics are as exact as the parts' means allow. These are doubles, here up to
+    1/16 of a deviation off.
     """
     for far, near, *constants in on_ranks(ranks, "plain_statistics", tmp_path).returned:
         assert far < 1 / 16**2
@@ -181,7 +181,7 @@ def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
 
 
 def test_to_call_a_layer_is_its_forward():
-    """Else an error on one rank would be told to no other."""
+    """The __call__ of bn_ext.BatchNorm would not tell the other ranks of all errors."""
     assert BatchNorm.__call__ is BatchNorm.forward
 
 
@@ -222,7 +222,7 @@ def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
     assert next_error == (
         "CollectiveError: comm: cannot be used any more: a call timed out after 3 s"
     )
-    # MPI cannot be finalized then.
+    # After a timeout, MPI cannot be finalized.
     assert ended.status != 0
     assert "bn_ext.mpi: rank 0 of MPI.COMM_WORLD ends, but" in ended.printed
 
@@ -263,7 +263,7 @@ WAYS = [
 def test_a_call_interrupted_anywhere_ends_on_all_ranks(
     ranks, instructions, step, again, function, exact, tmp_path
 ):
-    """No result is wrong: each call ends alike on all other ranks, by an error or with results."""
+    """No result is wrong. On all other ranks a call ends alike: with an error or with results."""
     program = "interrupted", tmp_path, function, exact, instructions, step, again
     found = on_ranks(ranks, *program, timeout=600).returned
     assert len(found[0]) > 12
@@ -275,7 +275,7 @@ def test_a_call_interrupted_anywhere_ends_on_all_ranks(
         (first, second, third) = others[0]
         assert odd[0] in ("Interrupted", "right"), (where, odd, others)
         assert first in ("CollectiveError", "right"), (where, odd, others)
-        # What came too late for this call is told in the next one.
+        # An error that came too late for this call is told in the next one.
         assert second in ("CollectiveError", "right"), (where, odd, others)
         assert odd[1] == second, (where, odd, others)
         assert odd[2] == third == "right", (where, odd, others)
@@ -297,7 +297,7 @@ def test_what_a_layer_is_refused_is_told(tmp_path):
 
 @needs_mpi
 def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
-    """The known exchanges differ in exact and timeout alone."""
+    """Earlier calls differ in exact and timeout alone."""
     other, odd = on_ranks(2, "refused_of_several", tmp_path, status=None).returned
     assert all("rank 1 failed, and its error says why" in each for each in other)
     assert all(each.startswith("ValueError: epsilon") for each in odd)
@@ -354,7 +354,7 @@ def test_what_a_program_returns_on_both_ranks(program, tmp_path):
 @pytest.mark.parametrize("ranks", [2, pytest.param(7, marks=pytest.mark.engines)])
 def test_groups_of_ranks(ranks, tmp_path):
     found = on_ranks(ranks, "groups", tmp_path).returned
-    # A duplicate has agreed on nothing, nor has a communicator that comes after one was freed.
+    # Neither a duplicate nor a communicator made after one was freed has agreed on anything.
     assert [each[:2] for each in found] == [[True, [1, 0, 0]]] * ranks
     none = "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL"
     assert [each[2] for each in found] == ["", *[none] * (ranks - 1)]

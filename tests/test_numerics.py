@@ -1,7 +1,4 @@
-"""The error bounds of docs/numerics.md: searched for a violation, and held against exact results.
-
-u is half the spacing of 1 in the arithmetic type: 2^-24, and 2^-53 for float64 data.
-"""
+"""The error bounds of docs/numerics.md, checked by exact results and a search for violations."""
 
 from fractions import Fraction
 from math import isqrt
@@ -22,10 +19,10 @@ pytestmark = needs_long_double
 
 # ---- any input: a search -----------------------------------------------------------
 
-#: A member of the family, the output whose error the search makes worse, and the share of its bound
-#: that the search must reach, by dtype: a bound that nothing comes near would prove nothing. (Half
-#: an ulp of 16 bits hides most of diff_src and dst; statistics may have a pivot two deviations
-#: off.)
+#: {(member of the family, output whose error the search makes worse): the share of its bound that
+#: the search must reach, by dtype}. A bound that nothing comes near would prove nothing. Shares are
+#: small where half an ulp of 16 bits hides most of an error (diff_src, dst), and for statistics,
+#: whose bounds allow a pivot two deviations off.
 GRADIENT_AIMS = {
     ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
     ("backward", "diff_gamma"): (0.55, 0.4, 0.65, 0.65),
@@ -43,7 +40,7 @@ FAMILY_AIMS = {
     ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
     ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
-#: Aims that are searched too, but stay further from their bounds: those of exact sums.
+#: Aims with exact sums are searched too, but errors stay further from their bounds.
 EXACT_AIMS = [
     ("backward, exact", "diff_src"),
     ("backward, frozen, exact", "diff_src"),
@@ -72,7 +69,7 @@ def searched(rng, form, data, vector, generations, aims):
 @pytest.mark.parametrize("form", hostile_data.FORMS)
 @pytest.mark.parametrize(("data", "vector"), DTYPES)
 def test_no_search_breaks_a_bound(rng, data, vector, form):
-    """Hostile data of every kind, made worse by a search; a few generations of each aim."""
+    """Hostile data of every kind, made worse by a search of a few generations for each aim."""
     searched(rng, form, data, vector, 4, GRADIENT_AIMS)
     searched(rng, form, data, vector, 2, FAMILY_AIMS)
     searched(rng, form, data, vector, 2, EXACT_AIMS)
@@ -81,7 +78,7 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
 @pytest.mark.slow
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
-    """The search comes close to them, so a worse order of summation would break them."""
+    """The search comes close to the bounds, so a worse order of summation would break them."""
     vector = vector_dtype(data)
     for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
         least = {aim: shares[DATA_DTYPES.index(data)] for aim, shares in aims.items()}
@@ -111,7 +108,7 @@ def exact_gradient(p):
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_reference_is_exact_enough(rng, data):
-    """Its own errors, against fractions, are below a hundredth of every bound."""
+    """The reference's errors, measured with fractions, are at most a hundredth of every bound."""
     vector = vector_dtype(data)
     for form in ("few positions", "channels last"):
         p = hostile_data.population(rng, form, data, vector)
@@ -197,7 +194,7 @@ def random_cases(rng, data, vector=None):
             for data_format in FORMATS:
                 if m > 10_000 and (ratio == 10) != (data_format == "NXC"):
                     continue
-                # One element less its own mean is nothing at all.
+                # With one element, the deviation from the batch's mean is 0.
                 for statistics in ("batch", "given") if 1 < m < 1000 else ("given",):
                     problem = Problem(
                         rng, dims_of(m, data_format, rng.choice([1, 8, 64])), data_format, data,
@@ -229,7 +226,7 @@ def sums_in_norms(grads, want, vector, u):
 
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_random_data(rng, data):
-    """In units of u: relative to the largest term at any M, to the largest result at large M."""
+    """Errors in u: relative to the largest term at any M, to the largest result at large M."""
     u, of_terms, of_result, in_norms = unit(data), [], {1: [], 16: [], 1000: []}, []
     for (m, _), grads, want in random_cases(rng, data):
         error = largest(grads.diff_src.astype(np.longdouble) - want.diff_src) / u
@@ -249,7 +246,7 @@ def test_random_data(rng, data):
 
 
 def neighbours(array):
-    """The next number of its dtype below and above in magnitude, as doubles."""
+    """The numbers of the dtype next below and above each element in magnitude, as doubles."""
     patterns = array.view(np.uint16)
     below = np.where(patterns & 0x7FFF, patterns - 1, patterns).astype(np.uint16)
     above = (patterns + 1).astype(np.uint16)
@@ -290,7 +287,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Gradients for which every column errs alike, or next to nothing is left of a sum."""
+    """Gradients for which every column errs alike, or a sum cancels almost completely."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)
@@ -335,7 +332,7 @@ def test_many_elements(rng, data, structure):
 
 
 def test_sum_of_a_hundred_million(rng):
-    """At 10^8 elements per channel the sums are still as good (broadcast: little memory)."""
+    """Sums of 10^8 elements are as good as shorter ones. Broadcast data takes little memory."""
     row = rng.standard_normal((1, 1, 100_000)).astype(np.float32)
     mean = np.array([0.25], np.float32)
     src = np.broadcast_to(row, (1000, 1, 100_000))
@@ -343,12 +340,12 @@ def test_sum_of_a_hundred_million(rng):
     wide = row.astype(np.longdouble).ravel()
     for got, terms in zip(sums[:2], (wide, wide * (wide - mean[0])), strict=True):
         exact, norm = 1000 * terms.sum(), np.sqrt(1000 * (terms**2).sum())
-        # The same terms a thousand times err in the same way: by 1000, not by its square root.
+        # Terms that are repeated 1000 times have 1000 times the error, not sqrt(1000) times.
         assert abs(got[0] - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)
 
 
 def test_more_elements_than_32_bits_count():
-    """The mean and the variance are those of all elements (broadcast: little memory)."""
+    """The mean and the variance are those of all elements. Broadcast data takes little memory."""
     row = np.zeros((1, 1, 2**16), np.float32)
     row[..., ::2] = 2
     src = np.broadcast_to(row, (2**16 + 1, 1, 2**16))

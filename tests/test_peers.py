@@ -2,8 +2,8 @@
 
     pytest -m peers
 
-Values agree within what the other's own arithmetic allows, and so do the classes of NaN and
-infinities; where semantics.md says that one of them differs, it is not asked.
+Values agree as far as the other package's arithmetic allows; NaN, Inf and -Inf are in the same
+places. Where semantics.md says that a package differs, it is not compared.
 """
 
 import importlib
@@ -29,7 +29,7 @@ SHAPES = [
     (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
 ]  # fmt: skip
 EPSILON = 1e-3
-#: Relative to the largest magnitude: the others sum and normalize in float32, in any order.
+#: Relative to the largest magnitude. Peers sum and normalize in float32 or float64, in any order.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2.0**-7, "float16": 2.0**-9, "float64": 1e-12}
 
 
@@ -46,7 +46,7 @@ def problem(shape, layout="NCX", data="float32", vector=None, special=False):
 
 
 def agree(found, others, kind, times=1):
-    """The same values, within rounding, and the same classes of NaN and infinities."""
+    """The same values, within rounding; NaN, Inf and -Inf are in the same places."""
     most = times * TOLERANCE[kind]
     for i, (mine, theirs) in enumerate(zip(found, others, strict=True)):
         assert mine.shape == theirs.shape, i
@@ -79,7 +79,7 @@ def aten(name, *arguments):
 
 
 def inverse(variance, like):
-    """What torch keeps of a variance: its inverse root."""
+    """What torch keeps in place of a variance: rstd."""
     with np.errstate(invalid="ignore"):
         return (1 / np.sqrt(variance.astype(float) + EPSILON)).astype(like.dtype)
 
@@ -113,7 +113,7 @@ def test_torchs_backward(data, vector, layout, train):
         )  # fmt: skip
         stats = p.gamma, p.mean, p.variance, p.mean, inverse(p.variance, p.mean)
         arguments = diff_dst, src, *stats, train, EPSILON, [True] * 3
-        # torch's inverse is rounded to the vectors' type.
+        # torch's rstd is rounded to the vectors' dtype.
         times = 2 if dtype(vector).itemsize == 2 else 1
         agree(found, aten("native_batch_norm_backward", *arguments), data, times)
 
@@ -122,7 +122,7 @@ def test_torchs_backward(data, vector, layout, train):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
-    """And the other way round, by the state."""
+    """The module also goes on where the layer stopped, by the state."""
     torch = pytest.importorskip("torch")
     from bn_ext.torch import _array as array
 
@@ -195,7 +195,7 @@ def test_tensorflow(tf, data, layout, training, factor):
         arguments = v3(problem(shape, layout, data))
         found = ours.fused_batch_norm_v3(**arguments, **options)
         theirs = tensorflows(tf, arguments, **options)
-        if not training:  # one of its kernels leaves them unwritten
+        if not training:  # one of TensorFlow's kernels leaves outputs 3 and 4 unwritten
             theirs[3:5] = theirs[1:3]
         agree(found[:5], theirs[:5], data)
 
@@ -223,7 +223,7 @@ def test_tensorflows_edges(tf):
         options = {"epsilon": EPSILON, **options}
         found = ours.fused_batch_norm_v3(**arguments, **options)
         theirs = tensorflows(tf, arguments, **options)
-        count = 5 if arguments["x"].size else 3  # without elements, one kernel has zeros
+        count = 5 if arguments["x"].size else 3  # without elements, kernels differ: one has zeros
         agree(found[:count], theirs[:count], "float32")
 
 
@@ -378,7 +378,7 @@ def test_operators_take_tensors():
 def test_what_bench_times_computes_the_same(name, op):
     p = Timed((4, 8, 5, 6), "NCX", "float32", op=op)
     p.src[::2] += 1
-    # torch's second derivative takes no other statistics than the batch's.
+    # torch's second derivative takes only the batch's statistics.
     p.mean[:], p.variance[:] = p.src.mean(axis=(0, 2, 3)), p.src.var(axis=(0, 2, 3))
     if name == "onednn":
         peer = onednn_or_skip().call

@@ -41,8 +41,8 @@ def tasks_of(user):
     return count
 
 def allow(more):
-    '''So many threads more than there are; root has no such limit, so it becomes a user that
-    no other process has.'''
+    '''Allow this many threads beyond those that exist. Root has no limit, so a process of root
+    first becomes a user without other processes.'''
     user = os.getuid() or 60000 + os.getpid() % 5000
     if os.getuid() == 0:
         os.setuid(user)
@@ -54,7 +54,7 @@ right = call(1)[0]
 
 
 def threads_used(code, **environment):
-    """The threads of each call that a fresh process makes; all have the right result."""
+    """The threads of each call in a fresh process; all calls have the right result."""
     printed = printed_by(SETUP + code, OPENBLAS_NUM_THREADS="1", **environment)
     found = [line.split() for line in printed.splitlines()]
     assert all(right == wanted for right, wanted, _ in found)
@@ -62,7 +62,7 @@ def threads_used(code, **environment):
 
 
 def test_a_limit_on_threads():
-    """All but one of the threads that can be started are used; if there are none, the caller's."""
+    """Beside the caller, a call uses all but one of the threads that can be started."""
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
     assert threads_used(code.format(5)) == [5, 5, 2]
     assert threads_used(code.format(1)) == [1, 1, 1]
@@ -99,7 +99,7 @@ def test_the_stack_that_threads_shall_have(variable, size, threads):
 
 
 def test_many_callers_share_the_processors(rng):
-    """That is the default, once calls overlap; a number that was asked for is given."""
+    """By default, calls that overlap share the CPUs; with num_threads, each has that many."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
     p = Problem(rng, (400_000, 8), "NXC")
@@ -122,7 +122,7 @@ def test_many_callers_share_the_processors(rng):
 
     assert min(used_by(None)) < _core._default_threads()
     assert set(used_by(2)) == {2}
-    # And a call that is alone again has all of them.
+    # A call that is alone again has all threads.
     p.run(bn_ext.batch_norm_backward)
     assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 49152)
 
@@ -133,7 +133,7 @@ def test_many_callers_share_the_processors(rng):
         ((15_000, 49), "NXC", 1),
         ((16_384, 49), "NXC", 16),
         ((49, 4096), "NXC", 1),
-        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, and channels with runs, which cost more
+        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, but channels first cost more
         ((1, 90_000), "NXC", 16),
     ],
 )
@@ -143,11 +143,11 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
     assert _core._last_call()["threads"] == min(_core._default_threads(), worth)
     time.sleep(0.001)  # until threads are asleep again
     bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
-    assert _core._last_call()["threads"] == 1  # with two streams instead of five
+    assert _core._last_call()["threads"] == 1  # inference has two streams, a gradient five
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
-    """Its 17th call wakes a thread, which stays awake. After a pause, no call pays for that."""
+    """The 17th call of a series wakes a thread, which stays awake. A pause ends the series."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
@@ -156,7 +156,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
         return functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
 
     def loop(rows, times):
-        """The threads and the shortest seconds of calls, one after the other."""
+        """The numbers of threads of calls in succession, and the shortest call's seconds."""
         call = call_of(rows)
         used, took, before = set(), [], time.perf_counter()
         for _ in range(times):
@@ -190,13 +190,13 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
     assert 2 in {threads_after(25e-6) for _ in range(100)}
     assert {threads_after(50e-6) for _ in range(100)} == {1}
-    # Nor may a call that asks for one thread pass for one whose threads are awake.
+    # A call with num_threads=1 must not count as one whose threads are awake.
     loop(2000, 1000)
     for _ in range(100):
         call(num_threads=1)
         call()
         assert _core._last_call()["threads"] == 1
-    # Nor does it after a tiny call, however many threads that was to have.
+    # A tiny call with num_threads=1 must not count either.
     run = bn_ext.batch_norm_backward_reduce
     large, tiny = (np.ones((rows, 50), np.float32) for rows in (2000, 1))
     for _ in range(10):
@@ -208,13 +208,12 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
 
 def test_two_callers_have_all_the_processors(rng):
-    """A team that shrank whenever another call came along would start threads anew."""
+    """If a team shrank whenever another call began, it would later have to start threads anew."""
     most = _core._default_threads()
     if most < 2:
         pytest.skip("one CPU")
     small = Problem(rng, (16 * most * 49152, 1), "NXC")
-    # 2^30 elements, since runs begin within the one before: its call takes far longer than small
-    # ones.
+    # 2^30 elements, in runs that overlap: this call takes far longer than the small ones.
     memory, mean = np.ones(1 << 21, np.float32), np.ones(1, np.float32)
     large = np.lib.stride_tricks.as_strided(memory, (1 << 20, 1, 1 << 10), (4, 4, 4))
     used = []
@@ -222,7 +221,7 @@ def test_two_callers_have_all_the_processors(rng):
         other = pool.submit(
             bn_ext.batch_norm_backward_reduce, large, large, mean, data_format="NCX", num_threads=2
         )
-        # Whether it has begun or not, there is no third call.
+        # Whether the other call has begun or not, there is no third.
         while not other.done():
             small.run(bn_ext.batch_norm_backward)
             used.append(_core._last_call()["threads"])
@@ -242,7 +241,7 @@ def test_a_call_that_fails_gives_back_its_share():
 
 
 def test_callers_that_start_together_under_a_limit():
-    """Threads that one call has found free are not taken by another before it uses them."""
+    """Threads that a call has found free are not taken by another call first."""
     code = """
 import threading
 together = threading.Barrier(4)
@@ -269,8 +268,8 @@ def test_processors_that_are_not_there(cpus):
 
 @pytest.mark.parametrize("within", [False, True])
 def test_regions_of_others_have_threads_of_their_own(within):
-    """A call within a region has none of the caller's pool, and the pool has none of the region's
-    threads. The runtime is not asked for threads that the limit forbids: it would end the process.
+    """A call within a region uses no threads of the caller's pool, and the pool gets none of the
+    region's. The runtime is not asked for threads that the limit forbids: it would end the process.
     """
     steps = [f"outside({4 if within else 2})", "region(1, lambda data: inside(4))", "outside(4)"]
     steps.insert(1 if within else 2, "allow(0)")
@@ -292,7 +291,7 @@ print(*used)
 @needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
-    """In the child the thread would wait, as it ends, for its pool, whose threads are not there."""
+    """The child lacks the threads of the pool, for which the thread would wait when it ends."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

@@ -20,7 +20,7 @@ BATCH = ["training", "training_apply"]
 FORWARD = [*BATCH, "inference"]
 BACKWARD = ["backward", "backward_apply"]
 GATED = [*BACKWARD, "backward_reduce"]
-#: Operands of the shape of src, src first; operands that are no vectors.
+#: Operands of src's shape, src first.
 LIKE_SRC = [*TENSORS, "diff_diff_src"]
 NO_VECTORS = [*LIKE_SRC, "sums", "stats"]
 
@@ -43,7 +43,7 @@ SHAPES = {
 
 
 def wrong_arrays(name, operand, array):
-    """(error, message, what is wrong) of an operand, all beginning with its name."""
+    """(error, message after the operand's name, wrong value) for an operand."""
     like = operand if operand in ("src", "sums", "stats") else "vector"
     like = "tensor" if operand in LIKE_SRC[1:] else like
     for dims in SHAPES.get(like, [(), (1,)]):
@@ -69,7 +69,7 @@ def wrong_arrays(name, operand, array):
 
 @every_function
 def test_arrays_that_do_not_fit(rng, p, name):
-    """Operands of another shape or dtype, or absent; and of two dtypes."""
+    """Operands of another shape or dtype, or None; and vectors of two dtypes."""
     for operand in OPERANDS[name]:
         for kind, message, thing in wrong_arrays(name, operand, arguments(p, name)[operand]):
             refused(kind, f"^{operand}: {message}", p, name, **{operand: thing})
@@ -111,7 +111,7 @@ def state(q, **options):
     return bn_ext.batch_norm_backward_reduce(q.src, q.diff_dst, q.mean, exact=True, **options)
 
 
-#: What an option may not be: its error, and the message for all of these values.
+#: (option, error, what it expects, values that are refused)
 OPTIONS = [
     ("epsilon", TypeError, "a real number, got",
      [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
@@ -132,7 +132,7 @@ FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correctio
 EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
 ONE_ALONE = "^src: expected more than one element in each channel with correction=1, got one; leave"
 A_STATE = "^sums: expected float64, or a state"
-#: Functions (only those that take the argument are called); the error; what is changed.
+#: (functions, error, message, changed arguments); only functions that take these are called.
 REFUSED = [
     *((list(RESULTS) if option == "epsilon" else OPERANDS, kind, f"^{option}: expected {expected}",
        lambda q, option=option, value=value: {option: value})
@@ -150,7 +150,7 @@ REFUSED = [
     (["training"], ValueError, ONE_ALONE, lambda q: four(q, src=q.src[:1, :1], out=None)),
     (["training_apply"], ValueError, ONE_ALONE,
      lambda q: four(q, src=q.src[:1, :1], stats=as_stats(np.ones((2, 5)), 1), out=None)),
-    (["training_apply"], ValueError, ONE_ALONE,  # of which this part has none
+    (["training_apply"], ValueError, ONE_ALONE,  # this part has no element
      lambda q: four(q, src=q.src[:0], stats=as_stats(np.ones((2, 5)), 1), out=None)),
     (BATCH, ValueError, "^exponential_avg_factor: expected a finite number, got inf$",
      lambda q: four(q, exponential_avg_factor=np.inf)),
@@ -288,7 +288,7 @@ REFUSED = [
 
 
 def over_workspace(q):
-    """The first result lies over the bits."""
+    """The first result shares memory with the workspace."""
     memory = np.zeros(q.src.nbytes, np.uint8)
     result = memory.view(np.float32).reshape(q.src.shape)
     return {"relu": True, "workspace": memory[:15], "out": (result, None, None)}

@@ -50,7 +50,7 @@ def test_what_sets_the_number_of_threads(monkeypatch):
         code = "import bn_ext; bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
         assert strict(code + THREADS).stdout == "1 the container's CPU quota\n"
     if hasattr(os, "fork"):
-        # Only a child of a process that has run on threads is marked.
+        # With OpenMP, a forked child has one thread.
         code = (
             "import os, sys, numpy, bn_ext\n"
             "a, v = numpy.ones((8, 8)), numpy.ones(8)\n"
@@ -87,7 +87,7 @@ def test_who_decides_how_idle_threads_wait():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's /proc")
 def test_libgomp_that_was_loaded_before():
-    """Its idle threads wait as the environment said when it was loaded; show_config says so."""
+    """Idle threads wait as the environment said when libgomp was loaded; show_config says so."""
     code = (
         "import bn_ext\n"
         "paths = bn_ext.show_config(mode='dicts')['openmp_libraries']\n"
@@ -133,7 +133,7 @@ def test_no_control_groups(tmp_path):
 
 
 def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):
-    """Linux's file names are bytes; one such library must not keep ours from loading."""
+    """Linux's file names are any bytes; no library's name may keep bn_ext from loading."""
     maps = tmp_path / "maps"
     maps.write_bytes(
         b"7f00-7f01 r-xp 0 00:00 1 /somewhere/caf\xe9/libgomp.so.1\n7f01-7f02 r--p 0 00:00 0\n"

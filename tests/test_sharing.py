@@ -12,7 +12,7 @@ import bn_ext
 
 pytestmark = pytest.mark.quick
 
-#: What an output is told whose elements share memory with one another.
+#: The error of an output whose elements share memory with one another.
 IN_ONE_PLACE = "expected an array whose elements do not share memory"
 READ = [*INPUTS, "sums"]
 ROWS, CHANNELS = 6, 5
@@ -59,7 +59,7 @@ TURNS = ["forwards", "first axis backwards", "backwards"]
 
 @pytest.mark.parametrize(("out", "other"), PAIRS)
 def test_one_element_in_common(rng, out, other):
-    """The last element of one is the first of the other; side by side they are no trouble."""
+    """The last element of one is the first of the other; side by side they are accepted."""
     base = inputs(rng)
     wanted = run(base)
     sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
@@ -129,7 +129,6 @@ def test_in_place_is_the_same_elements_in_the_same_places(rng, which):
     [(0, 8), (-8, -8), (-40, 0), (-16, 8), (16, -8), (-8, 40), (-24, 8), (-32, -8), (32, -8)],
 )
 def test_diff_src_that_overlaps_itself(rng, strides):
-    """In steps of either sign."""
     memory = np.zeros(200)
     start = sum(-s * (n - 1) for s, n in zip(strides, (ROWS, CHANNELS), strict=True) if s < 0)
     view = as_strided(memory[start // 8 :], (ROWS, CHANNELS), strides)
@@ -148,7 +147,7 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
     for step in (1, 7, -4):  # less than the 8 bytes of an element
         view = as_strided(np.zeros(2 * CHANNELS)[CHANNELS:], (CHANNELS,), (step,))
         refused(f"^out: {name}: {IN_ONE_PLACE}", {**inputs(rng), name: view})
-    # One channel steps nowhere.
+    # With one channel, the stride does not count.
     p = Problem(rng, (ROWS, 1), "NXC", "float64")
     out = {name: as_strided(number, (1,), (0,))}
     grads = p.run(bn_ext.batch_norm_backward, out=tuple(out.get(n) for n in OUTPUTS))
@@ -156,7 +155,7 @@ def test_a_gradient_for_all_channels_in_one_number(rng, name):
     assert number == getattr(p.run(bn_ext.batch_norm_backward), name)
 
 
-#: Shapes, steps of diff_src, steps of src, start of src; do they share an element?
+#: (shape, steps of diff_src, steps of src, start of src, is an element shared?)
 PUZZLES = [
     ((4, 13, 11, 12), (5310, 408, 37, 3), (3758, 4614, 2545, 4819), 14773, False),
     ((13, 12, 8, 5), (2176, 181, 22, 3), (2446, 6639, 2891, 1871), 2367, True),
@@ -196,7 +195,7 @@ def test_running_statistics_that_are_too_hard(rng):
 
 @pytest.mark.parametrize("dims", [(0, 4, 5), (6, 0, 5)])
 def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
-    """Vectors of zeros are written even then."""
+    """Without elements, vectors of zeros are still written."""
     q = Problem(rng, dims, "NXC")
     vectors = dict(zip(VECTORS, q.vectors(), strict=True))
     for name, vector in vectors.items():
@@ -211,7 +210,7 @@ def test_outs_that_share_memory_when_there_are_no_elements(rng, dims):
 
 
 def test_an_axis_of_length_2_counts():
-    """The transpose of src is another place, and two rows in one overlap."""
+    """As output, the transpose of src is refused, and so are two rows in one place."""
     src = np.eye(2)
     in_one = as_strided(np.zeros(2), (2, 2), (0, 8))
     for out, message in ((src.T, "shares memory with src"), (in_one, IN_ONE_PLACE)):
@@ -220,7 +219,7 @@ def test_an_axis_of_length_2_counts():
 
 
 def test_a_place_does_not_depend_on_axes_of_length_1(rng):
-    """The stride of an axis of length 1 leads nowhere: this is src itself."""
+    """The stride of an axis of length 1 leads nowhere, so `same` is src itself."""
     p = Problem(rng, (6, 1, 4), "NXC")
     wanted = p.run(bn_ext.batch_norm_backward).diff_src
     strides = (p.src.strides[0], 4096, p.src.strides[2])

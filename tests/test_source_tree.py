@@ -1,4 +1,4 @@
-"""A clone before and after it is compiled: it says what to run, or nothing."""
+"""Importing a clone prints nothing or, before it is compiled, what to run."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def core_of(clone):
 
 
 def imported(clone, *options):
-    """What importing bn_ext there prints; if all goes well, only its folder."""
+    """Import bn_ext in the clone and print its folder: (status, output, errors)."""
     code = "import bn_ext; print(bn_ext.__path__[0])"
     done = python(*options, "-c", code, cwd=clone, PYTHONPATH=None, PYTHONSAFEPATH=None)
     return done.returncode, done.stdout.strip(), done.stderr

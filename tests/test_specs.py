@@ -25,7 +25,7 @@ by_every_carrier = pytest.mark.parametrize("carry", CARRIERS.values(), ids=CARRI
 
 
 def only(some):
-    """The sheets for which this is true."""
+    """A mark: the sheets for which `some` is true."""
     found = {name: sheet for name, sheet in SHEETS.items() if some(sheet)}
     return pytest.mark.parametrize("sheet", found.values(), ids=found)
 
@@ -37,7 +37,7 @@ of_onednn, of_ngraph, of_tensorflow = (
     for module in (onednn_graph, ngraph, tensorflow)
 )
 
-# ---- whatever brings the array, the tables hold ---------------------------------------
+# ---- type tables, for every carrier of arrays -----------------------------------------
 
 
 @by_every_carrier
@@ -98,7 +98,7 @@ def test_lists_are_float64_or_refused(rng, sheet):
 
 @every_sheet
 def test_what_is_no_array(rng, sheet):
-    """Everything else is refused by name."""
+    """The error begins with the argument's name."""
     p = sheet.problem(rng)
     masked = WithArray(np.ma.masked_greater(p.src, 0))
     for name in sheet.roles:
@@ -169,7 +169,7 @@ def test_onednns_positive_numbers(rng, sheet, number):
 
 @every_sheet
 def test_arguments_that_do_not_bind(rng, sheet):
-    """As in Python: with the operator's name and the argument's."""
+    """Errors are as in Python: they name the operator and the argument."""
     name, p = sheet.operator.__name__, sheet.problem(rng)
     given = {**sheet.arguments(p), **sheet.fixed}
     for lacking in (n for n, a in sheet.parameters.items() if a.default is a.empty):
@@ -208,7 +208,7 @@ def test_flags_are_flags(rng, name, flags, value):
     for flag in flags:
         with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got "):
             sheet(sheet.problem(rng), **{flag: value})
-        if not sheet.of(tensorflow):  # where None is the default
+        if not sheet.of(tensorflow):  # TensorFlow takes None as the default
             with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got None"):
                 sheet(sheet.problem(rng), **{flag: None})
 
@@ -240,7 +240,7 @@ def test_tensorflows_words(rng, sheet, value):
 )
 @of_onednn
 def test_onednns_data_format(rng, sheet, value):
-    """The error does not change the caller's own text."""
+    """The error repeats the caller's text unchanged."""
     with pytest.raises(ValueError, match="^data_format") as error:
         sheet(sheet.problem(rng), data_format=value)
     message = f"data_format: expected 'NXC' or 'NCX', got {value!r}"
@@ -253,7 +253,7 @@ def test_onednns_data_format(rng, sheet, value):
 @pytest.mark.parametrize("kind", RAISED)
 @every_sheet
 def test_errors_of_the_callers_own_pass(rng, sheet, kind):
-    """An error of an argument's own code passes, whatever words are in it."""
+    """An error that an argument's own code raises passes unchanged, whatever its words."""
     p, error = sheet.problem(rng), kind("my src has no epsilon, its gamma is not 'mean'")
     things = {name: raising(error, "__array__") for name in sheet.roles}
     numbers = [name for name, value in sheet.fixed.items() if isinstance(value, float)]
@@ -301,7 +301,7 @@ def test_errors_use_the_operators_words(rng, sheet):
     ],
 )
 def test_errors_say_where_the_channels_may_be(rng, name, dims, message):
-    """They say it in the operator's own words, for data of this rank."""
+    """Errors use the operator's own words, for the rank of the data."""
     sheet = SHEETS[name]
     p = Family(rng, dims, "NCX" if sheet.data_format == "NXC" else "NXC")
     with pytest.raises(ValueError, match=message):
@@ -325,7 +325,7 @@ def test_nothing_is_written_on_an_error(rng, sheet):
 @needs_long_double
 @pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
 def test_inference(rng, sheet):
-    """In every dtype of the specification, within the general function's bounds."""
+    """Results in every dtype of the specification are within the general function's bounds."""
     for data, vectors in sheet.row.spec.types.items():
         for vector in vectors:
             p = sheet.problem(rng, data, vector)
@@ -356,7 +356,6 @@ def test_results_are_new_arrays(rng, sheet):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0)])
 @every_sheet
 def test_results_follow_the_datas_memory_order(rng, sheet, order):
-    """With two axes transposed, too."""
     if sheet.row.ranks and len(order) not in sheet.row.ranks:
         return
     p = Family(rng, (2, 4, 6, 8)[: len(order)], sheet.data_format)
@@ -366,7 +365,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
-#: Sheets of which everything follows the batch's own statistics.
+#: Sheets whose results all follow from the batch's own statistics.
 OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training", "tensorflow_ex"]
 
 
@@ -421,7 +420,7 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
 
 @of_ngraph
 def test_ngraph_without_channels(rng, sheet):
-    """A problem without channels, which nGraph itself refuses."""
+    """A problem without channels, which nGraph itself refuses, is accepted."""
     found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
     assert [a.shape for a in found] == [(2, 0, 3, 4), (0,), (0,)][: len(found)]
 

@@ -70,7 +70,7 @@ def test_inference_returns_the_statistics(rng, data, layout):
 
 @every_operator
 def test_fresh_statistics_ignore_the_old_ones(rng, operator):
-    """With a factor of 1 they may be of any length, or NaN; a variance in output 2 is unbiased."""
+    """With factor 1, old statistics may have any length or be NaN; batch_variance is unbiased."""
     p = problem(rng)
     found = run(operator, p)
     assert bits(found.batch_mean) == bits(found.reserve_space_1)
@@ -118,7 +118,7 @@ def test_one_element_per_channel(rng, operator):
 
 @every_operator
 def test_two_elements_per_channel(rng, operator):
-    """The smallest batch with Bessel's correction: twice the biased variance."""
+    """Bessel's correction doubles the variance of two elements."""
     p = problem(rng, dims=(2, 1, 1, 5))
     found = run(operator, p)
     assert (found.batch_variance == 2 * found.reserve_space_2).all()
@@ -126,7 +126,7 @@ def test_two_elements_per_channel(rng, operator):
 
 
 def test_attributes_as_tensorflow_has_them(rng):
-    """None where there is a default, and words as bytes, as graph mode passes them."""
+    """Attributes with a default may be None; words may be bytes, as graph mode passes them."""
     for layout in ("NHWC", "NCHW"):
         p = problem(rng, layout)
         statistics = p.mean, p.variance
@@ -158,7 +158,7 @@ def test_old_statistics_that_are_nan_stay_so(rng):
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NDHWC", "NCHW", "NCDHW"])
 def test_the_rank_says_how_many_axes(rng, data_format):
-    """And the word where C is."""
+    """The word only says where C is."""
     for layout, dims in LAYOUTS.items():
         if FORMS[layout] == FORMS[data_format]:
             p = problem(rng, layout)

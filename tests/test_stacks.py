@@ -9,10 +9,10 @@ from tree import ROOT, TESTS
 
 import bn_ext
 
-#: Bytes below the caller, and bytes for each thread that it starts.
+#: The most bytes of stack that a call takes, and those for each thread that it starts.
 OF_A_CALL, OF_A_THREAD = 20 << 10, 256
 
-#: A thread with the smallest stack that holds what bn_ext itself asks of NumPy.
+#: on() runs a function on a given stack. The smallest stack must do for bn_ext's calls of NumPy.
 SMALL = """
 import threading, numpy as np, bn_ext
 from bn_ext import _core
@@ -60,7 +60,7 @@ def test_every_function_in_the_smallest_thread(isa):
 
 @needs_openmp
 def test_a_team_is_as_large_as_the_stack_allows():
-    """A small stack cannot start all threads, so the rest is left out; a larger one starts all."""
+    """On a small stack, a call starts fewer threads; on a larger one, all."""
     code = """
 x, v = np.ones((4000, 64), np.float32), np.ones(64, np.float32)
 used = []

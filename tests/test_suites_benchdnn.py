@@ -1,4 +1,4 @@
-"""benchdnn's shapes and flags, with dense normal data: its own of 16 bits is nearly all zeros.
+"""benchdnn's shapes and flags, with dense normal data: its own 16-bit data is nearly all zeros.
 
 BENCHDNN_INPUTS=oneDNN's tests/benchdnn/inputs/bnorm pytest -m suites
 """
@@ -19,7 +19,7 @@ import bn_ext
 pytestmark = pytest.mark.suites
 
 EPSILON = 1e-3
-#: G: statistics are given; C, H: scale, shift; R: a ReLU follows; A: src_1 is added before it.
+#: G: given statistics; C: scale; H: shift; R: a ReLU follows; A: src_1 is added, a ReLU follows.
 FLAGS = ("", "G", "C", "H", "CH", "GCH", "CHR", "GCHR", "CHA", "GCHA")
 #: Files of shapes, and the flags that they are run with.
 FILES = {
@@ -28,7 +28,7 @@ FILES = {
     **dict.fromkeys(["shapes_resnet_50", "shapes_googlenet_v2"], ("CHA",)),
     **dict.fromkeys(["shapes_densenet_121", "shapes_googlenet_v3"], ("CHR",)),
 }
-#: Elements of a problem: larger ones have fewer samples here.
+#: Elements of a problem; larger problems get fewer samples, but at least one.
 MOST = 1 << 17
 
 

@@ -1,6 +1,6 @@
 """The numbers that nGraph's unit tests record: test/backend/batch_norm.in.cpp.
 
-test_backward.py has the gradient's.
+test_backward.py has the gradient's numbers.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from bn_ext.specs import ngraph
 
 ROWS, MOVED = [[1, 2, 3], [-1, -2, -3]], [[3, 0, 6], [1, -4, 0]]
 ONES, ZEROS = [1, 1, 1], [0, 0, 0]
-#: epsilon: input, gamma, beta, mean, variance, normalized_input; nothing is rounded.
+#: {epsilon: [(input, gamma, beta, mean, variance, normalized_input)]}; nothing is rounded.
 INFERENCE = {
     epsilon: [
         (ROWS, [2, 3, 4], ZEROS, ZEROS, [unit] * 3, [[2, 6, 12], [-2, -6, -12]]),
@@ -23,8 +23,7 @@ INFERENCE[0] += [(ROWS, ONES, ZEROS, ZEROS, [0.25, 0.0625, 4], [[2, 8, 1.5], [-2
 INFERENCE[0.25] += [([[3, 5, 1], [-3, -5, -1]], ONES, ZEROS, ZEROS, [2, 6, 0], [[2] * 3, [-2] * 3])]
 #: Ten values with variance 4; each channel has them, shifted or scaled.
 TRAINING = [0, 1, 1, 3, 3, 0, -1, -1, -3, -3]
-#: From the first eight numbers of NumPy's old generator, seed 0, in a shape: mean, variance,
-#: result.
+#: {shape: (mean, variance, result)} of the first eight numbers of NumPy's old generator, seed 0.
 RECORDED = {
     (1, 2, 2, 2): (
         [0.602912, 0.599727], [0.00472505, 0.0361782],

@@ -1,4 +1,4 @@
-"""ONNX's own cases of BatchNormalization, and its converted modules of torch.
+"""ONNX's own cases of BatchNormalization, and those that it converted from torch's modules.
 
 pytest -m suites        needs onnx
 """
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.suites, pytest.mark.filterwarnings("ignore")]
 
 
 def node_cases():
-    """(model, inputs, outputs) that the package makes."""
+    """(model, inputs, outputs) of the cases that onnx makes."""
     from onnx.backend.test.case.node import collect_testcases
 
     for case in collect_testcases("BatchNormalization"):
@@ -24,7 +24,7 @@ def node_cases():
 
 
 def converted_cases():
-    """The cases that the package has as files."""
+    """The same for the cases that onnx has as files."""
     import onnx
     from onnx.backend.test.loader import load_model_tests
 

@@ -1,5 +1,5 @@
 """torch's own samples of batch normalization, given to bn_ext.torch. What torch finds in float64
-is right; test_torch.py has torch's checks of gradients.
+counts as right; test_torch.py has torch's checks of gradients.
 
 pytest -m suites        needs torch and what its testing modules import
 """
@@ -29,7 +29,7 @@ def torch():
 
 
 def arrangements(torch):
-    """The same values in other memory."""
+    """Ways to lay out the same values in memory."""
     from torch.testing._internal.common_utils import noncontiguous_like
 
     last = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -50,7 +50,7 @@ def outcome(torch, call, leaves, state, name):
 
 
 def check(found, right, name):
-    """The error may be as large as the terms allow: up to four times the results, or 1."""
+    """Errors are judged as if terms were four times as large as the results, and at least 4."""
     judge(found, right, [4 * np.maximum(abs(each), 1) for each in right], name)
 
 

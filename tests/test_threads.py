@@ -1,4 +1,4 @@
-"""Threads: without the GIL, as many as the environment says, next to other pools, after a fork.
+"""Threads: calls release the GIL, obey the environment, and work beside other pools and forks.
 
 test_schedule.py tests how many there are otherwise, test_pool.py what happens if some cannot start.
 """
@@ -45,13 +45,13 @@ def beside(step):
         thread.join()
 
 
-#: Calls of some milliseconds; in one of them at the latest, the other thread gets its turn.
+#: Calls of some milliseconds each; in one of them the other thread must get its turn.
 TRIES = 1000
 
 
 @pytest.mark.parametrize("function", ["backward", "reduce", "apply"])
 def test_gil_is_released(rng, function):
-    """A thread that counts goes on during a call."""
+    """Another thread goes on counting during a call."""
     p = Problem(rng, (80_000, 40), "NXC")
     data, count = (p.src, p.diff_dst), [0]
     out = (np.empty_like(p.src), np.empty_like(p.mean), np.empty_like(p.mean))
@@ -77,7 +77,7 @@ def test_gil_is_released(rng, function):
 
 @pytest.mark.parametrize("copied", ["diff_dst", "out"])
 def test_gil_is_released_while_copying(copied):
-    """A thread changes what is copied, or reads what is copied to, during the copy."""
+    """During a copy, another thread changes the source or reads the destination."""
     dims = (80_000, 40)
     ones, zeros = np.ones(dims[1], np.float32), np.zeros(dims[1], np.float32)
     spread = np.ones((dims[0], 2 * dims[1]), np.float32)[:, ::2]
@@ -89,7 +89,7 @@ def test_gil_is_released_while_copying(copied):
         if copied == "diff_dst":  # first and last are equal, except between these stores
             number[0] += 1
             spread[0, 0] = spread[-1, -1] = number[0] % 1000
-        else:  # 7 marks what is not written
+        else:  # 7 marks what is not yet written
             half_written[0] |= bool(spread[-1, -1] == 7 and spread[0, 0] != 7)
 
     def call():
@@ -99,7 +99,7 @@ def test_gil_is_released_while_copying(copied):
             src, diff_dst, zeros, ones, epsilon=0, is_training=False, param_grads=False,
             num_threads=1, out=(out, None, None),
         )  # fmt: skip
-        # With such statistics diff_src is diff_dst.
+        # With frozen statistics, variance 1 and epsilon 0, diff_src is diff_dst.
         return half_written[0] if copied == "out" else out[0, 0] != out[-1, -1]
 
     with beside(step):
@@ -145,7 +145,7 @@ def test_affinity_at_each_call(rng):
 @needs_cpus
 @needs_linux
 def test_a_thread_on_the_callers_cpu_moves():
-    """It moves to another CPU that it may use, though all are busy, and may use all as before."""
+    """It moves to another CPU of its affinity, though all are busy; its affinity stays the same."""
     code = """
 import ctypes, os, subprocess, sys, time
 before = {*os.listdir("/proc/self/task")}
@@ -236,7 +236,7 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 
 
 def is_a_childs(threads):
-    """May a forked child's call have these threads? OpenMP's are lost, our own start anew."""
+    """May a forked child's call have so many threads? OpenMP's are lost, bn_ext's start anew."""
     return threads == 1 or not _core._has_openmp()
 
 
@@ -272,7 +272,7 @@ def test_forked_child_works(rng, num_threads):
 @needs_linux
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_by_every_method(method):
-    """After a region in the parent: a fork does not copy its threads."""
+    """The parent has run a region, whose threads a fork does not copy."""
     wanted = [mixed_bits(seed, 2) for seed in range(6)]
     with multiprocessing.get_context(method).Pool(3) as pool:
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted

@@ -1,6 +1,6 @@
 """What editors and type checkers are told agrees with the run time.
 
-.ci/run gives typical_uses.py to mypy, pyright and, with the stubs, to stubtest.
+.ci/lint gives typical_uses.py to mypy and pyright, and the stubs to stubtest.
 """
 
 import ast
@@ -31,7 +31,7 @@ ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 
 
 def definitions(stub):
-    """{public name: its definition, of overloads the last: the one that jedi goes to}"""
+    """{public name: its definition}; of overloads the last, to which jedi goes."""
     return {
         node.name: node
         for node in ast.parse(stub).body
@@ -58,7 +58,7 @@ def test_a_build_writes_its_stubs(tmp_path):
 
 
 class TestJedi:
-    """What an editor sees that cannot read the compiled module."""
+    """What an editor sees if it cannot read the compiled module."""
 
     @pytest.fixture
     def script(self, tmp_path):
@@ -80,7 +80,7 @@ class TestJedi:
 
     @pytest.mark.parametrize("name", ["", "_reduce", "_apply", "specs.ngraph.batch_norm_inference"])
     def test_signatures_and_docstrings(self, script, name):
-        """Also for operators that a table makes: an editor knows them from the stubs."""
+        """Operators that a table makes are known to editors from the stubs."""
         name = name if "." in name else f"batch_norm_backward{name}"
         function = operator.attrgetter(name)(bn_ext)
         call = f"import bn_ext.specs.ngraph\nbn_ext.{name}"
@@ -104,7 +104,7 @@ class TestJedi:
     ],
 )
 def test_what_needs_no_import_of_its_own(name, use):
-    """And it costs nothing if it is not used."""
+    """A module that is not used is not imported."""
     if name in ADAPTERS:
         pytest.importorskip(ADAPTERS[name])
     code = (
@@ -118,7 +118,7 @@ def test_what_needs_no_import_of_its_own(name, use):
 
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_adapters_without_their_packages(name):
-    """An error that says what is missing; and bn_ext can be listed."""
+    """An error says what is missing, and the members of bn_ext can be listed."""
     code = (
         "import sys, inspect\n"
         f"sys.modules['{name}'] = sys.modules['{ADAPTERS[name]}'] = None\n"
@@ -153,7 +153,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_typical_uses_run_and_wrong_ones_are_refused():
-    """The functions refuse what type checkers must refuse there."""
+    """The functions refuse what type checkers must refuse in typical_uses.py."""
     wrong = runpy.run_path(str(TESTS / "typical_uses.py"))["WRONG"]
     assert len(wrong) > 20
     for number, call in enumerate(wrong):

@@ -1,6 +1,4 @@
-"""The kernel check itself: it can fail. test_cli.py runs the command, which shows that it passes
-here.
-"""
+"""The kernel check can fail. That it passes here is shown by the command, in test_cli.py."""
 
 import ctypes
 import runpy
@@ -59,7 +57,7 @@ def test_digests_are_the_known_ones(isa, num_threads):
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_sums_of_the_digests_show_the_order_of_additions(name):
-    """Sums of numbers with so few bits that nothing is rounded would be the same in any order."""
+    """If the numbers had so few bits that nothing is rounded, no order would change the sums."""
     pytest.importorskip("ml_dtypes")
     dtype = DTYPES[name]
     for some_problems in (problems.moderate_problems, problems.large_problems):

@@ -1,8 +1,8 @@
 """Both walks, over rows and over runs, compared bit for bit with a model of the order of sums: each
 form, with any number of rows and columns, anywhere in memory.
 
-The model (order_of_sums.py) knows dense arrays alone; a call may find gaps anywhere in any
-operand, at any level, and with any tiles, threads and stores.
+The model (order_of_sums.py) knows dense arrays alone. Calls run at any level, with any tiles,
+threads and stores, and with gaps anywhere in any operand.
 """
 
 import itertools
@@ -19,9 +19,9 @@ from bn_ext._verify.dtypes import DTYPES
 from bn_ext._verify.formulas import RESULTS
 from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
 
-#: Axes, slowest first, after which a gap may follow: of positions, of channels, of a run's
-#: elements.
+#: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
+#: Axes after which gaps follow.
 GAPS = {
     "dense": (),
     "positions a pitch apart": (C,),
@@ -32,12 +32,12 @@ GAPS = {
 }
 #: Which operands have gaps; the others are dense.
 WHERE = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
-#: Past the cache, or not; small tiles, or all channels at once.
+#: Sizes with which stores bypass the cache or not, and tiles are small or have all channels.
 NEVER, ALWAYS = 1 << 40, 1
 CACHES = [(1, NEVER), (1, ALWAYS), (1 << 14, ALWAYS), (1 << 40, ALWAYS)]
 WAYS = ["backward", "frozen", "two calls"]
 EPSILON = 0.25
-FEW = 7  # one of this many shapes is enough where levels are compared
+FEW = 7  # one shape in seven is enough where levels are compared
 #: The bits of memory that belongs to no element.
 UNTOUCHED = 0x3333
 
@@ -130,8 +130,8 @@ def around(*sizes):
 
 
 #: (positions, channels, run) by form: strands of 1 ... 6 rows and more, the last one shorter or
-#: not; groups of eight blocks that are whole or end before; widths on both sides of each register's
-#: and of what is gathered or written at a time; one chunk, two, and a last one of few rows.
+#: not; groups of eight blocks or fewer; widths around the size of each register, and around what is
+#: gathered or written at a time; one chunk, two, and a last chunk of few rows.
 SHAPES = {
     "channels_last": [
         *((n, 130, 1) for n in [*range(1, 26), *around(32, 36, 64)]),
@@ -141,8 +141,8 @@ SHAPES = {
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
         *((300, 400, 1), (1201, 96, 1)),  # many tiles
         *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
-        (62 * 140 + 133, 128, 1),  # longer strands; in the last chunk, the last has 31 rows, not 34
-        # Several positions a row.
+        (62 * 140 + 133, 128, 1),  # longer strands; the last chunk has three of 34 rows, one of 31
+        # Rows of several positions.
         *((n, 3, 1) for n in [2, 5, 8, *around(96, 4 * 96), 9 * 96 + 5]),
         *((n, 3, 1) for n in [*around(32 * 96), 35 * 96, 132 * 96 + 4, 137 * 96]),
         *((n, c, 1) for c in (2, 7, 8, 31, 32, 33, 64, 100, 127) for n in (6, 60, 300, 1100)),
@@ -156,7 +156,7 @@ SHAPES = {
         *((n, 60, 46) for n in (2, 12, 40)),
         *((n, 2, x) for x in (8, 16, 32) for n in (8, 36, 70)),
         *((6, 1000, 9), (40, 300, 9), (5, 2, 79), (13, 2, 207), (70, 2, 255)),
-        # Few positions, on both sides of where sums, and results, are computed channel by channel.
+        # Few positions; runs around the lengths from which sums or results are computed by runs.
         *(
             (n, 3, x)
             for n in (1, 2, 3)
@@ -172,7 +172,7 @@ SHAPES = {
         *((1, 3, x) for x in around(2048, 4096, 8192 + 1024)),
         *((1, 2, x) for x in around(16384, 70_000)),
         *((n, 1, x) for n, x in ((300, 1), (7, 60), (5, 900))),  # one channel: all axes are inner
-        # Several positions: rows of one stretch, or of groups of them, whole or not.
+        # Several positions: rows of one stretch, or of groups of stretches, whole or not.
         *((n, 2, 420) for n in range(2, 26)),
         *((n, 2, 512) for n in (3, 4, 8, 12, 16, 20)),
         *((n, 5, x) for n in (2, 3) for x in [*around(49, 64), 100]),

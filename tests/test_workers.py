@@ -1,7 +1,7 @@
-"""Threads of our own, in builds without OpenMP: who takes part, who waits, forks, limits, the end.
+"""bn_ext's own threads without OpenMP: who takes part, who waits, forks, limits, the end.
 
 Which threads come in time is the system's choice, so nothing here asks for all of them in one call.
-`.ci/workers` builds such a package and runs this.
+`.ci/workers` makes such a build and runs these tests.
 """
 
 import threading
@@ -47,7 +47,7 @@ def test_bits_whoever_comes(rng):
 
 @needs_linux
 def test_callers_share_the_workers():
-    """Six callers of four threads each: three workers in all."""
+    """Six callers that want four threads each share three workers."""
     code = """
 import threading
 call(40_000, num_threads=4)
@@ -107,7 +107,7 @@ for caller in callers: caller.join()
 
 @needs_linux
 def test_no_more_wake_up_than_are_wanted():
-    """Sixteen workers sleep, and calls want one: workers that wake up go to sleep again."""
+    """Sixteen workers sleep, and calls want one. The test counts how often workers sleep again."""
     code = """
 import time
 def sleeps():

@@ -8,7 +8,6 @@ TESTS = ROOT / "tests"
 
 
 def load(path):
-    """The module in a file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,8 +1,8 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=error
-"""Typical uses, for type checkers: mypy --strict and pyright are clean here, dtypes come through.
+"""Typical uses: mypy --strict and pyright find no error, and infer the dtypes of results.
 
-At the end come the uses that they must refuse: for both, a "type: ignore" that nothing needs is an
-error. test_typing.py also runs this file, and each of the wrong calls.
+At the end come uses that both must refuse, marked "type: ignore": an unneeded mark is an error.
+test_typing.py also runs this file, and each of the wrong calls.
 """
 
 import array
@@ -36,13 +36,13 @@ diff_src, diff_gamma, diff_beta = bn_ext.batch_norm_backward(x64, x64, v64, v64,
 assert_type(diff_src, NDArray[np.float64])
 total: np.float64 = diff_gamma.sum() + diff_beta.sum()
 
-# Without parameter gradients there are none.
+# Parameter gradients may be left out.
 alone = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, param_grads=False)
 assert_type(alone.diff_src, NDArray[np.float32])
 assert_type(alone.diff_gamma, NDArray[np.float32] | Any)
 
 
-# The natural chain, with statistics whose dtype no type tells.
+# The natural chain. Types do not tell the dtype of the statistics.
 def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
     r = bn_ext.batch_norm_training(x, g, g, epsilon=1e-5)
     back = bn_ext.batch_norm_backward(x, r.dst, r.mean, r.variance, g, epsilon=1e-5)
@@ -122,7 +122,7 @@ assert_type(half.diff_src, NDArray[np.float32])
 added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
 bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, epsilon=1e-5)
 
-# Forward: statistics in the dtype of gamma, whatever that is; in parts.
+# Forward, at once (statistics have gamma's dtype, whatever that is) and in parts.
 normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
 assert_type(normalized.dst, NDArray[np.float16])
 assert_type(normalized.mean, NDArray[Any])
@@ -162,7 +162,7 @@ four = bn_ext.batch_norm_backward(
 assert_type(four.diff_src_1, NDArray[np.float32])
 sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32, relu=True, dst=x32)
 
-# Twice.
+# Double backward.
 second = bn_ext.batch_norm_double_backward(x16, x16, v32, v32, None, x16, v32, v32, epsilon=1e-5)
 assert_type(second.diff_src, NDArray[np.float16])
 assert_type(second.diff_diff_dst, NDArray[np.float16])
@@ -217,7 +217,7 @@ isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
 version: str = bn_ext.__version__
 
-# Exact sums: what a first half gives follows from the flag.
+# Exact sums: the type that reduce returns follows from the flag.
 state = bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=True)
 assert_type(state, NDArray[np.int64])
 assert_type(bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=False), NDArray[np.float64])
