@@ -13,7 +13,7 @@ from . import bare_loops, onednn, pages, places
 from .peers import PEERS
 
 #: Bare loops. The first moves the bytes that the operation must, and computes nothing. The second
-#: reads the operands twice, as an operation that sums before it writes must if no cache helps. The
+#: reads the operands twice: an operation that sums before it writes has to, if no cache helps. The
 #: third is like the second, but writes to fresh arrays.
 FLOOR, TWO_PASSES, TWO_PASSES_FRESH = "floor", "two passes", "two passes, fresh"
 LOOPS = {FLOOR: {}, TWO_PASSES: {"passes": 2}, TWO_PASSES_FRESH: {"passes": 2, "fresh": True}}

@@ -183,10 +183,10 @@ def batch_norm_backward(
         Ranks then send less, and the bits are the same only for the same samples on the same ranks.
     check : bool, optional
         If True, ranks compare their arguments in every call, in one more small collective, and the
-        error names the rank that differs and the argument. If False, they compare only when this
-        function is first called with a given number of channels, dtype and `exact`. After that the
-        error only says that ranks differ, and a rank with another number of channels or dtype is
-        not noticed (see Notes).
+        error names the rank that differs and the argument. If False, they compare only in the first
+        call with a given number of channels, dtype, `exact`, and with or without a timeout. After
+        that, the error only says that ranks differ, and a rank with another number of channels or
+        dtype is not noticed (see Notes).
     timeout : float, optional
         Seconds to wait for the other ranks. After a timeout, the communicator can no longer be
         used.

@@ -6,8 +6,8 @@ import numpy as np
 import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
-#: The number of roundings from exact operands to diff_src, with training and with frozen
-#: statistics: on the longest path, plus one for everything smaller.
+#: The number of roundings on the longest path from exact operands to diff_src, with training and
+#: with frozen statistics; and one more for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
 #: The number of roundings from exact operands to reduce's sum(dy * xc), where xc is src - mean.
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
@@ -17,10 +17,10 @@ UNDERFLOW = 8
 #: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
 #: to each.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds, in u, of the batch's mean (in standard deviations, sigma) and of its variance (relative).
-#: If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is at most sqrt(5) M sigma, and
-#: sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum have one rounding, those of the second
-#: have three; adding up makes nine more.
+#: Bounds of the batch's mean, in units of u times the standard deviation (sigma), and of its
+#: variance, relative, in units of u. If the pivot p is at most 2 sigma from the mean, sum(|x - p|)
+#: is at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum have
+#: one rounding, those of the second have three; adding up makes nine more.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
 #: The number of roundings from exact operands to any result of the double backward, by arithmetic.

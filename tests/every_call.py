@@ -68,7 +68,7 @@ def signalling(name):
 
 
 class Values:
-    """Arguments by name. Each channel has a kind of values; in vectors, `turn` shifts the kinds."""
+    """Arguments by name. Each channel has a kind of values; `turn` rotates those of vectors."""
 
     def __init__(self, data, turn):
         rng = np.random.default_rng(turn)
@@ -356,7 +356,7 @@ def errors(how):
         yield
 
 
-#: Mode: (context manager, its argument, a function that returns the argument in this mode).
+#: Mode: (context manager, its argument, a function that returns what is in effect).
 MODES = {f"fp mode: {name}": (fp_mode, name, fp_mode_in_effect) for name in FP_MODES}
 MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 

@@ -316,7 +316,7 @@ def computed(p, form, names, function, wanted, **options):
 def gradient(
     p, form, data, vector, *, is_training=True, function=bn_ext.batch_norm_backward, parts=1
 ):
-    """Return ({output: Error}, where the bounds are promised), as all functions in MEMBERS do."""
+    """Return ({output: Error}, a mask of the channels that have bounds), as all in MEMBERS do."""
     want, grads = computed(
         p, form, INPUTS, function, reference.batch_norm_backward, is_training=is_training
     )

@@ -9,9 +9,9 @@ of the tree. First come the checks of the row's heading (`verify` or test files)
 tests, then all others, until something fails. A mutant that hangs is found too. The exit status is
 1 if one survived or does not compile, or if the text of a row does not occur exactly once.
 
-Most of the time goes into compiling kernels: BN_EXT_BUILD_ISAS=baseline builds one level, at which
-all can be found but the rows of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs wider
-registers (strands of unequal alignment).
+Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. There,
+all mutants can fail except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
+wider registers (strands of unequal alignment).
 """
 
 import argparse

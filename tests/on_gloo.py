@@ -132,7 +132,7 @@ def errors(rank, size):
 
 @case
 def apart(rank, size):
-    """A process that cannot tell the others of its error gets a call ahead: all get an error."""
+    """A process that cannot tell the others of its error is a call further: all get an error."""
     made = bn_ext.torch.SyncBatchNorm(3, affine=False, track_running_stats=False)
     if rank == 1:
         with contextlib.suppress(TypeError):

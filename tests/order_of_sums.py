@@ -21,7 +21,7 @@ SHORTEST_CHUNK, LONGEST_CHUNK, PIECE = 4096, 16384, 1024
 
 def blocks_of_strands(n):
     """For n rows, yield (how many rows a block has, the rows of all such blocks in order)."""
-    if n == 0:  # no row is full; the caller adds the other one
+    if n == 0:  # no full row; the caller adds the incomplete one
         return
     each = -(-n // ROWS)
     strands = -(-n // each)

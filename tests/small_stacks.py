@@ -1,5 +1,5 @@
 """Calls of each function in threads with the smallest stack that Python gives them. In a thread
-with a larger stack, how deep each call writes into it.
+with a larger stack, it is measured how deep each call writes.
 
 Run by test_stacks.py in a process of its own, one per instruction-set level. If the stack is too
 small, the process ends; the last name that it printed is the call's.

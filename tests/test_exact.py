@@ -157,8 +157,8 @@ def test_terms_of_every_size(rng, name):
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
     """Large terms of one sign, with all bits set, and one term whose last bit is the lowest of all:
-    at some exponent their sum has one bit more than a double. The parts into which squares are cut
-    fill a sum, too.
+    at some exponent their sum has one bit more than a double. So have the sums of the parts into
+    which squares are cut.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)

@@ -1,7 +1,7 @@
 """Arguments that change one another during a call: an error or the right answer.
 
-Most of these would end the process, or write to wrong places, if arrays were checked before methods
-of other arguments could change them. test_lies.py has objects that lie.
+Most of these would end the process, or write to wrong places, if methods of other arguments could
+change arrays after their check. test_lies.py has objects that lie.
 """
 
 import collections
@@ -54,7 +54,7 @@ class MeddlingArray(Meddling):
 
 
 class MeddlingList(list):
-    """An out= that changes an entry of its own or another argument when its entries are read."""
+    """An out= that changes another argument, or its own entry, when its entries are read."""
 
     change = None
 
@@ -159,7 +159,7 @@ class Fuse(np.ndarray):
             Fuse.target.dtype = np.uint8
 
 class Sums:
-    # Sums of which a copy is made: the array that they were in is let go of then.
+    # A copy is made of these sums. Then the array that held them is released, and Fuse acts.
     def __init__(self, target):
         self.target = target
     def __array__(self, *_, **__):

@@ -120,7 +120,7 @@ def test_more_axes_than_anyone_has(rng):
 def test_out_with_an_axis_that_newaxis_made(rng, data_format):
     """The axis has stride 0, but length 1, so no element lies in the place of another."""
     p = Problem(rng, (6, 3, 4), data_format)
-    # Without gaps, the buffer's strides would differ from the array's.
+    # Without gaps, NumPy would give memoryview other strides for an axis of length 1.
     into = placed(np.zeros_like(p.src), "gaps")
     src, diff_dst, diff_src = (a[..., np.newaxis, :] for a in (p.src, p.diff_dst, into))
     assert memoryview(diff_src).strides[-2] == 0

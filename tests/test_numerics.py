@@ -174,7 +174,7 @@ MANY = [1, 2, 3, 4, 5, 6, 8, 9, 16, 31, 64, 100, 1000, 10_000, 100_000, 1_000_00
 
 
 def dims_of(m, data_format, channels=64):
-    """A shape of M elements per channel, enough channels for statistics, not too many elements."""
+    """A shape of M elements per channel, enough channels to sample, not too many elements."""
     channels = max(1, min(channels, 200_000 // m))
     n = next(n for n in (32, 10, 7, 3, 2, 1) if m % n == 0)
     return shape(n, channels, m // n, data_format)

@@ -291,7 +291,7 @@ print(*used)
 @needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
-    """The child lacks the threads of the pool, for which the thread would wait when it ends."""
+    """The child lacks the pool's threads. Its own thread would wait for them when it ends."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point

@@ -13,8 +13,8 @@ from processes import CALL, in_new_process, with_libgomp
 import bn_ext
 from bn_ext import _core
 
-#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. Fewer than four threads may
-#: come.
+#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. They ask for four threads,
+#: of which some may not come.
 FEWER = """
 problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 1 << 25))]
 def most_threads():  # -1: other bits than one thread's

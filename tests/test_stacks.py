@@ -12,7 +12,7 @@ import bn_ext
 #: The most bytes of stack that a call takes, and those for each thread that it starts.
 OF_A_CALL, OF_A_THREAD = 20 << 10, 256
 
-#: on() runs a function on a given stack. The smallest stack must do for bn_ext's calls of NumPy.
+#: on() runs a function on a given stack. The smallest must be enough for bn_ext to call NumPy.
 SMALL = """
 import threading, numpy as np, bn_ext
 from bn_ext import _core

@@ -1,4 +1,4 @@
-"""The kernel check can fail. That it passes here is shown by the command, in test_cli.py."""
+"""The kernel check can fail. That it passes on this machine is shown in test_cli.py."""
 
 import ctypes
 import runpy
