@@ -58,11 +58,11 @@ LARGE = [
 ]  # fmt: skip
 
 
-#: src is scaled by 2 to these powers. For float32, bfloat16 and, with LONG_SCALES, float64, the
-#: arithmetic does not hold the squares; for float16 it does.
-SCALES = {"squares vanish": -80, "squares overflow": 80}
-SHORT_SCALES = {"squares vanish": -14, "squares overflow": 10}
-LONG_SCALES = {"squares vanish": -600, "squares overflow": 600}
+#: src is scaled by 2 to these powers. The arithmetic holds the squares of float16 alone.
+SCALES = {
+    "squares vanish": {"float32": -80, "float64": -600, "float16": -14, "bfloat16": -80},
+    "squares overflow": {"float32": 80, "float64": 600, "float16": 10, "bfloat16": 80},
+}
 
 
 def special(problem, values):
@@ -82,9 +82,7 @@ def special(problem, values):
             other[channels - 1].flat[-1] = -np.inf
         problem.variance[channels // 2] = np.inf
     elif values in SCALES:
-        of_dtype = {np.float16: SHORT_SCALES, np.float64: LONG_SCALES}
-        scales = of_dtype.get(src.dtype.type, SCALES)
-        src[...] *= np.asarray(2.0 ** scales[values], src.dtype)
+        src[...] *= np.asarray(2.0 ** SCALES[values][src.dtype.name], src.dtype)
 
 
 def make(rng, dims, types, data_format, values):

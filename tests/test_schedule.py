@@ -16,7 +16,8 @@ from bn_ext import _core
 #: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. They ask for four threads,
 #: of which some may not come.
 FEWER = """
-problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 1 << 25))]
+problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
+            ((8, 64, 300), (4096, 1 << 25))]
 def most_threads():  # -1: other bits than one thread's
     rng, used = np.random.default_rng(0), []
     for shape, caches in problems:

@@ -363,13 +363,13 @@ class Normalized(torch.utils.data.Dataset):
 
 def test_forked_workers_of_a_data_loader():
     # Large enough for several threads, which a forked process does not have.
-    made, data = BatchNorm2d(3, track_running_stats=False), torch.randn(3, 4, 3, 300, 300)
+    made, data = BatchNorm2d(3, track_running_stats=False), torch.randn(6, 4, 3, 300, 300)
     right = made(data[0]).detach()  # in the parent
     loader = torch.utils.data.DataLoader(
         Normalized(made, data), num_workers=2, multiprocessing_context="fork"
     )
     found = torch.cat(list(loader))
-    assert len(found) == 3
+    assert len(found) == 6
     assert_same([found[0]], [right])
 
 
