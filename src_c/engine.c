@@ -215,8 +215,8 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
 }
 
 static void prepare(const engine *e, bn_pass pass, channel_range c) {
-    if (e->operation->prepare[pass] && (pass == SUM || e->plan.writes))
-        e->operation->prepare[pass](&e->channels, c.from, c.n);
+    if (pass == SUM || e->plan.writes)
+        bn_for_blocks(e->operation->prepare[pass], &e->channels, c.from, c.n);
 }
 
 static bool prepares_own(const bn_plan *plan) {
@@ -278,8 +278,8 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
     }
     if (!e->plan.fused)
         prepare(e, WRITE, c);
-    if (operation->finish && e->plan.writes && (e->plan.sums || e->given))
-        operation->finish(&e->channels, c.from, c.n);
+    if (e->plan.writes && (e->plan.sums || e->given))
+        bn_for_blocks(operation->finish, &e->channels, c.from, c.n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
@@ -326,7 +326,7 @@ static bn_status execute_empty(engine *e) {
     if (e->given && e->channels.count > 0) {
         begin(e);
         prepare(e, WRITE, (channel_range){0, e->plan.channels});
-        e->operation->finish(&e->channels, 0, e->plan.channels);
+        bn_for_blocks(e->operation->finish, &e->channels, 0, e->plan.channels);
     } else {
         for (int64_t c = 0; c < e->plan.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;

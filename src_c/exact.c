@@ -184,8 +184,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_exact(e, memory);
-    if (e->operation->prepare[SUM])
-        e->operation->prepare[SUM](&e->channels, 0, e->channels.channels);
+    bn_for_blocks(e->operation->prepare[SUM], &e->channels, 0, e->channels.channels);
     set_coefs(e);
     bn_schedule_execute(&schedule, threads, memory + own);
     free(given);

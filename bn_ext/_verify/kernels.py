@@ -129,31 +129,41 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
 
 
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check channels of one part and of two; return how often the kernel ran."""
-    lengths = list(_lengths(dtype, 4))[::5]
-    cases = [(*at, folded) for at in lengths for folded in (True, False) if at[0] or folded]
-    most, channels = max(columns for columns, _ in lengths), 3
-    shapes: list[running.Parts] = [((ROWS, 9),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
-    for parts in shapes:
-        each = sum(rows * repeats for rows, repeats in parts)
-        case = case_of(dtype, channels * each, most, rng, SUMS[formula])
-        memory = Memory(dtype, channels * each, most, ("sum", formula))
-        for columns, offset, folded in cases:
-            operands = memory.views(case, columns, offset, channels * each)
-            found = np.full((len(case.planes), channels), np.nan)
-            running.run_runs(isa, formula, case, operands, parts, found, folded)
-            kept = len(found) if dtype.loses else len(found) // 2
-            for c in range(channels):
-                row, given = c * each, []
-                for rows, repeats in parts:
-                    end = row + rows * repeats
-                    cut = {name: a[row:end, :columns] for name, a in case.operands.items()}
-                    given.append((replace(case, operands=cut, coefs=case.coefs[:, c, None]), rows))
-                    row = end
-                wanted = arithmetic.sums_of_runs(formula, given, folded)
-                what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
-                demand(found[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
-    return len(shapes) * len(cases)
+    """Check channels of one part and of two, of one group and of several; return how often.
+
+    Only long runs, which are folded, have parts of several groups.
+    """
+    stretch, channels, ran = arithmetic.stretch_of(dtype), 3, 0
+    short = list(_lengths(dtype, 4))[::5]
+    long = [*short, *((GROUP * stretch + beyond, 8) for beyond in (-1, 0, 1)), (stretch, 0)]
+    each_shape: list[running.Parts] = [((ROWS, GROUP),), ((ROWS, 2), (3, 1)), ((2, 1), (1, 1))]
+    for folded, shapes, lengths in (
+        (True, [*each_shape, ((1, 1),), ((3, 1),), ((ROWS, GROUP + 1),)], long),
+        (False, each_shape, [at for at in short if at[0]]),
+    ):
+        most = max(columns for columns, _ in lengths)
+        for parts in shapes:
+            each = sum(rows * repeats for rows, repeats in parts)
+            case = case_of(dtype, channels * each, most, rng, SUMS[formula])
+            memory = Memory(dtype, channels * each, most, ("sum", formula))
+            for columns, offset in lengths:
+                operands = memory.views(case, columns, offset, channels * each)
+                found = np.full((len(case.planes), channels), np.nan)
+                running.run_runs(isa, formula, case, operands, parts, found, folded)
+                ran += 1
+                kept = len(found) if dtype.loses else len(found) // 2
+                for c in range(channels):
+                    row, given = c * each, []
+                    for rows, repeats in parts:
+                        end = row + rows * repeats
+                        cut = {name: a[row:end, :columns] for name, a in case.operands.items()}
+                        own = replace(case, operands=cut, coefs=case.coefs[:, c, None])
+                        given.append((own, rows))
+                        row = end
+                    wanted = arithmetic.sums_of_runs(formula, given, folded)
+                    what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
+                    demand(found[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
+    return ran
 
 
 def _spans(dtype: Dtype, columns: int, most: int, turn: int) -> Iterator[Span]:

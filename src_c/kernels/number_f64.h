@@ -22,6 +22,11 @@ INLINE vec canonical(vec v) {
 INLINE void wide_add(wide *w, vec term) {
     two_sum(&w->v[0], &w->v[1], term);
 }
+INLINE wide wide_of(vec term) {
+    wide w = {{{0}}};
+    wide_add(&w, term);
+    return w;
+}
 INLINE wide wide_load(const double *sum, const double *compensation) {
     return (wide){{*(const f64v_any *)sum, *(const f64v_any *)compensation}};
 }

@@ -18,32 +18,31 @@
 #include "channel.h"
 #include "operations/coefs.h"
 
-/* Values that are kept per channel. TO_CONVERT: a value that is about to become a coefficient or a
- * vector's element. */
-enum { RSTD, RSTD_LOW, MEAN_LOW, SLOPE, TO_CONVERT, OFFSET, VALUES };
+/* What is kept per channel: the part of the mean that the arithmetic type does not hold; and rstd,
+ * if it is computed before the sums. */
+enum { MEAN_LOW, RSTD, RSTD_LOW, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    bn_set_mean(c, from, n, c->value[TO_CONVERT] + from, c->value[MEAN_LOW] + from);
+    double mean[BN_BLOCK];
+    bn_set_mean(c, from, n, mean, bn_has_low(c) ? c->value[MEAN_LOW] + from : NULL);
 }
 
-static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
-    double *rstd = c->value[RSTD] + from, *scale = c->value[TO_CONVERT] + from;
-    vector_read(&c->problem->vector[BN_VARIANCE], from, n, rstd);
-    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
+static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
+    double scale[BN_BLOCK];
+    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
 }
 
-/* ReLU's gate takes the results' scale, so here prepare_results runs before the sums. */
+/* ReLU's gate takes the results' scale, so here rstd is computed before the sums. */
 static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
-    double *mean = c->value[SLOPE] + from; /* SLOPE is not computed yet: its room is free */
-    const double *scale = c->value[TO_CONVERT] + from;
+    double mean[BN_BLOCK], scale[BN_BLOCK], beta[BN_BLOCK];
     prepare_sums(c, from, n);
-    prepare_results(c, from, n);
+    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
     vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
-    bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, c->value[OFFSET] + from);
+    bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
 }
 
 static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
@@ -56,13 +55,12 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     return false;
 }
 
-static void finish(const bn_channels *c, int64_t from, int64_t n) {
+static inline void finish_with(const bn_channels *c, int64_t from, int64_t n, const double *rstd,
+                               const double *rstd_low) {
     const bn_problem *p = c->problem;
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
-    const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
-    double *slope = c->value[SLOPE] + from, *value = c->value[TO_CONVERT] + from;
-    double *diff_gamma = value;
+    double diff_gamma[BN_BLOCK], slope[BN_BLOCK], shift[BN_BLOCK];
     if (in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
             const pair r = {rstd[i], rstd_low[i]};
@@ -75,41 +73,50 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
             diff_gamma[i] = rstd[i] * sum_dy_xc[i];
             slope[i] = rstd[i] * diff_gamma[i] / c->count;
         }
-    bn_set_coefs(c, COEF_SLOPE, from, n, slope);
-    vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
-    vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
-    const double *low = c->value[MEAN_LOW] + from;
-    double *shift = value;
     for (int64_t i = 0; i < n; i++)
         shift[i] = sum_dy[i] / c->count;
     for (int64_t i = 0; bn_has_low(c) && i < n; i++)
-        shift[i] -= bn_times_low(slope[i], low[i]);
+        shift[i] -= bn_times_low(slope[i], c->value[MEAN_LOW][from + i]);
+    bn_set_coefs(c, COEF_SLOPE, from, n, slope);
     bn_set_coefs(c, COEF_SHIFT, from, n, shift);
+    vector_write(&p->vector[BN_DIFF_BETA], from, n, sum_dy);
+    vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
+}
+
+static void finish(const bn_channels *c, int64_t from, int64_t n) {
+    double rstd[BN_BLOCK], rstd_low[BN_BLOCK], scale[BN_BLOCK];
+    bn_read_scale(c, from, n, rstd, rstd_low, scale);
+    finish_with(c, from, n, rstd, rstd_low);
+}
+
+static void finish_prepared(const bn_channels *c, int64_t from, int64_t n) {
+    finish_with(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from);
 }
 
 /* ---- the operations -------------------------------------------------------- */
 
 #define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
 
-#define BACKWARD_OF(needs_sums, sums, writes, ...)                                                 \
+#define BACKWARD_OF(needs_sums, sums, writes, first, second, last)                                 \
     {                                                                                              \
         .formulas = {sums, writes},                                                                \
         .writes_need_sums = (needs_sums),                                                          \
         .vectors = BOTH_GRADIENTS,                                                                 \
         .values = VALUES,                                                                          \
-        .prepare = {__VA_ARGS__},                                                                  \
+        .prepare = {first, second},                                                                \
         .refine = refine,                                                                          \
-        .finish = finish,                                                                          \
+        .finish = (last),                                                                          \
     }
-#define EACH_GATE(needs_sums, writes)                                                              \
+#define EACH_GATE(needs_sums, writes, ...)                                                         \
     {                                                                                              \
-        [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, prepare_results),     \
-        [FROM_SRC] = BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, NULL),   \
-        [GATED] = BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums,           \
-                              prepare_results),                                                    \
+        [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, __VA_ARGS__),         \
+        [FROM_SRC] = BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, NULL,    \
+                                 finish_prepared),                                                 \
+        [GATED] =                                                                                  \
+            BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums, __VA_ARGS__),   \
     }
 /* Indexed by whether statistics are computed from the batch (training), and by the gate. */
 const bn_operation BN_OF_LEVEL(bn_backward)[2][GATES] = {
-    EACH_GATE(false, FROZEN),
-    EACH_GATE(true, BACKWARD),
+    EACH_GATE(false, FROZEN, prepare_frozen, finish_prepared),
+    EACH_GATE(true, BACKWARD, NULL, finish),
 };

@@ -53,13 +53,13 @@ static inline double bn_times_low(double coef, double low) {
     return low != 0 && isfinite(part) ? part : 0;
 }
 
-/* For n channels from `from` on: read the given mean and set its coefficient; `low` gets the part
- * that kernels do not see. */
+/* For n channels from `from` on: read the given mean and set its coefficient; `low`, if not NULL,
+ * gets the part that kernels do not see. */
 static inline void bn_set_mean(const bn_channels *c, int64_t from, int64_t n, double *mean,
                                double *low) {
     vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; low && i < n; i++)
         low[i] = bn_has_low(c) ? bn_low_of(mean[i]) : 0;
 }
 
@@ -83,6 +83,13 @@ static inline void bn_set_scale(const bn_channels *c, int64_t from, int64_t n, d
             scale[i] = scale[i] * rstd[i];
         }
     bn_set_coefs(c, COEF_SCALE, from, n, scale);
+}
+
+/* The same from the given variance. */
+static inline void bn_read_scale(const bn_channels *c, int64_t from, int64_t n, double *rstd,
+                                 double *low, double *scale) {
+    vector_read(&c->problem->vector[BN_VARIANCE], from, n, rstd);
+    bn_set_scale(c, from, n, rstd, low, scale);
 }
 
 /* The shift of the forward pass: beta - scale * (what rounding takes from the mean). */

@@ -23,9 +23,9 @@
  */
 #include "operations/coefs.h"
 
-/* Values that are kept per channel. MEAN_LOW: the part of the mean that the arithmetic type does
- * not hold. */
-enum { RSTD, RSTD_LOW, MEAN_LOW, SCALE, DIFF_DIFF_GAMMA, TO_CONVERT, VALUES };
+/* What is kept per channel: the part of the mean that the arithmetic type does not hold; and rstd,
+ * if it is computed before the sums. */
+enum { MEAN_LOW, RSTD, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc; then the coefficients that take their places. */
@@ -34,20 +34,16 @@ static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEN
 enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };
 
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    bn_set_mean(c, from, n, c->value[TO_CONVERT] + from, c->value[MEAN_LOW] + from);
-}
-
-static void prepare_results(const bn_channels *c, int64_t from, int64_t n) {
-    double *rstd = c->value[RSTD] + from, *scale = c->value[SCALE] + from;
-    vector_read(&c->problem->vector[BN_VARIANCE], from, n, rstd);
-    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
-    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, c->value[DIFF_DIFF_GAMMA] + from);
+    double mean[BN_BLOCK];
+    bn_set_mean(c, from, n, mean, c->value[MEAN_LOW] + from);
 }
 
 static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
-    const double *rstd = c->value[RSTD] + from, *low = c->value[MEAN_LOW] + from;
-    double *slope = c->value[DIFF_DIFF_GAMMA] + from, *shift = c->value[TO_CONVERT] + from;
-    prepare_results(c, from, n);
+    const double *low = c->value[MEAN_LOW] + from;
+    double *rstd = c->value[RSTD] + from;
+    double rstd_low[BN_BLOCK], scale[BN_BLOCK], slope[BN_BLOCK], shift[BN_BLOCK];
+    bn_read_scale(c, from, n, rstd, rstd_low, scale);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, slope);
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, shift);
     for (int64_t i = 0; i < n; i++) {
         slope[i] *= rstd[i];
@@ -59,7 +55,7 @@ static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
 
 static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
     const double *rstd = c->value[RSTD] + from, *sum = bn_plane(c, SUM_DY_G, from);
-    double *diff_gamma = c->value[TO_CONVERT] + from;
+    double diff_gamma[BN_BLOCK];
     for (int64_t i = 0; i < n; i++)
         diff_gamma[i] = rstd[i] * sum[i];
     vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
@@ -67,13 +63,15 @@ static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const double m = c->count;
-    const double *rstd = c->value[RSTD] + from, *scale = c->value[SCALE] + from;
-    const double *low = c->value[MEAN_LOW] + from, *dd_gamma = c->value[DIFF_DIFF_GAMMA] + from;
-    double *value = c->value[TO_CONVERT] + from;
+    const double *low = c->value[MEAN_LOW] + from;
+    double rstd[BN_BLOCK], rstd_low[BN_BLOCK], scale[BN_BLOCK], dd_gamma[BN_BLOCK];
+    double dd_beta[BN_BLOCK], diff_gamma[BN_BLOCK];
     double *plane[COEFS_FROM_SUMS];
     for (int s = 0; s < COEFS_FROM_SUMS; s++)
         plane[s] = bn_plane(c, s, from);
-    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, value);
+    bn_read_scale(c, from, n, rstd, rstd_low, scale);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, dd_gamma);
+    bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, dd_beta);
     for (int64_t i = 0; i < n; i++) {
         const double r = rstd[i], dy = plane[SUM_DY][i] / m, g = plane[SUM_G][i] / m;
         const double dy_xc = plane[SUM_DY_XC][i] / m - bn_times_low(dy, low[i]);
@@ -83,16 +81,16 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
         const double slope = r * (dd_gamma[i] - scale[i] * g_xhat);
         const double cross = r * (-scale[i] * dy_xhat);
         const double bend = r * (r * (scale[i] * (3 * both - rest) - dd_gamma[i] * dy_xhat));
-        plane[0][i] = value[i] - scale[i] * g - bn_times_low(slope, low[i]);
+        plane[0][i] = dd_beta[i] - scale[i] * g - bn_times_low(slope, low[i]);
         plane[1][i] = slope;
         plane[2][i] = cross;
         plane[3][i] = bend;
         plane[4][i] = -bn_times_low(bend, low[i]) - (slope * dy + cross * g);
-        value[i] = m * (r * (rest - both));
+        diff_gamma[i] = m * (r * (rest - both));
     }
     for (int s = 0; s < COEFS_FROM_SUMS; s++)
         bn_set_coefs(c, coef_of_plane[s], from, n, plane[s]);
-    vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, value);
+    vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
 }
 
 /* ---- the operations -------------------------------------------------------- */
@@ -111,7 +109,7 @@ const bn_operation BN_OF_LEVEL(bn_double_backward)[2] = {
         .writes_need_sums = true,
         .vectors = 1u << BN_DIFF_GAMMA,
         .values = VALUES,
-        .prepare = {prepare_sums, prepare_results},
+        .prepare = {prepare_sums, NULL},
         .finish = finish,
     },
 };

@@ -23,7 +23,7 @@
 
 /* Values that are kept per channel. PIVOT is multiplied by POWER, a power of two, as the elements
  * are. SPREAD: the largest distance of a sampled element from the first one. */
-enum { PIVOT, POWER, SPREAD, TO_CONVERT, RSTD, RSTD_LOW, MEAN, VALUES };
+enum { PIVOT, POWER, SPREAD, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc; then what they become. */
@@ -72,7 +72,7 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const int64_t positions = count_of(p->outer, p->n_outer), run = count_of(p->inner, p->n_inner);
     const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
     double *first = c->value[PIVOT] + from, *sum = c->value[POWER] + from;
-    double *spread = c->value[SPREAD] + from, *next = c->value[TO_CONVERT] + from;
+    double *spread = c->value[SPREAD] + from, next[BN_BLOCK];
     int64_t count = 0;
     for (int64_t i = 0; i < places; i++) {
         const int64_t position = positions * (2 * i + 1) / (2 * places);
@@ -165,12 +165,12 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
 
 /* ---- coefficients ----------------------------------------------------------- */
 
-/* Set scale and shift from the mean and from the variance, which is in RSTD's place. */
-static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean) {
-    double *scale = c->value[TO_CONVERT] + from, *rstd = c->value[RSTD] + from;
+/* Set all coefficients from the mean and the variance. */
+static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean,
+                        double *variance) {
+    double *rstd = variance, rstd_low[BN_BLOCK], scale[BN_BLOCK], beta[BN_BLOCK];
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
-    bn_set_scale(c, from, n, rstd, c->value[RSTD_LOW] + from, scale);
-    double *beta = rstd; /* rstd is no longer needed */
+    bn_set_scale(c, from, n, rstd, rstd_low, scale);
     bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
 }
 
@@ -178,7 +178,7 @@ static void set_results(const bn_channels *c, int64_t from, int64_t n, const dou
 static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
     const bn_vector *v = &c->problem->vector[vector];
     const double factor = c->problem->exponential_avg_factor;
-    double *running = c->value[TO_CONVERT] + from;
+    double running[BN_BLOCK];
     if (!v->data)
         return;
     vector_read(v, from, n, running);
@@ -189,27 +189,28 @@ static void update(const bn_channels *c, int vector, int64_t from, int64_t n, co
 
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    const double *mean = bn_plane(c, STAT_MEAN, from), *squares = bn_plane(c, STAT_SQUARES, from);
-    double *variance = c->value[RSTD] + from, *unbiased = c->value[RSTD_LOW] + from;
+    const double *mean = bn_plane(c, STAT_MEAN, from);
+    double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
+    double unbiased[BN_BLOCK];
     for (int64_t i = 0; i < n; i++) {
-        variance[i] = squares[i] / c->count;
         unbiased[i] = squares[i] / (c->count - p->correction);
+        variance[i] = squares[i] / c->count;
     }
     vector_write(&p->vector[BN_MEAN], from, n, mean);
     vector_write(&p->vector[BN_VARIANCE], from, n, variance);
     update(c, BN_RUNNING_MEAN, from, n, mean);
     update(c, BN_RUNNING_VARIANCE, from, n, unbiased);
-    set_results(c, from, n, mean);
+    set_results(c, from, n, mean, variance);
 }
 
 /* ---- inference -------------------------------------------------------------- */
 
 static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    double *mean = c->value[MEAN] + from;
+    double mean[BN_BLOCK], variance[BN_BLOCK];
     vector_read(&p->vector[BN_MEAN], from, n, mean);
-    vector_read(&p->vector[BN_VARIANCE], from, n, c->value[RSTD] + from);
-    set_results(c, from, n, mean);
+    vector_read(&p->vector[BN_VARIANCE], from, n, variance);
+    set_results(c, from, n, mean, variance);
 }
 
 /* ---- the operations -------------------------------------------------------- */

@@ -4,8 +4,11 @@
 
 #include "bn.h"
 #include "kernels/kernels.h"
+#include "sizes.h"
 
-enum { MOST_VALUES = 8 };
+/* BN_BLOCK: the most channels that are prepared or finished at once, so that an operation can
+ * compute on the stack, in the first-level cache. */
+enum { MOST_VALUES = 8, BN_BLOCK = 256 };
 
 /* What a call keeps per channel. */
 typedef struct {
@@ -17,6 +20,14 @@ typedef struct {
     bn_sums sums;               /* a column per channel */
     double *value[MOST_VALUES]; /* the operation's own, (channels,) each */
 } bn_channels;
+typedef void bn_channels_function(const bn_channels *c, int64_t from, int64_t n);
+
+/* Call f, unless NULL, for n channels, block by block. */
+static inline void bn_for_blocks(bn_channels_function *f, const bn_channels *c, int64_t from,
+                                 int64_t n) {
+    for (int64_t done = 0; f && done < n; done += BN_BLOCK)
+        f(c, from + done, at_most(BN_BLOCK, n - done));
+}
 
 typedef struct {
     formula formulas[PASSES];
@@ -27,11 +38,12 @@ typedef struct {
     double of_nothing; /* what it writes to them if no part has elements */
     int values;        /* how many values it keeps per channel, at least one */
 
-    /* Any function may be NULL. Each is for n channels from `from` on.
+    /* Any function may be NULL. Each is for n channels from `from` on; prepare and finish, for at
+     * most BN_BLOCK.
      *
-     * Set the coefficients that need no sums: SUM's before the pass SUM, WRITE's before
-     * `finish`. */
-    void (*prepare[PASSES])(const bn_channels *c, int64_t from, int64_t n);
+     * Set the coefficients that need no sums: SUM's before the pass SUM, WRITE's before `finish`,
+     * which may set them too. */
+    bn_channels_function *prepare[PASSES];
 
     /* Turn the kernels' sums into the sums that the caller gets, and return false. Or set other
      * coefficients and return true: the channels are then summed again, by the formula `again`.
@@ -40,7 +52,7 @@ typedef struct {
     formula again;
 
     /* From the final sums, make the other coefficients and the vectors. */
-    void (*finish)(const bn_channels *c, int64_t from, int64_t n);
+    bn_channels_function *finish;
 } bn_operation;
 
 /* How the gradient passes the ReLU: there is no ReLU, its gate is recomputed from src, or its gate
