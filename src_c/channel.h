@@ -74,7 +74,8 @@ static inline double element_read(bn_dtype dtype, const char *at) {
 /* Write value, rounded once; every NaN becomes the canonical NaN. */
 static inline void element_write(bn_dtype dtype, char *at, double value) {
     const double canonical = isnan(value) ? fabs((double)NAN) : value;
-    const float narrow = (float)value, single = isnan(narrow) ? float_from_bits(0x7fc00000u) : narrow;
+    const float narrow = (float)value;
+    const float single = isnan(narrow) ? float_from_bits(0x7fc00000u) : narrow;
     if (dtype == BN_F64) {
         memcpy(at, &canonical, sizeof canonical);
     } else if (dtype == BN_F32) {

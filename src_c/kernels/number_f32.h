@@ -18,7 +18,7 @@ INLINE vec canonical(vec v) {
     return (vec)select_u32((u32v)(v == v), (u32v)v, (u32v){0} + 0x7fc00000u);
 }
 
-/* Zero plus term, which may keep -0: no sum that it joins is -0. */
+/* Zero plus term; but -0 may stay, because no sum that it joins is -0. */
 INLINE wide wide_of(vec term) {
     return (wide){{widen_low(term), widen_high(term)}};
 }
