@@ -8,7 +8,7 @@
 
 /* BN_BLOCK: the most channels that are prepared or finished at once, so that an operation can
  * compute on the stack, in the first-level cache. */
-enum { MOST_VALUES = 8, BN_BLOCK = 256 };
+enum { MOST_VALUES = 3, BN_BLOCK = 256 };
 
 /* What a call keeps per channel. */
 typedef struct {
