@@ -252,6 +252,17 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     scratch->from[SUM] = -1;
 }
 
+/* If a channel must be summed again, so are its neighbors: a wide range has such a channel more
+ * often, and narrow ranges of interleaved channels are read slowly. */
+enum { SUMMED_AGAIN = 64 };
+
+static void refine(const engine *e, bn_scratch *scratch, channel_range c) {
+    for (int round = 0; e->operation->refine(&e->channels, c.from, c.n, round); round++) {
+        sum_again(e, scratch, c);
+        add_chunks(e, c.from, c.n);
+    }
+}
+
 /* A tile is finished in parts, which threads share. A part has about SUMS_PER_PART sums, and whole
  * lines of coefficients. Other work per channel takes as long as OTHER_WORK sums (measured). */
 enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
@@ -270,12 +281,8 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
         return; /* the last tile may be narrower */
     if (e->plan.sums)
         add_chunks(e, c.from, c.n);
-    for (int round = 0;
-         e->plan.sums && operation->refine && operation->refine(&e->channels, c.from, c.n, round);
-         round++) {
-        sum_again(e, scratch, c);
-        add_chunks(e, c.from, c.n);
-    }
+    for (int64_t x = 0; e->plan.sums && operation->refine && x < c.n; x += SUMMED_AGAIN)
+        refine(e, scratch, (channel_range){c.from + x, at_most(SUMMED_AGAIN, c.n - x)});
     if (!e->plan.fused)
         prepare(e, WRITE, c);
     if (e->plan.writes && (e->plan.sums || e->given))

@@ -10,7 +10,7 @@
  * a few elements, spread over the channel by a rule that depends on shape and layout alone. If it
  * lies more than two standard deviations from the mean, its channel is summed again, about the mean
  * that was found. If squares overflow or vanish, their channel is summed again, scaled by a power
- * of two. Channels that are finished together are summed again together.
+ * of two. A few neighboring channels are summed again together.
  *
  *     hi = mean, rounded     scale = gamma*rstd     shift = beta - scale*(mean - hi)
  */
