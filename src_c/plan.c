@@ -198,7 +198,7 @@ static int64_t tile_channels(const bn_plan *plan) {
     enum { MOST_BYTES = 512 << 10 };
     if (plan->row.positions > 1 || (!plan->sums && plan->by_runs[WRITE]))
         return plan->channels;
-    /* Columns per channel; none if channels are read one by one. */
+    /* Columns per channel; none if both passes read channels one by one. */
     const bool by_runs = plan->by_runs[SUM] && plan->by_runs[WRITE];
     const int64_t columns = by_runs ? 0 : plan->run_length;
     const int64_t bytes = plan->positions * plan->run_length * bn_bytes_read(plan);

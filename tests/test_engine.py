@@ -44,7 +44,8 @@ def test_in_place(rng, data_format, outer, channels, inner, is_training, member)
 def test_ends_of_runs_in_place(rng, isa, data, x):
     """The units at a run's ends overlap others; results may replace what these still need.
 
-    Runs begin at every element of a register. Each has a NaN, in turn at every element of the ends.
+    Runs begin at every element of a register. One run has a NaN, in turn at each element of its
+    ends.
     """
     dims, ends = (5, 3, x), [*range(32), *range(x - 32, x)]
     p = Problem(rng, dims, "NCX", data)
@@ -60,6 +61,23 @@ def test_ends_of_runs_in_place(rng, isa, data, x):
         wanted[turn % 5, turn % 3, nan] = abs(p.diff_dst[turn % 5, turn % 3, nan])
         p.run(bn_ext.batch_norm_backward, out=(p.diff_dst, None, None), **options)
         assert p.diff_dst.tobytes() == wanted.tobytes(), (turn, nan)
+
+
+@every_member
+@pytest.mark.parametrize("x", [33, 131, 2077])
+def test_ends_of_runs_in_place_of_every_operand(rng, member, x):
+    """Runs begin at a few elements of a register."""
+    for types, is_training, over in itertools.product(DTYPES, (True, False), member.reads):
+        p = problem(rng, (5, 3, x), "NCX", *types)
+        _, want = member.run(p, is_training=is_training)
+        kept = getattr(p, over)
+        memory = np.zeros(kept.size + 64, kept.dtype)
+        for first in (1, 6, 15):
+            placed = memory[first:][: kept.size].reshape(kept.shape)
+            placed[...] = kept
+            out = [None] * len(member.returns)
+            out[member.returns.index("tensor")] = placed
+            assert member.run(p, {over: placed}, is_training=is_training, out=out)[1] == want
 
 
 @every_member

@@ -129,9 +129,9 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
 
 
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
-    """Check channels of one part and of two, of one group and of several; return how often.
+    """Check channels of one part and of two, of one group and of several.
 
-    Only long runs, which are folded, have parts of several groups.
+    Only long runs, which are folded, have parts of several groups. Return how often the kernel ran.
     """
     stretch, channels, ran = arithmetic.stretch_of(dtype), 3, 0
     short = list(_lengths(dtype, 4))[::5]

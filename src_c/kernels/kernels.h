@@ -27,7 +27,7 @@ typedef struct {
 /* Runs to sum: `channels` channels, `apart` bytes from one to the next, each with `parts` blocks. A
  * row lies within one run and may have any number of columns. Long runs are `folded` to the columns
  * of a stretch; in short runs, each element keeps a column of its own until all rows are added, and
- * a part has at most BN_GROUP repeats. */
+ * a part has 1 to BN_GROUP repeats. */
 enum { BN_PARTS = 2 };
 
 typedef struct {

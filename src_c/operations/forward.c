@@ -165,7 +165,7 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
 
 /* ---- coefficients ----------------------------------------------------------- */
 
-/* Set all coefficients from the mean and the variance. */
+/* Set all coefficients from the mean and the variance, which rstd replaces. */
 static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean,
                         double *variance) {
     double *rstd = variance, rstd_low[BN_BLOCK], scale[BN_BLOCK], beta[BN_BLOCK];
