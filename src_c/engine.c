@@ -64,8 +64,7 @@ static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) 
             lay_out(memory, &used, plan->coef_planes * at_least(columns, ring), plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
-    const bool own = plan->form == SHORT_RUNS && plan->by_runs[SUM]; /* sums in registers */
-    const int64_t columns = plan->sums && !own ? s->sums.stride : 0;
+    const int64_t columns = plan->sums ? s->sums.stride : 0;
     s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
     s->sums.group = lay_out(memory, &used, plan->needs[SUM]->sums * columns, plan->number_bytes);
     s->sums.count = plan->needs[SUM]->sums;

@@ -341,7 +341,8 @@ void bn_make_plan(bn_plan *plan, int threads, bool paired) {
     plan->joint = writes_jointly(plan, widest, threads);
     plan->channels_per_tile = channels_for(plan, widest, threads);
     plan->tiles = ceil_div(plan->channels, plan->channels_per_tile);
-    plan->columns[SUM] = columns_of(plan, plan->channels_per_tile);
+    const bool in_registers = plan->form == SHORT_RUNS && plan->by_runs[SUM];
+    plan->columns[SUM] = in_registers ? 0 : columns_of(plan, plan->channels_per_tile);
     plan->columns[WRITE] = columns_of(plan, plan->joint ? plan->channels : plan->channels_per_tile);
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);

@@ -51,10 +51,11 @@ typedef struct {
     form form;
     bn_plan_of_row row;
     bn_plan_of_run run;
-    bool gathers;            /* are rows gathered before they are summed? */
-    bool by_runs[PASSES];    /* is each run done by itself, with coefficients ONE_FOR_ALL? */
-    int64_t columns[PASSES]; /* of a row of the widest tile, or of all channels if joint */
-    int64_t rows;            /* the last may be shorter; with long runs, a row is a position */
+    bool gathers;         /* are rows gathered before they are summed? */
+    bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
+    /* Of a row of the widest tile, or of all channels if joint; 0 if sums stay in registers. */
+    int64_t columns[PASSES];
+    int64_t rows; /* the last may be shorter; with long runs, a row is a position */
     int64_t rows_per_chunk;
     int64_t chunks; /* of a tile */
 

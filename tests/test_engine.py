@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import DTYPES, Problem, all_bits, dtype, shape
+from cases import DTYPES, Problem, all_bits, dtype, placed, shape
 from members import MEMBERS, problem
 
 import bn_ext
@@ -51,11 +51,9 @@ def test_ends_of_runs_in_place(rng, isa, data, x):
     p = Problem(rng, dims, "NCX", data)
     options = {"data_format": "NCX", "is_training": False}
     clean = p.run(bn_ext.batch_norm_backward, **options).diff_src
-    kept = p.diff_dst.copy()
-    memory = np.zeros(kept.size + 64, kept.dtype)
+    kept = p.diff_dst
     for turn, nan in enumerate(ends):
-        p.diff_dst = memory[turn:][: kept.size].reshape(dims)
-        p.diff_dst[...] = kept
+        p.diff_dst = placed(kept, offset=turn * kept.itemsize)
         p.diff_dst[turn % 5, turn % 3, nan] = np.nan
         wanted = clean.copy()
         wanted[turn % 5, turn % 3, nan] = abs(p.diff_dst[turn % 5, turn % 3, nan])
@@ -70,14 +68,11 @@ def test_ends_of_runs_in_place_of_every_operand(rng, member, x):
     for types, is_training, over in itertools.product(DTYPES, (True, False), member.reads):
         p = problem(rng, (5, 3, x), "NCX", *types)
         _, want = member.run(p, is_training=is_training)
-        kept = getattr(p, over)
-        memory = np.zeros(kept.size + 64, kept.dtype)
         for first in (1, 6, 15):
-            placed = memory[first:][: kept.size].reshape(kept.shape)
-            placed[...] = kept
+            array = placed(getattr(p, over), offset=first * p.src.itemsize)
             out = [None] * len(member.returns)
-            out[member.returns.index("tensor")] = placed
-            assert member.run(p, {over: placed}, is_training=is_training, out=out)[1] == want
+            out[member.returns.index("tensor")] = array
+            assert member.run(p, {over: array}, is_training=is_training, out=out)[1] == want
 
 
 @every_member

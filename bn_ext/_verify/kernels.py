@@ -128,6 +128,18 @@ def check_fold_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
     return len(shapes) * len(lengths)
 
 
+def _parts_of(
+    case: Case, parts: running.Parts, columns: int, channel: int
+) -> Iterator[tuple[Case, int]]:
+    """(case, rows of a block) for each part of a channel's runs, which follow each other."""
+    row = channel * sum(rows * repeats for rows, repeats in parts)
+    for rows, repeats in parts:
+        own = slice(row, row + rows * repeats)
+        cut = {name: bits[own, :columns] for name, bits in case.operands.items()}
+        yield replace(case, operands=cut, coefs=case.coefs[:, channel, None]), rows
+        row = own.stop
+
+
 def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Generator) -> int:
     """Check channels of one part and of two, of one group and of several.
 
@@ -153,13 +165,7 @@ def check_runs_kernel(isa: str, formula: str, dtype: Dtype, rng: np.random.Gener
                 ran += 1
                 kept = len(found) if dtype.loses else len(found) // 2
                 for c in range(channels):
-                    row, given = c * each, []
-                    for rows, repeats in parts:
-                        end = row + rows * repeats
-                        cut = {name: a[row:end, :columns] for name, a in case.operands.items()}
-                        own = replace(case, operands=cut, coefs=case.coefs[:, c, None])
-                        given.append((own, rows))
-                        row = end
+                    given = list(_parts_of(case, parts, columns, c))
                     wanted = arithmetic.sums_of_runs(formula, given, folded)
                     what = f"{isa} runs {formula} {dtype.name}: {parts} of {columns}, {offset=}"
                     demand(found[:kept, c], wanted[:kept], f"{what}, {folded=}, channel {c}")
