@@ -31,7 +31,7 @@ cdef tuple vector_names(int data):
 # Data dtype -> the dtypes its (C,) vectors may have.
 _TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
 
-# dtype -> code. bfloat16 is added when it is first seen: this module recognises ml_dtypes, but
+# dtype -> code. bfloat16 is added when it is first seen: this module recognizes ml_dtypes, but
 # never imports it.
 cdef dict CODE_OF_DTYPE = {
     np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16

@@ -6,29 +6,29 @@ import numpy as np
 import reference
 from cases import arithmetic, dtype, half_ulp, unit
 
-#: The number of roundings on the longest path from exact operands to diff_src, with training and
-#: with frozen statistics; and one more for terms of higher order.
+#: Roundings on the longest path from exact operands to diff_src, in training and with frozen
+#: statistics, plus one for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
-#: The number of roundings from exact operands to reduce's sum(dy * xc), where xc is src - mean.
+#: The same for reduce's sum(dy * xc), where xc is src - mean.
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
-#: What products and coefficients lose by underflow, in units of the smallest number.
+#: What products and coefficients lose to underflow, in units of the smallest number.
 UNDERFLOW = 8
 #: The number of roundings from exact operands to dst. scale * xc has four: in the difference, the
 #: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
 #: to each.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds of the batch's mean, in units of u times the standard deviation (sigma), and of its
-#: variance, relative, in units of u. If the pivot p is at most 2 sigma from the mean, sum(|x - p|)
-#: is at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum have
-#: one rounding, those of the second have three; adding up makes nine more.
+#: Bounds of the batch's mean, in units of u sigma (the standard deviation), and of its variance, in
+#: units of u sigma^2. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is at most
+#: sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are rounded once,
+#: those of the second three times; adding them up takes nine more roundings.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: The number of roundings from exact operands to any result of the double backward, by arithmetic.
+#: Roundings to any result of the double backward, by arithmetic, plus one (float64: plus two).
 SECOND = {"float32": 30, "float64": 48}
 
 
 class Error(NamedTuple):
-    """For every element: its error, what rounding to its dtype allows, the bound on the rest."""
+    """By element: the error, what rounding to its dtype allows, and the bound on the rest."""
 
     found: np.ndarray
     half_ulp: np.ndarray
@@ -45,7 +45,7 @@ class Error(NamedTuple):
 
 
 def smallest(data):
-    """The arithmetic's smallest positive number, as a long double: half of it may be no double."""
+    """The arithmetic's smallest positive number, as a long double, so that it can be halved."""
     return np.exp2(np.longdouble(-1074 if arithmetic(data) == "float64" else -149))
 
 
@@ -54,8 +54,7 @@ def distance(got, exact):
 
 
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
-    """{output: Error} of sums that were rounded to `vector` (None: doubles, as reduce returns
-    them).
+    """{output: Error} of sums rounded to `vector` (None: doubles, as reduce returns them).
 
     `parts` is the number of partial sums that were added up in float64.
     """
@@ -74,7 +73,7 @@ def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
 
 
 def errors(grads, want, data, vector, *, is_training=True, parts=1):
-    """{output: Error} of a whole gradient; `parts` as above."""
+    """{output: Error} of a whole gradient; `parts` as in sum_errors."""
     u = np.longdouble(unit(arithmetic(data)))
     k = SUM[data] + (parts - 1 if data == "float64" else 0)
     a = DIFF_SRC if is_training else FROZEN_DIFF_SRC
@@ -114,13 +113,13 @@ def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
     u = np.longdouble(unit(arithmetic(data)))
     product, shift = DST_PRODUCT + added, DST_SHIFT + added
 
-    def by_channel(vector):  # in a shape that multiplies dst
+    def by_channel(vector):  # in a shape that broadcasts with dst
         return np.moveaxis(vector.reshape(-1, *[1] * (dst.ndim - 1)), 0, axis)
 
     bound = u * (1 + 8 * u) * (product * want.product_terms + shift * want.shift_terms)
     if from_batch:
         bound = bound + MEAN * u * by_channel(want.scale * want.deviation)
-        if arithmetic(data) == "float64":  # the mean is one double
+        if arithmetic(data) == "float64":  # the mean is rounded to a double
             bound = bound + u * by_channel(want.scale * abs(want.mean))
         bound = bound + VARIANCE / 2 * u * by_channel(want.spread) * want.product_terms
     bound = bound + UNDERFLOW * smallest(data) * (1 + by_channel(want.scale) + want.distances)
@@ -170,7 +169,7 @@ def second_errors(found, want, data, vector):
     }
 
 
-# ---- backward, next to the reference ------------------------------------------------
+# ---- backward, against the reference ------------------------------------------------
 
 
 def reference_of(problem, is_training=True):
@@ -182,7 +181,7 @@ def reference_of(problem, is_training=True):
 
 
 def assert_near(problem, grads, is_training=True):
-    """For random data the bound is tighter: 8 u times the sizes of the terms and of the sums."""
+    """Assert the tighter bound of random data: 8 u times the sizes of the terms and the sums."""
     want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))

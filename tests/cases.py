@@ -17,7 +17,7 @@ DTYPES = [
 DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
-#: Names of arguments of the general function, batch_norm_backward, and of its results.
+#: Names of the arguments and results of the general function, batch_norm_backward.
 TENSORS = ["src", "diff_dst"]
 VECTORS = ["mean", "variance", "gamma"]
 INPUTS = [*TENSORS, *VECTORS]
@@ -33,7 +33,7 @@ SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 
 def vector_dtype(data):
-    """The first dtype of vectors that data of this dtype may have."""
+    """The first vector dtype that goes with data of this dtype."""
     return _core._TABLE[data][0]
 
 
@@ -43,7 +43,7 @@ def unit(name):
 
 
 def arithmetic(name):
-    """The type that data of this dtype is computed in."""
+    """The type of the arithmetic on data of this dtype."""
     return "float64" if name == "float64" else "float32"
 
 
@@ -110,7 +110,7 @@ class Problem:
         return [np.full_like(a, 7) for a in (self.src, self.mean, self.mean)]
 
     def run(self, function, src=None, diff_dst=None, **options):
-        """Call function, the general one or the reference."""
+        """Call the general function or the reference."""
         return function(
             self.src if src is None else src,
             self.diff_dst if diff_dst is None else diff_dst,
@@ -155,8 +155,8 @@ def placed(array, how="contiguous", offset=0, order=None):
     """A copy of array whose axes lie in `order` (slowest first; None: 0, 1, ...), starting `offset`
     bytes past a cache line.
 
-    how: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread"
-    elements. None of these changes the order of axes.
+    how: "contiguous"; "gaps" after every axis; "backwards" along the slowest axis; "spread" over
+    every other element. None of these changes the order of axes.
     """
     order = range(array.ndim) if order is None else order
     source = array.transpose(order)
@@ -182,7 +182,7 @@ def memory_order(ndim, channel, channels_last):
 
 
 def axis_order(array):
-    """As in axes.c: length 1 dropped, |stride| descending, ties and stride 0 keep their place."""
+    """The order of axes.c: no axes of length 1, |stride| descending; ties and stride 0 stay put."""
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
     moving = [axis for axis in axes if array.strides[axis] != 0]
     order = iter(sorted(moving, key=lambda axis: -abs(array.strides[axis])))
@@ -195,7 +195,7 @@ def full_order(array):
     return [*order, *(axis for axis in range(array.ndim) if axis not in order)]
 
 
-# ---- what several files ask ---------------------------------------------------
+# ---- for several test files ---------------------------------------------------
 
 
 LARGE = (5000, 4, 64)  # 1.3 M elements: worth 26 threads
@@ -208,13 +208,13 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have used `threads`? Our workers may be late."""
+    """Can a call that asked for `asked` threads have used `threads`? bn_ext's own may be late."""
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 
 
 def mixed_bits(seed, num_threads=None):
-    """A small problem's gradient: the seed sets form, dtype, mode. Other processes import this."""
+    """Bits of a small gradient; the seed sets form, dtype and mode. Other processes import this."""
     data_format = list(FORMATS)[seed % 2]
     shape = [(300, 70), (40, 9, 50), (9, 3, 700), (2, 3, 2000), (200, 3, 5, 7)][seed % 5]
     p = Problem(np.random.default_rng(seed), shape, data_format, DTYPES[seed % len(DTYPES)][0])

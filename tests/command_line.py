@@ -4,7 +4,7 @@ from bn_ext import _cli
 
 
 def run(capsys, *arguments):
-    """(exit status, standard output, standard error)"""
+    """Run bn-ext; return (exit status, standard output, standard error)."""
     try:
         status = _cli.main(list(arguments))
     except SystemExit as end:

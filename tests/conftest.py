@@ -1,4 +1,4 @@
-"""Fixtures for every test, and what is restored after each."""
+"""The option --slow, fixtures, and a reset of machine settings after each test."""
 
 import os
 from collections import Counter
@@ -11,7 +11,7 @@ from bn_ext import _core
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def rng(request):
-    """A generator whose seed depends only on the test and is printed if it fails."""
+    """A generator seeded by the test's name, which is printed if the test fails."""
     seed = list(request.node.nodeid.rpartition("/")[2].encode())
     print(f"seed: {request.node.nodeid.rpartition('/')[2]!r}")
     return np.random.default_rng(seed)
@@ -31,8 +31,8 @@ def rng(request):
 
 @pytest.fixture
 def p(rng):
-    """A small problem with what any function takes: 24 elements in each of 5 channels."""
-    from relu_gates import problem  # needs ml_dtypes, without which other tests run
+    """A small problem with arguments for every function: 24 elements in each of 5 channels."""
+    from relu_gates import problem  # here, because some tests run without ml_dtypes
 
     return problem(rng, (6, 5, 4), "NXC")
 

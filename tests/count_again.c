@@ -16,7 +16,7 @@ long count_again(void) {
 }
 
 static const bn_dtype_kernels *counted(bn_dtype dtype) {
-    atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed); /* hides no race in other code */
+    atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed); /* relaxed, to hide no race */
     return bn_kernels_of(bn_isa_current())->dtype[dtype];
 }
 
@@ -47,7 +47,7 @@ static void make_counting(void) {
     }
 }
 
-/* The linker redirects calls of bn_kernels_current to this. */
+/* The linker redirects calls to bn_kernels_current here. */
 const bn_kernels *__wrap_bn_kernels_current(void);
 const bn_kernels *__wrap_bn_kernels_current(void) {
     static pthread_once_t made = PTHREAD_ONCE_INIT;

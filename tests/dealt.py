@@ -10,7 +10,7 @@ import bn_ext
 
 C, SAMPLES = 24, 29
 DEALS = ["blocks", "strided", "permuted", "an empty rank"]
-#: Data and layout.
+#: (data dtype, layout)
 KINDS = [
     *itertools.product(["float32", "float64"], ["NXC", "NCX"]),
     ("float16", "NXC"), ("bfloat16", "NCX"),
@@ -23,7 +23,7 @@ def dtype_of(name):
 
 
 class Problem:
-    """All samples. In this test, every rank has them all."""
+    """All samples: each rank makes them all, and uses its own."""
 
     def __init__(self, data, layout):
         rng = np.random.default_rng(5)
@@ -31,7 +31,7 @@ class Problem:
         self.axis = 1 if self.format == "NCX" else -1
         src, diff_dst = rng.standard_normal((2, SAMPLES, 5, 3, C)) * 3 + 1
         diff_dst[0] *= 1e3
-        diff_dst[1] = -diff_dst[0]  # cancels, so that another order of sums shows
+        diff_dst[1] = -diff_dst[0]  # cancels, so that another order of addition shows
         self.src, self.diff_dst, self.src_1 = (
             np.ascontiguousarray(np.moveaxis(a.astype(dtype_of(data)), -1, self.axis))
             for a in (src, diff_dst, src[::-1])
@@ -47,7 +47,7 @@ class Problem:
 
 
 def dealt(deal, size):
-    """Samples of each rank."""
+    """The samples dealt to each rank, as indices."""
     order = np.arange(SAMPLES)
     if deal == "strided":
         return [order[rank::size] for rank in range(size)]
@@ -60,7 +60,7 @@ def dealt(deal, size):
 
 
 def digest(problem, data, vectors):
-    """The digest of values, channels last, so that layouts can be compared."""
+    """The digest of results, with data channels last, so that layouts can be compared."""
     found = hashlib.sha256()
     for array in data:
         found.update(np.moveaxis(array, problem.axis, -1).tobytes())
@@ -93,7 +93,7 @@ def steps(problem, mine, training, backward, **options):
 
 
 def wanted(data, layout):
-    """The digest of one call over everything, with exact sums."""
+    """The digest of the same steps in one process, with exact sums."""
     problem = Problem(data, layout)
     whole, vectors = steps(
         problem, np.arange(SAMPLES), bn_ext.batch_norm_training, bn_ext.batch_norm_backward,

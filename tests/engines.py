@@ -1,4 +1,4 @@
-"""An MPI: its mpiexec, programs on its ranks, and a check that none of them is left over."""
+"""Run programs on MPI ranks with mpiexec, and check that no process is left over."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 from tree import TESTS
 
 #: mpiexec is beside this Python, where the wheels of MPICH, Open MPI and Intel MPI put it, or on
-#: the path.
+#: PATH.
 _BESIDE = Path(sys.executable).with_name("mpiexec")
 MPIEXEC = str(_BESIDE) if _BESIDE.exists() else shutil.which("mpiexec")
 PROGRAM = TESTS / "on_ranks.py"
@@ -53,12 +53,12 @@ def run(ranks, arguments, folder, timeout=120):
     """Run a program on `ranks` ranks; an uncaught error ends them all, and none is left running."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **_OPEN_MPI, "OMP_NUM_THREADS": "1", "BN_EXT_TEST_MARK": mark}
-    environment.pop("PYTHONSAFEPATH", None)  # programs import what lies beside them
+    environment.pop("PYTHONSAFEPATH", None)  # programs import files next to them
     process = subprocess.Popen(
         [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, start_new_session=True,
-        cwd=folder,  # else -m would import the source tree in place of what is installed
+        cwd=folder,  # in the source tree, -m would import that, not what is installed
     )  # fmt: skip
     try:
         printed, _ = process.communicate(timeout=timeout)
@@ -67,7 +67,7 @@ def run(ranks, arguments, folder, timeout=120):
         left_over(mark, kill=True)
         printed, _ = process.communicate()
         pytest.fail(f"ran for more than {timeout} s:\n{printed[-4000:]}")
-    end = time.monotonic() + 20  # an abort's signals take their time
+    end = time.monotonic() + 20  # after an abort, signals take a while
     while left_over(mark) and time.monotonic() < end:
         time.sleep(0.1)
     assert left_over(mark) == [], printed
@@ -75,7 +75,7 @@ def run(ranks, arguments, folder, timeout=120):
 
 
 def on_ranks(ranks, function, folder, *arguments, status=0, **options):
-    """What a function of on_ranks.py returned on each rank."""
+    """Run a function of on_ranks.py, with exit status `status` (None: any); return its Ended."""
     ended = run(ranks, [PROGRAM, function, folder, *arguments], folder, **options)
     if status is not None:
         assert ended.status == status, ended.printed[-4000:]
@@ -83,7 +83,7 @@ def on_ranks(ranks, function, folder, *arguments, status=0, **options):
 
 
 def left_over(mark, kill=False):
-    """Processes that were started with this mark and still run, on systems with /proc."""
+    """Return processes with this mark that still run, on systems with /proc; kill them if asked."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -91,7 +91,7 @@ def left_over(mark, kill=False):
                 state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
                 if state != "Z":
                     found.append(int(path.parent.name))
-        except OSError:  # it has ended
+        except OSError:  # it has ended, or is another user's
             continue
     for pid in found if kill else []:
         os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Every public function and method, called on values of every kind, in any mode of the caller.
 
-A public name that has no call here fails a test. Calls over ranks run separately:
+A test fails if a public name has no call here. Calls over ranks run separately:
 
-    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints those that a mode changes
+    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints the calls that a mode changes
 """
 
 import contextlib
@@ -32,7 +32,7 @@ MODULES = [
 
 
 def public():
-    """Names of all that a user may call, except result tuples and exceptions."""
+    """Names of everything that a user may call, except result tuples and exceptions."""
     for module in map(import_module, MODULES):
         for name in module.__all__:
             found = getattr(module, name)
@@ -51,7 +51,7 @@ def public():
 
 # ---- values of every kind -----------------------------------------------------------------
 
-#: Scales of channels: subnormal; with squares that vanish or overflow; huge.
+#: Scales of channels: subnormal; with squares that underflow or overflow; huge.
 SCALES = {
     "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],
     "float32": [1e-45, 1e-40, 1e-22, 1e22, 3e38],
@@ -62,13 +62,13 @@ SIGNALLING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
               "float64": 0x7FF0000000000001}  # fmt: skip
 
 
-def signalling(name):
-    """A NaN: any conversion of it raises a flag."""
+def signaling(name):
+    """A signaling NaN: any conversion raises a floating-point flag."""
     return np.array(SIGNALLING[name], f"u{dtype(name).itemsize}").view(dtype(name))
 
 
 class Values:
-    """Arguments by name. Each channel has a kind of values; `turn` rotates those of vectors."""
+    """Arguments by name. Each channel has its own kind of values; `turn` rotates the vectors."""
 
     def __init__(self, data, turn):
         rng = np.random.default_rng(turn)
@@ -80,7 +80,7 @@ class Values:
                 found = (rng.uniform(0.1, 1, (*shape, len(scales))) * scales).astype(dtype(name))
                 if not absolute:
                     found[rng.random(found.shape) < 0.3] *= -1
-            found[..., -1] = signalling(name)
+            found[..., -1] = signaling(name)
             return np.ascontiguousarray(np.roll(found, turn, axis=-1))
 
         self.src, self.diff_dst, self.src_1, self.g = (of(data, (6,)) for _ in range(4))
@@ -108,7 +108,7 @@ class Values:
 
 
 def bits(found):
-    """All that is in a result."""
+    """Everything in a result."""
     if isinstance(found, dict):
         found = list(found.values())
     if isinstance(found, (list, tuple)):
@@ -138,7 +138,7 @@ def operands(v):
 
 
 def guarded_calls(name):
-    """Calls of a function: what they return and what they update."""
+    """Make guarded.py's calls of a function: what they return and update."""
 
     def call(v):
         a = operands(v)
@@ -150,7 +150,7 @@ def guarded_calls(name):
 
 
 def of_lists(v):
-    listed = [[np.float32(1e-40), 1.0], [signalling("float32")[()], 2.0], [np.float16(3), 5e-324]]
+    listed = [[np.float32(1e-40), 1.0], [signaling("float32")[()], 2.0], [np.float16(3), 5e-324]]
     return [bits(bn_ext.batch_norm_training(listed, epsilon=v.epsilon, exact=exact))
             for exact in (False, True)]  # fmt: skip
 
@@ -178,7 +178,7 @@ def steps(make):
 
 
 def layers(name, make):
-    """Every method of a class of layers."""
+    """{method: call} of a class of layers: all methods share a call."""
     methods = ("forward", "backward", "parameters", "gradients", "state_dict", "load_state_dict",
                "train", "eval", "freeze")  # fmt: skip
     return dict.fromkeys((name, *(f"{name}.{method}" for method in methods)), steps(make))
@@ -222,7 +222,7 @@ CALLS = {
         v.image("src"), v.gamma, v.beta, v.mean, v.variance, [v.image("src_1")],
         epsilon=v.epsilon, exponential_avg_factor=v.factor, activation_mode="Relu"),
 }  # fmt: skip
-#: Dtypes of data; the vectors of Values fit them.
+#: The data dtypes that a module's operators take with the vectors of Values.
 TYPES = {
     "onednn_graph": ["float32", "float16", "bfloat16"],
     "tensorflow": ["float32", "float16", "bfloat16"],
@@ -236,7 +236,7 @@ if "bn_ext.dask" in MODULES:
     import bn_ext.dask
 
     def lazily(function):
-        """Call on arrays in blocks of samples and channels, in this thread."""
+        """Call a function on Dask arrays in blocks of samples and channels, in this thread."""
 
         def call(v, exact):
             blocks = {name: da.from_array(getattr(v, name), chunks=(2, 5))
@@ -369,7 +369,7 @@ def problems(name):
 
 
 def changes(name):
-    """Modes in which a call fails, gives other bits than in the default mode, or ends the mode."""
+    """Modes in which a call fails, gives other bits than by default, or changes the mode."""
     found = []
     for problem in problems(name):
         with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Sums of floating-point numbers by fractions, and states made by hand."""
+"""Exact sums of floating-point numbers, as fractions, and states made by hand."""
 
 from fractions import Fraction
 
@@ -55,7 +55,7 @@ def statistics(column):
 
 
 def far_from_0(rng, name):
-    """(elements, channels): deviations far below the mean, or none; some sums fit no double."""
+    """(elements, channels): deviations far below the mean, or none; some sums overflow doubles."""
     n = 1000
     one = np.ones(n)
     columns = [
@@ -85,7 +85,7 @@ def mantissas(terms):
 
 
 def units_of(terms, lowest, *, squared=False):
-    """The sum of finite numbers, or of their squares, in units of 2**lowest. Each summand is a
+    """The sum of finite numbers, or of their squares, in units of 2**lowest. Each summand must be a
     multiple of this unit.
     """
     if not terms.size:
@@ -106,7 +106,7 @@ def units_of(terms, lowest, *, squared=False):
 
 
 def sum_shifted(numbers, shift):
-    """The sum of numbers * 2**shift, which are integers."""
+    """The sum of numbers * 2**shift; each product must be an integer."""
     return sum(
         number << left if left >= 0 else number >> -left
         for number, left in zip(numbers, shift.tolist(), strict=True)
@@ -121,7 +121,7 @@ def integer_of(state, s, c):
 
 def state_of(integers, rows, rng=None):
     """A state of one channel with these sums, in units of the lowest limb. With rng, its limbs are
-    not carried, as after the addition of many parts.
+    not carried, as after adding many parts.
     """
     limbs, _ = STATES[rows]
     state = np.zeros((rows, 2, 1), np.int64)

@@ -1,5 +1,5 @@
-/* fail_malloc.c: makes the n-th allocation of this thread fail, counts the blocks that are
- * held and overwrites what is freed, for test_memory.py. */
+/* fail_malloc.c: makes one allocation of a thread fail, counts the blocks held, and overwrites
+ * freed memory, for test_memory.py. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -11,7 +11,7 @@ static _Thread_local long countdown = -1;
 static _Thread_local int armed;
 static atomic_long held;
 
-/* Let the allocation after the next n fail and all others succeed; -1: none fails. */
+/* Let the next n allocations succeed, then one fail, then all succeed; -1: none fails. */
 void fail_after(long n) {
     countdown = n;
     armed = n >= 0;

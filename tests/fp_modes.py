@@ -17,7 +17,7 @@ FP_MODES = {
     "down": (0x2000, 0x800000, 0x100),
     "zero": (0x6000, 0xC00000, 0x300),
 }
-# Where fenv_t holds MXCSR or FPCR: glibc and musl, Apple.
+# Byte offset of MXCSR or FPCR in fenv_t of glibc and musl, and of Apple.
 FENV_PLACE = {("linux", X86): 28, ("linux", ARM): 0, ("darwin", X86): 4, ("darwin", ARM): 8}
 FENV_AT = FENV_PLACE.get((sys.platform, True))
 if sys.platform != "win32" and FENV_AT is None:
@@ -32,7 +32,7 @@ def math_library():
 
 @contextlib.contextmanager
 def fp_mode(name):
-    """Run with these control bits, where it is known how they are set."""
+    """Run in this mode, where we know how to set it."""
     if sys.platform == "win32":
         control = math_library()._controlfp_s
         before = ctypes.c_uint()

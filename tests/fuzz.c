@@ -1,13 +1,13 @@
 /* fuzz.c: random problems for the C part, under libFuzzer with sanitizers.
  *
- * The bytes decide a problem: operation, dtype, shape, how each operand and vector lies in memory
- * (order of axes, gaps, signs, broadcasts, alignment, what is written in place), options, level,
- * threads, believed cache sizes, and the seed and kind of the values. Arrays that an operation does
- * not touch are absent. Arrays become a problem as they do in Python, by axes.h. The properties:
+ * The bytes determine a problem: operation, dtype, shape, how each operand and vector lies in
+ * memory (order of axes, gaps, signs of strides, broadcasts, alignment, what is written in place),
+ * options, level, threads, assumed cache sizes, and the seed and kind of the values. Arrays that an
+ * operation does not touch are absent. axes.h makes a problem of the arrays, as in Python.
  *
- *     The call as given, or its halves, give the same bits as the plainest call for the same
- * problem (elements gathered by hand, lowest level, one thread), and change no other byte. Exact
- * sums are the same integers as the plainest call's.
+ * What must hold: the call as given, or in halves, gives the same bits as the plainest call for the
+ * same problem (elements gathered by hand, lowest level, one thread), and changes no other byte.
+ * Exact sums are the same integers as the plainest call's.
  *
  * Python's tests check that the plainest call is right.
  *
@@ -33,7 +33,7 @@ typedef struct {
     const char *name;
     unsigned reads, may_read, writes;
     unsigned vectors, may_vectors;
-    bool relu, may_freeze; /* which options have a meaning for it */
+    bool relu, may_freeze; /* does it have these options? */
     bn_entry *whole;
 
     /* Its halves (NULL: it has none), and the tensors and vectors that the first half reads. */
@@ -122,7 +122,7 @@ static unsigned some_of(unsigned roles) {
 
 /* ---- the calls ------------------------------------------------------------ */
 
-/* Sums, with room around them that must stay as it is. */
+/* Sums, with numbers around them that must not change. */
 enum { AROUND = 4 };
 
 static double *allocate_sums(const tensor *t) {

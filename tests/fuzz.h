@@ -19,7 +19,7 @@ typedef struct {
     bool owns;        /* memory of its own? Else it shares another array's */
     char *memory;     /* all of it: elements, gaps, and what is around them */
     char *expected;   /* what `memory` must hold after the call */
-    ptrdiff_t bytes;  /* of each of the two */
+    ptrdiff_t bytes;  /* of memory and of expected */
     ptrdiff_t before; /* bytes in memory ahead of its lowest element */
     ptrdiff_t reach;  /* bytes from the lowest element to the end of the highest one */
     bool nested;      /* each axis steps past all elements of faster axes */
@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     char *data[BN_OPERANDS], *vector[BN_VECTORS];
     double *sums;   /* of reduce; NULL: there is none */
-    int64_t *state; /* the same, exactly, with room around it */
+    int64_t *state; /* the exact sums, with room around them */
 } plain;
 
 void demand(bool holds, const char *what, const tensor *t);
@@ -53,8 +53,8 @@ unsigned take(unsigned below); /* the input's next choice */
 void *allocate(ptrdiff_t bytes);
 
 void choose_shape(tensor *t);
-/* Kinds of numbers: 0 ordinary, 1 small integers, 2 some with any bits, 3 a kind of its own for
- * each channel. */
+/* Kinds of numbers: 0 ordinary, 1 small integers, 2 some with any bits, 3 by each channel's
+ * character (fuzz_arrays.c). */
 enum { KINDS = 4, BY_CHANNEL = KINDS - 1 };
 void choose_operands(tensor *t, unsigned reads, unsigned writes, unsigned kind);
 void choose_vector(tensor *t, int vector, unsigned kind, bool positive);

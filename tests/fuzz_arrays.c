@@ -1,5 +1,5 @@
-/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory. Also checks, by
- * hand and element by element, what axes.h says of arrays. See fuzz.h. */
+/* fuzz_arrays.c: what the input decides: numbers, and arrays as they lie in memory. Also checks,
+ * element by element, what axes.h says about arrays. See fuzz.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "channel.h"
 #include "fuzz.h"
 
-enum { FARTHEST = 1 << 26 }; /* bytes that an axis reaches: libFuzzer allows 2 GB in all */
-enum { GUARD = 64 };         /* bytes after some arrays, which nothing may write */
+enum { FARTHEST = 1 << 26 }; /* bytes that an axis may span: libFuzzer allows 2 GB in all */
+enum { GUARD = 64 };         /* most bytes before or after an array, which nothing may write */
 
 /* ---- choices ------------------------------------------------------------ */
 
@@ -23,8 +23,8 @@ static uint64_t next_random(void) {
     return state;
 }
 
-/* Take from the input while it lasts, then from a hash of it: even a short input gives a whole
- * problem. */
+/* Take from the input while it lasts, then random numbers that it seeds: even a short input gives a
+ * whole problem. */
 unsigned take(unsigned below) {
     if (left < 2)
         return (unsigned)(next_random() >> 32) % below;
@@ -166,7 +166,7 @@ static void place(array *a, bn_dtype dtype, int ndim, const ptrdiff_t *shape) {
 
 /* ---- element by element -------------------------------------------------- */
 
-/* The rule of axes.h: again and again, take the axis that has the largest stride of those left. */
+/* The rule of axes.h: repeatedly take the axis with the largest stride of those left. */
 static void order_by_hand(tensor *t) {
     const ptrdiff_t *strides = t->operand[BN_SRC].strides;
     bool taken[MOST_AXES] = {false}, before = t->channels > 1;
@@ -262,7 +262,7 @@ static bool overlaps_by_hand(const tensor *t, const array *a) {
     return overlaps;
 }
 
-/* Check what axes.h says of where an array lies. */
+/* Check axes.h on an array: does it overlap itself, where does it begin and end? */
 static void check_place(const tensor *t, const array *a) {
     const bool overlaps = bn_overlaps_itself(&a->view);
     demand(!a->nested || !overlaps, "overlap seen where there is none", t);

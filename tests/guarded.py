@@ -1,7 +1,7 @@
 """Calls in which every array ends, or starts, at a page that must not be touched.
 
 Run by test_memory.py in a process of its own, one per instruction-set level: reading or
-writing one byte too many ends it.
+writing one byte too many kills the process.
 
     python tests/guarded.py v4 0 0     the level, and cache sizes
 """
@@ -43,7 +43,7 @@ class Region:
     def array(self, shape, dtype, gaps, at_end):
         """An array that ends right before the second guard, or starts right after the first.
 
-        gaps: for each axis, the elements left out after each index; the last axis has none.
+        gaps: for each axis, the elements to skip after each index; none on the last axis.
         """
         strides, step = [], dtype.itemsize
         for n, gap in zip(reversed(shape), reversed(gaps), strict=True):
@@ -57,7 +57,7 @@ class Region:
 
 
 def shapes():
-    """(shape, layout): every number of channels, every length of a run, around every boundary."""
+    """(shape, layout): many numbers of channels and lengths of runs, around every boundary."""
     for channels in [*range(1, 72), 127, 128, 129, 200, 257]:
         for n in (1, 2, 9, 19):
             yield (n, channels), "NXC"
@@ -206,7 +206,7 @@ def run():
     for shape, layout in shapes():
         some_gaps = list(gaps_of(shape, layout))
         for data, at_end in itertools.product(DATA_DTYPES, (False, True)):
-            # To try all gaps with each shape and dtype would take twice as long.
+            # Trying all gaps with each shape and dtype would take twice as long.
             gaps = some_gaps[rng.integers(len(some_gaps))]
             vector = rng.choice(_core._TABLE[data])
             a = operands(regions, rng, shape, layout, data, vector, gaps, at_end)
@@ -218,6 +218,6 @@ def run():
 
 if __name__ == "__main__":
     _core._use_isa(sys.argv[1])
-    # Small caches: even these problems have nontemporal stores, which begin and end within rows.
+    # Small caches make even these problems use nontemporal stores, which begin and end within rows.
     _core._set_cache_sizes(*map(int, sys.argv[2:4]))
     print(run(), "calls")

@@ -1,8 +1,8 @@
 """Problems made to break error bounds, and a search that makes them worse.
 
-Every channel is a problem of its own, so one call tries a whole population of them. It is kept by
-channel, (C, M), and laid out for one of the forms of src_c/plan.c. In every form, element 0 of a
-channel is in the first block that is summed.
+Every channel is a problem of its own, so one call tries a whole population. Its arrays are (C, M),
+and are laid out for one of the forms of src_c/plan.c. In every form, element 0 of a channel is in
+the first block that is summed.
 """
 
 import functools
@@ -16,8 +16,8 @@ from cases import FORMATS, INPUTS, arithmetic, dtype, unit
 
 import bn_ext
 
-#: form: (data_format, leading axes, trailing axes, channels); the axes depend on an element's size.
-#: Each column has at least a group of eight blocks of four rows, as far as a form allows.
+#: form: (data_format, leading axes, trailing axes, channels); the axes depend on the itemsize.
+#: Each column has at least a group of eight blocks of four rows, if its form allows that.
 FORMS = {
     "one position": ("NXC", lambda size: (1,), lambda size: (), 200),
     "few positions": ("NXC", lambda size: (5,), lambda size: (), 200),
@@ -88,9 +88,8 @@ def by_channel(array, form):
 
 
 def magnitudes(rng, m, span):
-    """Numbers over `span` octaves, with any digits, of either sign."""
-    values = np.exp2(rng.uniform(-span, 0, m)) * rng.choice([-1, 1], m)
-    return values
+    """Numbers of either sign over `span` octaves, with random mantissas."""
+    return np.exp2(rng.uniform(-span, 0, m)) * rng.choice([-1, 1], m)
 
 
 def ordered(rng, m, span):
@@ -100,7 +99,7 @@ def ordered(rng, m, span):
 
 
 def one_large(rng, m, span):
-    """A large value first or anywhere, the others small."""
+    """One large value, first or anywhere; the others are small."""
     values = rng.uniform(0.5, 1, m) * np.exp2(-rng.uniform(0, span))
     values[rng.choice([0, rng.integers(m)])] = 1
     return values
@@ -120,12 +119,12 @@ def cancelling(rng, m, span):
 
 
 def alike(rng, m, span):
-    """One value, often just above a power of two, where a rounding weighs most."""
+    """One value, often just above a power of two, where relative rounding errors are largest."""
     return np.full(m, 1 + np.exp2(-rng.integers(0, span + 1)) * rng.integers(0, 2))
 
 
 def swallowed(rng, m, span):
-    """One value, then values with which each addition loses or gains almost half an ulp."""
+    """A 1, then values that each lose or gain almost half an ulp when they are added."""
     values = np.full(m, 2.0**-24 * (1 + rng.choice([-1, 1]) * np.exp2(-rng.integers(2, 11))))
     values[0] = 1
     return values
@@ -157,7 +156,7 @@ def channel(rng, m, data, sampled):
     """One channel's arrays, as doubles; `sampled` are the elements that make the pivot."""
     long_span = 20 if data == "float16" else 60
     x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
-    if rng.random() < 0.2:  # the pivot is about as far off as it may be: beyond, sums are repeated
+    if rng.random() < 0.2:  # the pivot is about 2 deviations off: beyond, sums are repeated
         x[sampled] = x.mean() + rng.choice([-1, 1]) * rng.uniform(1.8, 2.3) * x.std()
     statistics = rng.choice(["batch", "given", "far", "grazing"])
     mean, variance = rng.standard_normal(), np.exp2(rng.uniform(-14, 4))
@@ -170,10 +169,10 @@ def channel(rng, m, data, sampled):
         largest = x.flat[abs(x).argmax()]
         units = rng.integers(0, 256) + rng.choice([0.01, 0.5, 0.99])
         mean = -largest * unit(arithmetic(data)) * units
-        if rng.random() < 0.5:  # and the others are zero: their xc is tiny
+        if rng.random() < 0.5:  # and the other elements are 0: their xc is tiny
             x = np.where(x == largest, x, 0)
             dy = np.where(np.arange(m) == 0, dy[0] or 1, rng.uniform(0.9, 1.1) / max(units, 1))
-    if rng.random() < 0.25:  # dy close to xhat: in training, little of it is left
+    if rng.random() < 0.25:  # dy close to xhat: in training, little is left of diff_src
         xhat = (x - mean) / np.sqrt(variance + 1e-5) if variance > 0 else x
         dy = xhat + rng.choice([0, 1, 1e-3]) * rng.random()
 
@@ -204,7 +203,7 @@ def population(rng, form, data, vector):
     c, m = size_of(form, data)
     with np.errstate(all="ignore"):
         found = [channel(rng, m, data, sampled(form, data)) for _ in range(c - 1)]
-        # One is always `swallowed`: it ruins a plain sum of floats, however few channels there are.
+        # One channel's diff_dst is always `swallowed`, which ruins a plain sum of floats.
         found.append((np.ones(m), swallowed(rng, m, 0), np.ones(m), 0, 1, 1, 0, 0, 0))
         arrays = [
             np.array(part).astype(dtype(data if name in TENSORS else vector))
@@ -213,7 +212,7 @@ def population(rng, form, data, vector):
     return Population(*arrays, float(rng.choice([0, 1e-5, 0.037])))
 
 
-# ---- what it comes to ---------------------------------------------------------------
+# ---- errors and bounds --------------------------------------------------------------
 
 
 def limit(name):
@@ -232,7 +231,7 @@ def rstd_of(p):
 
 
 def fits(p, want, data, vector):
-    """(C,): where the gradient's bounds are promised: nothing comes near overflow."""
+    """(C,): True where the gradient's bounds are promised, as nothing comes near overflow."""
     wide = np.longdouble
     top = tops(data)
     m = p.src.shape[1]
@@ -258,8 +257,8 @@ def fits(p, want, data, vector):
 
 
 def fits_forward(p, want, form, data, vector):
-    """(C,): where a forward pass's bounds are promised: no value comes near overflow, and what a
-    variance loses by underflow does not matter.
+    """(C,): True where a forward pass's bounds are promised, as no value comes near overflow, and
+    what a variance loses to underflow does not matter.
     """
     wide = np.longdouble
     spread = want.variance + wide(p.epsilon)
@@ -275,8 +274,8 @@ def fits_forward(p, want, form, data, vector):
 
 
 def fits_second(p, want, form, data, vector):
-    """(C,): where the double backward's bounds are promised: nothing overflows, and neither
-    products nor factors underflow.
+    """(C,): True where the double backward's bounds are promised, as nothing overflows, and
+    neither products nor factors underflow.
     """
     wide = np.longdouble
     top = wide(2.0**900 if data == "float64" else 2.0**126)
@@ -335,8 +334,8 @@ def exact_gradient_sums(src, diff_dst, mean, data_format):
 
 
 def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
-    """Errors of reduce's sums, which are doubles: rounding hides none. As rstd is 1, diff_gamma is
-    sum(dy * xc).
+    """Errors of reduce's sums, which are doubles, so rounding hides none. As rstd is 1, diff_gamma
+    is sum(dy * xc).
     """
     p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
 
@@ -434,7 +433,7 @@ def nudged(rng, values):
 
 
 def mutated(rng, p):
-    """A change to every channel: an element, a vector's value, or a whole channel."""
+    """Random changes to channels: to elements, vectors' values, or whole channels."""
     arrays = {name: getattr(p, name).copy() for name in ARRAYS}
     c, m = p.src.shape
     rows = np.arange(c)
@@ -466,8 +465,8 @@ def mutated(rng, p):
 
 
 def search(rng, form, data, vector, member, output, generations):
-    """A random population whose worst channels are changed again and again, to do worse for
-    `output`. Yields what `measured` says of each generation.
+    """Change a random population's worst channels repeatedly, to increase the errors of `output`.
+    Yield what `measured` returns for each generation.
     """
     best = population(rng, form, data, vector)
     shares, broken = measured(best, form, data, vector, member)

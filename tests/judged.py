@@ -6,12 +6,12 @@ from cases import SHORT, dtype
 
 
 def judge(found, exact, sizes, name):
-    """Each result is off by at most one ulp of its largest term; in float32 and float64, by three.
+    """Each array may be off by one ulp of its largest term; in float32 and float64, by three.
 
     `found`, `exact` and `sizes` (the terms' absolute values) are sequences of arrays; `found` was
     rounded to the dtype `name`. Errors are compared with terms, because a sum of squares or a
-    gradient may be smaller than its terms by any factor. dst of float32 has several roundings, dst
-    of 16 bits one that counts. NaN and Inf are where `exact` has them.
+    gradient may be smaller than its terms by any factor. A float32 dst has several roundings, a
+    16-bit one only one that counts. NaN and Inf must be where `exact` has them.
     """
     ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
     for place, arrays in enumerate(zip(found, exact, sizes, strict=True)):

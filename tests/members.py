@@ -1,4 +1,4 @@
-"""The members of the family (cases.Family), in one form, for tests that hold for all of them."""
+"""The members of the family (cases.Family) behind one interface, for tests of them all."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ class Member(NamedTuple):
 
     #: Tensors, by name; src first.
     reads: list[str]
-    #: For each result: is it a tensor like src, or a vector?
+    #: For each result, "tensor" (like src) or "vector".
     returns: list[str]
     #: Takes a problem, the tensors to use, is_training, halves (in two calls?), `out` and options;
     #: returns the results, and what else was written.
@@ -61,13 +61,13 @@ def backward(gate=None, diff_src_1=False, **exact):
 
 
 def fused_of(p, t):
-    """All options that fuse something to the forward pass, and their workspace."""
+    """All options that fuse something into the forward pass, and their workspace."""
     bits = np.zeros(-(-p.src.size // 8), np.uint8)
     return {"src_1": t["src_1"], "relu": True, "workspace": bits}, bits
 
 
 def training(fused, **exact):
-    """The forward pass, plain, or with all that is fused and with running statistics."""
+    """The forward pass: plain, or with every fused option and running statistics."""
 
     def call(p, t, is_training, halves, out, **options):
         more, written = {"epsilon": EPSILON, "out": out, **options}, []
@@ -90,7 +90,7 @@ def training(fused, **exact):
 
 
 def inference(fused):
-    """With given statistics, plain or with all that is fused."""
+    """With given statistics: plain, or with every fused option."""
 
     def call(p, t, is_training, halves, out, **options):
         extra, bits = fused_of(p, t) if fused else ({}, None)

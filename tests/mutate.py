@@ -1,4 +1,4 @@
-"""Break the package in one place at a time; the suite must fail for each.
+"""Break the package in one place at a time; the suite must fail each time.
 
     python -P tests/mutate.py                          all of mutants.txt
     python -P tests/mutate.py pool.c "gamma dropped"   rows whose file or words contain a PART
@@ -6,11 +6,11 @@
 
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
 of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
-tests, then all others, until something fails. A mutant that hangs is found too. The exit status is
-1 if one survived or does not compile, or if the text of a row does not occur exactly once.
+tests, then the whole suite, until something fails; hanging counts as failing. The exit status is 1
+if one survived or does not compile, or if the text of a row does not occur exactly once.
 
-Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. There,
-all mutants can fail except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
+Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. That is
+enough for all mutants except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
 wider registers (strands of unequal alignment).
 """
 
@@ -33,7 +33,7 @@ REST = ["--slow", "--ignore=tests/test_example.py"]
 HANGS = 1800
 #: The same for `bn-ext verify --all`, which takes fifty.
 VERIFY_HANGS = 180
-#: pytest's exit status if a file's tests are skipped, because they need what is not installed.
+#: pytest's exit status if it collects no test, as from a file that needs a missing package.
 NO_TESTS = 5
 #: A token of source text. Space between tokens does not matter.
 TOKENS = re.compile(r"\w+|\S")
@@ -112,14 +112,14 @@ def run(command, folder, hangs=HANGS):
 
 
 def build(folder):
-    """The compiler's last words if it fails, else a false value."""
+    """Compile; return the end of the errors if that fails, else a false value."""
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode and "DOES NOT COMPILE\n" + done.stderr[-2000:]
 
 
 def kill(folder, finders):
-    """What finds the mutant that a folder has, or ''."""
+    """Return what finds the mutant in this folder, or ''."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
     for depth in ([], ["--all"]) if "verify" in finders else ():
@@ -138,7 +138,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of a file's name or of the words")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="part of a file's name or words")
     parser.add_argument("--list", action="store_true", help="only look for each row's place")
     options = parser.parse_args(arguments)
     paths = tree()
@@ -157,7 +157,7 @@ def main(arguments=None):
 
 
 def tried(broken, paths):
-    """How many survive, or do not compile."""
+    """Try each mutant; return how many survive or do not compile."""
     left = 0
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

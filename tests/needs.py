@@ -12,10 +12,10 @@ CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.
 
 needs_openmp = pytest.mark.skipif(not _core._has_openmp(), reason="built without OpenMP")
 needs_cpus = pytest.mark.skipif(CPUS < 2, reason="one CPU")
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc or affinity")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc or affinity")
 needs_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="long double is no wider than double here"
 )
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-#: Newer CPythons warn if a process with threads forks; tests so marked do it on purpose.
+#: Newer CPythons warn if a process with threads forks; tests with this mark do so on purpose.
 forks = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

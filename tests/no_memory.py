@@ -1,6 +1,6 @@
 """A call whose first, second, third, ... allocation fails: MemoryError, and nothing written.
 
-Where no error is raised the bits are the right ones, and no call keeps a block.
+If no error is raised, the bits are right. No call keeps a block.
 Run by test_memory.py with fail_malloc.c preloaded:
 
     LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/no_memory.py
@@ -63,11 +63,11 @@ def check(call, out):
         fill()
         failed, result, raised = attempt(call, n)
         if raised is None:
-            # Python survives some failures by itself; then the call has done its work.
+            # Python recovers from some failures by itself; then the call has done its work.
             found = bits(result) + bits(out)
             assert found == wanted, f"allocation {n}: other bits and no error"
         else:
-            assert failed, f"nothing failed, and yet {raised!r}"
+            assert failed, f"no allocation failed, but {raised!r}"
             untouched = all((array == 0xA5).all() for array in out)
             assert untouched, f"allocation {n}: outputs written, then {raised!r}"
         if not failed:
@@ -103,7 +103,7 @@ def operands(shape, layout, data):
 
 
 def spread(array):
-    """Every other element of memory."""
+    """A copy in every other element of memory."""
     memory = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
     memory[..., ::2] = array
     return memory[..., ::2]
@@ -156,7 +156,7 @@ def check_layer(*options):
             before = kept()
             failed, _, raised = attempt(steps[number], n)
             if raised is not None:
-                assert failed, f"nothing failed, and yet {raised!r}"
+                assert failed, f"no allocation failed, but {raised!r}"
                 assert kept() == before, f"{options}, step {number}, allocation {n}: {raised!r}"
                 steps[number]()
             if not failed:
@@ -174,7 +174,7 @@ def main():
                     counts.append(check(call, written_by(call)))
                     if data == "float32":
                         check_freed(call, counts[-1])
-    assert min(counts) >= 2  # at the least, working space and the team's memory
+    assert min(counts) >= 2  # at least working space and the team's memory
     modes = itertools.product(
         (np.float64, np.float32), (False, True), (False, True), ("train", "eval", "freeze")
     )

@@ -127,7 +127,7 @@ def killed(client):
 
 # ---- memory ---------------------------------------------------------------------------
 
-BLOCK = (80, 256, 512)  # 40 MiB: what malloc always gives back at once
+BLOCK = (80, 256, 512)  # 40 MiB: so large that free returns it to the system at once
 BLOCKS = 44
 
 
@@ -143,7 +143,7 @@ def begin():
 
 
 def most_chunks(before, peaks):
-    """Over all workers, the most that one held beyond what it had before, in chunks."""
+    """The most that any worker held beyond what it had before, in chunks."""
     return max(peaks[worker] - before[worker] for worker in before) / (4 * np.prod(BLOCK))
 
 
@@ -167,7 +167,7 @@ def steps(src, diff_dst, sink, exact):
 
 
 def measured(client, src, diff_dst, sink):
-    """The peak of each step when taken again: the first time, it imports and allocates."""
+    """The peak of each step the second time: the first time, it imports and allocates."""
     two = slice(2 * BLOCK[0])
     found = {}
     for exact in (False, True):

@@ -114,7 +114,7 @@ BROKEN = ("src_1", "float64", "channels", "dimensions", "eps", "whole", "weight"
 
 @case
 def errors(rank, size):
-    """A process that fails, and processes that differ; afterwards, all is well."""
+    """A process fails, or processes differ; afterwards, a step works."""
     for broken in BROKEN:
         dtype = torch.float64 if broken == "float64" else torch.float32
         made = layer(dtype)
@@ -132,7 +132,7 @@ def errors(rank, size):
 
 @case
 def apart(rank, size):
-    """A process that cannot tell the others of its error is a call further: all get an error."""
+    """A process that cannot tell the others of its error is one call ahead: all get an error."""
     made = bn_ext.torch.SyncBatchNorm(3, affine=False, track_running_stats=False)
     if rank == 1:
         with contextlib.suppress(TypeError):
@@ -145,7 +145,7 @@ def apart(rank, size):
 
 @case
 def gone(rank, size):
-    """A process that ends in the middle is an error on the others."""
+    """If a process ends in the middle, the others get an error."""
     distributed.barrier()  # all are connected
     if rank == 1:
         sys.exit()

@@ -1,7 +1,7 @@
 """The order of every sum, in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
-For dense arrays, it repeats what src_c/plan.c and the walks say in C, in the same words: the order
-depends on shape and dtype alone. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
+For dense arrays, it repeats src_c/plan.c and the walks, with the same names: the order depends on
+shape and dtype alone. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ class Columns:
             self.planes[:, :columns] = found["sums"]
 
     def strands(self, *operands):
-        """Add all rows of (rows, columns): block g has row g of each of up to four strands."""
+        """Add (rows, columns) operands: block g has row g of each of up to four strands."""
         for rows, order in blocks_of_strands(len(operands[0])):
             self.blocks(rows, *(a[order] for a in operands))
 
@@ -78,13 +78,13 @@ class Columns:
         return np.array(found).T
 
 
-# ---- one chunk after the other, of each form: (PLANES, channels) each ---------------------
+# ---- the chunks of each form, in order: (PLANES, channels) each ---------------------------
 
 
 def channels_last(dtype, mean, *operands):
     """Operands are (positions, channels)."""
     positions, channels = operands[0].shape
-    together = 1  # positions of a row
+    together = 1  # positions per row
     if channels < 128:
         unit = 32 // np.gcd(channels, 32)
         together = min(unit * -(-256 // (unit * channels)), positions)
@@ -99,7 +99,7 @@ def channels_last(dtype, mean, *operands):
         if end > whole:
             sums.strands(*(a[whole * together :].reshape(1, -1) for a in operands))
         left = together
-        while left > 1:  # the upper half of the positions joins the lower one
+        while left > 1:  # add the upper half of the positions to the lower one
             upper, half = left - left // 2, left // 2
             sums.add(half * channels, sums.planes[:, upper * channels : left * channels].copy())
             left = upper
@@ -156,7 +156,7 @@ def abreast(sums, *operands):
 
 
 def merged(positions, channels, run):
-    """The shape as it is cut: if there is one channel, all axes are inner."""
+    """The shape that is cut into chunks: with a single channel, all axes are inner."""
     return (positions, channels, run) if channels > 1 else (1, 1, positions * run)
 
 

@@ -1,4 +1,4 @@
-"""Other processes: Python with other code, in another environment, under other limits."""
+"""Run Python code in other processes, with other environment variables."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def python(*arguments, cwd=None, timeout=120, **environment):
 
 
 def python_code(code, *options, **more):
-    """Run code that imports what is installed, not the files that lie here."""
+    """Run code that imports the installed package, not files of the current folder."""
     return python("-P", *options, "-c", code, **more)
 
 
@@ -32,7 +32,7 @@ def strict(code, **more):
 
 
 def printed_by(code, *options, **more):
-    """What the code prints, which must succeed."""
+    """Run code, which must succeed; return what it prints."""
     done = python_code(code, *options, **more)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
@@ -42,7 +42,7 @@ def printed_by(code, *options, **more):
 
 IMPORTS = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n"
 
-#: call(n): threads of a call on n rows of 64 channels; threads(): threads of the process.
+#: call(n): the number of threads of a call on n rows of 64 channels; threads(): of the process.
 CALL = """
 def call(n, **options):
     x = np.ones((n, 64), np.float32)

@@ -160,7 +160,7 @@ static bool touches(int which, int operand) {
     return entries[which].operands >> operand & 1;
 }
 
-/* Every call starts with equal arrays. */
+/* Every call starts with the same numbers in its arrays. */
 static void call(outcome *made, int which, const shape *s, int num_threads) {
     bn_problem p = {.dtype = BN_F32, .epsilon = 1e-3, .exponential_avg_factor = 0.1};
     float *data[BN_OPERANDS] = {NULL};

@@ -1,6 +1,6 @@
-"""Batch normalization in a wide float, all channels at once, and the sizes of its errors.
+"""Batch normalization in a wide float, all channels at once, and the terms of its error bounds.
 
-Forward, backward, and double backward; a ReLU's gate is given as the elements that it lets pass.
+Forward, backward, and double backward; a ReLU's gate is a mask of the elements that it lets pass.
 
 examples/plain_loop.py has the same formulas as loops, element by element; test_formulas.py compares
 the two.
@@ -19,11 +19,11 @@ class Reference(NamedTuple):
     diff_beta: np.ndarray
     diff_src_terms: np.ndarray  # |gamma rstd| (|dy| + |sum(dy)/M| + |xc rstd diff_gamma/M|)
     diff_src_sums: np.ndarray  # |gamma rstd| (sum|dy| + |xhat| sum|dy xhat|)/M: errors of sums
-    diff_src_tiny: np.ndarray  # by this, what underflow loses is multiplied
+    diff_src_tiny: np.ndarray  # what is lost to underflow is multiplied by this
     gamma_terms: np.ndarray  # of diff_gamma: dy xc rstd, channels first, (C, M)
     beta_terms: np.ndarray  # of diff_beta: dy
-    gamma_tiny: np.ndarray  # (C,), M rstd: losses of diff_gamma, in smallest numbers
-    diff_src_1: np.ndarray  # what passed the gate: the gradient with respect to what was added
+    gamma_tiny: np.ndarray  # (C,), M rstd: what diff_gamma loses, in units of the smallest number
+    diff_src_1: np.ndarray  # diff_dst, 0 where the gate is closed
 
 
 class Normalized(NamedTuple):
@@ -33,12 +33,11 @@ class Normalized(NamedTuple):
     mean: np.ndarray  # (C,), as are all up to spread; the others are like src
     variance: np.ndarray  # biased: divided by M
     deviation: np.ndarray  # sqrt(variance)
-    farthest: np.ndarray  # max|xc|
     scale: np.ndarray  # |gamma rstd|
-    spread: np.ndarray  # variance / (variance + epsilon): share of variance's error that scale has
-    product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic has it
+    spread: np.ndarray  # variance / (variance + epsilon): share of its error that reaches scale
+    product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic rounds it
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
-    distances: np.ndarray  # |xc|, likewise; what the scale loses by underflow is multiplied by it
+    distances: np.ndarray  # |xc|, likewise; what scale loses to underflow is multiplied by it
 
 
 class Second(NamedTuple):
@@ -53,7 +52,7 @@ class Second(NamedTuple):
 
 
 def by_channel(array, axis):
-    """(C, M): one row a channel."""
+    """(C, M): one row per channel."""
     array = np.moveaxis(array, axis, 0)
     return array.reshape(array.shape[0], -1)
 
@@ -113,7 +112,7 @@ def batch_norm_training(
         near = (pivot + offset).astype(number).astype(wide)  # the mean, as it is subtracted
         low = (pivot - near) + offset
     return normalized(
-        src, x - near, pivot + offset, low, xc, variance, gamma, beta,
+        src, x - near, pivot + offset, low, variance, gamma, beta,
         epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
     )  # fmt: skip
 
@@ -125,17 +124,14 @@ def batch_norm_inference(
     """Normalize with the statistics that are given."""
     x = by_channel(src, axis).astype(wide)
     mean, variance = column(mean, wide, 0), column(variance, wide, 0)
-    xc = x - mean
     return normalized(
-        src, xc, mean, 0 * mean, xc, variance, gamma, beta,
+        src, x - mean, mean, 0 * mean, variance, gamma, beta,
         epsilon=epsilon, axis=axis, src_1=src_1, relu=relu, wide=wide,
     )  # fmt: skip
 
 
-def normalized(
-    src, x_near, mean, low, xc, variance, gamma, beta, *, epsilon, axis, src_1, relu, wide
-):
-    """Scale, shift, add, clip."""
+def normalized(src, x_near, mean, low, variance, gamma, beta, *, epsilon, axis, src_1, relu, wide):
+    """Scale, shift, add src_1, apply the ReLU."""
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = variance + wide(epsilon)
         scale = column(gamma, wide, 1) / np.sqrt(spread)
@@ -150,7 +146,7 @@ def normalized(
         y = np.where(y <= 0, 0, y)  # a NaN stays
     return Normalized(
         as_before(y, src, axis), mean[:, 0], variance[:, 0], np.sqrt(variance[:, 0]),
-        abs(xc).max(axis=1, initial=0), np.broadcast_to(abs(scale), mean.shape)[:, 0], share[:, 0],
+        np.broadcast_to(abs(scale), mean.shape)[:, 0], share[:, 0],
         as_before(abs(scale * x_near), src, axis), as_before(sizes, src, axis),
         as_before(abs(x_near), src, axis),
     )  # fmt: skip
@@ -165,7 +161,7 @@ def running(old, new, factor, *, count=None, correction=0, wide=np.float64):
 
 
 def gate(dst):
-    """Which elements pass a ReLU: all that are not 0 or less, so NaNs pass."""
+    """Which elements pass a ReLU: all that are not <= 0, so NaNs pass."""
     return ~(dst <= 0)
 
 
@@ -183,7 +179,7 @@ def batch_norm_backward(
     m = x.shape[1]
     mean, variance, gamma = column(mean, wide, 0), column(variance, wide, 0), column(gamma, wide, 1)
 
-    xc = x - mean  # explicit: to fold the mean into a constant would cost digits
+    xc = x - mean  # explicit: folding the mean into a constant would cost digits
     rstd = 1 / np.sqrt(variance + wide(epsilon))
     diff_beta = accurate_sum(dy)  # beta shifts every element alike
     gamma_terms = dy * xc * rstd  # gamma scales xhat = xc rstd

@@ -1,4 +1,4 @@
-"""What the functions take and return, and how they refuse a call: nothing is written.
+"""What the functions take and return, and how they refuse a call, writing nothing.
 
 An error that one of the caller's objects raises reaches the caller unchanged.
 """
@@ -14,7 +14,7 @@ from bn_ext import _core
 
 SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 AFFINE = ["gamma", "beta"]
-#: What each function is given here.
+#: The arguments that each function gets here.
 OPERANDS = {
     "backward": INPUTS,
     "backward_reduce": INPUTS[:3],
@@ -55,7 +55,7 @@ def arguments(p, name):
 
 
 def outs(p, name):
-    """Sevens for each result."""
+    """An array of sevens for each result."""
     return [np.full_like(getattr(p, like), 7) for like in RESULTS[name].values()]
 
 
@@ -73,10 +73,9 @@ def four(p, **changed):
 
 
 def refused(kind, message, p, *names, **changed):
-    """Each of these functions and its dry run raise this, and write nothing.
+    """Check that each of these functions and its dry run raise this error and write nothing.
 
-    Without names: the gradient and its halves. The first half does not take every argument that may
-    be changed.
+    Without names: the gradient and its halves. The first half gets only the changes that it takes.
     """
     if not names:
         of_reduce = [*TENSORS, "mean", "data_format", "num_threads"]
@@ -102,7 +101,7 @@ def refused(kind, message, p, *names, **changed):
 
 
 class CodedError(ValueError):
-    """An error that cannot be made again from its text."""
+    """An error with more than a text, of the caller's own class."""
 
     def __init__(self, text, code=7):
         super().__init__(text)

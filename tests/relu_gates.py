@@ -1,11 +1,11 @@
-"""Problems behind a ReLU, with the gate known in each way, and what a call with it must give."""
+"""Problems with a ReLU, its gate in each form, and what a gated call must give."""
 
 import numpy as np
 from cases import Family, packed, shape
 
 import bn_ext
 
-#: N, C, X: each form of src_c/plan.c, and numbers of elements that are not whole bytes of bits.
+#: N, C, X: each form of src_c/plan.c; some numbers of elements are not multiples of 8.
 SIZES = [
     (1, 1, 1), (3, 5, 1), (300, 7, 1), (40, 200, 1), (9, 130, 3), (37, 6, 49), (2, 3, 47),
     (9, 3, 143), (9, 3, 150), (70, 2, 300), (1, 3, 1500), (3, 2, 5000), (5, 3, 2049),
@@ -20,7 +20,7 @@ def lets_pass(dst):
 
 
 def forward(p, **options):
-    """Dst of an inference with p's statistics."""
+    """The dst of inference with p's statistics."""
     names = ("src", "mean", "variance", "gamma", "beta")
     return p.take(bn_ext.batch_norm_inference, *names, data_format=p.data_format, **options)
 
@@ -40,7 +40,7 @@ def gated(p, gate, function=bn_ext.batch_norm_backward, **options):
 
 
 def passed(p):
-    """The part of diff_dst that came through."""
+    """diff_dst, 0 where the gate is closed."""
     return np.where(p.passes, p.diff_dst, np.zeros((), p.diff_dst.dtype))
 
 

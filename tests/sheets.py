@@ -12,9 +12,9 @@ from bn_ext.specs._table import ROWS
 
 
 class Sheet:
-    """An operator, and what its arguments are called in the general function.
+    """An operator, and the names of its arguments in the general function.
 
-    `fixed` are its other arguments. Arrays are copies: an operator may change what it is given.
+    `fixed` has its other arguments. Arrays are copies, since an operator may change its arguments.
     """
 
     def __init__(self, operator, data_format, fixed=None, **roles):
@@ -96,7 +96,7 @@ SHEETS = {
     ),
 }  # fmt: skip
 
-# ---- whatever brings the array ----------------------------------------------------------
+# ---- what may carry the array -----------------------------------------------------------
 
 
 class WithArray:
@@ -125,7 +125,7 @@ class WithDLPack:
 
 
 class Subclass(np.ndarray):
-    """Claims a dtype and a shape that fit."""
+    """Claims a dtype and shape that fit, whatever its own."""
 
     dtype = property(lambda self: np.dtype(np.float32))
     shape = property(lambda self: (2, 3, 4, 5))
@@ -144,4 +144,4 @@ CARRIERS = {
 
 class Untouchable:
     def __getattribute__(self, name):
-        raise AssertionError("looked at")
+        raise AssertionError("gamma was read")

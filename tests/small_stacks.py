@@ -1,5 +1,5 @@
-"""Calls of each function in threads with the smallest stack that Python gives them. In a thread
-with a larger stack, it is measured how deep each call writes.
+"""Call each function in a thread with the smallest stack that Python allows. In a thread with a
+larger stack, measure how deep each call writes.
 
 Run by test_stacks.py in a process of its own, one per instruction-set level. If the stack is too
 small, the process ends; the last name that it printed is the call's.
@@ -20,9 +20,9 @@ import bn_ext
 from bn_ext import _core
 
 SMALLEST, AMPLE = 32 << 10, 1 << 20
-#: Bytes of a new thread's stack within which its own frames lie.
+#: A new thread's own frames lie within this many bytes of its stack's top.
 BEGUN = 10 << 10
-#: Wide and narrow rows, long, short and middling runs.
+#: Wide and narrow rows; long, short and medium runs.
 SHAPES = [((700, 33), "NXC"), ((3000, 5), "NXC"), ((4, 3, 5000), "NCX"), ((40, 30, 7), "NCX"),
           ((6, 80, 49), "NCX")]  # fmt: skip
 #: Exponents that spread so far that sums in doubles must be rounded.
@@ -57,7 +57,7 @@ def depth_of(call):
     thread = started(AMPLE, [at_work.set, cleared.wait, call, done.set, seen.wait])
     at_work.wait()
     lowest, size = stack_of(thread)
-    ctypes.memset(lowest, 0, size - BEGUN)  # it is full of what OpenMP's threads left
+    ctypes.memset(lowest, 0, size - BEGUN)  # the stack may have been used by OpenMP's threads
     cleared.set()
     done.wait()
     depth = len(ctypes.string_at(lowest, size).lstrip(b"\0"))
@@ -67,7 +67,7 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """The operands of guarded.py's calls, with values whose sums no double can hold."""
+    """The operands of guarded.py's calls, with values whose sums doubles must round."""
     a = guarded.dense(rng, shape, layout, data)
     for name in (*guarded.READ, *guarded.WRITTEN):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
@@ -91,7 +91,7 @@ def more_calls(a, options):
             bn_ext.batch_norm_backward(a.src, a.sums, *statistics, **given)
         except (TypeError, ValueError):
             return
-        raise AssertionError
+        raise AssertionError("the call was not refused")
 
     yield refused
 

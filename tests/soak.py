@@ -1,8 +1,9 @@
-"""Random problems from several threads for some time: memory stays flat, bits are a serial call's.
+"""Random problems from several threads for some time: memory stays flat, bits as in serial calls.
 
 python tests/soak.py 600
 """
 
+import os
 import sys
 import threading
 import time
@@ -21,11 +22,11 @@ SLACK = 48 << 20
 def resident():
     """Bytes of memory this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return pages * os.sysconf("SC_PAGESIZE")
 
 
 def problem(rng):
-    """A problem and options of a random call; few elements, any form."""
+    """A problem and options of a random call, of any form, with few elements."""
     data_format = str(rng.choice(list(FORMATS)))
     shape = tuple(int(n) for n in np.exp(rng.uniform(0, 5, rng.integers(2, 5))))
     while np.prod(shape) > 200_000:

@@ -28,9 +28,7 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     mapped = np.memmap(tmp_path / "src", np.float32, "w+", shape=p.src.shape)
     mapped[...] = p.src
     same(src=mapped)
-    frozen = p.src.copy()
-    frozen.flags.writeable = False
-    same(src=frozen)
+    same(src=frozen_copy(p.src))
     same(mean=frozen_copy(p.mean), variance=frozen_copy(p.variance), gamma=frozen_copy(p.gamma))
     same(mean=array.array("f", p.mean))
 
@@ -58,7 +56,7 @@ def all_functions():
             yield from (getattr(module, k) for k in module.__all__ if k.startswith("batch_norm_"))
 
 
-#: {an argument's name in other packages: our names}; the first one that a function takes is meant.
+#: {an argument's name in other packages: our names}; messages name the first a function has.
 OTHER_NAMES = {
     "eps": ["epsilon"], "input": ["src"], "x": ["src"], "dout": ["diff_dst"],
     "grad_output": ["diff_dst"], "weight": ["gamma"],
@@ -96,7 +94,7 @@ def test_other_packages_names_are_translated(p, theirs):
 
 
 def test_unknown_names(p):
-    """Also names of other functions' arguments, and arguments that are missing."""
+    """Unknown names, other functions' names and missing arguments are refused."""
     for match, options in (
         ("'nobodys'$", {"nobodys": 1}),
         ("'training'; batch_norm_training uses the batch's statistics, ", {"training": True}),
@@ -212,7 +210,7 @@ class Viewed(Exported):
         return self.array
 
 
-# DLPack's numbers of the CPU, host memory pinned by CUDA or by ROCm, and CUDA's managed memory.
+# DLPack's device types: the CPU, host memory pinned by CUDA or ROCm, CUDA's managed memory.
 HOST = [1, 3, 11, 13]
 
 

@@ -69,15 +69,14 @@ def test_derivatives_by_given_statistics(rng, affine, relu, data_format):
     vjp, dst = autograd.make_vjp(function, (0, 1))(*stats, src, *vectors)
     assert all_bits([dst]) == all_bits([function(*stats, src, *vectors)])
 
-    # In float32, too, autograd changes no bit of dst, even if a variance is infinite or tiny. The
-    # statistics' gradients have their dtype; those of a channel with infinite variance are 0.
+    # In float32, too, autograd changes no bit of dst, even if a variance is infinite or tiny.
+    # Gradients have their statistic's dtype, and are 0 where the variance is infinite.
     narrow = [np.asarray(a, np.float32) for a in (*stats, src, *vectors)]
     narrow[1][:2] = np.inf, 1e-30
-    vjp, dst_32 = autograd.make_vjp(function, (0, 1))(*narrow)
+    vjp_32, dst_32 = autograd.make_vjp(function, (0, 1))(*narrow)
     assert all_bits([dst_32]) == all_bits([function(*narrow)])
-    assert {diff.dtype.name for diff in vjp(dst_32)} == {"float32"}
-    assert [diff[0] for diff in vjp(dst_32)] == [0, 0]
-    vjp, dst = autograd.make_vjp(function, (0, 1))(*stats, src, *vectors)
+    assert {diff.dtype.name for diff in vjp_32(dst_32)} == {"float32"}
+    assert [diff[0] for diff in vjp_32(dst_32)] == [0, 0]
 
     gamma, beta = vectors or (np.ones(3), np.zeros(3))
     found = bn_ext.batch_norm_backward(
@@ -138,7 +137,7 @@ def test_gradients_are_those_of_bn_ext(rng, name, training, relu, data_format):
 
 @pytest.mark.parametrize("name", ["float32", "float16"])
 def test_second_derivatives_of_other_dtypes(rng, name):
-    """On the way, autograd's own arithmetic turns gradients into float64."""
+    """They are right although autograd's own arithmetic turns gradients into float64."""
     given, _ = arrays(rng, (12, 3), "NXC", name, "float32")
     weights = rng.standard_normal((12, 3))
     found = []

@@ -76,8 +76,8 @@ def test_vector_published_by_ngraph():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("name", _core._TABLE)
 def test_gradient_of_given_statistics(rng, name, affine):
-    """For doubles, results are the loss's derivatives. For other dtypes, they are the results for
-    the same values as doubles, rounded.
+    """For float64, results are the loss's derivatives. For other dtypes, they are the results for
+    the same values in float64, rounded.
     """
     p = Problem(rng, (40, 7), "NXC", "float64", "float64")
     p.gamma = p.gamma if affine else None
@@ -110,7 +110,7 @@ def test_statistics_that_are_refused(name):
         (np.ones(3), ValueError), (np.ones((1, 7)), ValueError), (np.ones(()), ValueError),
         (np.ones(7, "i4"), TypeError), (np.ones(7, ">f8"), TypeError), (1.0, TypeError),
     ):  # fmt: skip
-        # If two arguments do not fit together, the second is named.
+        # An error about two arguments names the second.
         size = getattr(wrong, "size", 0)
         other = "diff_beta" if (name, size) == ("diff_gamma", 3) else name
         with pytest.raises(error, match=f"^{other}: expected .*, got "):

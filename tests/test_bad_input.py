@@ -1,4 +1,4 @@
-"""Arguments that are no arrays, and messages that name the fix. Other errors: test_refused.py."""
+"""Arguments that are not arrays, and messages that name the fix. Other errors: test_refused.py."""
 
 import inspect
 import itertools
@@ -15,7 +15,7 @@ import bn_ext
 pytestmark = pytest.mark.quick
 
 
-# ---- what is no array -------------------------------------------------------------
+# ---- what is not an array ---------------------------------------------------------
 
 
 class OldOnDevice:
@@ -43,7 +43,7 @@ def test_a_device_that_is_none(p, rubbish):
 
 @pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
 def test_an_exporter_that_refuses(p, error):
-    """Its error reaches the caller; a note names the argument, and the fix for torch's bfloat16."""
+    """Its error reaches the caller; a note names the argument and how to pass torch's bfloat16."""
 
     class Refusing:
         dtype = "torch.bfloat16"

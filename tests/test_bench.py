@@ -118,7 +118,7 @@ def test_bytes_of_each_operation():
     assert speeds == [f"{x / 0.0123:.1f}" for x in (0.02, 0.03)]
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cannot set CPU affinity")
 def test_the_default_is_what_this_process_may_use(tmp_path):
     code = (
         "import os, sys\n"
@@ -292,7 +292,7 @@ def test_what_is_as_large_as_the_problem():
 
 @pytest.mark.parametrize("places", [(), (0, 1536, 2560), (48, 4000, 16)])
 def test_arrays_lie_where_they_shall(places):
-    """By default, arrays lie where NumPy's do."""
+    """By default, arrays begin where NumPy's large ones do."""
     problem = problems.Problem((6, 5), "NXC", "float32", *[places] * bool(places))
     found = tuple(a.ctypes.data % 4096 for a in problem.tensors.values())
     assert found == (places or (16, 16, 16))

@@ -19,7 +19,7 @@ import bn_ext.dask  # noqa: E402
 from bn_ext.dask import _added as merged_states  # noqa: E402
 
 SHAPE = {"NXC": (6, 5, 4, 8), "NCX": (6, 8, 5, 4)}
-#: How the axes N, C, H, W are cut.
+#: {name: chunks of N, C, H and W}
 CHUNKINGS = {
     "whole": (6, 8, 5, 4),
     "samples": (1, 8, 5, 4),
@@ -39,7 +39,7 @@ def chunks_of(how, data_format="NXC"):
 
 def problem(rng, data="float32", data_format="NXC", shape=None):
     p = Family(rng, shape or SHAPE[data_format], data_format, data, ratio=3.0)
-    if len(p.src) > 1:  # two samples of diff_dst cancel, but for the rounding of partial sums
+    if len(p.src) > 1:  # two samples of diff_dst cancel, so another order of sums shows
         p.diff_dst[0] *= p.diff_dst.dtype.type(1000)
         p.diff_dst[1] = -p.diff_dst[0]
     return p
@@ -212,7 +212,7 @@ def test_chunks_of_unknown_sizes(rng, exact):
 
 
 class Stored:
-    """Data outside memory, which notes what parts of it are read."""
+    """Data outside memory that records which parts are read."""
 
     def __init__(self, shape, dtype=np.float32):
         self.shape, self.dtype, self.ndim = shape, np.dtype(dtype), len(shape)
@@ -267,7 +267,7 @@ def test_results_are_like_src(rng):
 
 
 def test_the_same_call_has_the_same_tasks(rng):
-    """Then Dask computes nothing twice; a name tells a dashboard what a task is."""
+    """So Dask computes nothing twice. The name tells a dashboard what the task does."""
     p = problem(rng)
     names = {Lazily(p, 3).backward().diff_src.name for _ in range(2)}
     assert len(names) == 1
@@ -275,7 +275,7 @@ def test_the_same_call_has_the_same_tasks(rng):
 
 
 def test_a_block_is_one_task(rng):
-    """The task reads the block too, because a scheduler keeps the blocks that tasks pass on."""
+    """Each task reads its block itself: a scheduler keeps blocks that tasks pass on."""
     p = problem(rng, shape=(40, 5, 4, 8))
     lazily = Lazily(p, -1)
     lazily.src, lazily.diff_dst = (
@@ -286,7 +286,7 @@ def test_a_block_is_one_task(rng):
 
 
 def test_fewer_than_four_chunks_in_memory_for_each_worker():
-    """There are 44 chunks for each worker; graphs, results and sums are counted, too."""
+    """Each worker gets 44 chunks. Memory of graphs, results and sums counts, too."""
     workers, chunk = 2, (64, 128, 64)
     shape = (44 * workers * chunk[0], *chunk[1:])
     src, diff_dst = (da.from_array(Stored(shape), chunks=chunk) for _ in range(2))

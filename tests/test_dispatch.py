@@ -13,7 +13,7 @@ from bn_ext import _core
 
 ISAS = bn_ext.available_isas()
 
-#: {level: the instructions that it adds to those of the level before, as /proc/cpuinfo names them}
+#: {level: CPU flags that it needs beyond those of the level before, as in /proc/cpuinfo}
 NEEDED = {
     "baseline": "sse2",
     "v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe",
@@ -22,7 +22,7 @@ NEEDED = {
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64", reason="asks Linux's /proc/cpuinfo"
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="reads Linux's /proc/cpuinfo"
 )
 def test_levels_are_those_of_the_cpu():
     """If a level were missing, calls could be slower, but no result would show it."""

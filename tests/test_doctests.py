@@ -82,7 +82,7 @@ def test_lengths():
     "path", [p for p in PAGES if CELL.search(p.read_text())], ids=lambda p: p.stem
 )
 def test_notebooks(path, monkeypatch):
-    """Cells, which run when the site is built, run here, too; their assertions hold."""
+    """The cells that run when the site is built also run here, and their assertions hold."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pytest.importorskip("sklearn")

@@ -14,7 +14,7 @@ import bn_ext
 pytestmark = pytest.mark.quick
 
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
-#: data_format, N, C, X: each form, with incomplete blocks and units; several chunks, tiles, groups.
+#: data_format, N, C, X: each form of plan.c; incomplete blocks, units; many chunks, tiles, groups.
 SHAPES = [
     ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),
     ("NCX", 1, 3, 50), ("NCX", 37, 6, 9), ("NCX", 9, 3, 144), ("NCX", 2, 3, 1500),
@@ -95,7 +95,7 @@ def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mean_of_more_digits_than_the_data(rng, is_training):
-    """What float32 lacks of a float64 mean matters: here, up to 1/256 of the deviation."""
+    """The digits of a float64 mean that float32 lacks matter: up to 1/256 of the deviation here."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)

@@ -33,7 +33,7 @@ def f32(*values):
 )
 @pytest.mark.parametrize("name", MEMBERS)
 def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
-    """Statistics of no elements are NaN; running statistics stay. Outputs are new or given."""
+    """Statistics of no elements are NaN; running statistics do not change. Outputs may be given."""
     member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
     for (data, vector), is_training, halves in itertools.product(
         DTYPES, (True, False), (True, False)
@@ -176,7 +176,7 @@ def test_frozen_diff_src_never_reads_src(rng):
 
 # ---- the operators' gradients are those of the general function --------------------------
 
-#: {sheet: its names of the layouts}
+#: {sheet: its names for the layouts}
 LAYOUTS = {
     "onednn_backprop": FORMATS, "onednn_backward": FORMATS, "ngraph_backprop": [None],
     "tensorflow_grad": ["NHWC", "NCHW", "NDHWC", "NCDHW"],
@@ -195,7 +195,7 @@ def test_gradients_are_the_general_functions(rng, name, layout):
         sheet.row.spec.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
     ):
         p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], ours, data, vectors[-1])
-        p.variance[0] = 0  # shows if epsilon is rounded: 1e-3 is no float32
+        p.variance[0] = 0  # shows if epsilon is rounded: float32 has no 1e-3
         for absent in ({}, {"gamma": None})[: 1 + sheet.may_be_none("gamma")]:
             p.gamma = absent.get("gamma", p.gamma)
             options = {"data_format": ours, "epsilon": epsilon, **mode}

@@ -1,4 +1,4 @@
-"""The engine runs an operation tile after tile; it overwrites only what it has read."""
+"""The engine runs an operation tile by tile; it overwrites only what it has read."""
 
 import itertools
 
@@ -42,10 +42,9 @@ def test_in_place(rng, data_format, outer, channels, inner, is_training, member)
 @pytest.mark.parametrize("data", dict(DTYPES))
 @pytest.mark.parametrize("x", [33, 49, 96, 131, 200, 2077])
 def test_ends_of_runs_in_place(rng, isa, data, x):
-    """The units at a run's ends overlap others; results may replace what these still need.
+    """Units at a run's ends overlap others, whose results may replace operands that the ends need.
 
-    Runs begin at every element of a register. One run has a NaN, in turn at each element of its
-    ends.
+    Runs start at every offset in a register. A NaN lies in turn at each element of a run's ends.
     """
     dims, ends = (5, 3, x), [*range(32), *range(x - 32, x)]
     p = Problem(rng, dims, "NCX", data)
@@ -64,7 +63,7 @@ def test_ends_of_runs_in_place(rng, isa, data, x):
 @every_member
 @pytest.mark.parametrize("x", [33, 131, 2077])
 def test_ends_of_runs_in_place_of_every_operand(rng, member, x):
-    """Runs begin at a few elements of a register."""
+    """Runs start at a few offsets in a register."""
     for types, is_training, over in itertools.product(DTYPES, (True, False), member.reads):
         p = problem(rng, (5, 3, x), "NCX", *types)
         _, want = member.run(p, is_training=is_training)
@@ -89,7 +88,7 @@ def test_operands_may_be_one_array(rng, member):
     ("data_format", "dims"), [("NXC", (64, 200)), ("NXC", (40, 9, 30)), ("NCX", (6, 3, 900))]
 )
 def test_stores_past_the_cache_to_odd_addresses(rng, isa, data_format, dims):
-    """Results go to fields of packed records, so row strides are no multiples of an element."""
+    """Results go to fields of packed records, so row strides are not multiples of the itemsize."""
     _core._set_cache_sizes(1, 1)
     for data, vector in DTYPES:
         p = Problem(rng, dims, data_format, data, vector)

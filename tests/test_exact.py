@@ -45,7 +45,7 @@ def values(rng, kind, shape, name):
     some = rng.random(shape) < 0.5
     if kind == "wide":
         x *= 2.0 ** rng.integers(-wide, wide, shape)
-    elif kind == "widest":  # all exponents that there are
+    elif kind == "widest":  # nearly all exponents
         x = np.ldexp(x, rng.integers(-1060, 1000, shape) // (1 if wide == 900 else 8))
     elif kind == "lognormal":
         x *= np.exp(3 * rng.standard_normal(shape))
@@ -99,7 +99,7 @@ def test_sums_are_those_of_fractions(rng, kind, name):
 
 
 def ulps_between(found, true):
-    """How far a double is from a fraction, in units of its last place."""
+    """The distance of a double from a fraction, in ulps of the fraction."""
     try:
         unit_of_last = Fraction(math.ulp(float(true)))
     except OverflowError:
@@ -123,9 +123,9 @@ def check_statistics(stats, x):
 @pytest.mark.parametrize("exponents", [(0, 19), (126, 126)])
 @pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
-    """The sum in each register lane fits a double. The sum of all lanes has more bits than a
-    double, at any register width, or is far beyond any float. If terms cancel or the sum ends in
-    zeros, it may have fewer bits, so there are several tries.
+    """The sum in each register lane fits a double. The sum of all lanes, at any register width,
+    needs more bits than a double has, or is far beyond any float. It may need fewer if terms
+    cancel or it ends in zeros, so there are several tries.
     """
     for _ in range(16):
         few = rng.random((1, 2, n)) < 0.1
@@ -157,8 +157,8 @@ def test_terms_of_every_size(rng, name):
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
     """Large terms of one sign, with all bits set, and one term whose last bit is the lowest of all:
-    at some exponent their sum has one bit more than a double. So have the sums of the parts into
-    which squares are cut.
+    at some exponent their sum has one bit more than a double. So do sums of the parts that
+    squares are cut into.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)
@@ -264,8 +264,8 @@ def test_exponents_that_change(rng, walk, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_counts_of_the_shortest_runs(rng, run, name):
-    """As there are gaps between runs, each run is a row; all rows are added in the same few lanes.
-    The last terms are just below a power of two and of one sign: the largest for which an anchor
+    """Because of the gaps, each run is a row; all rows are added in the same few lanes. The last
+    terms, of one sign and just below a power of two, are the largest for which an anchor
     (exact.inc) works.
     """
     number = np.dtype(name).type
@@ -524,7 +524,6 @@ def test_more_elements_than_a_state_has_room_for():
         moments_of(huge)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(("data", "scales"), [("float32", range(-40, -140, -7)),
                                               ("float64", range(-400, -1060, -37))])  # fmt: skip
 def test_the_mean_is_right_where_squares_vanish(rng, data, scales):

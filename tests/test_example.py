@@ -1,4 +1,4 @@
-"""The example on real images learns in every dtype, and with NumPy's gradient as with bn_ext's."""
+"""The examples: training learns in every dtype, weights are the README's, folding keeps scores."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from tree import ROOT, load
 
 import bn_ext
 
-#: Most of a training is matrix products, for which NumPy has no fast float16.
+#: Trainings are slow: without --slow, only the first dtype is trained.
 FAST_FIRST = [
     "float32",
     *(pytest.param(d, marks=pytest.mark.slow) for d in DATA_DTYPES if d != "float32"),
@@ -109,7 +109,7 @@ def test_a_training_has_the_weights_that_the_readme_says(level, threads):
 
 @pytest.mark.slow
 def test_folding_keeps_the_scores():
-    """A trained network's predictions stay, except where two scores are nearly equal."""
+    """Folding changes no prediction, except where two scores are nearly equal."""
     done = python(ROOT / "examples" / "fold.py")
     assert done.returncode == 0, done.stderr
     found = re.findall(

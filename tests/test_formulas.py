@@ -1,9 +1,8 @@
 """The formulas: examples/plain_loop.py says, in three nested loops, what they compute.
 
-The loops are compared with tests/reference.py, which computes the same for large arrays at once,
-and also what error bounds are made of. test_backward.py compares the package with the reference.
-For the rest of the family, the reference is compared with finite differences of itself and with
-what the definition implies.
+The loops are compared with tests/reference.py, which computes the same for whole arrays, and the
+terms of the error bounds. test_backward.py compares the package with the reference. For the rest of
+the family, finite differences and exact integer moments check the reference.
 """
 
 import numpy as np
@@ -17,8 +16,7 @@ from tree import ROOT, load
 pytestmark = pytest.mark.quick
 
 plain_loop = load(ROOT / "examples" / "plain_loop.py")
-#: N, C, X: one element, one row, one column, and several of each; more than the four rows of a
-#: block, and than the 32 of a group.
+#: N, C, X: one element, one row, one column, and several of each.
 SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (35, 2, 3), (2, 3, 40)]
 RANKS = [(3, 4), (2, 3, 2, 4), (2, 2, 3, 2, 2)]
 
@@ -39,8 +37,8 @@ def test_the_plain_loop_is_the_reference(rng, data_format, with_gamma, is_traini
         u = np.finfo(np.longdouble).eps / 2
         size = (want.diff_src_terms + want.diff_src_sums).max()
         terms = (want.gamma_terms, want.beta_terms)
+        most = max(size, *(abs(a).sum(axis=1).max() for a in terms))
         for found, wanted in zip(plain, want[:3], strict=True):
-            most = max(size, *(abs(a).sum(axis=1).max() for a in terms))
             assert np.shape(found) == wanted.shape
             assert (distance(found, wanted) <= 100 * u * most).all()
 
@@ -52,7 +50,7 @@ WIDE = {"epsilon": EPSILON, "wide": np.longdouble}
 
 
 def slope(function, at, direction):
-    """The derivative in a direction, by a central difference of the fourth order."""
+    """The directional derivative, by a fourth-order central difference."""
     step = np.longdouble(1e-3)
     one, two = (
         function(at + k * step * direction) - function(at - k * step * direction) for k in (1, 2)

@@ -15,7 +15,7 @@ import bn_ext
 
 pytestmark = pytest.mark.quick
 AFFINE = ("gamma", "beta")
-#: Shapes of each form in src_c/plan.c, which divides them in several ways.
+#: Shapes of each form in src_c/plan.c, divided in several ways.
 SHAPES = [
     ((1, 8), "NXC"), ((3, 5), "NXC"), ((700, 7), "NXC"), ((300, 130), "NXC"), ((2, 3, 5), "NCX"),
     ((37, 6, 7, 7), "NCX"), ((2, 3, 1500), "NCX"), ((70, 2, 256), "NCX"), ((1, 2, 20_001), "NCX"),
@@ -114,7 +114,7 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
      ("float64", 500), ("float64", -500)],
 )  # fmt: skip
 def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_format, ratio):
-    """If squares vanish, elements and pivot are scaled alike: this changes no bit."""
+    """If squares underflow, elements and pivot are scaled alike, which changes no bit."""
     p = Family(rng, dims, data_format, data, ratio=ratio)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
@@ -122,7 +122,7 @@ def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_fo
     want = np.array([np.ldexp(mean, power), np.ldexp(squares, 2 * power)])
     if power < 0:
         assert found.tobytes() == want.tobytes()
-    else:  # if squares overflow, the pivot is another one
+    else:  # if squares overflow, the pivot is reset to 0
         np.testing.assert_allclose(found, want, rtol=1e-6)
 
 
@@ -137,9 +137,9 @@ def test_squares_that_vanish_where_none_is_sampled():
 
 @pytest.mark.parametrize("data", ["float32", "float64", "bfloat16"])
 def test_deviations_that_count_as_none(data):
-    """Deviations count as none if no square is above 0, the sum is 0 and all sampled elements are
-    equal (docs/forward.md). If one of these just fails, the deviations are seen; the bounds hold in
-    any case.
+    """A channel counts as constant if no square is above 0, the sum is 0 and all sampled elements
+    are equal (docs/forward.md). If one condition just fails, it does not. The bounds hold either
+    way.
     """
     kind, number = dtype(data), np.float64 if data == "float64" else np.float32
     d = kind.type(2.0 ** (-537.5 if data == "float64" else -75))
@@ -172,7 +172,7 @@ def test_a_constant_channel_has_no_variance(data, value):
             assert (squares == 0).all()
 
 
-#: Data of few bits, as numbers of sixteenths.
+#: Data of few bits, in sixteenths.
 GRIDS = {
     "multiples of 1/16": lambda rng, dims: rng.integers(-8, 9, dims),
     "about 5": lambda rng, dims: rng.integers(80, 97, dims),
@@ -232,7 +232,7 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
 @pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """In each channel one element, at another place each time, is far off; it may be sampled."""
+    """Each channel has one element, always at another place, far off; it may be sampled."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
@@ -308,7 +308,7 @@ def test_a_factor_of_zero_hides_no_nan(fam):
     assert np.isfinite(np.delete(mean, 2)).all()
 
 
-def test_a_factor_of_one_does_not_read_what_was_there(rng, fam):
+def test_a_factor_of_one_does_not_read_what_was_there(fam):
     old = [np.full(5, np.nan, np.float32) for _ in range(2)]
     training(
         fam, running_mean=old[0], running_variance=old[1], exponential_avg_factor=1.0, correction=0
@@ -337,7 +337,7 @@ def test_parts_have_the_statistics_of_the_whole(rng, data):
         for part in parts
     ]
     dst = np.concatenate([part.dst for part in found])
-    assert len({bits for part in found for bits in [part.mean.tobytes()]}) == 1
+    assert len({part.mean.tobytes() for part in found}) == 1
     want = wanted(p, *AFFINE)
     vector = cases.vector_dtype(data)
     for error in forward_errors(found[0]._replace(dst=dst), want, data, vector, p.axis).values():

@@ -24,7 +24,7 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
-    """Our operations raise no exception flag, either."""
+    """Our operations raise no serious exception flag, either."""
     a = guarded.dense(rng, (300, 70), "NXC", "float32")
     # For invalid operations and divisions by zero.
     a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf
@@ -46,7 +46,7 @@ def test_every_public_function_and_method_is_called():
 @pytest.mark.quick
 @pytest.mark.parametrize("name", [n for n in every_call.ONCE if not n.startswith(OVER_RANKS)])
 def test_every_call_gives_the_same_in_any_mode(name, capfd):
-    """It gives the same bits, and no error, warning or print, also in np.seterr's modes."""
+    """It gives the same bits, and no error, warning or output, in np.seterr's modes, too."""
     assert every_call.changes(name) == []
     assert capfd.readouterr() == ("", "")
 

@@ -65,7 +65,7 @@ def test_an_empty_part_of_the_shortest_whole(rng, number):
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("x", [1, 5, 1100])
 def test_sums_that_are_nan_have_one_pattern(rng, isa, data, data_format, x):
-    """Otherwise a NaN's sign would depend on the CPU and on the additions."""
+    """Otherwise a NaN's sign would depend on the CPU and the order of additions."""
     p = Problem(rng, shape(9, 4, x, data_format), data_format, data)
     for array, sign in ((p.src, -1), (p.diff_dst, 1)):
         np.moveaxis(array, p.axis, 0)[2].flat[::4] = np.copysign(np.nan, sign)

@@ -149,7 +149,6 @@ def test_arguments_that_change_one_another(by):
 
 
 FINALIZER = """
-import gc, sys
 import ml_dtypes, numpy as np, bn_ext
 
 class Fuse(np.ndarray):
@@ -198,8 +197,8 @@ def test_finalizers_that_change_an_array():
 
 
 def test_garbage_that_changes_an_array():
-    """A reference cycle is collected at each allocation of a call in turn, and changes the dtype:
-    before the check, so that the call is refused, or after it, when that no longer matters.
+    """At each allocation of a call in turn, a collected reference cycle changes the dtype. Before
+    the check, the call is refused; after it, the change no longer matters.
     """
     code = """
 import gc, numpy as np, bn_ext

@@ -19,7 +19,7 @@ def test_import_next_to_a_library_with_such_a_name(tmp_path):
     copy = os.path.join(os.fsencode(tmp_path), b"caf\xe9.so")
     shutil.copy(library, copy)
     code = (
-        "import mmap, sys\n"
+        "import mmap\n"
         f"file = open({copy!r}, 'rb')\n"
         "mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
         "import bn_ext; bn_ext.show_config()"

@@ -1,4 +1,4 @@
-"""A layer's step that is interrupted, anywhere, by any exception, counts in full or not at all."""
+"""A layer's step, interrupted anywhere by any exception, counts in full or not at all."""
 
 import contextlib
 import dis
@@ -92,7 +92,7 @@ def interrupted_layers(steps, error, call):
     for number in itertools.count(1):
         layer, another = steps.layer(), steps.layer()
         with interruption(number, error) as seen, contextlib.suppress(error):
-            seen[0] = -math.inf  # CPython 3.13 traces instructions from the second call on
+            seen[0] = -math.inf  # CPython 3.13 traces instructions only from the second call on
             call(another)
             seen[0] = 0
             call(layer)
@@ -107,7 +107,7 @@ def counted(layer):
 
 
 LAYERS = [
-    ({"mode": mode, "added": added, "relu": relu})
+    {"mode": mode, "added": added, "relu": relu}
     for mode, added, relu in itertools.product(
         ("train", "eval", "freeze"), (False, True), (False, True)
     )

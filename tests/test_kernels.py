@@ -46,7 +46,7 @@ def test_nan_has_one_pattern(rng, isa):
 
 # ---- the fence ------------------------------------------------------------------------------
 
-#: Calls of these never return.
+#: Functions that never return.
 NO_RETURN = re.compile("__stack_chk_fail|abort|__asan_report|__ubsan_handle|__sanitizer")
 
 
@@ -66,7 +66,7 @@ def instructions():
 
 
 def follow(operation, arguments, behind):
-    """Where control may be next; calls are not entered."""
+    """Where control may go next; calls are not entered."""
     if operation.startswith("ret") or (operation == "call" and NO_RETURN.search(arguments)):
         return []
     if not operation.startswith("j"):
@@ -81,14 +81,14 @@ def follow(operation, arguments, behind):
 @pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
 @pytest.mark.skipif(platform.system() != "Linux", reason="reads the listing of an ELF file")
 def test_no_store_past_the_cache_without_a_fence():
-    """From each store past the cache, some path reaches a fence before the function returns.
+    """From each nontemporal store, some path reaches a fence before the function returns.
 
     Not every path does: unoptimized code has other paths, which no call takes. No run would show a
     missing fence: on today's CPUs, a lock or an atomic operation of the runtime acts as a fence
     before another thread reads the data.
     """
     if b"__asan_init" in Path(_core.__file__).read_bytes():
-        pytest.skip("sanitizers keep functions apart, and this test does not look into callers")
+        pytest.skip("sanitizers prevent inlining, and this test does not look into callers")
     code = instructions()
     before = {}
     for at, instruction in code.items():
@@ -110,7 +110,7 @@ def test_no_store_past_the_cache_without_a_fence():
 @needs_linux
 @pytest.mark.parametrize("data", [name for name in STORED if name not in running.PAIRED])
 def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
-    """The coefficients end where a page begins that must not be touched."""
+    """The coefficients end right before a page that must not be touched."""
     region, columns = guarded.Region(4), 100
     case = case_of(STORED[data], 4, columns, rng)
     coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)

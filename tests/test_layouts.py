@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 
 
 def any_shape(rng):
-    """Up to five axes, now and then a long one, a few thousand elements in all."""
+    """Up to five axes, sometimes a long one, and at most 20,000 elements."""
     while True:
         dims = [int(n) for n in rng.choice([1, 2, 3, 5, 8, 40], rng.integers(2, 6))]
         if rng.random() < 0.3:
@@ -78,7 +78,7 @@ def test_any_strides(rng, name, data, vector, data_format):
 
 
 def test_axes_of_equal_strides_keep_their_order(rng):
-    """Windows of a row or of an image, each one step further than the one before it."""
+    """Sliding windows of a row or an image, each one element after the one before."""
     row = rng.standard_normal(700, np.float32)
     image = rng.standard_normal((20, 12), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view
@@ -86,7 +86,7 @@ def test_axes_of_equal_strides_keep_their_order(rng):
         (windows(row, 40), [0, 1]),  # N and C have equal strides
         (windows(row, 40)[:, :, None], [0, 1, 2]),
         (windows(row, 300)[:30, None], [0, 1, 2]),
-        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, then columns alike
+        (windows(image, (5, 4)), [0, 2, 1, 3]),  # rows, rows of a window, then columns likewise
         (windows(image, (5, 4))[::-1, :, ::-1], [0, 2, 1, 3]),
     ]
     for src, order in views:
@@ -118,7 +118,7 @@ def test_more_axes_than_anyone_has(rng):
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_out_with_an_axis_that_newaxis_made(rng, data_format):
-    """The axis has stride 0, but length 1, so no element lies in the place of another."""
+    """The axis has stride 0, but length 1, so no two elements share memory."""
     p = Problem(rng, (6, 3, 4), data_format)
     # Without gaps, NumPy would give memoryview other strides for an axis of length 1.
     into = placed(np.zeros_like(p.src), "gaps")
@@ -140,7 +140,7 @@ SLACK = 100_000
 
 
 def peak(call):
-    """The most memory that NumPy allocated at a time, beyond what there was before."""
+    """A call's peak of allocated memory, beyond what was allocated before it."""
     call()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

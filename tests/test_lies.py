@@ -87,7 +87,7 @@ def test_an_output_that_lies(p, which):
 @pytest.mark.parametrize("which", [1, 2])
 @pytest.mark.parametrize("name", SHORT)
 def test_an_output_whose_view_is_another_array(rng, name, which):
-    """16-bit vectors are viewed as integers without a call of their view method."""
+    """16-bit vectors are viewed as integers without calling their view method."""
     p = Problem(rng, (6, 5), "NXC", name, name)
     want = p.run(bn_ext.batch_norm_backward)
     array, memory = fenced(p.mean.shape, name)
@@ -113,7 +113,7 @@ def test_a_subclass_that_does_not_lie_is_written_and_returned(p):
 
 @pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 def test_a_dtype_whose_type_runs_code(p):
-    """Reading the name of a dtype's type may run code, so no dtype is recognised by this name."""
+    """Reading the name of a dtype's type may run code, so no dtype is recognized by this name."""
     asked = []
 
     class Meta(type(np.void)):
@@ -142,7 +142,7 @@ def test_a_dtype_whose_type_runs_code(p):
 
 
 def test_bfloat16_is_ml_dtypes_own(p, rng, monkeypatch):
-    """bfloat16 is recognised by identity: neither its name nor a false ml_dtypes is enough."""
+    """bfloat16 is recognized by identity: neither its name nor a false ml_dtypes is enough."""
 
     class bfloat16(np.void):  # noqa: N801 - the name is the point
         pass

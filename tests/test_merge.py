@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, EPSILON, FORMATS, as_stats, dtype, with_count
+from cases import DATA_DTYPES, EPSILON, FORMATS, as_stats, dtype
 
 import bn_ext
 
@@ -37,7 +37,7 @@ def test_parts_are_the_whole(rng, mean):
 
 
 def test_one_part_is_itself_bit_for_bit(rng):
-    """Any values, also beside parts without elements."""
+    """For any values, and beside empty parts."""
     special = [[-0.0, np.inf, -np.inf, np.nan], [0, np.inf, 0, np.nan]]
     for moments in (rng.uniform(1, 2, (2, 4)), special):
         part, none = as_stats(moments, 7), as_stats(np.full((2, 4), np.nan), 0)
@@ -68,7 +68,7 @@ def test_no_elements(parts):
     ],
 )  # fmt: skip
 def test_nothing_overflows_that_both_together_do_not(off, counts):
-    """What the distance of two means adds to the squares, compared with fractions."""
+    """What the distance between two means adds to the squares, compared with fractions."""
     found = merge([as_stats([[m], [0.0]], n) for m, n in zip((0.0, off), counts, strict=True)])
     first, second = map(Fraction, counts)
     mean = Fraction(off) * second / (first + second)
@@ -99,7 +99,7 @@ def test_elements_are_counted_not_samples(rng, data_format):
 
 
 def ways_to_add(parts):
-    """The sums of `+`, `sum`, NumPy, an MPI and Dask."""
+    """Sums as `+`, `sum`, NumPy, MPI and Dask compute them."""
     yield parts[0] + parts[1]
     yield sum(parts)
     yield np.add.reduce(parts)
@@ -141,7 +141,7 @@ def test_sums_of_gradients_are_no_statistics_and_statistics_no_sums(rng):
 def test_counts_that_are_none(rng):
     src = rng.standard_normal((6, 3))
     for wrong in (-1, 6.5, np.nan, np.inf, 2.0**53, [6, 6, 7]):
-        stats = with_count(as_stats(np.ones((2, 3)), wrong)[:3], 1)
+        stats = as_stats(np.ones((2, 3)), wrong)
         for call in (
             lambda stats=stats: merge([stats]),
             lambda stats=stats: bn_ext.batch_norm_training_apply(src, stats, epsilon=EPSILON),

@@ -1,7 +1,7 @@
-"""With exact sums, bits do not depend on how samples are dealt to ranks; no rank waits for ever.
+"""With exact sums, bits do not depend on how samples are dealt to ranks; no rank waits forever.
 
-The ranks are processes of an mpiexec, which run on_ranks.py. Tests marked "engines" mostly have
-other numbers of ranks than two; .ci/mpi runs all tests, with each MPI that has a wheel.
+mpiexec starts the ranks, which run on_ranks.py. Most tests marked "engines" use more or fewer
+than two ranks; .ci/mpi runs all tests, with each MPI that has a wheel.
 """
 
 import re
@@ -96,7 +96,7 @@ def test_another_call_is_told_before_another_function():
     end = "some rank has made a call that others have not"
     assert words[0] == f"call: rank 0 is in call number 1, others are not: {end}"
     assert rows[0] == f"call: rank 1 differs from rank 0, which has 1: {end}"
-    # Unequal call numbers are noticed even if they have the sum of equal ones.
+    # Unequal call numbers are noticed even if equal ones have the same sum.
     words, _ = told([{"call": n, "function": "f", "exact": True} for n in (1, 2, 3)])
     assert all(words)
 
@@ -126,8 +126,8 @@ def test_without_mpi4py_an_error_says_what_to_install():
         "try: mpi.batch_norm_training(np.ones((2, 3)), epsilon=0, comm=None)\n"
         "except ImportError as error: print(error)\n"
     )
-    wanted = "bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich"
-    assert printed_by(code).startswith(wanted)
+    message = "bn_ext.mpi needs mpi4py and an MPI: python -m pip install mpi4py mpich"
+    assert printed_by(code).startswith(message)
 
 
 # ---- bits ---------------------------------------------------------------------------------
@@ -174,10 +174,10 @@ def test_plain_statistics(ranks, tmp_path):
 @needs_mpi
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.engines)])
 def test_the_layer_has_the_same_bits_on_any_number_of_ranks(ranks, tmp_path):
-    wanted = on_ranks(1, "layers", tmp_path, 1).returned[0]
-    assert wanted[-1] == len(DEALS)
-    assert len({*wanted}) > 15
-    assert on_ranks(ranks, "layers", tmp_path, ranks).returned == [wanted] * ranks
+    one = on_ranks(1, "layers", tmp_path, 1).returned[0]
+    assert one[-1] == len(DEALS)
+    assert len({*one}) > 15
+    assert on_ranks(ranks, "layers", tmp_path, ranks).returned == [one] * ranks
 
 
 def test_to_call_a_layer_is_its_forward():
@@ -245,9 +245,8 @@ def test_what_no_rank_can_be_told_of_is_refused_at_once(tmp_path):
 
 # ---- interrupted --------------------------------------------------------------------------
 
-FAST = pytest.param(2, 0, 23, 0, id="2")
 WAYS = [
-    FAST,
+    pytest.param(2, 0, 23, 0, id="2"),
     pytest.param(2, 0, 31, 9, id="2, twice"),
     *(
         pytest.param(*way, marks=pytest.mark.engines)
@@ -263,7 +262,7 @@ WAYS = [
 def test_a_call_interrupted_anywhere_ends_on_all_ranks(
     ranks, instructions, step, again, function, exact, tmp_path
 ):
-    """No result is wrong. On all other ranks a call ends alike: with an error or with results."""
+    """No result is wrong. All other ranks end a call the same way: with an error or results."""
     program = "interrupted", tmp_path, function, exact, instructions, step, again
     found = on_ranks(ranks, *program, timeout=600).returned
     assert len(found[0]) > 12
@@ -275,7 +274,7 @@ def test_a_call_interrupted_anywhere_ends_on_all_ranks(
         (first, second, third) = others[0]
         assert odd[0] in ("Interrupted", "right"), (where, odd, others)
         assert first in ("CollectiveError", "right"), (where, odd, others)
-        # An error that came too late for this call is told in the next one.
+        # An error that came too late for this call is raised in the next one.
         assert second in ("CollectiveError", "right"), (where, odd, others)
         assert odd[1] == second, (where, odd, others)
         assert odd[2] == third == "right", (where, odd, others)
@@ -354,7 +353,7 @@ def test_what_a_program_returns_on_both_ranks(program, tmp_path):
 @pytest.mark.parametrize("ranks", [2, pytest.param(7, marks=pytest.mark.engines)])
 def test_groups_of_ranks(ranks, tmp_path):
     found = on_ranks(ranks, "groups", tmp_path).returned
-    # Neither a duplicate nor a communicator made after one was freed has agreed on anything.
+    # In a duplicate, or a communicator made after another was freed, nothing is agreed on yet.
     assert [each[:2] for each in found] == [[True, [1, 0, 0]]] * ranks
     none = "ValueError: comm: expected a communicator that this rank is in, got COMM_NULL"
     assert [each[2] for each in found] == ["", *[none] * (ranks - 1)]

@@ -1,4 +1,4 @@
-"""The error bounds of docs/numerics.md, checked by exact results and a search for violations."""
+"""The error bounds of docs/numerics.md, checked with exact results and by a search."""
 
 from fractions import Fraction
 from math import isqrt
@@ -19,10 +19,10 @@ pytestmark = needs_long_double
 
 # ---- any input: a search -----------------------------------------------------------
 
-#: {(member of the family, output whose error the search makes worse): the share of its bound that
-#: the search must reach, by dtype}. A bound that nothing comes near would prove nothing. Shares are
+#: {(member of the family, output whose error the search increases): the share of its bound that the
+#: search must reach, per dtype}. A bound that nothing comes near would prove nothing. Shares are
 #: small where half an ulp of 16 bits hides most of an error (diff_src, dst), and for statistics,
-#: whose bounds allow a pivot two deviations off.
+#: whose bounds allow a pivot two standard deviations from the mean.
 GRADIENT_AIMS = {
     ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
     ("backward", "diff_gamma"): (0.55, 0.4, 0.65, 0.65),
@@ -40,7 +40,7 @@ FAMILY_AIMS = {
     ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
     ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
-#: Aims with exact sums are searched too, but errors stay further from their bounds.
+#: With exact sums, errors stay further from their bounds, so no share is required.
 EXACT_AIMS = [
     ("backward, exact", "diff_src"),
     ("backward, frozen, exact", "diff_src"),
@@ -89,7 +89,7 @@ def test_bounds_are_near(rng, data):
 
 
 def exact_gradient(p):
-    """diff_src, diff_gamma and diff_beta of one channel as fractions, rstd good to 500 digits."""
+    """One channel's diff_src, diff_gamma and diff_beta as fractions, with rstd to 500 digits."""
 
     def fractions(a):
         return [Fraction(v) for v in np.atleast_1d(a.astype(np.float64)).tolist()]
@@ -134,7 +134,7 @@ def test_reference_is_exact_enough(rng, data):
 
 
 def in_parts(parts):
-    """The gradient by halves: sums of each part, added in float64, then applied to each."""
+    """Return a gradient function that adds sums of parts in float64, then applies them to each."""
 
     def gradient(src, diff_dst, mean, *vectors, data_format, **options):
         pieces = [np.array_split(a, parts) for a in (src, diff_dst)]
@@ -157,9 +157,9 @@ def in_parts(parts):
 @pytest.mark.parametrize("parts", [2, 3, 17])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts(rng, data, parts):
-    """Sums added over parts: for float64 data each further part adds a rounding."""
+    """Bounds hold for data in parts; for float64 data, each further part adds a rounding."""
     vector = vector_dtype(data)
-    for form in ("channels last", "short runs" if parts < 9 else "channels last"):
+    for form in ("channels last", "short runs"):
         p = hostile_data.population(rng, form, data, vector)
         shares, broken = hostile_data.measured(
             p, form, data, vector, function=in_parts(parts), parts=parts
@@ -174,7 +174,7 @@ MANY = [1, 2, 3, 4, 5, 6, 8, 9, 16, 31, 64, 100, 1000, 10_000, 100_000, 1_000_00
 
 
 def dims_of(m, data_format, channels=64):
-    """A shape of M elements per channel, enough channels to sample, not too many elements."""
+    """A shape with m elements per channel; fewer channels if m is large."""
     channels = max(1, min(channels, 200_000 // m))
     n = next(n for n in (32, 10, 7, 3, 2, 1) if m % n == 0)
     return shape(n, channels, m // n, data_format)
@@ -211,7 +211,7 @@ def largest(values):
 
 
 def sums_in_norms(grads, want, vector, u):
-    """Errors of diff_gamma and diff_beta beyond half an ulp, in u times the terms' norm."""
+    """The largest error of diff_gamma or diff_beta beyond half an ulp, in u * norm(terms)."""
     worst = 0.0
     for error, terms in zip(
         list(sum_errors(grads.diff_gamma, grads.diff_beta, want, "float32", vector).values()),
@@ -226,7 +226,7 @@ def sums_in_norms(grads, want, vector, u):
 
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_random_data(rng, data):
-    """Errors in u: relative to the largest term at any M, to the largest result at large M."""
+    """Errors are a few u of the largest term; for M >= 16, also of the largest result."""
     u, of_terms, of_result, in_norms = unit(data), [], {1: [], 16: [], 1000: []}, []
     for (m, _), grads, want in random_cases(rng, data):
         error = largest(grads.diff_src.astype(np.longdouble) - want.diff_src) / u
@@ -245,7 +245,7 @@ def test_random_data(rng, data):
     assert max(in_norms) <= 10
 
 
-def neighbours(array):
+def neighbors(array):
     """The numbers of the dtype next below and above each element in magnitude, as doubles."""
     patterns = array.view(np.uint16)
     below = np.where(patterns & 0x7FFF, patterns - 1, patterns).astype(np.uint16)
@@ -256,14 +256,14 @@ def neighbours(array):
 @pytest.mark.slow
 @pytest.mark.parametrize(("data", "vector"), [d for d in DTYPES if d[0] in SHORT])
 def test_random_16_bit(rng, data, vector):
-    """Almost every diff_src is the number nearest to the exact result."""
+    """Almost every diff_src is correctly rounded."""
     right, total, in_norms = {1: 0, 9: 0}, {1: 0, 9: 0}, []
     for (m, _), grads, want in random_cases(rng, data, vector):
         got = grads.diff_src.astype(np.float64)
         exact = want.diff_src.astype(np.float64)
         error = abs(got - exact)
         with np.errstate(invalid="ignore"):
-            below, above = neighbours(grads.diff_src)
+            below, above = neighbors(grads.diff_src)
             nearest = (error <= abs(below - exact)) & (error <= abs(above - exact))
             one_ulp = error <= abs(above - got) * (1 + 1e-9)
         least = 9 if m >= 9 else 1
@@ -287,7 +287,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Gradients for which every column errs alike, or a sum cancels almost completely."""
+    """Fill diff_dst so that all columns have the same error, or that a sum almost cancels."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)
@@ -314,7 +314,7 @@ def structured(rng, problem, structure):
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_many_elements(rng, data, structure):
-    """The bounds at lengths of many chunks, which the search does not reach."""
+    """Bounds hold for channels of many chunks, which are too long for the search."""
     for m, data_format, is_training, ratio in (
         (10_000, "NCX", True, 0),
         (10_000, "NXC", True, 1000),
@@ -332,7 +332,7 @@ def test_many_elements(rng, data, structure):
 
 
 def test_sum_of_a_hundred_million(rng):
-    """Sums of 10^8 elements are as good as shorter ones. Broadcast data takes little memory."""
+    """Sums of 10^8 elements are as accurate as short ones. Broadcast data takes little memory."""
     row = rng.standard_normal((1, 1, 100_000)).astype(np.float32)
     mean = np.array([0.25], np.float32)
     src = np.broadcast_to(row, (1000, 1, 100_000))

@@ -54,7 +54,7 @@ right = call(1)[0]
 
 
 def threads_used(code, **environment):
-    """The threads of each call in a fresh process; all calls have the right result."""
+    """How many threads each call of a fresh process used; all results must be right."""
     printed = printed_by(SETUP + code, OPENBLAS_NUM_THREADS="1", **environment)
     found = [line.split() for line in printed.splitlines()]
     assert all(right == wanted for right, wanted, _ in found)
@@ -62,7 +62,7 @@ def threads_used(code, **environment):
 
 
 def test_a_limit_on_threads():
-    """Beside the caller, a call uses all but one of the threads that can be started."""
+    """Besides the caller's, a call uses all but one of the threads that can be started."""
     code = "allow({})\nfor k in (8, 8, 2): print(right, *call(k))"
     assert threads_used(code.format(5)) == [5, 5, 2]
     assert threads_used(code.format(1)) == [1, 1, 1]
@@ -99,7 +99,7 @@ def test_the_stack_that_threads_shall_have(variable, size, threads):
 
 
 def test_many_callers_share_the_processors(rng):
-    """By default, calls that overlap share the CPUs; with num_threads, each has that many."""
+    """By default, overlapping calls share the CPUs; with num_threads, each gets that many."""
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
     p = Problem(rng, (400_000, 8), "NXC")
@@ -133,7 +133,7 @@ def test_many_callers_share_the_processors(rng):
         ((15_000, 49), "NXC", 1),
         ((16_384, 49), "NXC", 16),
         ((49, 4096), "NXC", 1),
-        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, but channels first cost more
+        ((1, 4096, 7, 7), "NCX", 16),  # as many elements, but channels cost more with NCX
         ((1, 90_000), "NXC", 16),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
         return functools.partial(p.run, bn_ext.batch_norm_backward, out=(p.src, None, None))
 
     def loop(rows, times):
-        """The numbers of threads of calls in succession, and the shortest call's seconds."""
+        """The thread counts of successive calls, and the shortest call's time in seconds."""
         call = call_of(rows)
         used, took, before = set(), [], time.perf_counter()
         for _ in range(times):
@@ -180,7 +180,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
     assert shared == {1, 2}
 
     def threads_after(seconds):
-        """The threads of a call, this long after one that had two."""
+        """How many threads a call uses, this long after one that used two."""
         call(num_threads=2)
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -230,18 +230,28 @@ def test_two_callers_have_all_the_processors(rng):
 
 
 def test_a_call_that_fails_gives_back_its_share():
-    """A call that cannot allocate memory ends early."""
-    huge = np.broadcast_to(np.float32(1), (2, 2**56))
-    for _ in range(100):
-        with pytest.raises(MemoryError):
-            bn_ext.batch_norm_backward_reduce(huge, huge, huge[0])
-    x, v = np.ones((40_000, 64), np.float32), np.ones(64, np.float32)
-    bn_ext.batch_norm_backward_reduce(x, x, v)
-    assert _core._last_call()["threads"] == _core._default_threads()
+    """Results are given and operands repeat, so working memory alone exceeds the limit."""
+    code = """
+src = np.ones((1, 2**22), np.float32)
+ones, out = src[0], (np.empty_like(src), np.empty_like(src[0]), np.empty_like(src[0]))
+size = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGESIZE")
+resource.setrlimit(resource.RLIMIT_AS, (size + (8 << 20), resource.RLIM_INFINITY))
+for _ in range(3):
+    try:
+        bn_ext.batch_norm_backward(src, src, ones, ones, epsilon=1, out=out)
+    except MemoryError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+bn_ext.batch_norm_backward_reduce(src.reshape(-1, 64), src.reshape(-1, 64), v)
+print(_core._last_call()["threads"])
+"""
+    *errors, threads = printed_by(SETUP + code).splitlines()
+    assert errors == ["bn_ext: not enough memory for sums and coefficients"] * 3
+    assert threads == str(_core._default_threads())
 
 
 def test_callers_that_start_together_under_a_limit():
-    """Threads that a call has found free are not taken by another call first."""
+    """Between a call's check for free threads and their start, no other call takes them."""
     code = """
 import threading
 together = threading.Barrier(4)
@@ -269,7 +279,7 @@ def test_processors_that_are_not_there(cpus):
 @pytest.mark.parametrize("within", [False, True])
 def test_regions_of_others_have_threads_of_their_own(within):
     """A call within a region uses no threads of the caller's pool, and the pool gets none of the
-    region's. The runtime is not asked for threads that the limit forbids: it would end the process.
+    region's. Asked for threads that the limit forbids, the runtime would end the process.
     """
     steps = [f"outside({4 if within else 2})", "region(1, lambda data: inside(4))", "outside(4)"]
     steps.insert(1 if within else 2, "allow(0)")

@@ -1,4 +1,4 @@
-"""What each function refuses: the error's words, and nothing is written.
+"""What each function refuses, in which words, and that it then writes nothing.
 
 test_bad_input.py has what may come in an array's place, test_sharing.py every way to share memory.
 """
@@ -42,7 +42,7 @@ SHAPES = {
 }
 
 
-def wrong_arrays(name, operand, array):
+def wrong_arrays(operand, array):
     """(error, message after the operand's name, wrong value) for an operand."""
     like = operand if operand in ("src", "sums", "stats") else "vector"
     like = "tensor" if operand in LIKE_SRC[1:] else like
@@ -71,7 +71,7 @@ def wrong_arrays(name, operand, array):
 def test_arrays_that_do_not_fit(rng, p, name):
     """Operands of another shape or dtype, or None; and vectors of two dtypes."""
     for operand in OPERANDS[name]:
-        for kind, message, thing in wrong_arrays(name, operand, arguments(p, name)[operand]):
+        for kind, message, thing in wrong_arrays(operand, arguments(p, name)[operand]):
             refused(kind, f"^{operand}: {message}", p, name, **{operand: thing})
     vectors = [v for v in OPERANDS[name] if v not in NO_VECTORS]
     short = problem(rng, (6, 5, 4), "NXC", "float16", "float32")

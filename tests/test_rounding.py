@@ -1,8 +1,8 @@
-"""16-bit types: every pattern widened, every boundary rounded, at every level; no double rounding.
+"""16-bit types, at every level: all patterns widen exactly, all boundaries round right, and once.
 
-The kernels' conversions are reached by problems that leave a number as it is. With one element per
-channel, sum(dy) is that element; with variance 1, epsilon 0, frozen statistics and dy = 1, diff_src
-is gamma, rounded.
+Problems that leave a number unchanged reach the kernels' conversions. With one element per channel,
+sum(dy) is that element; with variance 1, epsilon 0, frozen statistics and dy = 1, diff_src is
+gamma, rounded.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def test_every_pattern_up(isa, name):
 
 
 def boundaries(name):
-    """All finite positive values of a type, as doubles, and after them the overflow boundary."""
+    """A type's finite values from 0 up, as doubles, and the next one, which would be infinite."""
     patterns = all_patterns(name)
     values = as_doubles(patterns[: 1 << 15])
     values = values[np.isfinite(values)]

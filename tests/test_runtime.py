@@ -1,4 +1,4 @@
-"""Import, configuration, and a forced level."""
+"""show_config, and what it reads: threads, caches, OpenMP libraries, quotas."""
 
 import os
 import re
@@ -11,8 +11,6 @@ from processes import strict
 
 import bn_ext
 from bn_ext import _runtime
-
-ISAS = bn_ext.available_isas()
 
 
 def test_show_config(capsys):
@@ -36,7 +34,7 @@ THREADS += "; print(config['default_threads'], config['threads_set_by'])"
 
 
 @needs_openmp
-def test_what_sets_the_number_of_threads(monkeypatch):
+def test_what_sets_the_number_of_threads():
     usual = strict("import bn_ext" + THREADS).stdout.partition(" ")
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if int(usual[0]) == cpus:
@@ -85,7 +83,7 @@ def test_who_decides_how_idle_threads_wait():
         assert strict(WAIT, **{name: value}).stdout.strip() == name
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's /proc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
 def test_libgomp_that_was_loaded_before():
     """Idle threads wait as the environment said when libgomp was loaded; show_config says so."""
     code = (
@@ -133,7 +131,7 @@ def test_no_control_groups(tmp_path):
 
 
 def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):
-    """Linux's file names are any bytes; no library's name may keep bn_ext from loading."""
+    """Linux file names may be any bytes; no library's name may keep bn_ext from loading."""
     maps = tmp_path / "maps"
     maps.write_bytes(
         b"7f00-7f01 r-xp 0 00:00 1 /somewhere/caf\xe9/libgomp.so.1\n7f01-7f02 r--p 0 00:00 0\n"

@@ -1,9 +1,9 @@
-"""Same bits, whatever the machine does: equality of every output, never closeness.
+"""Same bits, whatever the machine does: outputs must be equal, not just close.
 
-The values and the order of src's axes in memory decide the bits. Everything else is a factor here:
-instruction set, threads, alignment, outputs given or fresh or in place, gaps between rows, one call
-or reduce and apply, the caller's floating-point mode. Every member of the family is run in this
-way. Factors are combined pairwise.
+A call's values and the order of src's axes in memory decide the bits. All else is a factor here:
+instruction set, threads, alignment, outputs (new, given or in place), gaps in memory, one call or
+two, cache sizes, the caller's floating-point mode. Every member of the family is run with pairwise
+combinations of the factors.
 """
 
 import itertools
@@ -58,7 +58,7 @@ LARGE = [
 ]  # fmt: skip
 
 
-#: src is scaled by 2 to these powers. The arithmetic holds the squares of float16 alone.
+#: src is scaled by 2 to these powers. Only float16's squares still fit the arithmetic.
 SCALES = {
     "squares vanish": {"float32": -80, "float64": -600, "float16": -14, "bfloat16": -80},
     "squares overflow": {"float32": 80, "float64": 600, "float16": 10, "bfloat16": 80},
@@ -93,7 +93,7 @@ def make(rng, dims, types, data_format, values):
 
 
 def outputs(how, member, tensors, vector, order):
-    """The argument `out`: None, or arrays and None; "over ..." gives arrays that are read."""
+    """The argument `out`: None, or arrays and None; for "over ...", operands of the same call."""
     fresh = np.full_like(tensors[0], 7)
     given = {
         "fresh": None,
@@ -136,7 +136,7 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
 
 
 def rows(*tables):
-    """Combinations in which any two factors have every pair of values."""
+    """Combinations in which every pair of values of any two factors occurs."""
     merged = {name: levels for table in tables for name, levels in table.items()}
     for row in AllPairs(list(merged.values())):
         yield dict(zip(merged, row, strict=True))

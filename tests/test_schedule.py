@@ -1,6 +1,4 @@
-"""The schedule: how many threads a call takes, and who does the work of threads that do not
-come.
-"""
+"""The schedule: how many threads a call uses, and who does the work of missing threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +12,7 @@ import bn_ext
 from bn_ext import _core
 
 #: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. They ask for four threads,
-#: of which some may not come.
+#: some of which may not start.
 FEWER = """
 problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
             ((8, 64, 300), (4096, 1 << 25))]
@@ -106,7 +104,7 @@ def test_the_last_call_is_that_of_the_thread_that_asks(rng):
         assert other.submit(_core._last_call).result() == {"threads": 1, "tasks": 1, "joint": True}
 
 
-#: Bytes of a server's second-level cache and of its last level.
+#: Bytes of a server's second-level and last-level caches.
 SERVER = (1 << 20, 32 << 20)
 
 
@@ -118,13 +116,13 @@ SERVER = (1 << 20, 32 << 20)
         ((20, 64, 40, 40), 1, SERVER, True),  # long ones
         ((16, 64, 40, 40), 4, SERVER, True),
         ((15, 64, 40, 40), 4, SERVER, False),  # too few positions for four tasks a thread
-        ((40, 256, 14, 14), 1, (1 << 20, 24 << 20), False),  # stored past the cache
+        ((40, 256, 14, 14), 1, (1 << 20, 24 << 20), False),  # stores bypass the cache
         ((40, 256, 14, 14), 1, (32 << 20, 128 << 20), False),  # all in the second-level cache
         ((40, 256, 7, 7), 1, SERVER, False),  # coefficients laid out by columns
     ],
 )
 def test_when_results_of_runs_are_cut_by_positions(dims, threads, caches, jointly):
-    """Otherwise results are cut by tiles of channels, which a cache still holds from the sums."""
+    """Otherwise, results are cut by tiles of channels, which are still in cache after the sums."""
     _core._set_cache_sizes(*caches)
     src, v = np.ones(dims, np.float32), np.ones(dims[1], np.float32)
     options = {"epsilon": 1, "data_format": "NCX", "num_threads": threads}

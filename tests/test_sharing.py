@@ -1,4 +1,4 @@
-"""Memory: outputs share none with inputs, nor with one another."""
+"""Outputs may share no memory with inputs, except in place, nor with one another."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def inputs(rng):
 
 
 def lay(memory, start, name, how):
-    """Memory's elements from start on, as an array of this name's shape, turned as `how` says."""
+    """Elements of memory from `start` on, in the shape that `name` has, turned as `how` says."""
     dims = SHAPES.get(name, (CHANNELS,))
     array = memory[start : start + int(np.prod(dims))].reshape(dims)
     return {
@@ -59,7 +59,7 @@ TURNS = ["forwards", "first axis backwards", "backwards"]
 
 @pytest.mark.parametrize(("out", "other"), PAIRS)
 def test_one_element_in_common(rng, out, other):
-    """The last element of one is the first of the other; side by side they are accepted."""
+    """Arrays that share one element are refused; arrays side by side in memory are accepted."""
     base = inputs(rng)
     wanted = run(base)
     sizes = [int(np.prod(SHAPES.get(name, (CHANNELS,)))) for name in (out, other)]
@@ -91,7 +91,7 @@ def test_one_element_in_common(rng, out, other):
 
 @pytest.mark.parametrize("how", ["halves of rows", "every other element"])
 def test_between_the_elements_of_another(rng, how):
-    """Arrays whose extents overlap, but which have no element in common."""
+    """Arrays whose extents overlap are accepted if they have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
     for which in TENSORS:
@@ -178,7 +178,7 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
     assert memory.tobytes() == before
 
 
-def test_running_statistics_that_are_too_hard(rng):
+def test_running_statistics_that_are_too_hard():
     """The statistics lie between src's elements."""
     dims, steps = (3, 5, 11, 13, 10, 12, 7), (18050, 1485, 2871, 4191, 6696, 15239, 6877)
     memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(dims, steps, strict=True)), np.float32)
@@ -219,7 +219,7 @@ def test_an_axis_of_length_2_counts():
 
 
 def test_a_place_does_not_depend_on_axes_of_length_1(rng):
-    """The stride of an axis of length 1 leads nowhere, so `same` is src itself."""
+    """The stride of an axis of length 1 has no effect, so `same` is in src's place."""
     p = Problem(rng, (6, 1, 4), "NXC")
     wanted = p.run(bn_ext.batch_norm_backward).diff_src
     strides = (p.src.strides[0], 4096, p.src.strides[2])

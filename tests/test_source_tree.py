@@ -1,4 +1,4 @@
-"""Importing a clone prints nothing or, before it is compiled, what to run."""
+"""A clone: its import, compiled or not, and the versions of its linters."""
 
 import re
 import shutil

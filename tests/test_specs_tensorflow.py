@@ -126,7 +126,7 @@ def test_two_elements_per_channel(rng, operator):
 
 
 def test_attributes_as_tensorflow_has_them(rng):
-    """Attributes with a default may be None; words may be bytes, as graph mode passes them."""
+    """Attributes with a default may be None; strings may be bytes, as graph mode passes them."""
     for layout in ("NHWC", "NCHW"):
         p = problem(rng, layout)
         statistics = p.mean, p.variance
@@ -158,7 +158,7 @@ def test_old_statistics_that_are_nan_stay_so(rng):
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NDHWC", "NCHW", "NCDHW"])
 def test_the_rank_says_how_many_axes(rng, data_format):
-    """The word only says where C is."""
+    """data_format only says where C is."""
     for layout, dims in LAYOUTS.items():
         if FORMS[layout] == FORMS[data_format]:
             p = problem(rng, layout)

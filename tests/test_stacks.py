@@ -12,7 +12,7 @@ import bn_ext
 #: The most bytes of stack that a call takes, and those for each thread that it starts.
 OF_A_CALL, OF_A_THREAD = 20 << 10, 256
 
-#: on() runs a function on a given stack. The smallest must be enough for bn_ext to call NumPy.
+#: on() runs a function on a stack of this size. The last line fails if NumPy needs over 32 KiB.
 SMALL = """
 import threading, numpy as np, bn_ext
 from bn_ext import _core
@@ -25,13 +25,13 @@ on(32 << 10, lambda: np.zeros((9, 9)).sum(axis=0))
 """
 
 asan = "asan" in os.environ.get("LD_PRELOAD", "")
-pytestmark = [needs_linux, pytest.mark.skipif(asan, reason="has larger frames")]
+pytestmark = [needs_linux, pytest.mark.skipif(asan, reason="AddressSanitizer makes frames larger")]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _room():
     if python_code(SMALL).returncode != 0:
-        pytest.skip("Python itself takes more")
+        pytest.skip("Python itself needs a larger stack")
 
 
 def test_the_page_says_so():

@@ -1,4 +1,4 @@
-"""benchdnn's shapes and flags, with dense normal data: its own 16-bit data is nearly all zeros.
+"""benchdnn's shapes and flags, with normal data: its own 16-bit data is nearly all zeros.
 
 BENCHDNN_INPUTS=oneDNN's tests/benchdnn/inputs/bnorm pytest -m suites
 """
@@ -84,7 +84,7 @@ def test_benchdnn(rng, inputs, ran, file, name):
                     dst = bn_ext.batch_norm_inference(x, *stats, scale, shift, **behind)
                 else:
                     dst, *stats = bn_ext.batch_norm_training(x, scale, shift, **behind)
-                    # Squares are summed about a pivot that is up to two deviations off.
+                    # Squares are about a pivot at most two standard deviations from the mean.
                     terms = abs(want.mean) + want.deviation, 5 * want.variance
                     judge(stats, [want.mean, want.variance], terms, "float32")
                 back = np.moveaxis(dst, axis, 1)

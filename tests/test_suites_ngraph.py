@@ -21,7 +21,7 @@ INFERENCE = {
 }
 INFERENCE[0] += [(ROWS, ONES, ZEROS, ZEROS, [0.25, 0.0625, 4], [[2, 8, 1.5], [-2, -8, -1.5]])]
 INFERENCE[0.25] += [([[3, 5, 1], [-3, -5, -1]], ONES, ZEROS, ZEROS, [2, 6, 0], [[2] * 3, [-2] * 3])]
-#: Ten values with variance 4; each channel has them, shifted or scaled.
+#: Ten values with variance 4; channels have them as they are, shifted, and scaled.
 TRAINING = [0, 1, 1, 3, 3, 0, -1, -1, -3, -3]
 #: {shape: (mean, variance, result)} of the first eight numbers of NumPy's old generator, seed 0.
 RECORDED = {

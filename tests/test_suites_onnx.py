@@ -43,7 +43,7 @@ def converted_cases():
 
 
 def computed(node, x, scale, bias, mean, variance):
-    """The operator, of version 6, 9, 14 or 15."""
+    """What the operator returns, in version 6, 9, 14 or 15."""
     import onnx
 
     has = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}

@@ -1,5 +1,6 @@
-"""torch's own samples of batch normalization, given to bn_ext.torch. What torch finds in float64
-counts as right; test_torch.py has torch's checks of gradients.
+"""torch's own samples of batch normalization, given to bn_ext.torch.
+
+torch's float64 results count as right. test_torch.py has torch's checks of gradients.
 
 pytest -m suites        needs torch and what its testing modules import
 """

@@ -1,4 +1,4 @@
-"""Threads: calls release the GIL, obey the environment, and work beside other pools and forks.
+"""Threads: calls release the GIL, obey the environment, and work with other pools and forks.
 
 test_schedule.py tests how many there are otherwise, test_pool.py what happens if some cannot start.
 """
@@ -25,7 +25,7 @@ from bn_ext import _core
 
 @contextlib.contextmanager
 def beside(step):
-    """Repeat `step` in another thread, which has the GIL only when this one lets go of it."""
+    """Repeat `step` in another thread, which gets the GIL only when this thread releases it."""
     stop = threading.Event()
 
     def steps():
@@ -45,7 +45,7 @@ def beside(step):
         thread.join()
 
 
-#: Calls of some milliseconds each; in one of them the other thread must get its turn.
+#: The most calls, of a few milliseconds each; during one, the other thread must get a turn.
 TRIES = 1000
 
 
@@ -106,7 +106,7 @@ def test_gil_is_released_while_copying(copied):
         assert any(call() for _ in range(TRIES))
 
 
-# ---- as many as others say ----------------------------------------------------------
+# ---- limits that others set ---------------------------------------------------------
 
 
 @needs_openmp
@@ -210,7 +210,7 @@ def test_64_callers_with_mixed_shapes():
 @needs_linux
 @pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
 def test_next_to_another_pool(others):
-    """After a library with OpenMP threads of its own was imported and has used them."""
+    """Calls and forks work after another library has used OpenMP threads of its own."""
     pytest.importorskip(others)
     printed = in_new_process(
         CALL
@@ -236,7 +236,7 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 
 
 def is_a_childs(threads):
-    """May a forked child's call have so many threads? OpenMP's are lost, bn_ext's start anew."""
+    """May a forked child's call use this many? OpenMP's threads are lost, bn_ext's start anew."""
     return threads == 1 or not _core._has_openmp()
 
 

@@ -47,7 +47,7 @@ def small_net():
 
 
 def steps(net, count, x=None):
-    """Losses, and everything that a step changes."""
+    """Take training steps; return the losses and everything that the steps change."""
     x = torch.randn(6, 3, 8, 8) if x is None else x
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     losses = []
@@ -61,7 +61,7 @@ def steps(net, count, x=None):
 
 
 def assert_same(found, right):
-    """They are equal to the bit."""
+    """Assert equal dtypes and values (+0 equals -0)."""
     for a, b in zip(found, right, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
@@ -189,7 +189,7 @@ def test_convert_and_back():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_options_are_torchs(options, dtype):
-    """Results, gradients and statistics have the dtype and the memory format that torch gives."""
+    """Results, gradients and statistics have torch's values, dtype and memory format."""
     ours, theirs = BatchNorm2d(3, dtype=dtype, **options), nn.BatchNorm2d(3, dtype=dtype, **options)
     theirs.load_state_dict(ours.state_dict())
     bound = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 16 * torch.finfo(dtype).eps}
@@ -233,8 +233,10 @@ def test_relu_and_addition():
     torch.testing.assert_close(a, b)
     for found, right in zip(leaves[:2], leaves[2:], strict=True):
         torch.testing.assert_close(found.grad, right.grad, rtol=1e-5, atol=1e-5)
+    ours.eval()
     with torch.no_grad():  # nothing is kept for a gradient
-        assert_same([ours.eval()(x, more)], [ours(leaves[0], more).detach()])
+        alone = ours(x, more)
+    assert_same([alone], [ours(leaves[0], more).detach()])
 
 
 def test_parameters_of_another_dtype():
@@ -314,7 +316,7 @@ def test_no_channels_and_negated_memory():
 
 
 def test_saving_and_copying():
-    """Pickles and copies go on as the layer does; a state has torch's names."""
+    """Pickled and copied layers train on like the original; a state dict has torch's names."""
     net = convert(small_net())
     net[1].relu = True
     file = io.BytesIO()
@@ -331,7 +333,7 @@ def test_saving_and_copying():
 
 
 def test_threads():
-    """Several threads at once, each with a copy, find what each finds alone."""
+    """Threads that train copies at the same time compute what one computes alone."""
     net = convert(small_net())
     x = torch.randn(6, 3, 8, 8)
     right, found = steps(copy.deepcopy(net), 3, x), {}
@@ -411,7 +413,7 @@ def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
 
 
 def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
-    """Calls work afterwards."""
+    """After an error, calls work again."""
     found = dict(line.split(": ", 1) for line in on_gloo(tmp_path, 3, "errors"))
     differ = "ranks differ in channels, dtype, epsilon, "
     own = {

@@ -23,7 +23,7 @@ import bn_ext
 
 PACKAGE = ROOT / "bn_ext"
 if not PACKAGE.exists():
-    pytest.skip("stubs are made from the sources", allow_module_level=True)
+    pytest.skip("needs the sources, from which stubs are made", allow_module_level=True)
 build_stubs = load(ROOT / "build_stubs.py")
 STUBS = build_stubs.stubs()
 #: Modules that need more than NumPy, and what they need.
@@ -31,7 +31,7 @@ ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 
 
 def definitions(stub):
-    """{public name: its definition}; of overloads the last, to which jedi goes."""
+    """{public name: its definition}; for overloads the last one, to which jedi goes."""
     return {
         node.name: node
         for node in ast.parse(stub).body

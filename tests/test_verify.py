@@ -1,4 +1,4 @@
-"""The kernel check can fail. That it passes on this machine is shown in test_cli.py."""
+"""The kernel check can fail. test_cli.py shows that it passes on this machine."""
 
 import ctypes
 import runpy

@@ -1,7 +1,7 @@
-"""Both walks, over rows and over runs, compared bit for bit with a model of the order of sums: each
-form, with any number of rows and columns, anywhere in memory.
+"""Both walks, over rows and over runs, give the bits of a model of the order of sums: in each form,
+with any number of rows and columns, anywhere in memory.
 
-The model (order_of_sums.py) knows dense arrays alone. Calls run at any level, with any tiles,
+The model (order_of_sums.py) handles only dense arrays. Calls run at any level, with any tiles,
 threads and stores, and with gaps anywhere in any operand.
 """
 
@@ -21,7 +21,7 @@ from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
-#: Axes after which gaps follow.
+#: Axes that gaps follow.
 GAPS = {
     "dense": (),
     "positions a pitch apart": (C,),
@@ -32,24 +32,24 @@ GAPS = {
 }
 #: Which operands have gaps; the others are dense.
 WHERE = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
-#: Sizes with which stores bypass the cache or not, and tiles are small or have all channels.
+#: Cache sizes: stores bypass the cache or not, and tiles are narrow or as wide as they get.
 NEVER, ALWAYS = 1 << 40, 1
 CACHES = [(1, NEVER), (1, ALWAYS), (1 << 14, ALWAYS), (1 << 40, ALWAYS)]
 WAYS = ["backward", "frozen", "two calls"]
 EPSILON = 0.25
-FEW = 7  # one shape in seven is enough where levels are compared
-#: The bits of memory that belongs to no element.
+FEW = 7  # the quick test takes one shape in seven
+#: Fills memory that belongs to no element, and diff_src before a call.
 UNTOUCHED = 0x3333
 
 
 def split(n):
-    """Factors of n for two axes, if there are any."""
+    """Factor n into two, as equal as possible."""
     first = max(k for k in range(1, int(n**0.5) + 1) if n % k == 0)
     return first, n // first
 
 
 class Problem:
-    """Data whose sums must be rounded, and the right results of each way to call."""
+    """Data whose sums depend on their order, and the right results of each way to call."""
 
     def __init__(self, name, positions, channels, run):
         self.dtype, self.storage = DTYPES[name], dtype(name)
@@ -64,7 +64,7 @@ class Problem:
             numbers(computed, channels, k << 50, exponents).view(number)
             for k, exponents in ((1, (-20, 24)), (3, (-4, 8)))
         )
-        # Every rstd is a power of two, so arithmetic once per channel is easy to repeat here.
+        # Every rstd is a power of two, so the arithmetic per channel is easy to repeat here.
         rstd = 2.0 ** -(np.arange(channels) % 3)
         self.variance = (rstd**-2 - EPSILON).astype(number)
         self.sums = sums_of(self.dtype, src, diff_dst, self.mean)
@@ -101,7 +101,7 @@ class Problem:
 
 
 def assert_right(p, way, gaps, where, offset, num_threads):
-    """One call, or two, over operands with this layout."""
+    """Check the bits of one call, or two, over operands with this layout."""
     formula = "backward" if way == "two calls" else way
     memory = [
         p.laid_out(values, gaps if has_gaps else (), offset)
@@ -122,7 +122,7 @@ def assert_right(p, way, gaps, where, offset, num_threads):
     around, written = memory[2]
     np.testing.assert_array_equal(written, p.results[formula])
     written[...] = UNTOUCHED
-    assert (around == UNTOUCHED).all(), "written elsewhere"
+    assert (around == UNTOUCHED).all(), "wrote outside diff_src"
 
 
 def around(*sizes):
@@ -139,7 +139,7 @@ SHAPES = {
         *((n, 129, 1) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
-        *((300, 400, 1), (1201, 96, 1)),  # many tiles
+        *((300, 400, 1), (1201, 96, 1)),  # several tiles for many threads
         *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
         (62 * 140 + 133, 128, 1),  # longer strands; the last chunk has three of 34 rows, one of 31
         # Rows of several positions.
@@ -190,7 +190,7 @@ FORMS = [(form, name) for form in SHAPES for name in DATA_DTYPES]
 
 
 def any_circumstances(rng, past_the_cache):
-    """Circumstances that need not be tried with every kind of gaps."""
+    """Random circumstances: they need not all be tried with every kind of gaps."""
     _core._use_isa(rng.choice(bn_ext.available_isas()))
     _core._set_cache_sizes(*CACHES[rng.integers(1, len(CACHES)) if past_the_cache else 0])
     return {
@@ -201,7 +201,7 @@ def any_circumstances(rng, past_the_cache):
 
 
 def check(rng, form, name, shapes):
-    """Every way to call, with stores of both kinds and gaps everywhere; the rest by chance."""
+    """Check every way to call, with stores and gaps of each kind; all else is random."""
     for shape in shapes:
         assert form_of(*shape).__name__ == form
         p = Problem(name, *shape)

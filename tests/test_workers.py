@@ -1,6 +1,6 @@
-"""bn_ext's own threads without OpenMP: who takes part, who waits, forks, limits, the end.
+"""bn_ext's own threads, without OpenMP: who takes part, forks, limits, signals, ended callers.
 
-Which threads come in time is the system's choice, so nothing here asks for all of them in one call.
+The system decides which threads come in time, so no test expects all of them in a single call.
 `.ci/workers` makes such a build and runs these tests.
 """
 
@@ -36,7 +36,7 @@ def test_others_take_part(rng, k):
 
 
 def test_bits_whoever_comes(rng):
-    """Workers are awake, asleep, or just coming as the caller ends."""
+    """Workers may be awake, asleep, or arrive just as the caller finishes."""
     p = Problem(rng, (3000, 40), "NXC")
     right = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
     for k in range(300):
@@ -170,7 +170,7 @@ def test_a_thread_that_called_may_end(rng):
 
 class TestLimits:
     def test_of_the_environment(self):
-        code = "print(_core._default_threads(), bn_ext.show_config('dicts')['threads_set_by'])"
+        code = "print(_core._default_threads())"
         assert in_new_process(code, OMP_NUM_THREADS="1,4")[0] == "1"
         assert in_new_process(code, OMP_NUM_THREADS="1000")[0] == str(CPUS)
         assert in_new_process(code, OMP_NUM_THREADS="many")[0] == str(CPUS)

@@ -18,9 +18,9 @@ from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 x32, v32 = np.ones((4, 2, 3), np.float32), np.ones(3, np.float32)
 x64, v64 = np.ones((4, 2, 3)), np.ones(3)
-x16, v16 = np.ones((4, 2, 3), np.float16), np.ones(3, np.float16)
+x16 = np.ones((4, 2, 3), np.float16)
 
-# dtypes come through; a mixed pair too.
+# dtypes are inferred, for a mixed pair too.
 grads = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5)
 assert_type(grads.diff_src, NDArray[np.float32])
 assert_type(grads.diff_gamma, NDArray[np.float32])
@@ -42,7 +42,7 @@ assert_type(alone.diff_src, NDArray[np.float32])
 assert_type(alone.diff_gamma, NDArray[np.float32] | Any)
 
 
-# The natural chain. Types do not tell the dtype of the statistics.
+# Forward, then backward. Types do not tell the dtype of the statistics.
 def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
     r = bn_ext.batch_norm_training(x, g, g, epsilon=1e-5)
     back = bn_ext.batch_norm_backward(x, r.dst, r.mean, r.variance, g, epsilon=1e-5)
@@ -82,7 +82,7 @@ bn_ext.batch_norm_backward(
     x32, x32, v32, v32, epsilon=1e-5, is_training=np.True_, param_grads=1, out=grads
 )
 
-# Sequences as vectors, and what only NumPy can see as an array.
+# Sequences as vectors, and objects that only NumPy can read as arrays.
 assert_type(
     bn_ext.batch_norm_backward(x64, x64, [0.0] * 3, (1.0,) * 3, epsilon=0).diff_src,
     NDArray[np.float64],
@@ -237,7 +237,7 @@ assert_type(
 assert_type(bn_ext.batch_norm_training(x32, epsilon=1e-5, exact=True).dst, NDArray[np.float32])
 
 
-# What the functions refuse, type checkers refuse.
+# What the functions refuse, type checkers must refuse too.
 general = bn_ext.batch_norm_backward
 reduce = bn_ext.batch_norm_backward_reduce
 backprop = ngraph.batch_norm_training_backprop

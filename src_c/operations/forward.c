@@ -38,7 +38,7 @@ enum { STAT_MEAN, STAT_SQUARES };
 enum {
     SAMPLED_POSITIONS = 8,  /* with runs of one element */
     SAMPLED_RUNS = 4,       /* with longer runs, which lie far apart */
-    SAMPLED_NEIGHBOURS = 2, /* in each sampled run */
+    SAMPLED_NEIGHBORS = 2, /* in each sampled run */
 };
 
 /* The pivot `from` + step. The step is rounded to a multiple of a unit, 1/32 to 1/16 of the spread.
@@ -79,7 +79,7 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
         const int64_t x = run * (2 * i + 1) / (2 * places);
         /* Address each element by itself: whether neighbors are adjacent in memory must not
          * matter. */
-        for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBOURS; k++, count++) {
+        for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
             int64_t offset[BN_OPERANDS] = {0};
             add_offset(p->outer, p->n_outer, position, offset);
             add_offset(p->inner, p->n_inner, k, offset);
