@@ -17,10 +17,10 @@ UNDERFLOW = 8
 #: scale, the product and the addition. The shift has two: its own and the addition. src_1 adds one
 #: to each.
 DST_PRODUCT, DST_SHIFT = 4, 2
-#: Bounds of the batch's mean, in units of u sigma (the standard deviation), and of its variance, in
-#: units of u sigma^2. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is at most
-#: sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are rounded once,
-#: those of the second three times; adding them up takes nine more roundings.
+#: Bounds of the batch's mean, in units of u sigma, and of its variance, in units of u sigma^2;
+#: sigma is the standard deviation. If the pivot p is at most 2 sigma from the mean, sum(|x - p|) is
+#: at most sqrt(5) M sigma, and sum((x - p)^2) at most 5 M sigma^2. Terms of the first sum are
+#: rounded once, those of the second three times; adding them up takes nine more roundings.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
 #: Roundings to any result of the double backward, by arithmetic, plus one (float64: plus two).

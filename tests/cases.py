@@ -17,7 +17,7 @@ DTYPES = [
 DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
-#: Names of the arguments and results of the general function, batch_norm_backward.
+#: Names of array arguments, and of the results, of the general function, batch_norm_backward.
 TENSORS = ["src", "diff_dst"]
 VECTORS = ["mean", "variance", "gamma"]
 INPUTS = [*TENSORS, *VECTORS]
@@ -182,7 +182,7 @@ def memory_order(ndim, channel, channels_last):
 
 
 def axis_order(array):
-    """The order of axes.c: no axes of length 1, |stride| descending; ties and stride 0 stay put."""
+    """As in axes.c: no axis of length 1; |stride| descending, ties as given; stride 0 stays put."""
     axes = [axis for axis in range(array.ndim) if array.shape[axis] > 1]
     moving = [axis for axis in axes if array.strides[axis] != 0]
     order = iter(sorted(moving, key=lambda axis: -abs(array.strides[axis])))
@@ -208,7 +208,7 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have used `threads`? bn_ext's own may be late."""
+    """Can a call that asked for `asked` threads have used `threads`? Our workers may be late."""
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 

@@ -75,7 +75,7 @@ def run(ranks, arguments, folder, timeout=120):
 
 
 def on_ranks(ranks, function, folder, *arguments, status=0, **options):
-    """Run a function of on_ranks.py, with exit status `status` (None: any); return its Ended."""
+    """Run a function of on_ranks.py, check its exit status (None: any), return its Ended."""
     ended = run(ranks, [PROGRAM, function, folder, *arguments], folder, **options)
     if status is not None:
         assert ended.status == status, ended.printed[-4000:]

@@ -138,7 +138,7 @@ def operands(v):
 
 
 def guarded_calls(name):
-    """Make guarded.py's calls of a function: what they return and update."""
+    """A call that makes guarded.py's calls of a function and gives what they return and update."""
 
     def call(v):
         a = operands(v)
@@ -178,7 +178,7 @@ def steps(make):
 
 
 def layers(name, make):
-    """{method: call} of a class of layers: all methods share a call."""
+    """{name: call} of a class of layers and of its methods, which all share one call."""
     methods = ("forward", "backward", "parameters", "gradients", "state_dict", "load_state_dict",
                "train", "eval", "freeze")  # fmt: skip
     return dict.fromkeys((name, *(f"{name}.{method}" for method in methods)), steps(make))

@@ -1,4 +1,4 @@
-"""Exact sums of floating-point numbers, as fractions, and states made by hand."""
+"""Sums of floating-point numbers, computed exactly, and states made by hand."""
 
 from fractions import Fraction
 

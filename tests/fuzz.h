@@ -19,7 +19,7 @@ typedef struct {
     bool owns;        /* memory of its own? Else it shares another array's */
     char *memory;     /* all of it: elements, gaps, and what is around them */
     char *expected;   /* what `memory` must hold after the call */
-    ptrdiff_t bytes;  /* of memory and of expected */
+    ptrdiff_t bytes;  /* of each of these two blocks */
     ptrdiff_t before; /* bytes in memory ahead of its lowest element */
     ptrdiff_t reach;  /* bytes from the lowest element to the end of the highest one */
     bool nested;      /* each axis steps past all elements of faster axes */

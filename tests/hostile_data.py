@@ -1,6 +1,6 @@
 """Problems made to break error bounds, and a search that makes them worse.
 
-Every channel is a problem of its own, so one call tries a whole population. Its arrays are (C, M),
+Every channel is a problem of its own, so one call tries a whole population. Its tensors are (C, M)
 and are laid out for one of the forms of src_c/plan.c. In every form, element 0 of a channel is in
 the first block that is summed.
 """
@@ -124,7 +124,7 @@ def alike(rng, m, span):
 
 
 def swallowed(rng, m, span):
-    """A 1, then values that each lose or gain almost half an ulp when they are added."""
+    """A 1, then values that each make a float sum lose or gain almost half an ulp."""
     values = np.full(m, 2.0**-24 * (1 + rng.choice([-1, 1]) * np.exp2(-rng.integers(2, 11))))
     values[0] = 1
     return values

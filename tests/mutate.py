@@ -6,8 +6,9 @@
 
 Run in an environment that has what the tests need, in a git clone. Each mutant is built in a copy
 of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
-tests, then the whole suite, until something fails; hanging counts as failing. The exit status is 1
-if one survived or does not compile, or if the text of a row does not occur exactly once.
+tests, then the whole suite but test_example.py, until something fails; hanging counts as failing.
+The exit status is 1 if one survived or does not compile, or if the text of a row does not occur
+exactly once.
 
 Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. That is
 enough for all mutants except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
@@ -138,7 +139,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help="part of a file's name or words")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="part of a row's file or words")
     parser.add_argument("--list", action="store_true", help="only look for each row's place")
     options = parser.parse_args(arguments)
     paths = tree()

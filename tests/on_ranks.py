@@ -141,9 +141,9 @@ def ended(function, number, comm, options):
 
 
 def interrupted(comm, function, exact, instructions, step, again):
-    """Interrupt one rank's call at every `step`-th event and, if `again` is not 0, once more that
-    many events later, while it ends. Then all ranks go on. Return {when and where: how this rank's
-    calls ended}.
+    """Interrupt one rank's call at every `step`-th event and, unless `again` is 0, once more
+    `again` events later, while it ends. Then all ranks go on. Return {when and where: how this
+    rank's calls ended}.
     """
     found, instructions = {}, bool(int(instructions))
     for when, timeout in itertools.product(("first", "later"), (None, 30.0)):
@@ -477,7 +477,7 @@ def in_order(comm):
     ]
     order = np.random.default_rng(comm.rank).permutation(6)
     found = {n: pending[n].wait().diff_src for n in order}
-    return all((found[n] == found[1] * n).all() for n in (0, 2, 4))  # exact scales
+    return all((found[n] == found[1] * n).all() for n in (0, 2, 4))  # exact products
 
 
 def one_element(comm):

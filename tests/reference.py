@@ -34,7 +34,7 @@ class Normalized(NamedTuple):
     variance: np.ndarray  # biased: divided by M
     deviation: np.ndarray  # sqrt(variance)
     scale: np.ndarray  # |gamma rstd|
-    spread: np.ndarray  # variance / (variance + epsilon): share of its error that reaches scale
+    spread: np.ndarray  # variance / (variance + epsilon): share of variance's error in scale
     product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic rounds it
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
     distances: np.ndarray  # |xc|, likewise; what scale loses to underflow is multiplied by it

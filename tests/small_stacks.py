@@ -20,7 +20,7 @@ import bn_ext
 from bn_ext import _core
 
 SMALLEST, AMPLE = 32 << 10, 1 << 20
-#: A new thread's own frames lie within this many bytes of its stack's top.
+#: A new thread's own frames lie within this many bytes of its stack's highest address.
 BEGUN = 10 << 10
 #: Wide and narrow rows; long, short and medium runs.
 SHAPES = [((700, 33), "NXC"), ((3000, 5), "NXC"), ((4, 3, 5000), "NCX"), ((40, 30, 7), "NCX"),

@@ -56,7 +56,7 @@ def all_functions():
             yield from (getattr(module, k) for k in module.__all__ if k.startswith("batch_norm_"))
 
 
-#: {an argument's name in other packages: our names}; messages name the first a function has.
+#: {an argument's name in other packages: our names}; messages name the first that a function has.
 OTHER_NAMES = {
     "eps": ["epsilon"], "input": ["src"], "x": ["src"], "dout": ["diff_dst"],
     "grad_output": ["diff_dst"], "weight": ["gamma"],

@@ -11,7 +11,7 @@ from tree import ROOT, load
 
 import bn_ext
 
-#: Trainings are slow: without --slow, only the first dtype is trained.
+#: The dtypes of a short training; trainings are slow, so all dtypes but the first need --slow.
 FAST_FIRST = [
     "float32",
     *(pytest.param(d, marks=pytest.mark.slow) for d in DATA_DTYPES if d != "float32"),

@@ -1,6 +1,6 @@
 """The formulas: examples/plain_loop.py says, in three nested loops, what they compute.
 
-The loops are compared with tests/reference.py, which computes the same for whole arrays, and the
+The loops are compared with tests/reference.py. It computes the same for whole arrays, and also the
 terms of the error bounds. test_backward.py compares the package with the reference. For the rest of
 the family, finite differences and exact integer moments check the reference.
 """

@@ -232,7 +232,7 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
 @pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """Each channel has one element, always at another place, far off; it may be sampled."""
+    """In each channel, another element is far off; it may be sampled."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]

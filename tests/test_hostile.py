@@ -197,8 +197,8 @@ def test_finalizers_that_change_an_array():
 
 
 def test_garbage_that_changes_an_array():
-    """At each allocation of a call in turn, a collected reference cycle changes the dtype. Before
-    the check, the call is refused; after it, the change no longer matters.
+    """At each allocation of a call in turn, collected garbage changes src's dtype. If that
+    happens before the check, the call is refused; if after it, the change no longer matters.
     """
     code = """
 import gc, numpy as np, bn_ext

@@ -78,7 +78,7 @@ def test_any_strides(rng, name, data, vector, data_format):
 
 
 def test_axes_of_equal_strides_keep_their_order(rng):
-    """Sliding windows of a row or an image, each one element after the one before."""
+    """Sliding windows of a row or an image, which start at neighboring elements."""
     row = rng.standard_normal(700, np.float32)
     image = rng.standard_normal((20, 12), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view
@@ -140,7 +140,7 @@ SLACK = 100_000
 
 
 def peak(call):
-    """A call's peak of allocated memory, beyond what was allocated before it."""
+    """A call's peak of memory that tracemalloc sees, beyond what it saw before the call."""
     call()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

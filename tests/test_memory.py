@@ -58,7 +58,7 @@ guarded.Region(1).memory[guarded.PAGE * 2]
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a malloc")
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-    reason="free threads cannot use malloc",
+    reason="free-threaded Python does not support PYTHONMALLOC=malloc",
 )
 def test_every_allocation_may_fail(tmp_path):
     pytest.importorskip("ml_dtypes")

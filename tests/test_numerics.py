@@ -1,4 +1,4 @@
-"""The error bounds of docs/numerics.md, checked with exact results and by a search."""
+"""The error bounds of docs/numerics.md, checked with exact results and a search for violations."""
 
 from fractions import Fraction
 from math import isqrt
@@ -287,7 +287,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Fill diff_dst so that all columns have the same error, or that a sum almost cancels."""
+    """Fill diff_dst; in some structures, columns err alike, or a sum cancels almost completely."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)

@@ -29,7 +29,8 @@ SHAPES = [
     (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
 ]  # fmt: skip
 EPSILON = 1e-3
-#: Relative to the largest magnitude, or to 1. Peers compute in float32 or float64, in any order.
+#: Relative to the largest magnitude or, if that is less, to 1. Peers compute in float32 or
+#: float64, in any order.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2.0**-7, "float16": 2.0**-9, "float64": 1e-12}
 
 
@@ -122,7 +123,7 @@ def test_torchs_backward(data, vector, layout, train):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("data", ["float32", "float64"])
 def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
-    """And the module, where the layer stopped: each loads the other's state dict."""
+    """The module also goes on where the layer stopped: each loads the other's state dict."""
     torch = pytest.importorskip("torch")
     from bn_ext.torch import _array as array
 

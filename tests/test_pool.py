@@ -230,7 +230,7 @@ def test_two_callers_have_all_the_processors(rng):
 
 
 def test_a_call_that_fails_gives_back_its_share():
-    """Results are given and operands repeat, so working memory alone exceeds the limit."""
+    """With results given, a call allocates only working memory, for which too little is left."""
     code = """
 src = np.ones((1, 2**22), np.float32)
 ones, out = src[0], (np.empty_like(src), np.empty_like(src[0]), np.empty_like(src[0]))
@@ -247,7 +247,7 @@ print(_core._last_call()["threads"])
 """
     *errors, threads = printed_by(SETUP + code).splitlines()
     assert errors == ["bn_ext: not enough memory for sums and coefficients"] * 3
-    assert threads == str(_core._default_threads())
+    assert int(threads) == min(_core._default_threads(), 34)  # all that the call is worth
 
 
 def test_callers_that_start_together_under_a_limit():
@@ -279,7 +279,7 @@ def test_processors_that_are_not_there(cpus):
 @pytest.mark.parametrize("within", [False, True])
 def test_regions_of_others_have_threads_of_their_own(within):
     """A call within a region uses no threads of the caller's pool, and the pool gets none of the
-    region's. Asked for threads that the limit forbids, the runtime would end the process.
+    region's. The runtime must not be asked for more threads than allowed: it would end the process.
     """
     steps = [f"outside({4 if within else 2})", "region(1, lambda data: inside(4))", "outside(4)"]
     steps.insert(1 if within else 2, "allow(0)")

@@ -91,7 +91,7 @@ def test_one_element_in_common(rng, out, other):
 
 @pytest.mark.parametrize("how", ["halves of rows", "every other element"])
 def test_between_the_elements_of_another(rng, how):
-    """Arrays whose extents overlap are accepted if they have no element in common."""
+    """Arrays whose extents overlap may be accepted: these have no element in common."""
     base = inputs(rng)
     wanted = all_bits(run(base))
     for which in TENSORS:

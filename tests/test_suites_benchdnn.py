@@ -84,7 +84,7 @@ def test_benchdnn(rng, inputs, ran, file, name):
                     dst = bn_ext.batch_norm_inference(x, *stats, scale, shift, **behind)
                 else:
                     dst, *stats = bn_ext.batch_norm_training(x, scale, shift, **behind)
-                    # Squares are about a pivot at most two standard deviations from the mean.
+                    # Squared distances are from a pivot up to two standard deviations off the mean.
                     terms = abs(want.mean) + want.deviation, 5 * want.variance
                     judge(stats, [want.mean, want.variance], terms, "float32")
                 back = np.moveaxis(dst, axis, 1)

@@ -45,7 +45,7 @@ def beside(step):
         thread.join()
 
 
-#: The most calls, of a few milliseconds each; during one, the other thread must get a turn.
+#: At most this many calls, each of a few milliseconds; in one, the other thread must get a turn.
 TRIES = 1000
 
 

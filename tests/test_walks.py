@@ -21,7 +21,7 @@ from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
-#: Axes that gaps follow.
+#: Axes that end with a gap.
 GAPS = {
     "dense": (),
     "positions a pitch apart": (C,),
@@ -49,7 +49,7 @@ def split(n):
 
 
 class Problem:
-    """Data whose sums depend on their order, and the right results of each way to call."""
+    """Data whose sums depend on the order of adding, and the right results of each way to call."""
 
     def __init__(self, name, positions, channels, run):
         self.dtype, self.storage = DTYPES[name], dtype(name)
@@ -139,7 +139,7 @@ SHAPES = {
         *((n, 129, 1) for n in [*around(132, 264), 135, 136, 137, 140, 166]),
         *((5, c, 1) for c in [*around(128, 160, 192, 256, 512), 1030, 4100]),
         *((12, c, 1) for c in [*around(136, 144, 512), 700]),
-        *((300, 400, 1), (1201, 96, 1)),  # several tiles for many threads
+        *((300, 400, 1), (1201, 96, 1)),  # several tiles if there are many threads
         *((n, c, 1) for n in (36, 40, 70) for c in (256, 512, 1024)),  # several groups, aligned
         (62 * 140 + 133, 128, 1),  # longer strands; the last chunk has three of 34 rows, one of 31
         # Rows of several positions.
