@@ -23,7 +23,7 @@ DST_PRODUCT, DST_SHIFT = 4, 2
 #: rounded once, those of the second three times; adding them up takes nine more roundings.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: Roundings to any result of the double backward, by arithmetic, plus one (float64: plus two).
+#: Arithmetic: roundings to any result of the double backward, plus one (float64: plus two).
 SECOND = {"float32": 30, "float64": 48}
 
 

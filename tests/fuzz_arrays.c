@@ -166,7 +166,7 @@ static void place(array *a, bn_dtype dtype, int ndim, const ptrdiff_t *shape) {
 
 /* ---- element by element -------------------------------------------------- */
 
-/* The rule of axes.h: repeatedly take the axis with the largest stride of those left. */
+/* The rule of axes.h: next is the largest |stride| left; stride 0 keeps its place. */
 static void order_by_hand(tensor *t) {
     const ptrdiff_t *strides = t->operand[BN_SRC].strides;
     bool taken[MOST_AXES] = {false}, before = t->channels > 1;

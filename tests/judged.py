@@ -10,8 +10,8 @@ def judge(found, exact, sizes, name):
 
     `found`, `exact` and `sizes` (the terms' absolute values) are sequences of arrays; `found` was
     rounded to the dtype `name`. Errors are compared with terms, because a sum of squares or a
-    gradient may be smaller than its terms by any factor. A float32 dst has several roundings; of a
-    16-bit dst's, one counts. NaN and Inf must be where `exact` has them.
+    gradient may be smaller than its terms by any factor. A float32 dst has several roundings; in a
+    16-bit dst, one counts. NaN and Inf must be where `exact` has them.
     """
     ulps = (1 if name in SHORT else 3) * np.longdouble(ml_dtypes.finfo(dtype(name)).eps)
     for place, arrays in enumerate(zip(found, exact, sizes, strict=True)):

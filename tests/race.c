@@ -1,7 +1,7 @@
 /* race.c: every schedule and form with many threads, for ThreadSanitizer.
  *
  * Shapes of all three forms, with assumed cache sizes that lead to each order of work (see
- * schedule.c), go through every entry. Results must be the same as with one thread, bit for bit.
+ * schedule.c), go through `entries`. Results must be the same as with one thread, bit for bit.
  * Some channels have squares that overflow, so that the threads that finish them sum them again.
  * Then several callers do a part of this at once. Built and run by .ci/tsan.
  */

@@ -37,7 +37,7 @@ class Normalized(NamedTuple):
     spread: np.ndarray  # variance / (variance + epsilon): share of variance's error in scale
     product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic rounds it
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
-    distances: np.ndarray  # |xc|, likewise; what scale loses to underflow is multiplied by it
+    distances: np.ndarray  # |that xc|; what scale loses to underflow is multiplied by it
 
 
 class Second(NamedTuple):

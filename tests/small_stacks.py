@@ -67,7 +67,7 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """The operands of guarded.py's calls, with values whose sums doubles must round."""
+    """The operands of guarded.py's calls, with values whose sums must be rounded."""
     a = guarded.dense(rng, shape, layout, data)
     for name in (*guarded.READ, *guarded.WRITTEN):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)

@@ -222,7 +222,7 @@ def test_statistics_of_data_of_few_bits_are_exact(rng, data, grid):
 @pytest.mark.parametrize("form", [f for f in hostile_data.FORMS if "position" not in f])
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
-    """The next pivot has few bits as well."""
+    """The new pivot has few bits as well."""
     sixteenths = rng.integers(-8, 9, hostile_data.size_of(form, data))
     sixteenths[:, hostile_data.sampled(form, data)] += 48
     src = hostile_data.laid_out((sixteenths / 16).astype(dtype(data)), form)
@@ -232,7 +232,7 @@ def test_so_they_are_where_the_pivot_is_far_off(rng, data, form):
 @pytest.mark.parametrize("data_format", cases.FORMATS)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_a_pivot_that_is_far_off(rng, data, data_format):
-    """In each channel, another element is far off; it may be sampled."""
+    """Each channel has its own element far off; it may be sampled."""
     m = 600
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]

@@ -266,7 +266,7 @@ assert large.nbytes == y.nbytes and kept() == 0
 resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 del large
 keep_much_and_leave(6 << 20)
-grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # in smaller arrays
+grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # smaller results
 assert (grads.diff_beta == 2).all() and kept() == 0
 try:
     bn_ext.batch_norm_inference(np.broadcast_to(y, (50, *y.shape)), x[0], x[1] ** 2, epsilon=1)

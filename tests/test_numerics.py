@@ -89,7 +89,7 @@ def test_bounds_are_near(rng, data):
 
 
 def exact_gradient(p):
-    """One channel's diff_src, diff_gamma and diff_beta as fractions, with rstd to 500 digits."""
+    """One channel's diff_src, diff_gamma and diff_beta as fractions, with rstd to 800 digits."""
 
     def fractions(a):
         return [Fraction(v) for v in np.atleast_1d(a.astype(np.float64)).tolist()]

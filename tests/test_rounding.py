@@ -1,6 +1,6 @@
 """16-bit types at every level: exact widening, right rounding at each boundary, no double rounding.
 
-Problems that leave a number unchanged reach the kernels' conversions. With one element per channel,
+Arithmetic that changes nothing shows the kernels' conversions. With one element per channel,
 sum(dy) is that element; with variance 1, epsilon 0, frozen statistics and dy = 1, diff_src is
 gamma, rounded.
 """

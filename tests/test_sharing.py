@@ -179,7 +179,7 @@ def test_what_is_too_hard_to_decide_counts_as_shared(rng, dims, steps, src_steps
 
 
 def test_running_statistics_that_are_too_hard():
-    """The statistics lie between src's elements."""
+    """running_mean lies between src's elements."""
     dims, steps = (3, 5, 11, 13, 10, 12, 7), (18050, 1485, 2871, 4191, 6696, 15239, 6877)
     memory = np.zeros(1 + sum((n - 1) * s for n, s in zip(dims, steps, strict=True)), np.float32)
     src = as_strided(memory, dims, [4 * s for s in steps])

@@ -1,6 +1,6 @@
 """The operators of bn_ext.specs: their own type tables, attributes and names in errors.
 
-test_specs_onednn.py and test_specs_tensorflow.py test what each computes.
+test_specs_onednn.py and test_specs_tensorflow.py test forward results.
 """
 
 import inspect

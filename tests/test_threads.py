@@ -1,6 +1,6 @@
 """Threads: calls release the GIL, obey the environment, and work with other pools and forks.
 
-test_schedule.py tests how many there are otherwise, test_pool.py what happens if some cannot start.
+test_schedule.py tests how many start, test_pool.py what happens if some cannot start.
 """
 
 import contextlib
@@ -159,11 +159,11 @@ apart = tries = 0
 try:
     while apart < 5 and tries < 20:
         cpu = ctypes.CDLL(None).sched_getcpu()
-        os.sched_setaffinity(worker, {cpu})  # where it sleeps then
+        os.sched_setaffinity(worker, {cpu})  # it will sleep there
         call(5000, num_threads=2)
         assert os.sched_getaffinity(worker) == {cpu}
         os.sched_setaffinity(worker, allowed)
-        time.sleep(1.1)  # after a long yield, no thread moves for a second
+        time.sleep(1.1)  # after a long sched_yield, none moves for 1 s
         cpu = ctypes.CDLL(None).sched_getcpu()
         call(5000, num_threads=2)
         assert os.sched_getaffinity(worker) == os.sched_getaffinity(0) == allowed

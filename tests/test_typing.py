@@ -26,7 +26,7 @@ if not PACKAGE.exists():
     pytest.skip("needs the sources, from which stubs are made", allow_module_level=True)
 build_stubs = load(ROOT / "build_stubs.py")
 STUBS = build_stubs.stubs()
-#: Modules that need more than NumPy, and what they need.
+#: Imports that need more than NumPy, and what they need.
 ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
 
 
