@@ -168,12 +168,13 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
     if loop(1, 100)[1] > 8e-6:
         pytest.skip("calls do not follow each other within microseconds")
-    assert loop(2000, 1000)[0] == {1, 2}
+    # On a busy machine, a thread that was awake may get no CPU for a while.
+    assert {1, 2} in (loop(2000, 1000)[0] for _ in range(50))
     for _ in range(10):
         time.sleep(1e-3)
         assert loop(2000, 16)[0] == {1}
     call, shared = call_of(2000), set()
-    for _ in range(10):
+    for _ in range(50):
         time.sleep(1e-3)
         call(num_threads=1)
         shared |= loop(2000, 20)[0]
