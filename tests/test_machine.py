@@ -54,7 +54,7 @@ right = 0
 for _ in range(30):
     child = os.fork()
     if child == 0:
-        used = call(40000, num_threads=4)
+        used = call(4000, num_threads=4)
         os._exit(used > 1 and _core._has_openmp())
     right += os.waitpid(child, 0)[1] == 0
 stop.set()
