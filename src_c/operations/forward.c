@@ -36,8 +36,8 @@ enum { STAT_MEAN, STAT_SQUARES };
  * the mean of eight misses the channel's mean by over two standard deviations once or twice in 10^8
  * channels. */
 enum {
-    SAMPLED_POSITIONS = 8,  /* with runs of one element */
-    SAMPLED_RUNS = 4,       /* with longer runs, which lie far apart */
+    SAMPLED_POSITIONS = 8, /* with runs of one element */
+    SAMPLED_RUNS = 4,      /* with longer runs, which lie far apart */
     SAMPLED_NEIGHBORS = 2, /* in each sampled run */
 };
 
