@@ -23,7 +23,8 @@ DST_PRODUCT, DST_SHIFT = 4, 2
 #: rounded once, those of the second three times; adding them up takes nine more roundings.
 MEAN = 10 * 5**0.5 + 1
 VARIANCE = 12 * 5 + 2 * 2 * 10 * 5**0.5 + 1
-#: Arithmetic: roundings to any result of the double backward, plus one (float64: plus two).
+#: The arithmetic's type -> roundings on the longest path to a result of the double backward, plus
+#: one (float64: plus two).
 SECOND = {"float32": 30, "float64": 48}
 
 
@@ -91,7 +92,7 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 
 
 def statistics_errors(mean, variance, want, data, vector=None):
-    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: doubles)."""
+    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: not rounded)."""
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     bounds = {
         "mean": MEAN * u * want.deviation + UNDERFLOW * least,
@@ -181,7 +182,7 @@ def reference_of(problem, is_training=True):
 
 
 def assert_near(problem, grads, is_training=True):
-    """Assert the tighter bound of random data: 8 u times the sizes of the terms and the sums."""
+    """Assert what random data keeps: half an ulp and 8 u times the sizes of terms and sums."""
     want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))

@@ -208,7 +208,10 @@ def threads_used(p, **options):
 
 
 def are_expected(threads, asked, tasks):
-    """Can a call that asked for `asked` threads have used `threads`? Our workers may be late."""
+    """Can a call that asked for `asked` threads have used `threads`?
+
+    OpenMP brings all threads. Without it, bn_ext's own workers may come too late.
+    """
     most = min(asked, tasks)
     return threads == most if _core._has_openmp() else 1 <= threads <= most
 

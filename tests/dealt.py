@@ -60,7 +60,7 @@ def dealt(deal, size):
 
 
 def digest(problem, data, vectors):
-    """The digest of results, with data channels last, so that layouts can be compared."""
+    """The digest of results. Layouts can be compared: tensors are read with channels last."""
     found = hashlib.sha256()
     for array in data:
         found.update(np.moveaxis(array, problem.axis, -1).tobytes())

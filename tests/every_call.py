@@ -1,6 +1,7 @@
-"""Every public function and method, called on values of every kind, in any mode of the caller.
+"""Every public function and method except bn_ext.torch's, called on values of every kind.
 
-A test fails if a public name has no call here. Calls over ranks run separately:
+Calls are made in each floating-point mode and error mode (MODES) that a caller may be in. A test
+fails if a public name of MODULES has no call here. Calls over ranks run separately:
 
     python -m mpi4py tests/every_call.py bn_ext.mpi.        prints the calls that a mode changes
 """
@@ -32,7 +33,10 @@ MODULES = [
 
 
 def public():
-    """Names of everything that a user may call, except result tuples and exceptions."""
+    """Names of the functions, classes, methods and properties in MODULES.
+
+    Result tuples and exceptions are left out.
+    """
     for module in map(import_module, MODULES):
         for name in module.__all__:
             found = getattr(module, name)
@@ -108,7 +112,7 @@ class Values:
 
 
 def bits(found):
-    """Everything in a result."""
+    """A result as values that can be compared. Floats and other objects count by type alone."""
     if isinstance(found, dict):
         found = list(found.values())
     if isinstance(found, (list, tuple)):

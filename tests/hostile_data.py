@@ -156,7 +156,7 @@ def channel(rng, m, data, sampled):
     """One channel's arrays, as doubles; `sampled` are the elements that make the pivot."""
     long_span = 20 if data == "float16" else 60
     x, dy, g = (rng.choice(KINDS)(rng, m, rng.choice([8, long_span])) for _ in TENSORS)
-    if rng.random() < 0.2:  # the pivot is about 2 deviations off: beyond, sums are repeated
+    if rng.random() < 0.2:  # the pivot is about 2 deviations off; if farther, sums are repeated
         x[sampled] = x.mean() + rng.choice([-1, 1]) * rng.uniform(1.8, 2.3) * x.std()
     statistics = rng.choice(["batch", "given", "far", "grazing"])
     mean, variance = rng.standard_normal(), np.exp2(rng.uniform(-14, 4))
@@ -359,7 +359,10 @@ def exact_statistics(src, data_format):
 
 
 def statistics(p, form, data, vector, *, exact=False):
-    """Errors of reduce's double statistics; bounds are promised unless squares almost overflow."""
+    """Errors of reduce's statistics, which are doubles.
+
+    Bounds are promised unless squares almost overflow.
+    """
     function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
 
     def stats_of(src, *, data_format, epsilon):

@@ -174,7 +174,7 @@ def main():
                     counts.append(check(call, written_by(call)))
                     if data == "float32":
                         check_freed(call, counts[-1])
-    assert min(counts) >= 2  # at least working space and the team's memory
+    assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
     modes = itertools.product(
         (np.float64, np.float32), (False, True), (False, True), ("train", "eval", "freeze")
     )

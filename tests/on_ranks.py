@@ -114,7 +114,8 @@ class Interrupter:
         return self
 
 
-#: How many instructions (True) or lines (False) run before a call has begun.
+#: How many instructions (True) or lines (False) of a call come before its first `try` block: from
+#: there on, other ranks are told of errors.
 BEGUN = {True: 16, False: 2}
 
 
@@ -420,7 +421,7 @@ def let_go(comm):
 
 
 def refused_at_once(comm):
-    """Errors that no other rank can be told of."""
+    """The errors of a wrong `comm`, `exact`, `check` or `timeout`."""
     call = backward_arguments() | {"comm": comm}
     wrong = [
         {"comm": None}, {"comm": MPI.COMM_NULL}, {"comm": "COMM_WORLD"},

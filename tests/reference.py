@@ -34,8 +34,10 @@ class Normalized(NamedTuple):
     variance: np.ndarray  # biased: divided by M
     deviation: np.ndarray  # sqrt(variance)
     scale: np.ndarray  # |gamma rstd|
-    spread: np.ndarray  # variance / (variance + epsilon): share of variance's error in scale
-    product_terms: np.ndarray  # |scale xc|, xc from the mean as the arithmetic rounds it
+    #: variance / (variance + epsilon): scale's relative error is half the variance's, times this.
+    spread: np.ndarray
+    #: |scale xc|. In training, xc is from the mean as the arithmetic rounds it.
+    product_terms: np.ndarray
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
     distances: np.ndarray  # |that xc|; what scale loses to underflow is multiplied by it
 

@@ -27,7 +27,7 @@ OPERANDS = {
 }
 FOUND = {"dst": "src", "mean": "mean", "variance": "mean"}
 GRADIENTS = {"diff_src": "src", "diff_gamma": "mean", "diff_beta": "mean"}
-#: The results of each function, and the argument that each is like.
+#: The results of each function that takes `out`, and the argument that each is like.
 RESULTS = {
     "backward": GRADIENTS,
     "backward_apply": GRADIENTS,

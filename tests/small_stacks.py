@@ -44,7 +44,7 @@ def stack_of(thread):
 
 
 def started(size, steps):
-    """Start a thread with a stack of this size that takes these steps."""
+    """Start a thread that takes these steps on a stack of this size."""
     threading.stack_size(size)
     thread = threading.Thread(target=lambda: [step() for step in steps])
     thread.start()

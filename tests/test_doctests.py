@@ -1,4 +1,4 @@
-"""Every example in a public docstring, in the README and in docs/ runs."""
+"""Examples in public docstrings, in the README and in docs/ run, except most "pycon" blocks."""
 
 import csv
 import doctest

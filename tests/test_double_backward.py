@@ -96,7 +96,7 @@ def test_absent_vectors_are_ones_and_zeros(rng, absent, is_training):
 
 @pytest.mark.parametrize("is_training", [True, False])
 def test_a_mean_of_more_digits_than_the_data(rng, is_training):
-    """The digits of a float64 mean that float32 lacks matter: up to 1/256 of the deviation here."""
+    """float32 drops digits of a float64 mean. They matter: here up to 1/256 of the deviation."""
     p = Family(rng, (200, 3), "NXC", "float32", "float64", ratio=1e5, statistics="batch")
     assert (abs(p.mean - p.mean.astype(np.float32)) > 1e-4).any()
     found, want = run(p, is_training=is_training), exact(p, is_training)

@@ -124,7 +124,7 @@ def check_statistics(stats, x):
 @pytest.mark.parametrize("n", [4096, 16_000, 32_000])
 def test_lanes_that_barely_fit_are_added_without_rounding(rng, n, exponents):
     """The sum in each register lane fits a double. The sum of all lanes, at any register width,
-    needs more bits than a double has, or is far beyond any float. It may need fewer if terms
+    needs more bits than a double has, or is far beyond any float32. It may need fewer if terms
     cancel or it ends in zeros, so there are several tries.
     """
     for _ in range(16):
@@ -156,9 +156,9 @@ def test_terms_of_every_size(rng, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
-    """Large terms of one sign, with all bits set, and one term whose last bit is the lowest of all:
-    at some exponent their sum has one bit more than a double. So do sums of the parts that
-    squares are cut into.
+    """Large terms of one sign, whose bits are ones down to that of `last`, and one term whose last
+    bit is the lowest of all: at some exponent, their sum needs one bit more than a double has. So
+    do sums of the parts that squares are cut into.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)

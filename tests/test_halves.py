@@ -41,7 +41,7 @@ def test_a_part_without_elements_has_the_gradients_of_the_whole(
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_empty_part_of_the_shortest_whole(rng, number):
-    """An empty part gets the other's vectors, even if that has one element a channel."""
+    """An empty part gets the same vectors as the other, which may have one element a channel."""
     p = Problem(rng, (number, 5), "NXC", "float64")
     none = p.src[:0]
     sums = bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean)

@@ -217,7 +217,7 @@ class Epsilon:
         gc.collect()
         gc.disable()
         Cycle(self.target)
-        self.pairs = [(i, i) for i in range(3000)]  # else a tuple takes the memory of an old one
+        self.pairs = [(i, i) for i in range(3000)]  # else tuples come from a free list, uncounted
         gc.set_threshold(len(self.pairs) + self.after)
         gc.enable()
         return 0.5

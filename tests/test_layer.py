@@ -28,7 +28,7 @@ def problem(rng, data="float32", data_format="NXC"):
 
 
 def layer_of(p, **options):
-    """A layer with p's parameters and running statistics."""
+    """A layer with p's gamma and beta; its running statistics are p's mean and variance."""
     layer = bn_ext.BatchNorm(5, epsilon=EPSILON, data_format=p.data_format, **options)
     if layer.gamma is not None:
         layer.gamma[...], layer.beta[...] = p.gamma, p.beta

@@ -1,7 +1,7 @@
 """With exact sums, bits do not depend on how samples are dealt to ranks; no rank waits forever.
 
 mpiexec starts the ranks, which run on_ranks.py. Most tests marked "engines" use more or fewer
-than two ranks; .ci/mpi runs all tests, with each MPI that has a wheel.
+than two ranks; .ci/mpi runs all tests of this file, with each MPI that has a wheel.
 """
 
 import re
@@ -228,7 +228,7 @@ def test_a_rank_that_never_calls_is_an_error_in_time(tmp_path):
 
 
 @needs_mpi
-def test_what_no_rank_can_be_told_of_is_refused_at_once(tmp_path):
+def test_wrong_options_are_refused_at_once(tmp_path):
     (found,) = on_ranks(1, "refused_at_once", tmp_path).returned
     assert found == [
         "TypeError: comm: expected an mpi4py communicator, got NoneType",
@@ -296,7 +296,7 @@ def test_what_a_layer_is_refused_is_told(tmp_path):
 
 @needs_mpi
 def test_the_others_are_told_in_the_exchange_that_they_are_in(tmp_path):
-    """Earlier calls differ in exact and timeout alone."""
+    """The calls before the refused ones differ only in exact and timeout."""
     other, odd = on_ranks(2, "refused_of_several", tmp_path, status=None).returned
     assert all("rank 1 failed, and its error says why" in each for each in other)
     assert all(each.startswith("ValueError: epsilon") for each in odd)

@@ -78,7 +78,7 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
 @pytest.mark.slow
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
-    """The search comes close to the bounds, so a worse order of summation would break them."""
+    """For each aim, the search reaches the required share of the bound: GRADIENT_AIMS says why."""
     vector = vector_dtype(data)
     for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
         least = {aim: shares[DATA_DTYPES.index(data)] for aim, shares in aims.items()}
@@ -287,7 +287,7 @@ STRUCTURES = ["constant", "xhat", "mask", "one-hot", "cancelling"]
 
 
 def structured(rng, problem, structure):
-    """Fill diff_dst; in some structures, columns err alike, or a sum cancels almost completely."""
+    """Fill diff_dst; in some structures, rounding errors add up, or a sum nearly cancels."""
     dy = np.moveaxis(problem.diff_dst, problem.axis, 0)
     x = np.moveaxis(problem.src, problem.axis, 0).astype(np.float64)
     column = (-1,) + (1,) * (dy.ndim - 1)

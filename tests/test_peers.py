@@ -29,7 +29,7 @@ SHAPES = [
     (3, 12, 31, 33), (1, 19, 4, 6, 6), (2, 16, 7, 7), (9, 130, 3, 3), (2, 2, 700, 11),
 ]  # fmt: skip
 EPSILON = 1e-3
-#: Relative to the largest magnitude or, if that is less, to 1. Peers compute in float32 or
+#: Relative to the largest magnitude or to 1, whichever is more. Peers compute in float32 or
 #: float64, in any order.
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2.0**-7, "float16": 2.0**-9, "float64": 1e-12}
 
@@ -284,7 +284,7 @@ def test_tensorflows_gradient(tf, data, layout, training):
 
 def benchmark(name):
     if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # last, because the package there has no compiled core
+        sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
     return importlib.import_module(f"benchmarks.{name}")
 
 

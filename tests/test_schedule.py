@@ -11,8 +11,8 @@ from processes import CALL, in_new_process, with_libgomp
 import bn_ext
 from bn_ext import _core
 
-#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. They ask for four threads,
-#: some of which may not start.
+#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. Each is computed on one
+#: thread, and on up to four: some may not start.
 FEWER = """
 problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
             ((8, 64, 300), (4096, 1 << 25))]

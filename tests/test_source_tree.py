@@ -31,7 +31,7 @@ def test_hooks_have_the_versions_of_the_linters():
 
 @pytest.fixture
 def clone(tmp_path):
-    """The package beside its sources."""
+    """The package beside an empty src_c, by which it is known as a clone."""
     shutil.copytree(PACKAGE, tmp_path / "bn_ext", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "src_c").mkdir()
     return tmp_path

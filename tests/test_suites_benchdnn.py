@@ -1,6 +1,6 @@
 """benchdnn's shapes and flags, with normal data: its own 16-bit data is nearly all zeros.
 
-BENCHDNN_INPUTS=oneDNN's tests/benchdnn/inputs/bnorm pytest -m suites
+BENCHDNN_INPUTS=<oneDNN>/tests/benchdnn/inputs/bnorm pytest -m suites
 """
 
 import math

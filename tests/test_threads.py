@@ -163,7 +163,7 @@ try:
         call(5000, num_threads=2)
         assert os.sched_getaffinity(worker) == {cpu}
         os.sched_setaffinity(worker, allowed)
-        time.sleep(1.1)  # after a long sched_yield, none moves for 1 s
+        time.sleep(1.1)  # for 1 s after a long sched_yield, bn_ext moves no thread
         cpu = ctypes.CDLL(None).sched_getcpu()
         call(5000, num_threads=2)
         assert os.sched_getaffinity(worker) == os.sched_getaffinity(0) == allowed

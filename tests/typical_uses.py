@@ -153,7 +153,7 @@ assert_type(
     bn_ext.batch_norm_inference(x32.tolist(), [0.0] * 3, [1.0] * 3, epsilon=0), NDArray[Any]
 )
 
-# Behind a ReLU: three results, or four.
+# With a fused ReLU: three results, or four.
 gated = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5, relu=True, beta=v32)
 assert_type(gated, bn_ext.BatchNormGradients[NDArray[np.float32], NDArray[np.float32]])
 four = bn_ext.batch_norm_backward(
