@@ -182,7 +182,7 @@ def reference_of(problem, is_training=True):
 
 
 def assert_near(problem, grads, is_training=True):
-    """Assert what random data keeps: half an ulp and 8 u times the sizes of terms and sums."""
+    """Assert bounds for random data: half an ulp plus 8 u times the sizes of terms and sums."""
     want = reference_of(problem, is_training)
     data, vector = grads.diff_src.dtype.name, grads.diff_gamma.dtype.name
     u = 8 * unit(arithmetic(data))

@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def problem(rng, shape, data_format, *types):
-    """A problem with a gate in two forms, which need not come from a forward pass."""
+    """A problem with two different gates, `dst` and `passes`, not from a forward pass."""
     p = Family(rng, shape, data_format, *types)
     p.passes = rng.random(p.src.shape, np.float32) < 0.5
     p.dst = p.src_1 * p.passes

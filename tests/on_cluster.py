@@ -1,7 +1,7 @@
 """bn_ext.dask on a cluster of two worker processes; prints what it finds as JSON.
 
     python tests/on_cluster.py digests    over chunkings
-    python tests/on_cluster.py killed     while a worker is killed in the middle of each pass
+    python tests/on_cluster.py killed     a gradient: a worker is killed in each of its two halves
     python tests/on_cluster.py memory     the most that a worker holds, in chunks, from zarr to zarr
 
 Run by test_dask_cluster.py.

@@ -36,7 +36,7 @@ class Normalized(NamedTuple):
     scale: np.ndarray  # |gamma rstd|
     #: variance / (variance + epsilon): scale's relative error is half the variance's, times this.
     spread: np.ndarray
-    #: |scale xc|. In training, xc is from the mean as the arithmetic rounds it.
+    #: |scale xc|. In training, xc is src minus the mean as the arithmetic rounds it.
     product_terms: np.ndarray
     shift_terms: np.ndarray  # |beta - scale (mean - that mean)| + |src_1|
     distances: np.ndarray  # |that xc|; what scale loses to underflow is multiplied by it

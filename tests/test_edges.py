@@ -185,7 +185,10 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(("name", "layout"), [(n, said) for n in LAYOUTS for said in LAYOUTS[n]])
 def test_gradients_are_the_general_functions(rng, name, layout):
-    """In every dtype and rank, with and without gamma; epsilon stays a double, and may be 0."""
+    """In every dtype and rank, with and without gamma; epsilon stays a double.
+
+    It may be 0, except in oneDNN's operators.
+    """
     sheet = SHEETS[name]
     ours = "NXC" if (layout or "").endswith("C") else "NCX"
     ranks = [len(layout)] if sheet.of(tensorflow) else range(2, 8)

@@ -156,9 +156,9 @@ def test_terms_of_every_size(rng, name):
 @pytest.mark.parametrize("name", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [31, 63])
 def test_terms_that_fill_a_sum(name, rows):
-    """Large terms of one sign, whose bits are ones down to that of `last`, and one term whose last
-    bit is the lowest of all: at some exponent, their sum needs one bit more than a double has. So
-    do sums of the parts that squares are cut into.
+    """Large terms of one sign, whose mantissas are ones down to the bit `last`, and one small term
+    with the lowest bit of all: at some exponent, their sum needs one bit more than a double has.
+    So do sums of the parts that squares are cut into.
     """
     number, eps = np.dtype(name).type, np.finfo(name).eps
     mean, one = np.zeros(128, name), np.ones((rows, 128), name)

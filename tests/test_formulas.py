@@ -16,7 +16,7 @@ from tree import ROOT, load
 pytestmark = pytest.mark.quick
 
 plain_loop = load(ROOT / "examples" / "plain_loop.py")
-#: N, C, X: one element, one row, one column, and several of each.
+#: N, C, X: each is 1 in some problems, and more in others.
 SIZES = [(1, 1, 1), (9, 5, 1), (1, 3, 7), (4, 1, 3), (35, 2, 3), (2, 3, 40)]
 RANKS = [(3, 4), (2, 3, 2, 4), (2, 2, 3, 2, 2)]
 

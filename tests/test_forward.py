@@ -54,7 +54,7 @@ def test_training(rng, data, vector, dims, data_format, ratio):
 @pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format):
-    """The errors are below 4 u, although the bound allows for far more."""
+    """The errors are a few u, although the bounds allow far more."""
     p = Family(rng, dims, data_format, data)
     mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     errors = statistics_errors(mean, squares / p.count, wanted(p), data)

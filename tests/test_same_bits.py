@@ -191,7 +191,7 @@ def test_every_residue_at_every_level(rng, types, data_format):
 @pytest.mark.parametrize("types", DTYPES)
 @pytest.mark.parametrize("large", LARGE, ids=str)
 def test_any_number_of_threads(rng, types, large):
-    """As many threads as asked for are really started, and each has tasks."""
+    """With OpenMP, as many threads as asked for are really started, and each has tasks."""
     data_format, *dims = large
     problem = make(rng, dims, types, data_format, "normal")
     for member, is_training in itertools.product(MEMBERS.values(), (True, False)):

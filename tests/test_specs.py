@@ -365,7 +365,7 @@ def test_results_follow_the_datas_memory_order(rng, sheet, order):
             assert a.strides == src.strides
 
 
-#: Sheets whose results all follow from the batch's own statistics.
+#: Sheets whose results all depend on the batch's own statistics.
 OF_THE_BATCH = ["onednn_training", "ngraph_training", "tensorflow_training", "tensorflow_ex"]
 
 

@@ -1,4 +1,4 @@
-"""What oneDNN Graph's forward operators compute, and their edges."""
+"""What oneDNN Graph's operator for forward training computes, and its edges."""
 
 import numpy as np
 import pytest

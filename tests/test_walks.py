@@ -86,7 +86,7 @@ class Problem:
             self.results[formula] = self.dtype.narrow(written["diff_src"]).reshape(self.shape)
 
     def laid_out(self, values, gaps, offset):
-        """(memory, view): values with gaps after these axes, `offset` elements into the memory."""
+        """(memory, view): values, gaps after these axes, `offset` elements past a cache line."""
         room = [n + 3 * (axis in gaps) for axis, n in enumerate(self.shape)]
         memory = np.full(int(np.prod(room)) + 64, UNTOUCHED, self.dtype.bits)
         start = -memory.ctypes.data % 64 // self.storage.itemsize + offset
