@@ -82,7 +82,7 @@ class BatchNorm:
     Notes
     -----
     `backward` reads src and the parameters again, and the running statistics if `forward` used
-    them. Do not change any of these between the two passes.
+    them. Do not change any of these between the two passes. Use a layer in one thread at a time.
 
     Examples
     --------
@@ -223,13 +223,24 @@ class BatchNorm:
         try:
             found: Any = _core._committed(*self._step(src, src_1), vars(self))
             return found if isinstance(found, np.ndarray) else found.dst
-        except (TypeError, ValueError, MemoryError):
-            raise  # a refusal, which has changed nothing
+        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
+            self._check_parameters()
+            raise
         except BaseException:
             self._saved = None
             raise
 
     __call__ = forward
+
+    def _check_parameters(self) -> None:
+        """Raise a TypeError if the user set a parameter of another dtype than the layer's."""
+        for name in ("gamma", "beta"):
+            if getattr(self, name) is None:
+                continue
+            parameter = _core._as_array(getattr(self, name), name)
+            if parameter.dtype != self._number:
+                expected = f"{self._number}, the layer's dtype"
+                raise _core._wrong_dtype(name, parameter, expected, str(self._number)) from None
 
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """Prepare a forward pass: the call that computes it, and the attributes to set after it."""

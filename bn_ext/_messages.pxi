@@ -51,7 +51,8 @@ cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     written, no copy is suggested."""
     dtype = a.dtype
     copies = to is not None
-    if not dtype.isnative and code_of(dtype.newbyteorder("=")) >= 0:
+    native = dtype.newbyteorder("=")
+    if not dtype.isnative and (native == INT64 or code_of(native) >= 0):
         hint = f"; pass {name}.astype({name}.dtype.newbyteorder('='))" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
     if to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):

@@ -69,7 +69,7 @@ def _hint(name: str, names: Mapping[str, str], formats: str) -> str:
                 return hint + formats
             of_model = name.startswith(("moving", "running")) and ours in ("mean", "variance")
             return hint + ", with is_training=False" * (of_model and "is_training" in names)
-    if name in ("train", "training") and "epsilon" in names:
+    if name in ("is_training", "train", "training") and "epsilon" in names:
         return (
             "; batch_norm_training uses the batch's statistics, batch_norm_inference those "
             "that are passed; a layer has train() and eval()"

@@ -77,7 +77,7 @@ def batch_norm_statistics_backward(
             raise ValueError(f"{name}: expected shape {shape}{like}, got {vector.shape}")
         types = [first.dtype.name] if like else [*_core._TABLE]
         if vector.dtype.name not in types or not vector.dtype.isnative:
-            raise TypeError(f"{name}: expected {_core._or(types)}{like}, got {vector.dtype}")
+            raise _core._wrong_dtype(name, vector, _core._or(types) + like, types[0])
     epsilon = _core._as_epsilon(epsilon, "epsilon")
     with _core._DefaultMode(), np.errstate(all="ignore"):
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}

@@ -13,6 +13,7 @@ summed.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,14 @@ class _Blocks:
 
     def check(self, function: Callable[..., Any], **options: Any) -> None:
         """Raise the errors that `function` would raise for the whole arrays."""
-        _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
+        try:
+            _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
+        except TypeError as error:  # NumPy would load a whole operand to convert it
+            name, _, problem = str(error).partition(": ")
+            if name not in self.operands:
+                raise
+            lazy = re.sub(r"np\.asarray\(\w+, (.*?)\)", rf"{name}.astype(\1)", problem)
+            raise TypeError(f"{name}: {lazy}") from None
 
     def on_nothing(self, function: Callable[..., Any], **options: Any) -> Any:
         """What `function` returns for a part without elements."""

@@ -98,6 +98,7 @@ def test_unknown_names(p):
     for match, options in (
         ("'nobodys'$", {"nobodys": 1}),
         ("'training'; batch_norm_training uses the batch's statistics, ", {"training": True}),
+        ("'is_training'; batch_norm_training uses the batch's ", {"is_training": True}),
         ("'rstd'$", {"rstd": p.mean}),
     ):
         with pytest.raises(TypeError, match=f"got an unexpected keyword argument {match}"):

@@ -332,6 +332,19 @@ def test_data_that_is_not_the_layers(mode):
         layer.forward(np.ones((2, 5)))
 
 
+@pytest.mark.parametrize("mode", ["training", "eval"])
+@pytest.mark.parametrize(("own", "set_to"), [("float64", "float32"), ("float32", "float64")])
+def test_parameters_that_are_not_the_layers(mode, own, set_to):
+    layer = bn_ext.BatchNorm(5, dtype=own).train(mode == "training")
+    layer.gamma, layer.beta = np.ones(5, set_to), np.zeros(5, set_to)
+    for name in ("gamma", "beta"):
+        message = f"^{name}: expected {own}, the layer's dtype, got {set_to}; pass np.asarray"
+        with pytest.raises(TypeError, match=message):
+            layer.forward(np.ones((2, 5), np.float32))
+        setattr(layer, name, getattr(layer, name).astype(own))
+    layer.forward(np.ones((2, 5), np.float32))
+
+
 COPIES = {
     "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
     "deepcopy": copy.deepcopy,

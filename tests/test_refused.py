@@ -235,7 +235,9 @@ REFUSED = [
       for dims in ((2, 5), (4, 5), (3, 4), (15,), (3, 5, 1))),  # statistics have 4 rows
     *((["backward_apply"], TypeError, A_STATE, lambda q, sums=sums: {"sums": sums})
       for sums in (np.ones((3, 5), np.float32), [[24] * 5] * 3, np.zeros((11, 2, 5), np.int32),
-                   np.zeros((11, 2, 5), ">i8"), np.zeros((2, 5), np.int64))),
+                   np.zeros((2, 5), np.int64))),
+    (["backward_apply"], TypeError, r"^sums: expected native byte order, got .i8; pass sums\.as",
+     lambda q: {"sums": np.zeros((11, 2, 5), np.dtype(np.int64).newbyteorder())}),
     (["backward_apply"], ValueError, r"^sums: expected shape \(11, 2, 5\)",
      lambda q: {"sums": np.zeros((57, 2, 5), np.int64)}),
     (["backward_apply"], ValueError, r"^sums: expected shape \(11, 2, 5\)",

@@ -216,9 +216,11 @@ def test_side_inputs_are_a_list_of_at_most_one(rng):
             run(tensorflow.fused_batch_norm_ex, p, thing)
     for kind in (list, tuple):
         run(tensorflow.fused_batch_norm_ex, p, kind([p.src_1]))
-    with pytest.raises(ValueError, match=r"^side_input: expected shape \(2, 3, 4, 5\), like x"):
+    message = r"^side_input\[0\]: expected shape \(2, 3, 4, 5\), like x"
+    with pytest.raises(ValueError, match=message):
         run(tensorflow.fused_batch_norm_ex, p, [p.src_1[:1]])
-    with pytest.raises(TypeError, match="^side_input: expected float32, like x, got float16"):
+    message = r"^side_input\[0\]: expected float32, like x, got float16"
+    with pytest.raises(TypeError, match=message):
         run(tensorflow.fused_batch_norm_ex, p, [p.src_1.astype(np.float16)])
 
 

@@ -266,6 +266,11 @@ FUNCTIONS = [
     ("state", "error", "message"),
     [
         (STATE.astype(float), TypeError, "state: expected int64, got float64"),
+        (
+            STATE.astype(STATE.dtype.newbyteorder()),
+            TypeError,
+            r"state: expected native byte order, got .i8; pass state.astype\(",
+        ),
         (STATE[1:], ValueError, r"state: expected shape \(k, 2, C\), where k is 11, 57, 20 or 111"),
         (STATE[:, :1], ValueError, r"state: expected shape \(k, 2, C\)"),
         (STATE[0], ValueError, r"state: expected shape \(k, 2, C\)"),

@@ -50,12 +50,15 @@ def measured(
 ) -> tuple[list[Row], BaseException | None]:
     """The rows measured, and what stopped the measurement early, if anything did.
 
-    A peer that is not installed is reported only if the user asked for it.
+    A peer that is not installed is an error only if the user asked for it.
     """
     said = set()
 
     def skipped(name: str, why: str) -> None:
-        if (name, why) not in said and (asked or not why.startswith("not installed")):
+        if why.startswith("not installed"):
+            if asked:
+                raise UsageError(f"--peers: {name} is {why}")
+        elif (name, why) not in said:
             said.add((name, why))
             print(f"{name}: {why}", file=sys.stderr)
 

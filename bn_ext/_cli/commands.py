@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add("--seed", type=partial(as_whole, least=0), default=0,
-        help="seed of the random values (default: %(default)s)")  # fmt: skip
+        help="seed of the random values of --all (default: %(default)s)")  # fmt: skip
     add("--all", action="store_true", help="check every kernel too: about a minute")
     add("--digests", action="store_true", help="print the digests, check nothing")
 

@@ -22,7 +22,7 @@ def info(options: argparse.Namespace) -> int:
     for name in options.together_with:
         try:
             importlib.import_module(name)
-        except (ImportError, TypeError, ValueError) as error:
+        except Exception as error:  # a module may fail in any way
             raise UsageError(f"--with {name or repr(name)}: cannot be imported ({error})") from None
     config = bn_ext.show_config(mode="dicts")
     assert config is not None

@@ -120,7 +120,7 @@ def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
 def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
     if not isinstance(value, (list, tuple)) or len(value) > 1:
         raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
-    return as_array(value[0], name) if value else None
+    return as_array(value[0], f"{name}[0]") if value else None
 
 
 def _require_dtype(name: str, array: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
@@ -189,7 +189,7 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
     for argument, name, role in row.places:
         if not argument.is_array or (argument.used and not getattr(a, argument.used)):
             continue
-        a.words[role] = name
+        a.words[role] = name + "[0]" * (argument.kind == "list")
         array = _convert(argument, given[name], name)
         setattr(a, role, array)
         if array is not None and argument.kind == "vector":
