@@ -7,8 +7,8 @@ to something else. It needs only Python and a compiler:
 
 The command compiles all C files of DIR (default: src_c) into objects in the folder OUT, with the
 compiler CC (quote several words). Machine and system have the names that platform.machine() and
-sys.platform give them. Each FLAG overrides the usual ones. The command prints the objects'
-paths, one per line.
+sys.platform give them. Each FLAG comes after the usual ones, so it can override them. The command
+prints the objects' paths, one per line.
 
 setup.py and the command read these environment variables:
 

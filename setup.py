@@ -77,7 +77,7 @@ class BuildPy(build_py):
 
     def build_package_data(self):
         super().build_package_data()
-        if not self.editable_mode:  # there is no copy then
+        if not self.editable_mode:  # an editable build makes no copy
             build_stubs.write(Path(self.build_lib, "bn_ext"))
 
 

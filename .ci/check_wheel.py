@@ -2,7 +2,7 @@
 
     python .ci/check_wheel.py [--sbom] WHEEL ...
 
-The wheel's description has no relative links. Its size without libgomp is at most 2 MB. If it has
+The wheel's description has no relative links. Without libgomp, it has at most 2.1 MB. If it has
 libgomp, it also has libgomp's licence and, with --sbom, the bill of materials that auditwheel
 writes if a package of the system owns the library. Needs pyelftools, which auditwheel brings.
 """

@@ -13,12 +13,12 @@
     python -m benchmarks --report figures                  from these: docs/figures.md, README
 
 Arrays lie where NumPy puts large ones, 16 bytes past a page. The floor is a loop that reads and
-writes what the operation must, and nothing else, on the same arrays with the same threads. For each
-problem, bursts of calls of bn_ext, the floor and peers are interleaved. A pause before each burst
-lets the idle threads of other pools go to sleep. The minimum counts. Problems, peers and timing are
-those of `bn-ext bench`. With BN_EXT_ISA=v3, torch, oneDNN and JAX are also limited to AVX2; NumPy
-and TensorFlow have no switch for it. oneDNN is PyPI's onednn-devel if that is installed in this
-environment, else the system's.
+writes what the operation must, and nothing else, on the same arrays; it runs on one thread and on
+as many as bn_ext, and the faster one counts. For each problem, bursts of calls of bn_ext, the floor
+and peers are interleaved. A pause before each burst lets the idle threads of other pools go to
+sleep. The minimum counts. Problems and timing are those of `bn-ext bench`; there are more peers.
+With BN_EXT_ISA=v3, torch, oneDNN and JAX are also limited to AVX2; NumPy and TensorFlow are not.
+oneDNN is PyPI's onednn-devel if that is installed in this environment, else the system's.
 """
 
 import argparse

@@ -5,7 +5,7 @@
  * tensors and writes others (the floor). With two passes, it first reads the former once more, as
  * an operation that sums before it writes must if no cache helps. Every thread takes one contiguous
  * share. With `nontemporal`, stores bypass the cache. For comparison, `plain` computes the gradient
- * itself, without optimization.
+ * itself, as plain loops that nobody tuned.
  */
 #include <math.h>
 #include <stdint.h>

@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-#: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
+#: ROWS: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
 REDUCE = "batch_norm_backward_reduce"
 ROWS = [
     *((REDUCE, NORMAL, shape) for shape in SHAPES),

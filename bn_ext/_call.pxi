@@ -241,7 +241,7 @@ cdef int check(Call *c) except -1:
     """Raise every error that the arguments can cause.
 
     From here on, the caller's code can run only in finalizers, but these may change an array at any
-    allocation. So nothing is read twice from an array.
+    allocation. So whatever C is given is read from an array only once.
     """
     check_data(c)
     check_vectors(c)

@@ -65,11 +65,10 @@ def batch_norm_double_backward(src=..., diff_dst=..., mean=..., variance=..., ga
 
     The coefficients of dy, g and ``src - mean`` are rounded to the type of the arithmetic: float64
     for float64 data, else float32. With ``is_training=True``, the coefficient of ``src - mean``
-    contains ``rstd**3``. In float32, ``rstd**3`` times each ``avg(...)`` must then lie between
-    2**-126 and 2**127. If all but rstd is near 1, this allows standard deviations from about 1e-12
-    to 1e12. Outside this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a
-    result may be NaN, Inf or 0 although the formula has another value. For float64 data, the range
-    is wider.
+    contains ``rstd**3``. In float32, its magnitude must then lie between 2**-126 and 2**127, unless
+    it is 0. If all but rstd is near 1, this allows standard deviations from about 1e-12 to 1e12.
+    Outside this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may
+    be NaN, Inf or 0 although the formula has another value. For float64 data, the range is wider.
 
     If left out, diff_diff_gamma and diff_diff_beta are zeros. A diff_diff_gamma of 0 times an
     infinite src or diff_dst is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.

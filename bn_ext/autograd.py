@@ -163,7 +163,7 @@ defvjp_argnums(_normalize, _vjps_of_normalize)
 defjvp(
     _normalize,
     lambda v, dst, src, gamma, beta, src_1, step: step.through(
-        _gradients(src, v, gamma, False, step.linear())[0]  # dst's Jacobian by src is symmetric
+        _gradients(src, v, gamma, False, step.linear())[0]  # d(dst)/d(src) is symmetric
     ),
     lambda v, dst, src, gamma, beta, src_1, step: step.through(
         _normalize(src, v, None, None, step.linear())

@@ -184,9 +184,9 @@ def batch_norm_backward(
     check : bool, optional
         If True, ranks compare their arguments in every call, in one more small collective, and the
         error names the rank that differs and the argument. If False, they compare only in the first
-        call with a given number of channels, dtype, `exact`, and with or without a timeout. After
-        that, the error only says that ranks differ, and a rank with another number of channels or
-        dtype is not noticed (see Notes).
+        call of a function with a given number of channels, dtype, `exact` and use of a timeout.
+        After that, the error only says that ranks differ, and a rank with another number of
+        channels or dtype may go unnoticed (see Notes).
     timeout : float, optional
         Seconds to wait for the other ranks. After a timeout, the communicator can no longer be
         used.

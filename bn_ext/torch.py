@@ -159,7 +159,7 @@ def _nothing(function: str, channels: int, in_doubles: bool) -> NDArray[np.int64
 def _telling(
     function: str, group: str, sizes: list[int], dtype: torch.dtype | None
 ) -> Iterator[None]:
-    """An error in the body before the sums have begun is raised in the other processes too.
+    """If the body fails before the sums have begun, the other processes raise CollectiveError.
 
     If `sizes` is empty (channels are unknown), the others wait until the next call tells them.
     """

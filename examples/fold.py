@@ -1,4 +1,4 @@
-"""Fold a trained network's batch normalization into its convolutions; its scores stay the same.
+"""Fold a trained network's batch normalization into its convolutions: the same but for rounding.
 
 In inference, batch normalization is a scale and a shift for each channel. The layer before
 it, a convolution or a dense layer, can take them over:

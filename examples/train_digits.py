@@ -283,8 +283,8 @@ def train(
     """Train from scratch; the same arguments give the same network.
 
     `history` is filled during the training, so that the caller has it after an interrupt. `say` is
-    called after each step, with the number of steps done, their total, and the mean loss of this
-    epoch so far.
+    called after each step, with the number of steps done, the number of all steps, and the mean
+    loss of this epoch so far.
     """
     history = History() if history is None else history
     activation = DTYPES[dtype]
@@ -414,7 +414,7 @@ def as_picture(text):
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
     if not existed:
-        path.unlink(missing_ok=True)  # several ranks may try at once
+        path.unlink(missing_ok=True)  # another process may have removed it
     return path
 
 

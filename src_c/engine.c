@@ -200,7 +200,7 @@ static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool wri
         .sums = sums,
         .writes = writes,
     };
-    /* The thread's next tile is probably this far ahead: other threads have the tiles between. */
+    /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * e->threads;
     if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
         walk.channels_ahead = ahead;
@@ -252,8 +252,8 @@ static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     scratch->from[SUM] = -1;
 }
 
-/* If a channel must be summed again, so are its neighbors: a wide range has such a channel more
- * often, and narrow ranges of interleaved channels are read slowly. */
+/* If a channel must be summed again, so is the range of this many channels that it is in. Wide
+ * ranges have such a channel more often; narrow ranges of interleaved channels are read slowly. */
 enum { SUMMED_AGAIN = 64 };
 
 static void refine(const engine *e, bn_scratch *scratch, channel_range c) {

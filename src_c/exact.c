@@ -22,7 +22,7 @@
 enum {
     ROW = BN_STRIP,            /* columns; narrower positions share a row if there are no gaps */
     SHORT_RUN = 16,            /* elements; shorter runs without gaps go by rows */
-    TASKS_PER_THREAD = 4,      /* at least, for several threads with enough to do */
+    TASKS_PER_THREAD = 4,      /* about, for several threads with enough to do */
     FEWEST_ROWS = 128,         /* of a task */
     MOST_ROWS = 1 << 16,       /* of a task; an accumulator's limbs hold their terms */
     FEWEST_ELEMENTS = 1 << 13, /* of a task by runs */

@@ -235,8 +235,8 @@ static double largest_chunk(const bn_plan *plan) {
 }
 
 /* Channels per tile: fewer than `widest` where there would be too few tasks for all threads, or
- * where the last tasks would leave most threads idle. Otherwise, rows of interleaved channels stay
- * whole: narrow rows are slower, and slower still if they are also written. */
+ * where too many threads would be idle during the last tasks. Otherwise, rows of interleaved
+ * channels stay whole: narrow rows are slower, and slower still if they are also written. */
 static int64_t channels_for(const bn_plan *plan, int64_t widest, int threads) {
     enum { LINE = 32 }; /* channels: a cache line of 16-bit elements */
     const bool interleaved = plan->form == CHANNELS_LAST;

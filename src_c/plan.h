@@ -53,7 +53,7 @@ typedef struct {
     bn_plan_of_run run;
     bool gathers;         /* are rows gathered before they are summed? */
     bool by_runs[PASSES]; /* is each run done by itself, with coefficients ONE_FOR_ALL? */
-    /* Of a row of the widest tile, or of all channels if joint; 0 if sums stay in registers. */
+    /* Of a row of the widest tile. WRITE: of all channels if joint. SUM: 0 if kept in registers. */
     int64_t columns[PASSES];
     int64_t rows; /* the last may be shorter; with long runs, a row is a position */
     int64_t rows_per_chunk;

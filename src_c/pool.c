@@ -155,7 +155,7 @@ void bn_set_stack_bytes(int64_t bytes) {
 #ifdef _OPENMP
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
-/* glibc 2.34 moved these functions into libc, under new symbol versions that older glibcs lack. */
+/* glibc 2.32 and 2.34 moved these functions to libc: new symbol versions, which older ones lack. */
 #ifdef __x86_64__
 #define FIRST_GLIBC "GLIBC_2.2.5"
 #elif defined(__aarch64__)

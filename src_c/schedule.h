@@ -29,7 +29,7 @@ typedef struct {
 int64_t bn_schedule_bytes(const bn_schedule *s, int threads);
 void bn_schedule_execute(const bn_schedule *s, int threads, void *memory);
 
-/* Facts of this thread's last call: the threads that took tasks, the tasks of the pass that has
+/* Facts of this thread's last call: the threads that took part, the tasks of the pass that has
  * more, and whether the write tasks were joint. */
 typedef struct {
     int threads;

@@ -99,7 +99,7 @@ def dims(shape: Shape, layout: Layout) -> Shape | None:
 
 
 def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
-    """An array that starts `offset` bytes past a page, its pages touched."""
+    """An array of zeros that starts `offset` bytes past a page."""
     nbytes = math.prod(shape) * dtype.itemsize
     memory = np.zeros(nbytes + 4096 + offset, np.uint8)
     start = -memory.ctypes.data % 4096 + offset

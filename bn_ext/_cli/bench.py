@@ -21,12 +21,12 @@ __all__ = ["BENCH", "bench"]
 
 BENCH = """Time bn_ext on this CPU, next to the NumPy formula and torch, on the same arrays. torch
 gets the same number of threads; it is left out if it is not installed or does not have the
-operation. Calls are interleaved. Operations (column op): backward is the gradient, backward-frozen
-the gradient with frozen statistics, backward-frozen-src its diff_src alone; training and inference
-are forward passes; relu and add mean a fused ReLU and addition; double-backward is the gradient of
-the gradient. Other columns: used is the number of threads that took part in a call. ms is the
-shortest time of a call. median is the median of all calls, in ms; it is much more than the shortest
-if other programs are running. GB/s is the bytes read and written, each tensor counted once, divided
+operation. Calls are interleaved. Operations (--op): backward is the gradient, backward-frozen the
+gradient with frozen statistics, backward-frozen-src its diff_src alone; training and inference are
+forward passes; relu and add mean a fused ReLU and addition; double-backward is the gradient of the
+gradient. Columns: used is the number of threads that took part in a call. ms is the shortest time
+of a call. median is the median of all calls, in ms; it is much more than the shortest if other
+programs are running. GB/s is the bytes read and written, each tensor counted once, divided
 by the shortest time. A peer's column gives its time as a multiple of bn_ext's. If interrupted, the
 command shows and writes what was measured so far."""
 

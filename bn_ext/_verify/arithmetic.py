@@ -1,7 +1,7 @@
 """What kernels must return for any formula, bit for bit: terms are added in src_c/kernels' order.
 
-Columns never meet in a kernel, except in `sum_columns`, so one expected result with many columns
-serves every number of columns and every alignment.
+Columns never meet in a kernel, except in `sum_columns` and where long runs are folded. So elsewhere
+one expected result with many columns serves every number of columns and every alignment.
 """
 
 from collections.abc import Iterator

@@ -5,8 +5,8 @@ same on every machine. The calls cover every way to split a problem and its sums
 exact sums included. That takes seconds.
 
 With --all, the kernels of every formula are also compared, bit for bit, with NumPy doing the same
-arithmetic: for many alignments, kinds of values and numbers of rows, and for lengths of up to four
-registers. That takes about a minute.
+arithmetic: for many lengths, alignments, numbers of rows and kinds of values. That takes about a
+minute.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Storage types as bits, so that bfloat16 needs no ml_dtypes here."""
+"""Storage types as bits, so that kernels are checked in bfloat16 even without ml_dtypes."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,9 +1,9 @@
 """The published operators, one row each. `bn_ext.specs._sheet.sheet` makes functions of them.
 
 A row has the arguments in order, with types, defaults and roles; the outputs; and the text of the
-docstring. A role is an argument's name in the general function that computes the operator, or else
-its own name. What a table cannot express is code: the function with the operator's name, in the
-module of its specification.
+docstring. A role is what the general function that computes the operator calls an argument; if that
+function lacks the argument, the role is the argument's own name. What a table cannot express is
+code: the function with the operator's name, in the module of its specification.
 
 This file imports nothing from bn_ext: builds run it, without the compiled part, for the docstrings.
 """
@@ -299,7 +299,7 @@ _ONEDNN_EPSILON = Argument("epsilon", "positive", "Added to the variance: positi
 _ONEDNN_FORMAT = Argument("data_format", "data_format", "Whether the channels are on the last "
                           "axis (channels last: NHWC, ...) or on axis 1 (channels first: NCHW, "
                           "...).", default="NXC")
-_ONEDNN_PRESENT = "float32, or bfloat16 if the data is bfloat16"
+_ONEDNN_PRESENT = "float32 or, only with bfloat16 data, bfloat16"
 _ONEDNN_UNSUPPORTED = (
     "it does not support bfloat16 vectors, and supports float16 data only on a few CPUs; it "
     "accepts ranks 4 and 5 in NXC, 2 to 5 in NCX; it does not write the parameter gradients of an "
@@ -607,7 +607,7 @@ array([[[[0., 0.],
         see_also="fused_batch_norm_v3 : The forward pass.",
         notes=(
             "TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels "
-            "refuses NCHW, both refuse NCDHW; its oneDNN kernel returns scalars for the last "
+            "refuses NCHW, and both refuse NCDHW; its oneDNN kernel returns scalars for the last "
             "two outputs. Its epsilon is a float32 that is not checked. The bits of its results "
             "change with the number of threads.",
         ),

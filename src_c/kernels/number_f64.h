@@ -67,11 +67,12 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
-    /* Let u be anchor 2's unit, s the last bit of `square`, and e that of the error; s is 2^52 e or
-     * 2^53 e. Part 3 is what the error has below u. For two or more terms, bn_fits adds a bit for
-     * carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52 bits. So u is at most
-     * 2^52 e, and at most s. Then left - upper and middle_error are multiples of u, and part 2,
-     * their sum, is exact. (For a single term, u may be 2 s; part 2 has bits to spare.) */
+    /* Let u be anchor 2's unit, s the unit in the last place of `square`, and e that of the exact
+     * square; s is 2^52 e or 2^53 e. Part 3 is what the error has below u. For two or more terms,
+     * bn_fits adds a bit for carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52
+     * bits. So u is at most 2^52 e, and at most s. Then left - upper and middle_error are multiples
+     * of u, and part 2, their sum, is exact. (For a single term, u may be 2 s; part 2 has bits to
+     * spare.) */
     part[2] = (left - upper) + middle_error;
     part[3] = left_error - middle_error;
 }

@@ -52,9 +52,9 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* 64 bits of a tensor of bits. Bit number n, counted from address 0, has the made-up address n *
- * element_bytes, so that the tensor can have the strides of a tensor of elements. Up to 8 bytes
- * past the last bit may be read. */
+/* At least 57 bits of a tensor of bits, the first at `at`. Bit number n, counted from address 0,
+ * has the made-up address n * element_bytes, so that the tensor can have the strides of a tensor of
+ * elements. Up to 8 bytes past the last bit may be read. */
 INLINE uint64_t bits_at(const char *at, int element_bytes) {
     const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
     uint64_t bits;

@@ -36,7 +36,7 @@ typedef struct {
     bool writes_need_sums;
     unsigned vectors;  /* the vectors that it writes, as bits */
     double of_nothing; /* what it writes to them if no part has elements */
-    int values;        /* how many values it keeps per channel, at least one */
+    int values;        /* how many values it keeps per channel; if it has vectors, at least one */
 
     /* Any function may be NULL. Each is for n channels from `from` on; prepare and finish, for at
      * most BN_BLOCK.
