@@ -48,8 +48,8 @@ KINDS = {
 }
 
 
-#: ROWS: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
 REDUCE = "batch_norm_backward_reduce"
+#: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
 ROWS = [
     *((REDUCE, NORMAL, shape) for shape in SHAPES),
     *((REDUCE, kind, LARGE) for kind in KINDS if kind != NORMAL),

@@ -13,7 +13,6 @@ summed.
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -65,11 +64,11 @@ class _Blocks:
         try:
             _core._dry_run(function, **self._shapes(), **self.vectors, **self.options, **options)
         except TypeError as error:  # NumPy would load a whole operand to convert it
-            name, _, problem = str(error).partition(": ")
+            name = str(error).partition(":")[0]
             if name not in self.operands:
                 raise
-            lazy = re.sub(r"np\.asarray\(\w+, (.*?)\)", rf"{name}.astype(\1)", problem)
-            raise TypeError(f"{name}: {lazy}") from None
+            lazy = str(error).replace(f"np.asarray({name}, ", f"{name}.astype(")
+            raise TypeError(lazy) from None
 
     def on_nothing(self, function: Callable[..., Any], **options: Any) -> Any:
         """What `function` returns for a part without elements."""

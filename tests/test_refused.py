@@ -236,7 +236,8 @@ REFUSED = [
     *((["backward_apply"], TypeError, A_STATE, lambda q, sums=sums: {"sums": sums})
       for sums in (np.ones((3, 5), np.float32), [[24] * 5] * 3, np.zeros((11, 2, 5), np.int32),
                    np.zeros((2, 5), np.int64))),
-    (["backward_apply"], TypeError, r"^sums: expected native byte order, got .i8; pass sums\.as",
+    (["backward_apply"], TypeError,
+     r"^sums: expected native byte order, got .i8; pass sums\.astype\(sums\.dtype\.newbyteorder\(",
      lambda q: {"sums": np.zeros((11, 2, 5), np.dtype(np.int64).newbyteorder())}),
     (["backward_apply"], ValueError, r"^sums: expected shape \(11, 2, 5\)",
      lambda q: {"sums": np.zeros((57, 2, 5), np.int64)}),
