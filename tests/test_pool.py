@@ -147,7 +147,11 @@ def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
 
 
 def test_a_loop_of_small_calls_is_shared(rng):
-    """The 17th call of a series wakes a thread, which stays awake. A pause ends the series."""
+    """The 17th call of a series wakes a thread, which stays awake. A pause ends the series.
+
+    The machine, if it is busy, makes pauses of its own. What needs calls without a pause is
+    therefore tried until it is seen.
+    """
     if _core._default_threads() < 2:
         pytest.skip("one CPU")
 
@@ -168,16 +172,18 @@ def test_a_loop_of_small_calls_is_shared(rng):
 
     if loop(1, 100)[1] > 8e-6:
         pytest.skip("calls do not follow each other within microseconds")
-    assert loop(2000, 1000)[0] == {1, 2}
+    assert any(loop(2000, 1000)[0] == {1, 2} for _ in range(50))
     for _ in range(10):
         time.sleep(1e-3)
         assert loop(2000, 16)[0] == {1}
-    call, shared = call_of(2000), set()
-    for _ in range(10):
+    call = call_of(2000)
+
+    def short_loop():
         time.sleep(1e-3)
         call(num_threads=1)
-        shared |= loop(2000, 20)[0]
-    assert shared == {1, 2}
+        return loop(2000, 20)[0]
+
+    assert any(short_loop() == {1, 2} for _ in range(1000))
 
     def threads_after(seconds):
         """How many threads a call uses, this long after one that used two."""
@@ -188,7 +194,7 @@ def test_a_loop_of_small_calls_is_shared(rng):
         call()
         return _core._last_call()["threads"]
 
-    assert 2 in {threads_after(25e-6) for _ in range(100)}
+    assert any(threads_after(25e-6) == 2 for _ in range(10_000))
     assert {threads_after(50e-6) for _ in range(100)} == {1}
     # A call with num_threads=1 must not count as one whose threads are awake.
     loop(2000, 1000)
