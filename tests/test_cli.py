@@ -180,14 +180,16 @@ def test_no_memory_and_no_disk_are_sentences(capsys, monkeypatch, error, message
 # ---- info -------------------------------------------------------------------
 
 
-def test_info(capsys):
+def test_info(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "this", raising=False)
     status, out, _ = run(capsys, "info", "--with", "json")
     assert status == 0
     for value in (bn_ext.__version__, bn_ext.get_isa(), np.__version__, "threads"):
         assert value in out
-    status, out, _ = run(capsys, "info", "--json")
+    status, out, err = run(capsys, "info", "--json", "--with", "this")
     assert status == 0
     assert json.loads(out)["isa"] == bn_ext.get_isa()
+    assert err.startswith("The Zen of Python")  # what the module prints
 
 
 def test_info_warns_of_two_pools(capsys, monkeypatch):

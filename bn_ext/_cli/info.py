@@ -1,8 +1,10 @@
 """`bn-ext info`: what is in use here, and a warning if several OpenMP runtimes are loaded."""
 
 import argparse
+import contextlib
 import importlib
 import json
+import sys
 
 import bn_ext
 from bn_ext._cli.usage import UsageError
@@ -21,7 +23,8 @@ num_threads=)."""
 def info(options: argparse.Namespace) -> int:
     for name in options.together_with:
         try:
-            importlib.import_module(name)
+            with contextlib.redirect_stdout(sys.stderr):
+                importlib.import_module(name)
         except Exception as error:  # a module may fail in any way
             raise UsageError(f"--with {name or repr(name)}: cannot be imported ({error})") from None
     config = bn_ext.show_config(mode="dicts")
