@@ -79,11 +79,15 @@ def test_other_packages_names_are_translated(p, theirs):
             ours = ""  # a result of the forward pass
         hint = f", which is called {ours} here" if ours else ""
         if ours == "data_format":
-            hint += ": 'NXC' or 'NCX'"
+            hint += r": 'NXC' \(channels last\) or 'NCX' \(channels on axis 1\)"
         elif "is_training" in parameters and theirs.startswith("running"):
             hint += ", with is_training=False"
+        elif "diff_dst" in parameters and theirs.startswith("running"):
+            hint = f"; {ours} is the batch's, which the forward pass returned"
         elif theirs == "training" and not ours and "epsilon" in parameters:
             hint = "; batch_norm_training uses .* eval\\(\\)"
+        elif "channels" in parameters and theirs.startswith(("weight", "bias", "running")):
+            hint = "; set it in the new layer, or use load_state_dict"
         given = {name: p.src for name in required(function) if name != ours}
         with pytest.raises(
             TypeError, match=f"{function.__name__}.* unexpected keyword argument '{theirs}'{hint}$"
@@ -105,10 +109,23 @@ def test_unknown_names(p):
             bn_ext.batch_norm_training(p.src, **options)
     with pytest.raises(TypeError, match=r"'rstd'; pass variance=1 / rstd\*\*2 and epsilon=0$"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, rstd=p.variance)
+    for function, name, hint in (
+        (bn_ext.batch_norm_inference, "momentum", "; only batch_norm_training updates running"),
+        (bn_ext.batch_norm_backward, "use_running_average", ", which is called is_training here, "),
+        (bn_ext.batch_norm_training, "activation", ", which is called relu here: True or False$"),
+        (bn_ext.batch_norm_training, "n_jobs", ", which is called num_threads here$"),
+        (specs.ngraph.batch_norm_training, "momentum", "; only batch_norm_training updates"),
+        (specs.onednn_graph.batch_norm_training_backward, "running_var", "; variance is the batch"),
+        (specs.onednn_graph.batch_norm_inference, "running_var", ", which is called variance here"),
+        (specs.onednn_graph.batch_norm_inference, "axis", ", which is called data_format here: 'N"),
+        (specs.tensorflow.fused_batch_norm_grad_v3, "dim", ", .* data_format here: 'NHWC' or 'ND"),
+    ):
+        with pytest.raises(TypeError, match=f"keyword argument '{name}'{hint}"):
+            function(**{name: 1})
     of_a_subclass = type("S", (str,), {})("eps")
     with pytest.raises(TypeError, match="'eps', which is called epsilon here$"):
         bn_ext.batch_norm_training(p.src, **{of_a_subclass: EPSILON})
-    called = {"eps": "epsilon", "gamma": "scale", "input": "x", "axis": "data_format"}
+    called = {"eps": "epsilon", "gamma": "scale", "input": "x", "training": "is_training"}
     for name, theirs in called.items():
         with pytest.raises(TypeError, match=f"'{name}', which is called {theirs} here$"):
             specs.tensorflow.fused_batch_norm_v3(p.src, **{name: 1})

@@ -176,7 +176,7 @@ def test_arguments_that_do_not_bind(rng, sheet):
         arguments = {n: a for n, a in given.items() if n != lacking}
         with pytest.raises(TypeError, match=rf"^{name}\(\) missing .* argument: '{lacking}'$"):
             sheet.call(arguments)
-    hint = ", which is called data_format here" if "data_format" in sheet.parameters else ""
+    hint = ", which is called data_format here: '.*" if "data_format" in sheet.parameters else ""
     with pytest.raises(
         TypeError, match=rf"^{name}\(\) got an unexpected .* argument 'axis'{hint}$"
     ):
