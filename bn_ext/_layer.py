@@ -7,8 +7,8 @@ A step is two passes:
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, SupportsIndex
+from functools import partial, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,6 +29,31 @@ class _Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
+
+
+_Given = ParamSpec("_Given")
+
+
+def _forgets(
+    step: "Callable[Concatenate[BatchNorm, _Given], NDArray[Any]]",
+) -> "Callable[Concatenate[BatchNorm, _Given], NDArray[Any]]":
+    """Make a forward pass refuse unknown names, and forget what it saved if it ends early."""
+    checked = refuses_other_names(step)
+
+    @wraps(step)
+    def forward(
+        self: "BatchNorm", /, *given: _Given.args, **options: _Given.kwargs
+    ) -> NDArray[Any]:
+        try:
+            found = checked(self, *given, **options)  # an interrupt may come right after this call
+        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
+            raise
+        except BaseException:
+            self._saved = None
+            raise
+        return found
+
+    return forward
 
 
 class BatchNorm:
@@ -180,19 +205,19 @@ class BatchNorm:
     @property
     def parameters(self) -> list[NDArray[Any]]:
         """The arrays that an optimizer updates in place: gamma and beta, if any, unless frozen."""
-        if self.gamma is None or self.beta is None or self.frozen:
-            return []
-        return [self.gamma, self.beta]
+        arrays = () if self.frozen else (self.gamma, self.beta)
+        return [array for array in arrays if array is not None]
 
     @property
     def gradients(self) -> list[NDArray[Any]]:
         """The gradients of `parameters`, from the last `backward`."""
-        if self.diff_gamma is None or self.diff_beta is None or self.frozen:
-            return []
-        return [self.diff_gamma, self.diff_beta]
+        pairs = (self.gamma, self.diff_gamma), (self.beta, self.diff_beta)
+        arrays = [] if self.frozen else [diff for array, diff in pairs if array is not None]
+        return [diff for diff in arrays if diff is not None]
 
     # ---- passes -----------------------------------------------------------------------
 
+    @_forgets
     def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
         """Normalize a batch.
 
@@ -220,30 +245,25 @@ class BatchNorm:
         raises RuntimeError. The running statistics and num_batches_tracked are then both updated,
         or neither is.
         """
-        try:
-            found: Any = _core._committed(*self._step(src, src_1), vars(self))
-            return found if isinstance(found, np.ndarray) else found.dst
-        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
-            self._check_parameters()
-            raise
-        except BaseException:
-            self._saved = None
-            raise
+        found: Any = _core._committed(*self._step(src, src_1), vars(self))
+        return found if isinstance(found, np.ndarray) else found.dst
 
     __call__ = forward
 
-    def _check_parameters(self) -> None:
-        """Raise a TypeError if the user set a parameter of another dtype than the layer's."""
-        for name in ("gamma", "beta"):
-            if getattr(self, name) is None:
+    def _check_vectors(self) -> None:
+        """Raise a TypeError if the user set a vector of another dtype than the layer's."""
+        for name in ("gamma", "beta", "running_mean", "running_variance"):
+            vector = getattr(self, name)
+            if vector is None or getattr(vector, "dtype", None) is self._number:
                 continue
-            parameter = _core._as_array(getattr(self, name), name)
-            if parameter.dtype != self._number:
+            vector = _core._as_array(vector, name)
+            if vector.dtype != self._number:
                 expected = f"{self._number}, the layer's dtype"
-                raise _core._wrong_dtype(name, parameter, expected, str(self._number)) from None
+                raise _core._wrong_dtype(name, vector, expected, str(self._number))
 
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
+        self._check_vectors()
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
@@ -318,6 +338,7 @@ class BatchNorm:
             )
         return data
 
+    @refuses_other_names
     def backward(self, diff_dst: Array) -> Any:
         """Gradients of the last `forward`.
 

@@ -153,6 +153,24 @@ def test_a_frozen_layer_has_nothing_to_update(rng):
     assert bn_ext.BatchNorm(5, affine=False).parameters == []
 
 
+@pytest.mark.parametrize("absent", ["gamma", "beta"])
+def test_a_layer_with_one_parameter(rng, absent):
+    """It trains and saves the other one; its passes take ones for gamma, zeros for beta."""
+    p = problem(rng)
+    layer, whole = layer_of(p), layer_of(p)
+    getattr(whole, absent)[...] = absent == "gamma"
+    setattr(layer, absent, None)
+    assert bits(layer.forward(p.src)) == bits(whole.forward(p.src))
+    assert bits(layer.backward(p.diff_dst)) == bits(whole.backward(p.diff_dst))
+    (parameter,), (gradient,) = layer.parameters, layer.gradients
+    trained = "beta" if absent == "gamma" else "gamma"
+    assert parameter is getattr(layer, trained)
+    assert gradient is getattr(layer, f"diff_{trained}")
+    assert bits(gradient) == bits(getattr(whole, f"diff_{trained}"))
+    names = {"gamma": "weight", "beta": "bias"}
+    assert layer.state_dict().keys() == whole.state_dict().keys() - {names[absent]}
+
+
 # ---- arrays -----------------------------------------------------------------------------------
 
 
@@ -336,8 +354,10 @@ def test_data_that_is_not_the_layers(mode):
 @pytest.mark.parametrize(("own", "set_to"), [("float64", "float32"), ("float32", "float64")])
 def test_parameters_that_are_not_the_layers(mode, own, set_to):
     layer = bn_ext.BatchNorm(5, dtype=own).train(mode == "training")
-    layer.gamma, layer.beta = np.ones(5, set_to), np.zeros(5, set_to)
-    for name in ("gamma", "beta"):
+    vectors = ("gamma", "beta", "running_mean", "running_variance")
+    for name in vectors:
+        setattr(layer, name, np.ones(5, set_to))
+    for name in vectors:
         message = f"^{name}: expected {own}, the layer's dtype, got {set_to}; pass np.asarray"
         with pytest.raises(TypeError, match=message):
             layer.forward(np.ones((2, 5), np.float32))
@@ -392,6 +412,9 @@ def test_arguments_are_checked():
         ((3,), {"dtype": "foo"}, TypeError, "dtype: expected float64 or float32, got 'foo'"),
         ((3,), {"dtype": (1,)}, TypeError, r"dtype: expected float64 or float32, got \(1,\)"),
         ((3,), {"momentum": 0.1}, TypeError, "momentum: not accepted, .*exponential_avg_factor"),
+        ((3,), {"weight": 1}, TypeError, ".*'weight'; set it in the new layer, or use load_state"),
+        ((3,), {"moving_var": 1}, TypeError, ".*'moving_var'; set it in the new layer, or use"),
+        ((3,), {"center": 0}, TypeError, ".* is called affine here: False for neither gamma nor"),
         ((3,), {"foo": 0.1}, TypeError, r".*__init__\(\) got an unexpected keyword argument 'foo'"),
         ((3,), {"data_format": "foo"}, ValueError, "data_format: expected .*NXC.*, got 'foo'"),
         ((3,), {"data_format": np.array(["NXC", "NCX"])}, ValueError, "data_format: expected"),
@@ -403,6 +426,30 @@ def test_arguments_are_checked():
     ):
         with pytest.raises(kind, match=f"^{message}"):
             bn_ext.BatchNorm(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "hint"),
+    [
+        ("x", "forward", ", which is called src here$"),
+        ("residual", "forward", ", which is called src_1 here$"),
+        ("training", "forward", "; .* a layer has train\\(\\) and eval\\(\\)$"),
+        ("foo", "forward", "$"),
+        ("dout", "backward", ", which is called diff_dst here$"),
+        ("src", "backward", "$"),
+    ],
+)
+def test_other_names_of_a_passs_arguments(rng, name, to, hint):
+    """They are refused with a hint, and the layer is unchanged."""
+    p = problem(rng)
+    layer = layer_of(p)
+    want = step(layer, p)
+    refused = rf"^BatchNorm\.{to}\(\) got an unexpected keyword argument '{name}'{hint}"
+    with pytest.raises(TypeError, match=refused):
+        getattr(layer, to)(**{name: p.src})
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: '\w+'$"):
+        getattr(layer, to)()
+    assert bits(layer.backward(p.diff_dst)) == want[1]
 
 
 def test_repr():
