@@ -109,6 +109,13 @@ cdef int check_running(Call *c) except -1:
     return 0
 
 
+cdef object other_format(const Call *c):
+    """What to pass if the data has the other format."""
+    if c.words != NULL:
+        return (<_Words>c.words).hint
+    return f'pass data_format="{"NCX" if c.channels_last else "NXC"}"'
+
+
 cdef object wrong_vector(const Call *c, int role):
     """The error for a vector of the wrong shape, with what the caller may have meant."""
     cdef const bn_view *src = &c.view[SRC]
@@ -118,6 +125,9 @@ cdef object wrong_vector(const Call *c, int role):
     here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
+    # Which axis of src would it be broadcast along? This tells, if both have the same length.
+    along = [axis - a.ndim for axis in range(a.ndim) if a.shape[axis] != 1]
+    cdef bint elsewhere = size == others == c.channels and along == [1 - src.ndim if last else -1]
     hints = []
     # If another vector fits, the data format is right.
     cdef bint fitted = False
@@ -126,10 +136,7 @@ cdef object wrong_vector(const Call *c, int role):
     if fitted and c.channels:
         others = c.channels
     elif size == others and size != c.channels:
-        hint = f'pass data_format="{"NCX" if last else "NXC"}"'
-        if c.words != NULL:
-            hint = (<_Words>c.words).hint
-        hints.append(f"if the channels are on {there}, {hint}")
+        hints.append(f"if the channels are on {there}, {other_format(c)}")
     elif size != c.channels:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
@@ -138,6 +145,8 @@ cdef object wrong_vector(const Call *c, int role):
                              f"{-1 if last else 1}){likewise}, which copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
+        if elsewhere and src.ndim > 2:
+            hints.append(f"if the channels are on {there}, {other_format(c)}")
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([
         f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "

@@ -164,6 +164,20 @@ def test_the_other_layout_is_named(rng):
         p.run(bn_ext.batch_norm_backward, data_format=other)
 
 
+def test_kept_dimensions_tell_the_layout_if_two_axes_have_one_length(rng):
+    p = Problem(rng, (8, 3, 7, 3), "NXC")
+    first, last = (
+        {n: np.ones(shape, np.float32) for n in VECTORS} for shape in ((3, 1, 1), (1, 3))
+    )
+    for mine, other, there, kept in (
+        ("NXC", "NCX", "axis 1", first),
+        ("NCX", "NXC", "the last axis", last),
+    ):
+        hint = rf'; if the channels are on {there}, pass data_format="{other}"; pass mean.resh.*$'
+        refused(ValueError, rf"\(8, 3, 7, 3\){hint}", p, data_format=mine, **kept)
+        refused(ValueError, r"\(8, 3, 7, 3\); pass mean.resh.*$", p, data_format=other, **kept)
+
+
 def test_one_vector_that_does_not_fit_where_mean_does(rng):
     """The error is about that vector, even if another axis has its length."""
     p = Problem(rng, (4, 6, 5, 3), "NXC")
