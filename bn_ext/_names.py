@@ -1,13 +1,13 @@
 """What other packages call our arguments."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import signature
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from bn_ext import _core
 
-__all__ = ["FORMATS", "refuse_unknown", "refuses_other_names"]
+__all__ = ["CALLED_HERE", "VALUES", "our_name", "refuse_unknown", "refuses_other_names"]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -34,12 +34,11 @@ CALLED_HERE: Final = {
     "affine": ("center", "scale", "use_bias", "use_scale"),
 }
 
-FORMATS: Final = ": 'NXC' (channels last) or 'NCX' (channels on axis 1)"
-#: What to add to a hint for an argument of ours, or for another package's name.
-_VALUES: Final = {
+#: Our argument -> its values, to be added to a hint.
+VALUES: Final = {
+    "data_format": ": 'NXC' (channels last) or 'NCX' (channels on axis 1)",
     "relu": ": True or False",
     "affine": ": False for neither gamma nor beta",
-    "use_running_average": ", with the opposite value",
 }
 
 
@@ -47,11 +46,10 @@ def refuse_unknown(
     function: Callable[..., Any],
     name: str,
     names: Mapping[str, str] | None = None,
-    formats: str = FORMATS,
+    values: Mapping[str, str] = VALUES,
 ) -> NoReturn:
     """Raise a TypeError for an unknown keyword argument of a function. The message says what to
-    pass instead, if that is known. `names` maps our names to the function's, if they differ;
-    `formats` says where the channels may be.
+    pass instead, if that is known. `names` maps our names to the function's, if they differ.
     """
     name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
     if names is None:
@@ -65,43 +63,56 @@ def refuse_unknown(
         )
     raise TypeError(
         f"{function.__qualname__}() got an unexpected keyword argument {_core._shown(name)}"
-        + (_called(name, names, formats) or _explained(name, names))
+        + (_called(name, names, values) or _explained(name, names))
     )
 
 
-def _called(name: str, names: Mapping[str, str], formats: str) -> str:
+def our_name(name: str, names: Iterable[str]) -> str | None:
+    """Which of our names another package's (or our own) name stands for, if any."""
+    return next(
+        (o for o, theirs in CALLED_HERE.items() if o in names and (name == o or name in theirs)),
+        None,
+    )
+
+
+def _called(name: str, names: Mapping[str, str], values: Mapping[str, str]) -> str:
     """What an argument is called here, if the function has it."""
-    backward = "diff_dst" in names
-    if name == "save_mean" and not backward:
-        return ""  # torch's forward pass returns it
-    for ours, theirs in CALLED_HERE.items():
-        if ours not in names or (name != ours and name not in theirs):
-            continue
-        if ours in ("mean", "variance") and name.startswith(("moving", "running")):
-            if backward and "is_training" not in names:
-                return f"; {names[ours]} is the batch's, which the forward pass returned"
-            return f", which is called {names[ours]} here" + (
-                ", with is_training=False" * ("is_training" in names)
-            )
-        values = formats if ours == "data_format" else _VALUES.get(names[ours], "")
-        return f", which is called {names[ours]} here{_VALUES.get(name, values)}"
-    return ""
+    ours = our_name(name, names)
+    # torch's forward pass returns save_mean.
+    if ours is None or (name == "save_mean" and "diff_dst" not in names):
+        return ""
+    hint = f", which is called {names[ours]} here"
+    running = name.startswith(("moving", "running")) and ours in ("mean", "variance")
+    if not running or "diff_dst" not in names:
+        opposite = name == "use_running_average"
+        return hint + (", with the opposite value" if opposite else values.get(ours, ""))
+    if "is_training" in names:
+        return hint + " if is_training=False"
+    return f"; {names[ours]} is the batch's, which the forward pass returned"
 
 
 def _explained(name: str, names: Mapping[str, str]) -> str:
     """What to do instead, if the function has no such argument."""
+    backward = "diff_dst" in names
+    if name in ("decay", "decay_rate") and "exponential_avg_factor" in names:
+        return f"; pass exponential_avg_factor=1 - {name}"
+    if name == "exponential_avg_factor" and "momentum" in names:
+        return "; pass momentum=1 - exponential_avg_factor"
     if name == "momentum" and "epsilon" in names:
-        return "; only batch_norm_training updates running statistics"
-    if name in ("is_training", *CALLED_HERE["is_training"]) and {"epsilon", "src_1"} & {*names}:
+        return "; only bn_ext.batch_norm_training updates running statistics"
+    if our_name(name, ["is_training"]) and backward and "mean" in names:
+        return "; bn_ext.batch_norm_backward has is_training"
+    if our_name(name, ["is_training"]) and {"epsilon", "src_1"} & {*names}:
         return (
             "; batch_norm_training uses the batch's statistics, batch_norm_inference those "
             "that are passed; a layer has train() and eval()"
         )
     if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
-        return f"; pass {names['variance']}=1 / {name}**2 and epsilon=0"
-    vectors = ("gamma", "beta", "running_mean", "running_variance")
-    if "channels" in names and any(name in (ours, *CALLED_HERE[ours]) for ours in vectors):
-        return "; set it in the new layer, or use load_state_dict"
+        training = ", is_training=False" if "is_training" in names and not backward else ""
+        return f"; pass {names['variance']}=1 / {name}**2{training} and epsilon=0"
+    ours = our_name(name, ["gamma", "beta", "running_mean", "running_variance"])
+    if "channels" in names and ours:
+        return f"; set the new layer's {ours}[...], or use load_state_dict"
     return ""
 
 

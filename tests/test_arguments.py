@@ -81,13 +81,15 @@ def test_other_packages_names_are_translated(p, theirs):
         if ours == "data_format":
             hint += r": 'NXC' \(channels last\) or 'NCX' \(channels on axis 1\)"
         elif "is_training" in parameters and theirs.startswith("running"):
-            hint += ", with is_training=False"
+            hint += " if is_training=False"
         elif "diff_dst" in parameters and theirs.startswith("running"):
             hint = f"; {ours} is the batch's, which the forward pass returned"
+        elif theirs == "training" and not ours and "diff_dst" in parameters:
+            hint = "; bn_ext.batch_norm_backward has is_training"
         elif theirs == "training" and not ours and "epsilon" in parameters:
             hint = "; batch_norm_training uses .* eval\\(\\)"
         elif "channels" in parameters and theirs.startswith(("weight", "bias", "running")):
-            hint = "; set it in the new layer, or use load_state_dict"
+            hint = r"; set the new layer's \w+\[...\], or use load_state_dict"
         given = {name: p.src for name in required(function) if name != ours}
         with pytest.raises(
             TypeError, match=f"{function.__name__}.* unexpected keyword argument '{theirs}'{hint}$"
@@ -110,12 +112,22 @@ def test_unknown_names(p):
     with pytest.raises(TypeError, match=r"'rstd'; pass variance=1 / rstd\*\*2 and epsilon=0$"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, rstd=p.variance)
     for function, name, hint in (
-        (bn_ext.batch_norm_inference, "momentum", "; only batch_norm_training updates running"),
+        (bn_ext.batch_norm_inference, "momentum", "; only bn_ext.batch_norm_training updates"),
         (bn_ext.batch_norm_backward, "use_running_average", ", which is called is_training here, "),
         (bn_ext.batch_norm_training, "activation", ", which is called relu here: True or False$"),
         (bn_ext.batch_norm_training, "n_jobs", ", which is called num_threads here$"),
-        (specs.ngraph.batch_norm_training, "momentum", "; only batch_norm_training updates"),
+        (specs.ngraph.batch_norm_training, "momentum", "; only bn_ext.batch_norm_trai"),
         (specs.onednn_graph.batch_norm_training_backward, "running_var", "; variance is the batch"),
+        (
+            specs.onednn_graph.batch_norm_training_backward,
+            "training",
+            "; bn_ext.batch_norm_backwar",
+        ),
+        (specs.onednn_graph.batch_norm_forward_training, "exponential_avg_factor", "; pass mom"),
+        (bn_ext.batch_norm_training, "decay", "; pass exponential_avg_factor=1 - decay$"),
+        (specs.tensorflow.fused_batch_norm_v3, "running_var", ", which is called variance here$"),
+        (specs.tensorflow.fused_batch_norm_v3, "rstd", r"; .*\*\*2, is_training=False and eps"),
+        (specs.tensorflow.fused_batch_norm_ex, "relu", ", .* activation_mode here: 'Identity' or"),
         (specs.onednn_graph.batch_norm_inference, "running_var", ", which is called variance here"),
         (specs.onednn_graph.batch_norm_inference, "axis", ", which is called data_format here: 'N"),
         (specs.tensorflow.fused_batch_norm_grad_v3, "dim", ", .* data_format here: 'NHWC' or 'ND"),

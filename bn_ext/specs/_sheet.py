@@ -27,7 +27,7 @@ from bn_ext._core import (
     batch_norm_inference,
     batch_norm_training,
 )
-from bn_ext._names import FORMATS, refuse_unknown
+from bn_ext._names import VALUES, refuse_unknown
 from bn_ext.specs._table import REQUIRED, ROWS, Argument, Row
 
 __all__ = [
@@ -63,8 +63,8 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
     defaults = {name: argument.default for argument, name, _ in row.places if argument.is_optional}
     by_role = {role: name for _, name, role in row.places}
     signature = Signature([*parameters.values()])
-    words = [a.words for a, _, role in row.places if role == "data_format" and a.words]
-    formats = f": {' or '.join(map(repr, words[0]))}" if words else FORMATS
+    words = {role: f": {' or '.join(map(repr, a.words))}" for a, _, role in row.places if a.words}
+    values = {**VALUES, **words}
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
@@ -78,7 +78,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
             ):
                 for name in options:
                     if name not in parameters:
-                        refuse_unknown(operator, name, by_role, formats)
+                        refuse_unknown(operator, name, by_role, values)
                 try:
                     signature.bind(*arguments, **options)
                 except TypeError as error:
