@@ -14,10 +14,23 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._names import refuses_other_names
+from bn_ext._names import CALLED_HERE, our_name, refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
+
+
+#: Attribute -> its name in a state.
+_STATE = {
+    "gamma": "weight",
+    "beta": "bias",
+    "running_mean": "running_mean",
+    "running_variance": "running_var",
+}
+#: Other packages' names of attributes -> ours.
+_NOT_READ = {theirs: ours for ours in (*_STATE, "epsilon") for theirs in CALLED_HERE[ours]} | {
+    "momentum": "exponential_avg_factor, the weight of the new statistics"
+}
 
 
 class _Saved(NamedTuple):
@@ -108,6 +121,9 @@ class BatchNorm:
     -----
     `backward` reads src and the parameters again, and the running statistics if `forward` used
     them. Do not change any of these between the two passes. Use a layer in one thread at a time.
+
+    Attributes that other packages have, such as weight and momentum, cannot be set: the layer would
+    not read them.
 
     Examples
     --------
@@ -250,20 +266,24 @@ class BatchNorm:
 
     __call__ = forward
 
-    def _check_vectors(self) -> None:
-        """Raise a TypeError if the user set a vector of another dtype than the layer's."""
-        for name in ("gamma", "beta", "running_mean", "running_variance"):
+    def _check_attributes(self) -> None:
+        """Raise an error if the user set an array or the count to what the layer cannot use."""
+        for name in _STATE:
             vector = getattr(self, name)
-            if vector is None or getattr(vector, "dtype", None) is self._number:
+            if vector is None:
                 continue
-            vector = _core._as_array(vector, name)
+            if not isinstance(vector, np.ndarray):
+                raise TypeError(f"{name}: expected a numpy.ndarray, got {type(vector).__name__}")
+            if vector.shape != (self.channels,):
+                raise ValueError(f"{name}: expected shape ({self.channels},), got {vector.shape}")
             if vector.dtype != self._number:
                 expected = f"{self._number}, the layer's dtype"
                 raise _core._wrong_dtype(name, vector, expected, str(self._number))
+        _as_count(self.num_batches_tracked)
 
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
-        self._check_vectors()
+        self._check_attributes()
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
@@ -423,12 +443,8 @@ class BatchNorm:
         return {name: array.copy() for name, array in self._state().items()}
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        arrays = {
-            "weight": self.gamma,
-            "bias": self.beta,
-            "running_mean": self.running_mean,
-            "running_var": self.running_variance,
-        }
+        self._check_attributes()
+        arrays = {theirs: getattr(self, ours) for ours, theirs in _STATE.items()}
         if self.running_mean is not None:
             arrays["num_batches_tracked"] = np.array(self.num_batches_tracked, np.int64)
         return {name: array for name, array in arrays.items() if array is not None}
@@ -452,6 +468,12 @@ class BatchNorm:
         self.num_batches_tracked = int(new.pop("num_batches_tracked", self.num_batches_tracked))
         for name, array in new.items():
             own[name][...] = array
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse other packages' names, which the layer would not read."""
+        if name in _NOT_READ:
+            raise AttributeError(f"{name}: not read by the layer; set {_NOT_READ[name]}")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
@@ -485,6 +507,13 @@ def _as_channels(channels: SupportsIndex) -> int:
     return number
 
 
+def _as_count(count: SupportsIndex) -> int:
+    number: int = _core._as_index(count, "num_batches_tracked", "an integer")
+    if not 0 <= number < 2**63:
+        raise ValueError(f"num_batches_tracked: expected 0 to {2**63 - 1}, got {number}")
+    return number
+
+
 def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """{name: array to be copied into the layer's own array}."""
     if not isinstance(state, Mapping):
@@ -495,6 +524,9 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
         wrong = {"missing": missing, "unexpected": unexpected}
         listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
                   for what, names in wrong.items() if names]  # fmt: skip
+        for name in sorted(map(str, unexpected)):
+            ours = our_name(name, _STATE)
+            listed += [f"; {name} is called {_STATE[ours]} here"] if ours else []
         raise ValueError(f"state: expected {', '.join(own)}{''.join(listed)}")
     new = {}
     for name, value in state.items():
@@ -506,8 +538,8 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise TypeError(f"{name}: expected an integer, got {array.dtype}")
         if not tracked and array.dtype.name not in _FLOATS:
             raise _core._wrong_dtype(name, array, " or ".join(_FLOATS), "float32")
-        if tracked and not 0 <= int(array) < 2**63:
-            raise ValueError(f"{name}: expected 0 to {2**63 - 1}, got {int(array)}")
+        if tracked:
+            _as_count(int(array))
         if not own[name].flags.writeable:
             raise ValueError(f"{name}: expected a writable array in the layer")
         with _core._DefaultMode():

@@ -292,7 +292,11 @@ def test_state_of_another_dtype_is_converted(rng, data):
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected 0 to .*, got -1"),
         ({"num_batches_tracked": np.uint64(2**63)}, ValueError, "num_batches_tracked: expected 0"),
         ({"num_batches_tracked": [1]}, ValueError, r"num_batches_tracked: expected shape \(\)"),
-        ({"gamma": np.ones(5)}, ValueError, "state: expected .*_tracked; unexpected: gamma$"),
+        (
+            {"gamma": np.ones(5)},
+            ValueError,
+            "state: expected .*_tracked; unexpected: gamma; gamma is called weight here$",
+        ),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
     ],
 )
@@ -336,6 +340,15 @@ def test_without_running_statistics(rng, mode):
     assert "track_running_stats=False" in repr(without)
 
 
+def test_names_of_another_packages_state():
+    state = bn_ext.BatchNorm(5).state_dict()
+    called = {"weight": "gamma", "bias": "offset", "running_var": "moving_variance"}
+    for ours, theirs in called.items():
+        state[theirs] = state.pop(ours)
+        with pytest.raises(ValueError, match=f"unexpected: .*; {theirs} is called {ours} here"):
+            bn_ext.BatchNorm(5).load_state_dict(state)
+
+
 def test_state_is_a_mapping():
     with pytest.raises(TypeError, match="^state: expected a mapping, got NoneType$"):
         bn_ext.BatchNorm(5).load_state_dict(None)
@@ -363,6 +376,39 @@ def test_parameters_that_are_not_the_layers(mode, own, set_to):
             layer.forward(np.ones((2, 5), np.float32))
         setattr(layer, name, getattr(layer, name).astype(own))
     layer.forward(np.ones((2, 5), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "message"),
+    [
+        ("gamma", [1.0] * 5, TypeError, "expected a numpy.ndarray, got list"),
+        ("running_mean", 0.5, TypeError, "expected a numpy.ndarray, got float"),
+        ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), got \(4,\)"),
+        ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
+        ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),
+        ("num_batches_tracked", -2, ValueError, f"expected 0 to {2**63 - 1}, got -2"),
+    ],
+)
+def test_attributes_that_a_layer_cannot_use(name, value, kind, message):
+    """A pass, and what saves or loads a state, names the attribute."""
+    layer = bn_ext.BatchNorm(5)
+    state = layer.state_dict()
+    setattr(layer, name, value)
+    for call in (lambda: layer.forward(np.ones((2, 5))), layer.state_dict,
+                 lambda: layer.load_state_dict(state)):  # fmt: skip
+        with pytest.raises(kind, match=f"^{name}: {message}$"):
+            call()
+
+
+def test_attributes_that_a_layer_does_not_read():
+    layer = bn_ext.BatchNorm(5)
+    called = {"weight": "gamma", "moving_var": "running_variance", "eps": "epsilon",
+              "momentum": "exponential_avg_factor, the weight of the new statistics"}  # fmt: skip
+    for name, ours in called.items():
+        with pytest.raises(AttributeError, match=f"^{name}: not read by the layer; set {ours}"):
+            setattr(layer, name, 1)
+    layer.name = "mine"
+    assert copy.copy(layer).name == "mine"
 
 
 COPIES = {
@@ -412,8 +458,8 @@ def test_arguments_are_checked():
         ((3,), {"dtype": "foo"}, TypeError, "dtype: expected float64 or float32, got 'foo'"),
         ((3,), {"dtype": (1,)}, TypeError, r"dtype: expected float64 or float32, got \(1,\)"),
         ((3,), {"momentum": 0.1}, TypeError, "momentum: not accepted, .*exponential_avg_factor"),
-        ((3,), {"weight": 1}, TypeError, ".*'weight'; set it in the new layer, or use load_state"),
-        ((3,), {"moving_var": 1}, TypeError, ".*'moving_var'; set it in the new layer, or use"),
+        ((3,), {"weight": 1}, TypeError, r".*'weight'; set the new layer's gamma\[...\], or"),
+        ((3,), {"moving_var": 1}, TypeError, ".*'moving_var'; .*'s running_variance"),
         ((3,), {"center": 0}, TypeError, ".* is called affine here: False for neither gamma nor"),
         ((3,), {"foo": 0.1}, TypeError, r".*__init__\(\) got an unexpected keyword argument 'foo'"),
         ((3,), {"data_format": "foo"}, ValueError, "data_format: expected .*NXC.*, got 'foo'"),
