@@ -8,7 +8,7 @@ A step is two passes:
 
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, SupportsIndex
+from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -45,24 +45,22 @@ class _Saved(NamedTuple):
 
 
 _Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
-def _forgets(
-    step: "Callable[Concatenate[BatchNorm, _Given], NDArray[Any]]",
-) -> "Callable[Concatenate[BatchNorm, _Given], NDArray[Any]]":
+def _forgets(step: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Make a forward pass refuse unknown names, and forget what it saved if it ends early."""
     checked = refuses_other_names(step)
 
     @wraps(step)
-    def forward(
-        self: "BatchNorm", /, *given: _Given.args, **options: _Given.kwargs
-    ) -> NDArray[Any]:
+    def forward(*given: _Given.args, **options: _Given.kwargs) -> _Result:
         try:
-            found = checked(self, *given, **options)  # an interrupt may come right after this call
+            found = checked(*given, **options)  # an interrupt may come right after this call
         except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
             raise
         except BaseException:
-            self._saved = None
+            layer: Any = given[0]
+            layer._saved = None
             raise
         return found
 
