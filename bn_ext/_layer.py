@@ -468,8 +468,8 @@ class BatchNorm:
             own[name][...] = array
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse other packages' names, which the layer would not read."""
-        if name in _NOT_READ:
+        """Refuse other packages' names, which only a subclass may read."""
+        if name in _NOT_READ and not hasattr(type(self), name):
             raise AttributeError(f"{name}: not read by the layer; set {_NOT_READ[name]}")
         super().__setattr__(name, value)
 

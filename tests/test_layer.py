@@ -409,6 +409,9 @@ def test_attributes_that_a_layer_does_not_read():
             setattr(layer, name, 1)
     layer.name = "mine"
     assert copy.copy(layer).name == "mine"
+    layer = type("WithWeight", (bn_ext.BatchNorm,), {"weight": None})(5)
+    layer.weight = layer.gamma
+    assert layer.weight is layer.gamma
 
 
 COPIES = {
