@@ -125,19 +125,21 @@ cdef object wrong_vector(const Call *c, int role):
     here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
-    # Which axis of src would it be broadcast along? This tells, if both have the same length.
-    along = [axis - a.ndim for axis in range(a.ndim) if a.shape[axis] != 1]
-    cdef bint elsewhere = size == others == c.channels and along == [1 - src.ndim if last else -1]
     hints = []
     # If another vector fits, the data format is right.
     cdef bint fitted = False
     for axis in range(MEAN, role):
         fitted |= c.pinned[axis]
-    if fitted and c.channels:
+    if size == c.channels:
+        # If two axes have this length, the one along which it would be broadcast is meant.
+        along = [axis - a.ndim for axis in range(a.ndim) if a.shape[axis] != 1]
+        if size == others and src.ndim > 2 and along == [1 - src.ndim if last else -1]:
+            hints.append(f"if the channels are on {there}, {other_format(c)}")
+    elif fitted and c.channels:
         others = c.channels
-    elif size == others and size != c.channels:
+    elif size == others:
         hints.append(f"if the channels are on {there}, {other_format(c)}")
-    elif size != c.channels:
+    else:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
                 likewise = f", and {input_name(c, DIFF_DST)} likewise" if has(c, DIFF_DST) else ""
@@ -145,8 +147,6 @@ cdef object wrong_vector(const Call *c, int role):
                              f"{-1 if last else 1}){likewise}, which copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
-        if elsewhere and src.ndim > 2:
-            hints.append(f"if the channels are on {there}, {other_format(c)}")
         hints.append(f"pass {name}.reshape(-1)")
     return ValueError("; ".join([
         f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "

@@ -219,15 +219,14 @@ class BatchNorm:
     @property
     def parameters(self) -> list[NDArray[Any]]:
         """The arrays that an optimizer updates in place: gamma and beta, if any, unless frozen."""
-        arrays = () if self.frozen else (self.gamma, self.beta)
-        return [array for array in arrays if array is not None]
+        arrays = self.gamma, self.beta
+        return [array for array in arrays if array is not None and not self.frozen]
 
     @property
     def gradients(self) -> list[NDArray[Any]]:
         """The gradients of `parameters`, from the last `backward`."""
         pairs = (self.gamma, self.diff_gamma), (self.beta, self.diff_beta)
-        arrays = [] if self.frozen else [diff for array, diff in pairs if array is not None]
-        return [diff for diff in arrays if diff is not None]
+        return [d for a, d in pairs if a is not None and d is not None and not self.frozen]
 
     # ---- passes -----------------------------------------------------------------------
 

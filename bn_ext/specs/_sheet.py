@@ -63,8 +63,6 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
     defaults = {name: argument.default for argument, name, _ in row.places if argument.is_optional}
     by_role = {role: name for _, name, role in row.places}
     signature = Signature([*parameters.values()])
-    words = {role: f": {' or '.join(map(repr, a.words))}" for a, _, role in row.places if a.words}
-    values = {**VALUES, **words}
 
     def made(compute: Callable[[Given], Result]) -> Callable[..., Any]:
         def operator(*arguments: Any, **options: Any) -> Any:
@@ -78,7 +76,7 @@ def sheet(name: str) -> Callable[[Callable[[Given], Result]], Callable[..., Any]
             ):
                 for name in options:
                     if name not in parameters:
-                        refuse_unknown(operator, name, by_role, values)
+                        refuse_unknown(operator, name, by_role, _values(row))
                 try:
                     signature.bind(*arguments, **options)
                 except TypeError as error:
@@ -203,6 +201,12 @@ def _converted(row: Row, given: dict[str, Any]) -> Given:
     a.data_format, a.channels = words, a.src.shape[a.axis]
     a.count = math.prod(a.src.shape[: a.axis]) * math.prod(a.src.shape[a.axis + 1 :])
     return a
+
+
+def _values(row: Row) -> dict[str, str]:
+    """{role: the values to be added to a hint}, as in `VALUES`, with the operator's own words."""
+    words = {role: argument.words for argument, _, role in row.places if argument.words}
+    return VALUES | {role: f": {' or '.join(map(repr, each))}" for role, each in words.items()}
 
 
 def _hints(row: Row, a: Given) -> dict[str, str]:
