@@ -90,7 +90,8 @@ def page(runs, found):
         said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
         machines.append(f"- {level}: {threads} threads; {said}")
         shown += mine + [{**r, "level": f"{level}, kept"} for r in kept]
-    return "The shapes of ResNet-50.\n\n" + "\n".join(machines) + f"\n\n{rows.summary(shown)}\n"
+    parts = "ResNet-50's shapes, measured on:", "\n".join(machines), rows.summary(shown)
+    return "\n\n".join(parts) + "\n"
 
 
 def speed(runs, mine):
