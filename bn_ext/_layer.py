@@ -27,9 +27,18 @@ _STATE = {
     "running_mean": "running_mean",
     "running_variance": "running_var",
 }
-#: Other packages' names of attributes -> ours.
-_NOT_READ = {theirs: ours for ours in (*_STATE, "epsilon") for theirs in CALLED_HERE[ours]} | {
-    "momentum": "exponential_avg_factor, the weight of the new statistics"
+#: Attributes that cannot change: arrays and saved passes depend on them.
+_FIXED = ("channels", "epsilon", "data_format", "affine", "relu")
+#: Other packages' names of attributes -> what to do instead.
+_NOT_READ = {
+    theirs: f"pass {ours} to BatchNorm" if ours in _FIXED else f"set {ours}"
+    for ours in (*_FIXED, "correction", "num_threads", *_STATE)
+    for theirs in CALLED_HERE[ours]
+} | {
+    "momentum": "set exponential_avg_factor, the weight of the new statistics",
+    "requires_grad": "call freeze()",
+    "track_running_stats": "pass it to BatchNorm",
+    "trainable": "call freeze()",
 }
 
 
@@ -120,8 +129,9 @@ class BatchNorm:
     `backward` reads src and the parameters again, and the running statistics if `forward` used
     them. Do not change any of these between the two passes. Use a layer in one thread at a time.
 
-    Attributes that other packages have, such as weight and momentum, cannot be set: the layer would
-    not read them.
+    An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
+    The channels, epsilon, data_format, affine and relu cannot change; nor can you set attributes of
+    other packages, such as weight, momentum and trainable: the layer would not read them.
 
     Examples
     --------
@@ -158,7 +168,7 @@ class BatchNorm:
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
     ) -> None:
-        number = _as_number(dtype)
+        self._number = number = _as_number(dtype)
         self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
@@ -174,7 +184,6 @@ class BatchNorm:
         tracks = _core._as_flag(track_running_stats, "track_running_stats")
         self.running_mean: NDArray[Any] | None = zeros if tracks else None
         self.running_variance: NDArray[Any] | None = ones if tracks else None
-        self._number = number
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
         self._saved: _Saved | None = None
@@ -263,24 +272,8 @@ class BatchNorm:
 
     __call__ = forward
 
-    def _check_attributes(self) -> None:
-        """Raise an error if the user set an array or the count to what the layer cannot use."""
-        for name in _STATE:
-            vector = getattr(self, name)
-            if vector is None:
-                continue
-            if not isinstance(vector, np.ndarray):
-                raise TypeError(f"{name}: expected a numpy.ndarray, got {type(vector).__name__}")
-            if vector.shape != (self.channels,):
-                raise ValueError(f"{name}: expected shape ({self.channels},), got {vector.shape}")
-            if vector.dtype != self._number:
-                expected = f"{self._number}, the layer's dtype"
-                raise _core._wrong_dtype(name, vector, expected, str(self._number))
-        _as_count(self.num_batches_tracked)
-
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
-        self._check_attributes()
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
@@ -348,11 +341,10 @@ class BatchNorm:
                 f"src: expected {self.channels} channels on axis {axis}, got shape "
                 f"{data.shape}{hint if fits else ''}"
             )
-        if data.dtype == np.float64 and self._number != np.float64:
-            raise TypeError(
-                "src: expected float32, float16 or bfloat16, since the layer's dtype is float32, "
-                "got float64"
-            )
+        # Other wrong dtypes are those of every function.
+        if self._number != np.float64 and (data.dtype == np.float64 or data.dtype.kind in "biuO"):
+            expected = "float32, float16 or bfloat16, since the layer's dtype is float32"
+            raise _core._wrong_dtype("src", data, expected, "float32")
         return data
 
     @refuses_other_names
@@ -440,7 +432,6 @@ class BatchNorm:
         return {name: array.copy() for name, array in self._state().items()}
 
     def _state(self) -> dict[str, NDArray[Any]]:
-        self._check_attributes()
         arrays = {theirs: getattr(self, ours) for ours, theirs in _STATE.items()}
         if self.running_mean is not None:
             arrays["num_batches_tracked"] = np.array(self.num_batches_tracked, np.int64)
@@ -467,10 +458,27 @@ class BatchNorm:
             own[name][...] = array
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse other packages' names, which only a subclass may read."""
+        """Refuse what a pass cannot use, and other packages' names, which only a subclass reads."""
         if name in _NOT_READ and not hasattr(type(self), name):
-            raise AttributeError(f"{name}: not read by the layer; set {_NOT_READ[name]}")
+            raise AttributeError(f"{name}: not read by the layer; {_NOT_READ[name]}")
+        if name in _FIXED and name in vars(self):
+            raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
+        if name in _STATE and value is not None:
+            self._check_vector(name, value)
+        elif name == "num_batches_tracked":
+            _as_count(value)
+        elif name in ("training", "frozen"):
+            value = _core._as_flag(value, name)
         super().__setattr__(name, value)
+
+    def _check_vector(self, name: str, vector: Any) -> None:
+        if not isinstance(vector, np.ndarray):
+            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(vector).__name__}")
+        if vector.shape != (self.channels,):
+            raise ValueError(f"{name}: expected shape ({self.channels},), got {vector.shape}")
+        if vector.dtype != self._number:
+            expected = f"{self._number}, the layer's dtype"
+            raise _core._wrong_dtype(name, vector, expected, str(self._number))
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
@@ -523,7 +531,11 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
                   for what, names in wrong.items() if names]  # fmt: skip
         for name in sorted(map(str, unexpected)):
             ours = our_name(name, _STATE)
-            listed += [f"; {name} is called {_STATE[ours]} here"] if ours else []
+            if ours and _STATE[ours] in own:
+                listed.append(f"; {name} is called {_STATE[ours]} here")
+            elif ours:
+                option = "affine" if ours in ("gamma", "beta") else "track_running_stats"
+                listed.append(f"; {name} needs {option}=True in BatchNorm")
         raise ValueError(f"state: expected {', '.join(own)}{''.join(listed)}")
     new = {}
     for name, value in state.items():

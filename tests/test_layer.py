@@ -298,6 +298,7 @@ def test_state_of_another_dtype_is_converted(rng, data):
             "state: expected .*_tracked; unexpected: gamma; gamma is called weight here$",
         ),
         ({"bias": ...}, ValueError, "state: expected .*_tracked; missing: bias$"),
+        ({"fc.weight": 1}, ValueError, "state: expected .*_tracked; unexpected: fc.weight$"),
     ],
 )
 def test_state_that_does_not_fit(change, kind, message):
@@ -349,6 +350,17 @@ def test_names_of_another_packages_state():
             bn_ext.BatchNorm(5).load_state_dict(state)
 
 
+def test_state_of_a_layer_with_another_option():
+    state = bn_ext.BatchNorm(5).state_dict()
+    for option, names in (
+        ("affine", ["bias", "weight"]),
+        ("track_running_stats", ["running_mean", "running_var"]),
+    ):
+        hints = "; ".join(f"{name} needs {option}=True in BatchNorm" for name in names)
+        with pytest.raises(ValueError, match=f"^state: expected .*; unexpected: .*; {hints}$"):
+            bn_ext.BatchNorm(5, **{option: False}).load_state_dict(state)
+
+
 def test_state_is_a_mapping():
     with pytest.raises(TypeError, match="^state: expected a mapping, got NoneType$"):
         bn_ext.BatchNorm(5).load_state_dict(None)
@@ -359,23 +371,24 @@ def test_data_that_is_not_the_layers(mode):
     layer = bn_ext.BatchNorm(5, dtype=np.float32).train(mode == "training")
     with pytest.raises(ValueError, match=r"^src: expected 5 channels on axis -1, got shape \(2, 4"):
         layer.forward(np.ones((2, 4), np.float32))
-    with pytest.raises(TypeError, match="^src: expected float32, float16 or bfloat16, .*float64$"):
-        layer.forward(np.ones((2, 5)))
+    for name in ("float64", "int64", "bool"):
+        message = (
+            f"^src: expected float32, float16 or bfloat16, since .*, got {name}; pass np.asarray"
+        )
+        with pytest.raises(TypeError, match=rf"{message}\(src, np.float32\)$"):
+            layer.forward(np.ones((2, 5), name))
 
 
-@pytest.mark.parametrize("mode", ["training", "eval"])
 @pytest.mark.parametrize(("own", "set_to"), [("float64", "float32"), ("float32", "float64")])
-def test_parameters_that_are_not_the_layers(mode, own, set_to):
-    layer = bn_ext.BatchNorm(5, dtype=own).train(mode == "training")
-    vectors = ("gamma", "beta", "running_mean", "running_variance")
-    for name in vectors:
-        setattr(layer, name, np.ones(5, set_to))
-    for name in vectors:
-        message = f"^{name}: expected {own}, the layer's dtype, got {set_to}; pass np.asarray"
-        with pytest.raises(TypeError, match=message):
-            layer.forward(np.ones((2, 5), np.float32))
-        setattr(layer, name, getattr(layer, name).astype(own))
+@pytest.mark.parametrize("name", ["gamma", "beta", "running_mean", "running_variance"])
+def test_parameters_that_are_not_the_layers(name, own, set_to):
+    layer = bn_ext.BatchNorm(5, dtype=own)
+    message = f"^{name}: expected {own}, the layer's dtype, got {set_to}; pass np.asarray"
+    with pytest.raises(TypeError, match=message):
+        setattr(layer, name, np.full(5, 2, set_to))
     layer.forward(np.ones((2, 5), np.float32))
+    setattr(layer, name, np.full(5, 2, own))
+    assert (getattr(layer, name) == 2).all()
 
 
 @pytest.mark.parametrize(
@@ -387,25 +400,36 @@ def test_parameters_that_are_not_the_layers(mode, own, set_to):
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
         ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),
         ("num_batches_tracked", -2, ValueError, f"expected 0 to {2**63 - 1}, got -2"),
+        ("training", "eval", TypeError, "expected True or False, got 'eval'"),
+        ("frozen", None, TypeError, "expected True or False, got None"),
+        ("affine", False, AttributeError, "fixed when the layer is made; make another BatchNorm"),
+        ("channels", 4, AttributeError, "fixed when .*"),
+        ("data_format", "NCX", AttributeError, "fixed when .*"),
+        ("epsilon", 0.1, AttributeError, "fixed when .*"),
+        ("relu", True, AttributeError, "fixed when .*"),
     ],
 )
 def test_attributes_that_a_layer_cannot_use(name, value, kind, message):
-    """A pass, and what saves or loads a state, names the attribute."""
     layer = bn_ext.BatchNorm(5)
-    state = layer.state_dict()
-    setattr(layer, name, value)
-    for call in (lambda: layer.forward(np.ones((2, 5))), layer.state_dict,
-                 lambda: layer.load_state_dict(state)):  # fmt: skip
-        with pytest.raises(kind, match=f"^{name}: {message}$"):
-            call()
+    before = getattr(layer, name)
+    with pytest.raises(kind, match=f"^{name}: {message}$"):
+        setattr(layer, name, value)
+    assert getattr(layer, name) is before
 
 
 def test_attributes_that_a_layer_does_not_read():
     layer = bn_ext.BatchNorm(5)
-    called = {"weight": "gamma", "moving_var": "running_variance", "eps": "epsilon",
-              "momentum": "exponential_avg_factor, the weight of the new statistics"}  # fmt: skip
-    for name, ours in called.items():
-        with pytest.raises(AttributeError, match=f"^{name}: not read by the layer; set {ours}"):
+    instead = {
+        "weight": "set gamma",
+        "scale": "set gamma",
+        "moving_var": "set running_variance",
+        "eps": "pass epsilon to BatchNorm",
+        "track_running_stats": "pass it to BatchNorm",
+        "trainable": r"call freeze\(\)",
+        "momentum": "set exponential_avg_factor, the weight of the new statistics",
+    }
+    for name, hint in instead.items():
+        with pytest.raises(AttributeError, match=f"^{name}: not read by the layer; {hint}$"):
             setattr(layer, name, 1)
     layer.name = "mine"
     assert copy.copy(layer).name == "mine"
