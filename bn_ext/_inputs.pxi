@@ -67,22 +67,30 @@ cdef int check_vectors(Call *c) except -1:
 
 cdef int check_vector(Call *c, int role) except -1:
     """Check a vector's length and dtype. The dtype must go with the data's, and equal that of the
-    vectors before it."""
-    cdef int dtype, other
+    other vectors."""
+    cdef int dtype
     pin(c, role)
     dtype = dtype_of(c, role)
-    if dtype < 0 or not go_together(c.dtype, dtype):
-        data = DTYPE_NAMES[c.dtype]
-        raise wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
-    if c.vector_dtype >= 0 and dtype != c.vector_dtype:
-        for other in range(MEAN, role):
-            if c.pinned[other]:
-                wanted = DTYPE_NAMES[c.vector_dtype]
-                raise wrong_input(c, role, f"{wanted}, like {input_name(c, other)}", wanted)
+    if dtype < 0 or not go_together(c.dtype, dtype) or 0 <= c.vector_dtype != dtype:
+        raise wrong_vector_dtype(c, role)
     c.vector_dtype = dtype
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
+
+
+cdef object wrong_vector_dtype(const Call *c, int role):
+    """The error for a vector of the wrong dtype: if the dtype of another is possible, it is asked
+    for."""
+    cdef int other, code
+    for other in range(MEAN, DIFF_DIFF_BETA + 1):
+        if other != role and is_read(c, other):
+            code = code_of(dtype_of_array(array_of(c, other)))
+            if code >= 0 and go_together(c.dtype, code):
+                wanted = DTYPE_NAMES[code]
+                return wrong_input(c, role, f"{wanted}, like {input_name(c, other)}", wanted)
+    data = DTYPE_NAMES[c.dtype]
+    return wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
 
 
 cdef int check_running(Call *c) except -1:
@@ -142,7 +150,8 @@ cdef object wrong_vector(const Call *c, int role):
     else:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
-                likewise = f", and {input_name(c, DIFF_DST)} likewise" if has(c, DIFF_DST) else ""
+                siblings = [input_name(c, i) for i in range(SRC + 1, DST + 1) if is_read(c, i)]
+                likewise = f", and {' and '.join(siblings)} likewise" if siblings else ""
                 hints.append(f"if the channels are on axis {axis}, pass np.moveaxis({data}, {axis}, "
                              f"{-1 if last else 1}){likewise}, which copies nothing")
                 break

@@ -15,23 +15,27 @@ _Result = TypeVar("_Result")
 #: What torch, Keras, TensorFlow, Flax and hand-written NumPy code call our arguments. If rows share
 #: a name, the first of them whose key is an argument of the function is used.
 CALLED_HERE: Final = {
-    "src": ("input", "inputs", "x"),
-    "diff_dst": ("dout", "dy", "grad_out", "grad_output", "y_backprop"),
-    "gamma": ("scale", "weight"),
-    "beta": ("bias", "offset"),
-    "running_mean": ("moving_mean",),
-    "running_variance": ("moving_var", "moving_variance", "running_var"),
-    "mean": ("moving_mean", "running_mean", "save_mean"),
-    "variance": ("moving_var", "moving_variance", "running_var", "running_variance", "var"),
-    "epsilon": ("eps", "variance_epsilon"),
-    "correction": ("ddof", "unbiased"),
-    "is_training": ("train", "training", "use_running_average"),
-    "data_format": ("axes", "axis", "channels_first", "channels_last", "dim", "layout"),
-    "relu": ("activation",),
-    "src_1": ("residual", "side_input"),
-    "num_threads": ("n_jobs", "nthreads", "threads"),
-    "channels": ("num_features",),
-    "affine": ("center", "scale", "use_bias", "use_scale"),
+    ours: tuple(theirs.split())
+    for ours, theirs in {
+        "src": "input inputs x",
+        "diff_dst": "dout dy grad_out grad_output grad_outputs out_grad y_backprop",
+        "gamma": "scale weight",
+        "beta": "bias offset",
+        "running_mean": "moving_mean",
+        "running_variance": "moving_var moving_variance running_var",
+        "mean": "batch_mean moving_mean mu running_mean save_mean saved_mean",
+        "variance": "moving_var moving_variance running_var running_variance save_var var",
+        "epsilon": "eps variance_epsilon",
+        "correction": "ddof unbiased",
+        "is_training": "train training use_running_average",
+        "data_format": "axes axis channel_axis channels_first channels_last dim layout",
+        "relu": "activation",
+        "src_1": "residual side_input",
+        "num_threads": "n_jobs nthreads threads",
+        "channels": "num_channels num_features",
+        "momentum": "decay",
+        "affine": "center scale use_bias use_scale",
+    }.items()
 }
 
 #: Our argument -> its values, to be added to a hint.
@@ -79,7 +83,7 @@ def _called(name: str, names: Mapping[str, str], values: Mapping[str, str]) -> s
     """What an argument is called here, if the function has it."""
     ours = our_name(name, names)
     # torch's forward pass returns save_mean.
-    if ours is None or (name == "save_mean" and "diff_dst" not in names):
+    if ours is None or (name.startswith("save") and "diff_dst" not in names):
         return ""
     hint = f", which is called {names[ours]} here"
     running = name.startswith(("moving", "running")) and ours in ("mean", "variance")
@@ -99,7 +103,7 @@ def _explained(name: str, names: Mapping[str, str]) -> str:
     if name == "exponential_avg_factor" and "momentum" in names:
         return "; pass momentum=1 - exponential_avg_factor"
     if name == "momentum" and "epsilon" in names:
-        return "; only bn_ext.batch_norm_training updates running statistics"
+        return "; batch_norm_training updates running statistics"
     if our_name(name, ["is_training"]) and backward and "mean" in names:
         return "; bn_ext.batch_norm_backward has is_training"
     if our_name(name, ["is_training"]) and {"epsilon", "src_1"} & {*names}:
@@ -109,7 +113,11 @@ def _explained(name: str, names: Mapping[str, str]) -> str:
         )
     if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
         training = ", is_training=False" if "is_training" in names and not backward else ""
-        return f"; pass {names['variance']}=1 / {name}**2{training} and epsilon=0"
+        return f"; pass {names['variance']}=1 / {name}**2 - epsilon{training}"
+    if name in ("mean", "variance") and "exponential_avg_factor" in names and "src" in names:
+        return "; batch_norm_inference normalizes with a given mean and variance"
+    if name in ("trainable", "requires_grad") and "channels" in names:
+        return "; call freeze()"
     ours = our_name(name, ["gamma", "beta", "running_mean", "running_variance"])
     if "channels" in names and ours:
         return f"; set the new layer's {ours}[...], or use load_state_dict"

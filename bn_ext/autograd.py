@@ -397,6 +397,7 @@ class BatchNorm(_layer.BatchNorm):
 
     __module__ = "bn_ext.autograd"
 
+    @refuses_other_names
     def forward(self, parameters: Any, src: Any, src_1: Any = None) -> NDArray[Any]:  # type: ignore[override]
         """Normalize a batch.
 

@@ -215,6 +215,8 @@ def test_what_is_refused(rng):
         autograd.grad(lambda m: batch_norm_inference(src, m, m, gamma[:1], epsilon=1))(np.ones(3))
     with pytest.raises(TypeError, match=r"^backward: expected autograd to differentiate"):
         layer.backward(src)
+    with pytest.raises(TypeError, match=r"'x', which is called src here$"):
+        layer.forward([], x=src)
     with pytest.raises(ValueError, match=r"^gamma: expected shape \(3,\)"):
         batch_norm_training(src, gamma[:2], epsilon=1)
     with pytest.raises(TypeError, match=r"momentum"):

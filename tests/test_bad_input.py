@@ -97,11 +97,29 @@ def test_errors_of_the_callers_own_pass(p, name, kind):
 
 @pytest.mark.parametrize("argument", VECTORS)
 def test_statistics_of_another_dtype_name_the_fix(p, argument):
+    like = "variance" if argument == "mean" else "mean"
     message = (
-        f"^{argument}: expected float32 or float64 with float32 data, got float16; "
+        f"^{argument}: expected float32, like {like}, got float16; "
         f"pass np.asarray\\({argument}, np.float32\\)$"
     )
-    refused(TypeError, message, p, **{argument: getattr(p, argument).astype(np.float16)})
+    changed = {argument: getattr(p, argument).astype(np.float16)}
+    refused(TypeError, message, p, "backward", **changed)
+    if argument == "mean":  # the only vector
+        message = "^mean: expected float32 or float64 with float32 data, got float16; pass np.asar"
+        refused(TypeError, message, p, "backward_reduce", **changed)
+
+
+@pytest.mark.parametrize("others", ["float32", "float64"])
+@pytest.mark.parametrize("argument", VECTORS)
+def test_the_dtype_that_a_hint_names_is_accepted(p, argument, others):
+    for name in VECTORS:
+        setattr(p, name, getattr(p, name).astype(others))
+    for wrong in (bool, np.int8, np.int64, np.float16):
+        changed = getattr(p, argument).astype(wrong)
+        hint = rf"; pass np.asarray\({argument}, np.{others}\)$"
+        refused(TypeError, hint, p, "backward", **{argument: changed})
+        setattr(p, argument, np.asarray(changed, others))
+        p.run(bn_ext.batch_norm_backward)
 
 
 @pytest.mark.parametrize("argument", VECTORS)
@@ -131,9 +149,14 @@ def test_bits_of_bfloat16_name_the_fix(p, kind):
 def test_channels_on_another_axis_name_the_fix(rng):
     p = Problem(rng, (6, 2, 4, 5), "NXC")
     vectors = dict.fromkeys(VECTORS, np.ones(4, np.float32))
-    refused(
-        ValueError, r"on axis 2, pass np.moveaxis\(src, 2, -1\).* copies nothing$", p, **vectors
+    message = (
+        r"on axis 2, pass np.moveaxis\(src, 2, -1\), and diff_dst likewise, which copies nothi"
     )
+    refused(ValueError, f"{message}ng$", p, **vectors)
+    with pytest.raises(ValueError, match=", and diff_dst and diff_diff_src likewise, which copi"):
+        bn_ext.batch_norm_double_backward(
+            p.src, p.diff_dst, **vectors, diff_diff_src=p.src, epsilon=EPSILON
+        )
     moved = bn_ext.batch_norm_backward(
         np.moveaxis(p.src, 2, -1), np.moveaxis(p.diff_dst, 2, -1), **vectors, epsilon=EPSILON
     )

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="check every kernel too: about a minute")
     add("--digests", action="store_true", help="print the digests, check nothing")
 
-    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and other peers", BENCH)
+    add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", BENCH)
     add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
         help="N, C and any other sizes, like 8x64x28x28")  # fmt: skip
     for name, choices, default, said in (

@@ -119,7 +119,8 @@ def _as_word(words: dict[str, Any], value: object, name: str) -> Any:
 
 def _as_at_most_one(value: object, name: str) -> NDArray[Any] | None:
     if not isinstance(value, (list, tuple)) or len(value) > 1:
-        raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}")
+        hint = f"; pass [{name}]" if hasattr(value, "shape") else ""
+        raise TypeError(f"{name}: expected a list of at most one array, got {shown(value)}{hint}")
     return as_array(value[0], f"{name}[0]") if value else None
 
 

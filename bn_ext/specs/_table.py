@@ -397,7 +397,7 @@ array([[2., 3.],
         outputs="BatchNormTrainingBackprop: input_delta, gamma_delta, beta_delta",
         returns="input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)). An optional output "
         "that was not requested is None.",
-        see_also="batch_norm_training_backward : The same under other names.",
+        see_also="batch_norm_training_backward : Ignores gamma if only diff_src is requested.",
         notes=(
             "oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested; if "
             "only input_delta is requested, it uses the formula for frozen statistics; "
