@@ -27,19 +27,23 @@ _STATE = {
     "running_mean": "running_mean",
     "running_variance": "running_var",
 }
+#: Attributes that hold an array -> the option without which they are None.
+_ARRAYS = dict.fromkeys(["gamma", "beta", "diff_gamma", "diff_beta"], "affine") | dict.fromkeys(
+    ["running_mean", "running_variance"], "track_running_stats"
+)
 #: Attributes that cannot change: arrays and saved passes depend on them.
-_FIXED = ("channels", "epsilon", "data_format", "affine", "relu")
+_FIXED = ("channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype")
 #: Other packages' names of attributes -> what to do instead.
 _NOT_READ = {
     theirs: f"pass {ours} to BatchNorm" if ours in _FIXED else f"set {ours}"
     for ours in (*_FIXED, "correction", "num_threads", *_STATE)
-    for theirs in CALLED_HERE[ours]
-} | {
-    "momentum": "set exponential_avg_factor, the weight of the new statistics",
-    "requires_grad": "call freeze()",
-    "track_running_stats": "pass it to BatchNorm",
-    "trainable": "call freeze()",
+    for theirs in CALLED_HERE.get(ours, ())
 }
+_NOT_READ |= dict.fromkeys(
+    ["decay", "momentum"], "set exponential_avg_factor, the weight of the new statistics"
+)
+_NOT_READ |= dict.fromkeys(["requires_grad", "trainable"], "call freeze()")
+_NOT_READ |= dict.fromkeys(["is_training", "use_running_average"], "call train() or eval()")
 
 
 class _Saved(NamedTuple):
@@ -130,8 +134,9 @@ class BatchNorm:
     them. Do not change any of these between the two passes. Use a layer in one thread at a time.
 
     An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
-    The channels, epsilon, data_format, affine and relu cannot change; nor can you set attributes of
-    other packages, such as weight, momentum and trainable: the layer would not read them.
+    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype and
+    track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
+    momentum and trainable, except in a subclass: the layer would not read them.
 
     Examples
     --------
@@ -168,22 +173,22 @@ class BatchNorm:
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
     ) -> None:
-        self._number = number = _as_number(dtype)
+        self.dtype = _as_number(dtype)
         self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
         self.data_format: DataFormat = data_format
         self.affine = _core._as_flag(affine, "affine")
         self.relu = _core._as_flag(relu, "relu")
+        self.track_running_stats = _core._as_flag(track_running_stats, "track_running_stats")
         self.num_threads = num_threads
-        ones, zeros = np.ones(self.channels, number), np.zeros(self.channels, number)
+        ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
         self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
         self.diff_gamma: NDArray[Any] | None = zeros.copy() if self.affine else None
         self.diff_beta: NDArray[Any] | None = zeros.copy() if self.affine else None
-        tracks = _core._as_flag(track_running_stats, "track_running_stats")
-        self.running_mean: NDArray[Any] | None = zeros if tracks else None
-        self.running_variance: NDArray[Any] | None = ones if tracks else None
+        self.running_mean: NDArray[Any] | None = zeros if self.track_running_stats else None
+        self.running_variance: NDArray[Any] | None = ones if self.track_running_stats else None
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
         self._saved: _Saved | None = None
@@ -197,7 +202,7 @@ class BatchNorm:
         shape = (0, self.channels) if last else (0, self.channels, 1)
         _core._dry_run(
             _core.batch_norm_training,
-            np.empty(shape, self._number),
+            np.empty(shape, self.dtype),
             epsilon=self.epsilon,
             data_format=self.data_format,
             num_threads=self.num_threads,
@@ -278,7 +283,7 @@ class BatchNorm:
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         if from_batch or mean is None or variance is None:
-            mean, variance = np.empty((2, self.channels), self._number)
+            mean, variance = np.empty((2, self.channels), self.dtype)
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
         # added, which is not kept; from a batch's float32 statistics, it might compute another dst.
         # These two cases need a workspace.
@@ -342,7 +347,11 @@ class BatchNorm:
                 f"{data.shape}{hint if fits else ''}"
             )
         # Other wrong dtypes are those of every function.
-        if self._number != np.float64 and (data.dtype == np.float64 or data.dtype.kind in "biuO"):
+        if (
+            self.dtype == np.float32
+            and data.dtype.kind in "biufO"
+            and data.dtype not in (np.float32, np.float16)
+        ):
             expected = "float32, float16 or bfloat16, since the layer's dtype is float32"
             raise _core._wrong_dtype("src", data, expected, "float32")
         return data
@@ -458,33 +467,38 @@ class BatchNorm:
             own[name][...] = array
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what a pass cannot use, and other packages' names, which only a subclass reads."""
-        if name in _NOT_READ and not hasattr(type(self), name):
+        """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
+        if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
             raise AttributeError(f"{name}: not read by the layer; {_NOT_READ[name]}")
         if name in _FIXED and name in vars(self):
             raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
-        if name in _STATE and value is not None:
-            self._check_vector(name, value)
+        if name in _ARRAYS:
+            self._check_array(name, value)
         elif name == "num_batches_tracked":
-            _as_count(value)
+            value = _as_count(value)
         elif name in ("training", "frozen"):
             value = _core._as_flag(value, name)
         super().__setattr__(name, value)
 
-    def _check_vector(self, name: str, vector: Any) -> None:
-        if not isinstance(vector, np.ndarray):
-            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(vector).__name__}")
-        if vector.shape != (self.channels,):
-            raise ValueError(f"{name}: expected shape ({self.channels},), got {vector.shape}")
-        if vector.dtype != self._number:
-            expected = f"{self._number}, the layer's dtype"
-            raise _core._wrong_dtype(name, vector, expected, str(self._number))
+    def _check_array(self, name: str, array: Any) -> None:
+        option = _ARRAYS[name]
+        if array is None and (name in ("gamma", "beta") or not getattr(self, option)):
+            return
+        if not getattr(self, option):
+            raise ValueError(f"{name}: expected None, since the layer has {option}=False")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name}: expected a numpy.ndarray, got {type(array).__name__}")
+        if array.shape != (self.channels,):
+            raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")
+        if array.dtype != self.dtype:
+            expected = f"{self.dtype}, the layer's dtype"
+            raise _core._wrong_dtype(name, array, expected, str(self.dtype))
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
-        shown += [] if self.running_mean is not None else ["track_running_stats=False"]
-        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self._number}')"
+        shown += [] if self.track_running_stats else ["track_running_stats=False"]
+        return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
 
 
 # ---- conversion of arguments, with errors that name them ----------------------------------
@@ -534,9 +548,8 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             if ours and _STATE[ours] in own:
                 listed.append(f"; {name} is called {_STATE[ours]} here")
             elif ours:
-                option = "affine" if ours in ("gamma", "beta") else "track_running_stats"
-                listed.append(f"; {name} needs {option}=True in BatchNorm")
-        raise ValueError(f"state: expected {', '.join(own)}{''.join(listed)}")
+                listed.append(f"; the layer has no {ours}: see {_ARRAYS[ours]} of BatchNorm")
+        raise ValueError(f"state: expected {', '.join(own) or 'no names'}{''.join(listed)}")
     new = {}
     for name, value in state.items():
         tracked = name == "num_batches_tracked"

@@ -20,7 +20,7 @@ CALLED_HERE: Final = {
         "src": "input inputs x",
         "diff_dst": "dout dy grad_out grad_output grad_outputs out_grad y_backprop",
         "gamma": "scale weight",
-        "beta": "bias offset",
+        "beta": "bias offset shift",
         "running_mean": "moving_mean",
         "running_variance": "moving_var moving_variance running_var",
         "mean": "batch_mean moving_mean mu running_mean save_mean saved_mean",
@@ -29,12 +29,12 @@ CALLED_HERE: Final = {
         "correction": "ddof unbiased",
         "is_training": "train training use_running_average",
         "data_format": "axes axis channel_axis channels_first channels_last dim layout",
-        "relu": "activation",
-        "src_1": "residual side_input",
-        "num_threads": "n_jobs nthreads threads",
+        "relu": "act activation fuse_relu",
+        "src_1": "residual side_input z",
+        "num_threads": "n_jobs n_threads nthreads threads",
         "channels": "num_channels num_features",
         "momentum": "decay",
-        "affine": "center scale use_bias use_scale",
+        "affine": "center elementwise_affine scale use_bias use_scale",
     }.items()
 }
 
@@ -111,7 +111,7 @@ def _explained(name: str, names: Mapping[str, str]) -> str:
             "; batch_norm_training uses the batch's statistics, batch_norm_inference those "
             "that are passed; a layer has train() and eval()"
         )
-    if name in ("invstd", "rstd", "save_invstd") and "variance" in names:
+    if name in ("inv_std", "invstd", "rstd", "save_invstd") and "variance" in names:
         training = ", is_training=False" if "is_training" in names and not backward else ""
         return f"; pass {names['variance']}=1 / {name}**2 - epsilon{training}"
     if name in ("mean", "variance") and "exponential_avg_factor" in names and "src" in names:

@@ -480,7 +480,7 @@ class BatchNorm(_layer.BatchNorm):
         """The arguments from which a failed rank infers what the others sum. If `asks` is false,
         the step exchanges nothing, and comm is left out.
         """
-        vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self._number))
+        vectors = dict.fromkeys(["mean", "gamma"], np.empty(self.channels, self.dtype))
         over = self._over() if asks else {}
         return {"src": data, "data_format": self.data_format, **vectors, **over}
 

@@ -353,10 +353,10 @@ def test_names_of_another_packages_state():
 def test_state_of_a_layer_with_another_option():
     state = bn_ext.BatchNorm(5).state_dict()
     for option, names in (
-        ("affine", ["bias", "weight"]),
-        ("track_running_stats", ["running_mean", "running_var"]),
+        ("affine", ["beta", "gamma"]),
+        ("track_running_stats", ["running_mean", "running_variance"]),
     ):
-        hints = "; ".join(f"{name} needs {option}=True in BatchNorm" for name in names)
+        hints = "; ".join(f"the layer has no {name}: see {option} of BatchNorm" for name in names)
         with pytest.raises(ValueError, match=f"^state: expected .*; unexpected: .*; {hints}$"):
             bn_ext.BatchNorm(5, **{option: False}).load_state_dict(state)
 
@@ -371,11 +371,9 @@ def test_data_that_is_not_the_layers(mode):
     layer = bn_ext.BatchNorm(5, dtype=np.float32).train(mode == "training")
     with pytest.raises(ValueError, match=r"^src: expected 5 channels on axis -1, got shape \(2, 4"):
         layer.forward(np.ones((2, 4), np.float32))
-    for name in ("float64", "int64", "bool"):
-        message = (
-            f"^src: expected float32, float16 or bfloat16, since .*, got {name}; pass np.asarray"
-        )
-        with pytest.raises(TypeError, match=rf"{message}\(src, np.float32\)$"):
+    for name in ("float64", "longdouble", "int64", "bool"):
+        message = f"^src: expected float32, float16 or bfloat16, since .*, got {np.dtype(name)}; "
+        with pytest.raises(TypeError, match=rf"{message}pass np.asarray\(src, np.float32\)$"):
             layer.forward(np.ones((2, 5), name))
 
 
@@ -396,6 +394,8 @@ def test_parameters_that_are_not_the_layers(name, own, set_to):
     [
         ("gamma", [1.0] * 5, TypeError, "expected a numpy.ndarray, got list"),
         ("running_mean", 0.5, TypeError, "expected a numpy.ndarray, got float"),
+        ("running_variance", None, TypeError, "expected a numpy.ndarray, got NoneType"),
+        ("diff_gamma", None, TypeError, "expected a numpy.ndarray, got NoneType"),
         ("beta", np.zeros(4), ValueError, r"expected shape \(5,\), got \(4,\)"),
         ("num_batches_tracked", None, TypeError, "expected an integer, got None"),
         ("num_batches_tracked", 1.5, TypeError, "expected an integer, got 1.5"),
@@ -405,7 +405,9 @@ def test_parameters_that_are_not_the_layers(name, own, set_to):
         ("affine", False, AttributeError, "fixed when the layer is made; make another BatchNorm"),
         ("channels", 4, AttributeError, "fixed when .*"),
         ("data_format", "NCX", AttributeError, "fixed when .*"),
+        ("dtype", np.float32, AttributeError, "fixed when .*"),
         ("epsilon", 0.1, AttributeError, "fixed when .*"),
+        ("track_running_stats", False, AttributeError, "fixed when .*"),
         ("relu", True, AttributeError, "fixed when .*"),
     ],
 )
@@ -417,6 +419,24 @@ def test_attributes_that_a_layer_cannot_use(name, value, kind, message):
     assert getattr(layer, name) is before
 
 
+def test_arrays_that_a_layer_was_made_without():
+    layer = bn_ext.BatchNorm(5, affine=False, track_running_stats=False)
+    for name in ("gamma", "beta", "diff_gamma", "diff_beta", "running_mean", "running_variance"):
+        setattr(layer, name, None)
+        option = "track_running_stats" if "running" in name else "affine"
+        message = f"^{name}: expected None, since the layer has {option}=False$"
+        with pytest.raises(ValueError, match=message):
+            setattr(layer, name, np.ones(5))
+
+
+def test_a_count_is_pythons_integer():
+    """NumPy's would overflow."""
+    layer = bn_ext.BatchNorm(5, exponential_avg_factor=None)
+    layer.num_batches_tracked = np.int8(127)
+    layer.forward(np.ones((2, 5)))
+    assert layer.num_batches_tracked == 128
+
+
 def test_attributes_that_a_layer_does_not_read():
     layer = bn_ext.BatchNorm(5)
     instead = {
@@ -424,7 +444,7 @@ def test_attributes_that_a_layer_does_not_read():
         "scale": "set gamma",
         "moving_var": "set running_variance",
         "eps": "pass epsilon to BatchNorm",
-        "track_running_stats": "pass it to BatchNorm",
+        "is_training": r"call train\(\) or eval\(\)",
         "trainable": r"call freeze\(\)",
         "momentum": "set exponential_avg_factor, the weight of the new statistics",
     }
@@ -433,7 +453,7 @@ def test_attributes_that_a_layer_does_not_read():
             setattr(layer, name, 1)
     layer.name = "mine"
     assert copy.copy(layer).name == "mine"
-    layer = type("WithWeight", (bn_ext.BatchNorm,), {"weight": None})(5)
+    layer = type("WithWeight", (bn_ext.BatchNorm,), {"__module__": __name__})(5)
     layer.weight = layer.gamma
     assert layer.weight is layer.gamma
 
