@@ -147,8 +147,9 @@ def sampled(form, data):
     size = dtype(data).itemsize
     positions, run = int(np.prod(before(size))), int(np.prod(behind(size)))
     places = min(positions, 8 if run == 1 else 4)
-    middles = 2 * np.arange(places) + 1
-    first = positions * middles // (2 * places) * run + run * middles // (2 * places)
+    roots = np.sqrt([2, 3, 5, 7, 11, 13, 17, 19][:places])
+    parts = (np.arange(places) + (np.round(roots % 1, 5) if run == 1 else 0.5)) / places
+    first = (positions * parts).astype(int) * run + (run * parts).astype(int)
     return first if run == 1 else np.concatenate([first, first + 1])
 
 

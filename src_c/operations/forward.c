@@ -41,6 +41,12 @@ enum {
     SAMPLED_NEIGHBORS = 2, /* in each sampled run */
 };
 
+/* Where samples lie in their parts, with runs of one element: the square roots of the first eight
+ * primes, without their whole parts. Samples at equal distances would miss the mean of data that
+ * repeat along the positions: of 8, 16, 24... images, each would be the same pixel. */
+static const double within_part[SAMPLED_POSITIONS] = {0.41421, 0.73205, 0.23607, 0.64575,
+                                                      0.31662, 0.60555, 0.12311, 0.35890};
+
 /* The pivot `from` + step. The step is rounded to a multiple of a unit, 1/32 to 1/16 of the spread.
  * So if elements have few bits, the pivot, the distances from it and their squares have few bits
  * too, and sums are exact. A step that is off by less than a unit does not make a pivot worse.
@@ -62,9 +68,8 @@ static void add_sample(const bn_channels *c, int64_t from, int64_t n, const doub
     }
 }
 
-/* Cut the positions into `places` equal parts, and the run likewise. Sample a few neighboring
- * elements for each i: at the position in the middle of part i, from the middle of the run's part i
- * on. */
+/* Cut the positions into `places` equal parts, and the run likewise. For each i, sample a few
+ * neighboring elements: at a position of part i, from an element of the run's part i on. */
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     if (!c->summed)
@@ -75,8 +80,9 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     double *spread = c->value[SPREAD] + from, next[BN_BLOCK];
     int64_t count = 0;
     for (int64_t i = 0; i < places; i++) {
-        const int64_t position = positions * (2 * i + 1) / (2 * places);
-        const int64_t x = run * (2 * i + 1) / (2 * places);
+        const double part = ((double)i + (run == 1 ? within_part[i] : 0.5)) / (double)places;
+        const int64_t position = (int64_t)((double)positions * part);
+        const int64_t x = (int64_t)((double)run * part);
         /* Address each element by itself: whether neighbors are adjacent in memory must not
          * matter. */
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
