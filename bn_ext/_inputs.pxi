@@ -150,8 +150,8 @@ cdef object wrong_vector(const Call *c, int role):
     else:
         for axis in range(src.ndim):
             if src.shape[axis] == size:
-                siblings = [input_name(c, i) for i in range(SRC + 1, DST + 1) if is_read(c, i)]
-                likewise = f", and {' and '.join(siblings)} likewise" if siblings else ""
+                operands = [input_name(c, i) for i in range(SRC + 1, DST + 1) if is_read(c, i)]
+                likewise = f", and {' and '.join(operands)} likewise" if operands else ""
                 hints.append(f"if the channels are on axis {axis}, pass np.moveaxis({data}, {axis}, "
                              f"{-1 if last else 1}){likewise}, which copies nothing")
                 break

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._names import CALLED_HERE, our_name, refuses_other_names
+from bn_ext._names import CALLED_HERE, FREEZES, our_name, refuses_other_names
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -42,7 +42,7 @@ _NOT_READ = {
 _NOT_READ |= dict.fromkeys(
     ["decay", "momentum"], "set exponential_avg_factor, the weight of the new statistics"
 )
-_NOT_READ |= dict.fromkeys(["requires_grad", "trainable"], "call freeze()")
+_NOT_READ |= dict.fromkeys(FREEZES, "call freeze()")
 _NOT_READ |= dict.fromkeys(["is_training", "use_running_average"], "call train() or eval()")
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from bn_ext import _core
 
-__all__ = ["CALLED_HERE", "VALUES", "our_name", "refuse_unknown", "refuses_other_names"]
+__all__ = ["CALLED_HERE", "FREEZES", "VALUES", "our_name", "refuse_unknown", "refuses_other_names"]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -37,6 +37,9 @@ CALLED_HERE: Final = {
         "affine": "center elementwise_affine scale use_bias use_scale",
     }.items()
 }
+
+#: What Keras and torch call an attribute whose value False freezes a layer.
+FREEZES: Final = ("requires_grad", "trainable")
 
 #: Our argument -> its values, to be added to a hint.
 VALUES: Final = {
@@ -116,7 +119,7 @@ def _explained(name: str, names: Mapping[str, str]) -> str:
         return f"; pass {names['variance']}=1 / {name}**2 - epsilon{training}"
     if name in ("mean", "variance") and "exponential_avg_factor" in names and "src" in names:
         return "; batch_norm_inference normalizes with a given mean and variance"
-    if name in ("trainable", "requires_grad") and "channels" in names:
+    if name in FREEZES and "channels" in names:
         return "; call freeze()"
     ours = our_name(name, ["gamma", "beta", "running_mean", "running_variance"])
     if "channels" in names and ours:
