@@ -1,4 +1,4 @@
-"""Builds bn_ext._core from _core.pyx and the C sources that build_c.py lists; packs the sources.
+"""Builds bn_ext._core from bn_ext/_core/core.pyx and the C sources that build_c.py lists; packs the sources.
 
 setuptools cannot compile a source twice within an extension, nor sources with different
 flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
@@ -17,13 +17,12 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 # The build backend does not put the folder of setup.py on sys.path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_c
-import build_stubs
+
 
 # Relative, so that the same sources make the same objects in every folder.
 SOURCE = Path("src_c")
@@ -36,7 +35,7 @@ HARDENED, HARDENED_LINK = ([], []) if SANITIZED else build_c.hardening()
 
 
 class BuildExt(build_ext):
-    """Compiles what has changed, and links; for a build in place, also writes the stubs."""
+    """Compiles what has changed, and links."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -44,11 +43,6 @@ class BuildExt(build_ext):
             # The default folder would be temporary; this one keeps objects for later builds.
             built_for = f"{self.plat_name}-{sys.implementation.cache_tag}"
             self.build_temp = os.path.join("build", f"temp.{built_for}")
-
-    def run(self):
-        super().run()
-        if self.inplace:
-            build_stubs.write("bn_ext")
 
     def build_extension(self, ext):
         units = [*build_c.units(SOURCE)]
@@ -70,15 +64,6 @@ class BuildExt(build_ext):
         if self.compiler.compiler_type == "msvc":
             return [os.environ.get("CC", "clang"), *CFLAGS]
         return self.compiler.compiler_so
-
-
-class BuildPy(build_py):
-    """Copies the package, and writes its stubs."""
-
-    def build_package_data(self):
-        super().build_package_data()
-        if not self.editable_mode:  # an editable build makes no copy
-            build_stubs.write(Path(self.build_lib, "bn_ext"))
 
 
 class SDist(sdist):
@@ -117,7 +102,7 @@ def readme():
 
 core = Extension(
     "bn_ext._core",
-    ["bn_ext/_core.pyx"],
+    ["bn_ext/_core/core.pyx"],
     extra_link_args=[
         *build_c.openmp(),
         *HARDENED_LINK,
@@ -130,6 +115,6 @@ setup(
     ext_modules=cythonize([core]),
     long_description=readme(),
     long_description_content_type="text/markdown",
-    cmdclass={"build_ext": BuildExt, "build_py": BuildPy, "sdist": SDist},
+    cmdclass={"build_ext": BuildExt, "sdist": SDist},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
 )

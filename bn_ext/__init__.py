@@ -9,34 +9,27 @@ from typing import TYPE_CHECKING
 
 # _runtime comes first: before it loads _core, it sets how OpenMP's idle threads wait.
 from bn_ext._runtime import available_isas, get_isa, keep_memory, show_config  # isort: skip
-from bn_ext._core import (
+from bn_ext._functions import (
+    batch_norm_backward,
+    batch_norm_double_backward,
+    batch_norm_inference,
+    batch_norm_statistics_backward,
+    batch_norm_training,
+)
+from bn_ext._layer import BatchNorm
+from bn_ext._results import (
     BatchNormAddGradients,
     BatchNormDoubleBackward,
     BatchNormGradients,
     BatchNormTraining,
-    batch_norm_backward,
-    batch_norm_backward_apply,
-    batch_norm_backward_reduce,
-    batch_norm_canonical,
-    batch_norm_count,
-    batch_norm_double_backward,
-    batch_norm_inference,
-    batch_norm_sums,
-    batch_norm_training,
-    batch_norm_training_apply,
-    batch_norm_training_merge,
-    batch_norm_training_reduce,
-    batch_norm_training_stats,
 )
-from bn_ext._layer import BatchNorm
-from bn_ext._statistics import batch_norm_statistics_backward
+from bn_ext._sums import GradientSums, Statistics
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
     from bn_ext import (
         autograd as autograd,
         dask as dask,
-        mpi as mpi,
         specs as specs,
         torch as torch,
     )
@@ -47,25 +40,17 @@ __all__ = [
     "BatchNormDoubleBackward",
     "BatchNormGradients",
     "BatchNormTraining",
+    "GradientSums",
+    "Statistics",
     "__version__",
     "available_isas",
     "batch_norm_backward",
-    "batch_norm_backward_apply",
-    "batch_norm_backward_reduce",
-    "batch_norm_canonical",
-    "batch_norm_count",
     "batch_norm_double_backward",
     "batch_norm_inference",
     "batch_norm_statistics_backward",
-    "batch_norm_sums",
     "batch_norm_training",
-    "batch_norm_training_apply",
-    "batch_norm_training_merge",
-    "batch_norm_training_reduce",
-    "batch_norm_training_stats",
     "get_isa",
     "keep_memory",
-    "mpi",
     "show_config",
     "specs",
 ]
@@ -78,7 +63,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every att
 
     def __getattr__(name):
         """Import a submodule when it is first used: most programs use none of them."""
-        if name not in (*_NEED, "mpi", "specs"):
+        if name not in (*_NEED, "specs"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 

@@ -23,7 +23,7 @@ def gated(
     Computed as a gradient with frozen statistics and a scale of 1.
     """
     ones = np.ones_like(mean)
-    found = _core.batch_norm_backward(
+    found = _core.backward(
         src, diff, ones, ones, epsilon=0, data_format=data_format, is_training=False,
         param_grads=False, relu=True, workspace=workspace, out=(out, None, None),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def gated_double_backward(
     """
     if workspace is not None:
         diff_dst = gated(diff_dst, src, mean, workspace, options["data_format"])
-    found = _core.batch_norm_double_backward(
+    found = _core.double_backward(
         src, diff_dst, mean, variance, gamma, of_src, of_gamma, of_beta, **options
     )
     both = found.diff_diff_dst

@@ -198,14 +198,14 @@ class BatchNorm:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        last = _core._as_channels_last(self.data_format)
+        last = _core._as_format(self.data_format) & 1
         shape = (0, self.channels) if last else (0, self.channels, 1)
-        _core._dry_run(
-            _core.batch_norm_training,
+        _core.training(
             np.empty(shape, self.dtype),
             epsilon=self.epsilon,
             data_format=self.data_format,
             num_threads=self.num_threads,
+            dry=True,
             **self._tracking(),
         )
 
@@ -299,7 +299,7 @@ class BatchNorm:
             tracked += self.running_mean is not None and self._is_batch(data)
         else:
             given = data, mean, variance, self.gamma, self.beta
-            call = partial(_core.batch_norm_inference, *given, **options)
+            call = partial(_core.inference, *given, **options)
         saved = _Saved(data, mean, variance, from_batch, added is not None, gate)
         return call, {"num_batches_tracked": tracked, "_saved": saved}
 
@@ -416,8 +416,8 @@ class BatchNorm:
 
     # ---- the functions of a step: a layer over several ranks has others ------------------
 
-    _training: Callable[..., Any] = staticmethod(_core.batch_norm_training)
-    _gradients: Callable[..., Any] = staticmethod(_core.batch_norm_backward)
+    _training: Callable[..., Any] = staticmethod(_core.training)
+    _gradients: Callable[..., Any] = staticmethod(_core.backward)
 
     def _is_batch(self, data: NDArray[Any]) -> bool:
         """Does the batch count in num_batches_tracked?"""

@@ -2,12 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from bn_ext import _core
 
-__all__ = ["CALLED_HERE", "FREEZES", "VALUES", "our_name", "refuse_unknown", "refuses_other_names"]
+__all__ = [
+    "CALLED_HERE",
+    "FREEZES",
+    "VALUES",
+    "explains_other_names",
+    "our_name",
+    "refuse_unknown",
+    "refuses_other_names",
+]
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -127,6 +135,33 @@ def _explained(name: str, names: Mapping[str, str]) -> str:
     return ""
 
 
+def _bare(function: Callable[..., Any]) -> Signature:
+    """The signature without types, which `help` would spell out, and without ``**other``."""
+    seen = signature(function)
+    shown = [
+        p.replace(annotation=p.empty)
+        for p in seen.parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
+    return seen.replace(parameters=shown, return_annotation=seen.empty)
+
+
+def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """Let a function that takes ``**other`` refuse unknown names itself, without a wrapper.
+
+    An unknown name must be found before a missing argument is: with `eps`, epsilon is missing. So
+    required arguments get the default ``...``, which `_core` refuses.
+    """
+    function.__signature__ = shown = _bare(function)  # type: ignore[attr-defined]
+    kinds: dict[Any, dict[str, Any]] = {}
+    for p in shown.parameters.values():
+        kinds.setdefault(p.kind, {})[p.name] = ... if p.default is p.empty else p.default
+    first, *rest = kinds.values()
+    function.__defaults__ = tuple(first.values())  # type: ignore[attr-defined]
+    function.__kwdefaults__ = rest[0]  # type: ignore[attr-defined]
+    return function
+
+
 def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Make a function refuse unknown keyword arguments as compiled functions do."""
     code = function.__code__
@@ -140,4 +175,5 @@ def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given,
                 refuse_unknown(function, name)
         return function(*given, **options)
 
+    checked.__signature__ = _bare(function)  # type: ignore[attr-defined]
     return checked

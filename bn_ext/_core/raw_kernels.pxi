@@ -1,8 +1,8 @@
-"""A kernel by itself, to be checked or tuned. Included by _core.pyx."""
+"""A kernel by itself, to be checked or tuned. Included by core.pyx."""
 
 cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
     cdef int level = _available_isas().index(isa)
-    cdef int code = DTYPE_NAMES.index(dtype)
+    cdef int code = DTYPES.index(dtype)
     return bn_kernels_of(level).dtype[code]
 
 
@@ -41,7 +41,7 @@ def _kernel_interface():
         "sums": sums, "rows": BN_ROWS, "group": BN_GROUP, "strands": BN_STRANDS, "pad": BN_PAD,
         "ring_pad": BN_RING_PAD,
         "layouts": {BY_COLUMNS: "by columns", AS_RING: "as a ring", ONE_FOR_ALL: "one for all"},
-        "paired": tuple([name for name in DTYPE_NAMES
+        "paired": tuple([name for name in DTYPES
                          if kernels_of(_available_isas()[0], name).paired]),
         "formulas": formulas,
     }

@@ -1,8 +1,8 @@
-"""The roles of arrays in a call, and a table of facts about functions. Included by _core.pyx."""
+"""The roles of arrays in a call, and a table of facts about functions. Included by core.pyx."""
 
 cdef enum:
     # An array's role: an operand; a vector; sums (or statistics) of parts; a workspace; a state; or
-    # the dense copy of an operand. _core.pxd names all operands except the gate, which C makes.
+    # the dense copy of an operand. c.pxi names all operands except the gate, which C makes.
     VECTORS = BN_OPERANDS
     MEAN = VECTORS + BN_MEAN
     VARIANCE = VECTORS + BN_VARIANCE
@@ -32,18 +32,11 @@ cdef tuple NAMES = (
 cdef tuple OUTPUT_NAMES = tuple([f"out: {name}" for name in NAMES])
 
 cdef enum:
-    # The rows of sums: first the rows that C writes, then the number of elements per channel.
-    # Statistics have one more row: of ones, unless statistics were added instead of merged.
-    COUNT = BN_SUMS
-    MARK = COUNT + 1
-
-cdef enum:
     BACKWARD
-    BACKWARD_REDUCE
-    BACKWARD_APPLY
+    BACKWARD_SUMS       # the sums of a part
     TRAINING
-    TRAINING_REDUCE
-    TRAINING_APPLY
+    TRAINING_SUMS
+    RUNNING             # running statistics, from the sums of all parts
     INFERENCE
     DOUBLE_BACKWARD
     ENTRIES
@@ -62,8 +55,7 @@ cdef struct Facts:
     c_entry run
     c_entry run_exactly     # NULL: no call with exact sums
     unsigned needs          # roles that must be given, as bits; the others may be None
-    int rows                # of the sums that the function takes or returns
-    bint reduces            # are the sums its result?
+    bint reduces            # are sums the result?
     bint is_forward         # is the workspace written, not read?
     int n_outputs
     const int *outputs
@@ -72,29 +64,24 @@ cdef struct Facts:
 cdef enum:
     GRADIENT_DATA = 1 << SRC | 1 << DIFF_DST | 1 << MEAN
     STATISTICS = 1 << MEAN | 1 << VARIANCE
-    GRADIENT_ROWS = COUNT + 1
-    STATS_ROWS = MARK + 1
 
 cdef Facts[ENTRIES] FACTS
 FACTS[BACKWARD] = Facts(
-    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, 0, False, False, 3, &GRADIENTS[0])
-FACTS[BACKWARD_REDUCE] = Facts(
-    bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, GRADIENT_ROWS, True, False, 0, NULL)
-FACTS[BACKWARD_APPLY] = Facts(
-    bn_backward, NULL, GRADIENT_DATA | STATISTICS, GRADIENT_ROWS, False, False, 3, &GRADIENTS[0])
+    bn_backward, bn_backward_exactly, GRADIENT_DATA | STATISTICS, False, False, 3, &GRADIENTS[0])
+FACTS[BACKWARD_SUMS] = Facts(
+    bn_backward_reduce, bn_backward_reduce_exactly, GRADIENT_DATA, True, False, 0, NULL)
 FACTS[TRAINING] = Facts(
-    bn_training, bn_training_exactly, 1 << SRC, 0, False, True, 3, &NORMALIZED[0])
-FACTS[TRAINING_REDUCE] = Facts(
-    bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, STATS_ROWS, True, True, 0, NULL)
-FACTS[TRAINING_APPLY] = Facts(
-    bn_training, NULL, 1 << SRC, STATS_ROWS, False, True, 3, &NORMALIZED[0])
+    bn_training, bn_training_exactly, 1 << SRC, False, True, 3, &NORMALIZED[0])
+FACTS[TRAINING_SUMS] = Facts(
+    bn_training_reduce, bn_training_reduce_exactly, 1 << SRC, True, True, 0, NULL)
+FACTS[RUNNING] = Facts(bn_training, NULL, 1 << SRC, False, True, 2, &NORMALIZED[1])
 FACTS[INFERENCE] = Facts(
-    bn_inference, NULL, 1 << SRC | STATISTICS, 0, False, True, 1, &NORMALIZED[0])
+    bn_inference, NULL, 1 << SRC | STATISTICS, False, True, 1, &NORMALIZED[0])
 FACTS[DOUBLE_BACKWARD] = Facts(
-    bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, 0, False, False, 3,
+    bn_double_backward, NULL, GRADIENT_DATA | STATISTICS | 1 << DIFF_DIFF_SRC, False, False, 3,
     &SECOND_GRADIENTS[0])
-# The types of results, by entry; None: an array.
+# The types of results, by entry; None: the first array.
 cdef list RESULTS = [None] * ENTRIES
-RESULTS[BACKWARD] = RESULTS[BACKWARD_APPLY] = BatchNormGradients
-RESULTS[TRAINING] = RESULTS[TRAINING_APPLY] = BatchNormTraining
+RESULTS[BACKWARD] = BatchNormGradients
+RESULTS[TRAINING] = BatchNormTraining
 RESULTS[DOUBLE_BACKWARD] = BatchNormDoubleBackward

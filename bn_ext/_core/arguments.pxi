@@ -1,7 +1,7 @@
 """Conversion of the caller's objects to base-class arrays, numbers and flags.
 
 Everything that can run the caller's code (`__array__`, `__float__`, properties of a subclass)
-runs here, before any buffer is requested. Included by _core.pyx.
+runs here, before any buffer is requested. Included by core.pyx.
 """
 
 # DLPack device types whose memory the CPU can read: CPU, CUDA host, ROCm host, CUDA managed.
@@ -210,66 +210,48 @@ cdef int as_num_threads(object num_threads) except -1:
     return min(value, INT_MAX)
 
 
-# Other packages' names for our two layouts.
-cdef dict OTHER_NAMES = {
-    **dict.fromkeys(["NC", "NLC", "NWC", "NHWC", "NDHWC", "NXC"], "NXC"),
-    **dict.fromkeys(["CHANNELS_LAST", "CHANNELS_LAST_3D"], "NXC"),
-    **dict.fromkeys(["NCL", "NCW", "NCHW", "NCDHW", "NCX", "CHANNELS_FIRST"], "NCX"),
+cdef enum:
+    # A data format: where the channels are, plus four times the number of axes that it is for, if
+    # it is not for any number.
+    CHANNELS_LAST = 1
+    CHANNELS_FIRST = 2
+
+cdef dict FORMATS = {
+    "NXC": CHANNELS_LAST, "NCX": CHANNELS_FIRST,
+    "channels_last": CHANNELS_LAST, "channels_first": CHANNELS_FIRST,
+    **{name: CHANNELS_LAST + 4 * len(name) for name in ("NC", "NLC", "NWC", "NHWC", "NDHWC")},
+    **{name: CHANNELS_FIRST + 4 * len(name) for name in ("NCL", "NCW", "NCHW", "NCDHW")},
 }
 
 
-cpdef bint _as_channels_last(object data_format) except -1:
-    if isinstance(data_format, str):
-        name = str(data_format)
-        if name == "NXC":
-            return True
-        if name == "NCX":
-            return False
-        ours = OTHER_NAMES.get(name.upper())
-        if ours is not None:
-            raise ValueError(
-                f"data_format: expected 'NXC' or 'NCX', got {_shown(name)}, "
-                f"which is called {ours!r} here, for any rank"
-            )
-    raise ValueError(f"data_format: expected 'NXC' or 'NCX', got {_shown(data_format)}")
+cpdef int _as_format(object data_format) except -1:
+    """The code of a data format; 0 for None."""
+    if data_format is None:
+        return 0
+    code = FORMATS.get(str(data_format)) if isinstance(data_format, str) else None
+    if code is None:
+        raise ValueError(
+            "data_format: expected 'NXC' or 'NCX', or a name for this number of axes such as "
+            f"'NHWC' or 'NCHW', got {_shown(data_format)}"
+        )
+    return code
 
 
 cdef class _Words:
-    """A data format together with a specification's own names of arguments, for error messages. It
-    is accepted in place of "NXC" or "NCX"; the caller must keep it alive during the call.
+    """A specification's own names of arguments, for error messages. The caller must keep it alive
+    during the call.
 
     `words` maps our names to those of the specification; "out: mean" stands for the mean in `out`.
-    It may also map the other data format to a hint: what to pass if that format was meant.
+    It may also map a data format to a hint: what to pass if that format was meant.
     """
-    cdef bint channels_last
     cdef tuple names
     cdef tuple outputs
-    cdef str hint
+    cdef dict words
 
-    def __init__(self, data_format, words):
-        self.channels_last = _as_channels_last(data_format)
-        other = "NCX" if self.channels_last else "NXC"
+    def __init__(self, words):
         self.names = tuple([words.get(name, name) for name in NAMES])
         self.outputs = tuple([words.get(name, name) for name in OUTPUT_NAMES])
-        self.hint = words.get(other, f'pass data_format="{other}"')
-
-
-cdef class _Dry:
-    """A data format that makes a call a dry run."""
-    cdef object data_format
-
-    def __init__(self, data_format):
-        self.data_format = data_format
-
-
-def _dry_run(function, *arguments, data_format="NXC", **options):
-    """Check all arguments of a call, and whether they share memory: raise the errors that the call
-    would raise. Nothing is computed or written.
-
-    For an `apply` function, sums or statistics that are not known yet may be None; all other
-    arguments are checked.
-    """
-    function(*arguments, data_format=_Dry(data_format), **options)
+        self.words = words
 
 
 # ---- the arguments of a call ------------------------------------------------------
@@ -293,16 +275,13 @@ cdef int convert_output(Call *c, int role, object a) except -1:
     return keep(c, role, a)
 
 
-cdef int convert_options(Call *c, object data_format, object num_threads) except -1:
+cdef int convert_options(Call *c, object data_format, object num_threads, object words,
+                         bint dry) except -1:
     """Convert the options that every function takes."""
-    if type(data_format) is _Dry:
-        c.dry = True
-        data_format = (<_Dry>data_format).data_format
-    if type(data_format) is _Words:
-        c.words = <PyObject *>data_format
-        c.channels_last = (<_Words>data_format).channels_last
-    else:
-        c.channels_last = _as_channels_last(data_format)
+    if words is not None:
+        c.words = <PyObject *>words
+    c.dry = dry
+    c.format = _as_format(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     return 0
 
@@ -365,14 +344,6 @@ cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, obje
     return convert(c, SRC_1, src_1)
 
 
-cdef int refuse(object function, dict refused) except -1:
-    """Raise the error for the first of a function's unknown keyword arguments."""
-    from bn_ext._names import refuse_unknown  # imported here: _names imports this module
-
-    refuse_unknown(function, next(iter(refused)))
-    return 0
-
-
 cdef object without_relu(str given):
     """The error for an argument that needs relu=True."""
     return ValueError(f"relu: expected True with {given}, got False; pass relu=True or no {given}")
@@ -401,14 +372,14 @@ cdef int convert_running(Call *c, object mean, object variance, object factor,
     return convert_output(c, RUNNING_VARIANCE, variance)
 
 
-cdef int convert_sums(Call *c, object sums) except -1:
-    """Convert the sums, statistics or state of all parts to a dense array. In a dry run, None is
-    accepted too."""
-    if sums is None and c.dry:
+cdef int convert_total(Call *c, object total) except -1:
+    """Take the sums of all parts."""
+    if total is None:
         return 0
-    a = _as_array(sums, name_of(c, SUMS))
-    cdef bint is_state = not has_stats(c) and a.ndim == 3 and a.dtype == INT64
-    return keep(c, STATE if is_state else SUMS, as_dense(a))
+    c.total = <PyObject *>total
+    c.exact = False  # nothing is summed
+    sums = total[0]
+    return keep(c, STATE if sums.dtype == INT64 else SUMS, as_dense(sums))
 
 
 cdef tuple convert_out(Call *c, object out):

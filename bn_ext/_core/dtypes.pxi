@@ -1,40 +1,16 @@
-"""The dtypes of src_c/dtypes.h: names, codes, and which go together. Included by _core.pyx."""
+"""The dtypes of src_c/dtypes.h: names and codes. Included by core.pyx."""
 
-cdef tuple DTYPE_NAMES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
+DTYPES = tuple([bn_dtype_table[code].name.decode() for code in range(BN_DTYPES)])
 
 
 cdef inline Py_ssize_t size_of(int code) noexcept nogil:
     return bn_dtype_table[code].element_bytes
 
 
-cdef inline bint computed_in(int data, int code) noexcept nogil:
-    """Is the dtype `code` the one in which `data` is computed?"""
-    return bn_dtype_table[code].number_bytes == size_of(code) == bn_dtype_table[data].number_bytes
-
-
-cdef inline bint go_together(int data, int vector) noexcept nogil:
-    """(C,) vectors have the data's dtype, the one in which the data is computed, or float64."""
-    return vector == data or vector == BN_F64 or computed_in(data, vector)
-
-
-cdef tuple vector_names(int data):
-    """The dtypes that this data's vectors may have; the first is the dtype of the arithmetic."""
-    names = []
-    for code in range(BN_DTYPES):
-        if computed_in(data, code):
-            names.insert(0, DTYPE_NAMES[code])
-        elif go_together(data, code):
-            names.append(DTYPE_NAMES[code])
-    return tuple(names)
-
-
-# Data dtype -> the dtypes its (C,) vectors may have.
-_TABLE = {DTYPE_NAMES[code]: vector_names(code) for code in range(BN_DTYPES)}
-
 # dtype -> code. bfloat16 is added when it is first seen: this module recognizes ml_dtypes, but
 # never imports it.
 cdef dict CODE_OF_DTYPE = {
-    np.dtype(DTYPE_NAMES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
+    np.dtype(DTYPES[code]): code for code in range(BN_DTYPES) if code != BN_BF16
 }
 # code -> the dtype of new arrays. Any allocation may run a finalizer that changes an argument's
 # dtype. Hence an argument's dtype is read once, after the buffer was requested; new arrays get

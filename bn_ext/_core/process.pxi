@@ -1,5 +1,5 @@
-"""Functions for _runtime, _layer, _verify, the benchmarks and the tests. _core.pxd exports others,
-which are written in C. Included by _core.pyx."""
+"""Functions for _runtime, _layer, _verify, the benchmarks and the tests. c.pxi exports others,
+which are written in C. Included by core.pyx."""
 
 
 def _available_isas():

@@ -1,9 +1,9 @@
-"""A call: its arrays by role, from arguments to result. Included by _core.pyx.
+"""A call: its arrays by role, from arguments to result. Included by core.pyx.
 
     begin     make an empty call
-    convert   convert the arguments (_arguments.pxi)
-    call      check: raise all errors (_inputs.pxi, _outputs.pxi); a dry run ends here
-              new_results, new_sums: allocate what is returned (_outputs.pxi)
+    convert   convert the arguments (arguments.pxi)
+    call      check: raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
+              new_results, new_sums: allocate what is returned (outputs.pxi)
               compute: copy operands that cannot be walked, and run the C code
     end       release everything, whatever has happened
 
@@ -17,22 +17,23 @@ cdef struct Call:
     int entry
     const Facts *facts
     int n_outputs               # includes diff_src_1 if it is wanted
-    PyObject *words             # borrowed: the data format, if it is a _Words; or NULL
+    PyObject *words             # borrowed: a _Words, or NULL
+    PyObject *total             # borrowed: what is known of the sums of all parts, or NULL
     PyObject *array[ROLES]      # owned; NULL: not given or not wanted
     bint pinned[ROLES]
     Py_buffer buffer[ROLES]     # of each pinned array
     bn_view view[ROLES]         # each pinned array, as C sees it
+    int format                  # see _as_format
     bint channels_last
     bint vectors_wanted         # are diff_gamma and diff_beta written?
-    bint exact                  # are sums exact? If so, a reduce makes a state
+    bint exact                  # are sums exact?
     bint dry
     int channel_axis
     Py_ssize_t channels
     Py_ssize_t elements         # of a channel, in this part
     bint is_empty
     int dtype                   # code of the data's dtype
-    int vector_dtype            # of all vectors except running statistics; -1: unknown
-    int running_dtype[2]
+    int vector_dtype[BN_VECTORS]    # of each pinned vector
     bn_order order
     bn_problem problem
 
@@ -43,14 +44,14 @@ cdef Call *begin(int entry) except NULL:
     if c == NULL:
         raise MemoryError("bn_ext: not enough memory for a call")
     c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
-    c.words = NULL
+    c.words = c.total = NULL
     for role in range(ROLES):
         c.array[role] = NULL
         c.pinned[role] = False
     c.view[SUMS].data = c.view[WORKSPACE].data = c.view[STATE].data = NULL
     c.exact = c.dry = False
     c.vectors_wanted = True
-    c.vector_dtype = -1
+    c.format = 0
     c.problem.count = c.problem.epsilon = 0
     c.problem.training = True
     c.problem.relu = False
@@ -135,11 +136,6 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
-cdef inline bint has_stats(const Call *c) noexcept:
-    """Are the sums of this call statistics, which are merged instead of added?"""
-    return c.facts.rows == STATS_ROWS
-
-
 cdef bint is_output(const Call *c, int role) noexcept nogil:
     cdef int i
     for i in range(c.n_outputs):
@@ -154,8 +150,6 @@ cdef inline bint is_read(const Call *c, int role) noexcept nogil:
 
 cdef str name_of(const Call *c, int role):
     """The name of a role in error messages."""
-    if role == SUMS and has_stats(c):
-        return "stats"
     if not is_output(c, role):
         return input_name(c, role)
     return OUTPUT_NAMES[role] if c.words == NULL else (<_Words>c.words).outputs[role]
@@ -166,10 +160,9 @@ cdef str input_name(const Call *c, int role):
     return NAMES[role] if c.words == NULL else (<_Words>c.words).names[role]
 
 
-cdef inline int expected_dtype(const Call *c, int role) noexcept:
-    if role == RUNNING_MEAN or role == RUNNING_VARIANCE:
-        return c.running_dtype[role - RUNNING_MEAN]
-    return c.vector_dtype if is_vector(role) else BN_F64 if role == SUMS else c.dtype
+cdef inline int dtype_in_use(const Call *c, int role) noexcept:
+    """The dtype of a pinned vector, or of the data."""
+    return c.vector_dtype[role - VECTORS] if is_vector(role) else c.dtype
 
 
 cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
@@ -180,7 +173,7 @@ cdef tuple expected_shape(const Call *c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
-        return (c.facts.rows, c.channels)
+        return (BN_SUMS, c.channels)
     if role == STATE:
         return (rows_of_state(c.dtype, c.facts.is_forward), BN_SUMS, c.channels)
     return shape_of(&c.view[SRC])
@@ -205,8 +198,7 @@ cdef int pin_new(Call *c, int role, object a) except -1:
 # ---- the call -------------------------------------------------------------------
 
 cdef object call(Call *c, object out):
-    """Run the call. Return the arrays in `out`, with new ones in place of None; or the sums, for a
-    reduce function."""
+    """Run the call. Return the arrays in `out`, with new ones in place of None; or sums."""
     given = convert_out(c, out)
     check(c)
     if c.dry:
@@ -287,7 +279,7 @@ cdef void point(Call *c, int role) noexcept:
     if has(c, role):
         vector.data = c.view[role].data
         vector.stride = c.view[role].strides[0]
-        vector.dtype = <bn_dtype>expected_dtype(c, role)
+        vector.dtype = <bn_dtype>dtype_in_use(c, role)
 
 
 cdef enum:

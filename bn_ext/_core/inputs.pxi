@@ -1,7 +1,7 @@
 """Checks of what a call reads: src, diff_dst, the vectors, sums.
 
 By now, all are base-class arrays. Each is pinned first; then its dtype is read, once. Everything
-else comes from its view. Included by _core.pyx.
+else comes from its view. Included by core.pyx.
 """
 
 cdef object wrong_input(const Call *c, int role, str expected, str to=""):
@@ -16,7 +16,7 @@ cdef int check_data(Call *c) except -1:
     pin(c, SRC)
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
-        raise wrong_input(c, SRC, _or(_TABLE), "float32")
+        raise wrong_input(c, SRC, _or(DTYPES), "float32")
     if src.ndim < 2:
         name = input_name(c, SRC)
         hint = f"; pass {name}.reshape(-1, 1) for one channel, .reshape(1, -1) for one sample"
@@ -29,13 +29,14 @@ cdef int check_data(Call *c) except -1:
             continue
         pin(c, role)
         if dtype_of(c, role) != c.dtype:
-            wanted = DTYPE_NAMES[c.dtype]
+            wanted = DTYPES[c.dtype]
             raise wrong_input(c, role, f"{wanted}, like {input_name(c, SRC)}", wanted)
         if not bn_same_shape(&c.view[role], src):
             raise ValueError(
                 f"{input_name(c, role)}: expected shape {shape_of(src)}, like "
                 f"{input_name(c, SRC)}, got {shape_of(&c.view[role])}"
             )
+    check_format(c)
     c.channel_axis = src.ndim - 1 if c.channels_last else 1
     c.channels = src.shape[c.channel_axis]
     c.elements = 1
@@ -46,69 +47,52 @@ cdef int check_data(Call *c) except -1:
     return 0
 
 
-cdef int check_vectors(Call *c) except -1:
-    """Check the vectors that are read, mean first. Then find the dtype of the vectors that are
-    written."""
-    cdef int role, code
-    for role in range(MEAN, DIFF_DIFF_BETA + 1):
-        if is_read(c, role):
-            check_vector(c, role)
-    for role in range(MEAN, VARIANCE + 1):  # if none is read, `out` decides
-        if c.vector_dtype < 0 and has(c, role):
-            pin(c, role)
-            code = dtype_of(c, role)
-            if code >= 0 and go_together(c.dtype, code):
-                c.vector_dtype = code
-    for code in range(BN_DTYPES):
-        if c.vector_dtype < 0 and computed_in(c.dtype, code):
-            c.vector_dtype = code
+cdef int check_format(Call *c) except -1:
+    """Find out where the channels are. With two axes, both layouts are the same."""
+    cdef int ndim = c.view[SRC].ndim, axes = c.format >> 2
+    if axes and axes != ndim:
+        raise ValueError(
+            f"data_format: expected a format for {ndim} axes, since {input_name(c, SRC)} has shape "
+            f"{shape_of(&c.view[SRC])}, got one for {axes}; 'NXC' and 'NCX' are for any number"
+        )
+    if not c.format and ndim > 2:
+        raise ValueError(
+            "data_format: expected 'NXC' (channels last) or 'NCX' (channels on axis 1), because "
+            f"{input_name(c, SRC)} has shape {shape_of(&c.view[SRC])}; it is missing and has no default"
+        )
+    c.channels_last = not c.format & CHANNELS_FIRST or ndim == 2
     return 0
 
 
-cdef int check_vector(Call *c, int role) except -1:
-    """Check a vector's length and dtype. The dtype must go with the data's, and equal that of the
-    other vectors."""
-    cdef int dtype
+cdef int check_vectors(Call *c) except -1:
+    """Check the vectors that are read, each by itself."""
+    cdef int role
+    for role in range(MEAN, DIFF_DIFF_BETA + 1):
+        if is_read(c, role):
+            check_vector(c, role, "float64")
+    return 0
+
+
+cdef int check_vector(Call *c, int role, str to) except -1:
+    """Check a vector's length and dtype; `to` as for _wrong_dtype."""
     pin(c, role)
-    dtype = dtype_of(c, role)
-    if dtype < 0 or not go_together(c.dtype, dtype) or 0 <= c.vector_dtype != dtype:
-        raise wrong_vector_dtype(c, role)
-    c.vector_dtype = dtype
+    c.vector_dtype[role - VECTORS] = dtype_of(c, role)
+    if c.vector_dtype[role - VECTORS] < 0:
+        raise wrong_input(c, role, _or(DTYPES), to)
     if not fits(c, role):
         raise wrong_vector(c, role)
     return 0
 
 
-cdef object wrong_vector_dtype(const Call *c, int role):
-    """The error for a vector of the wrong dtype: if the dtype of another is possible, it is asked
-    for."""
-    cdef int other, code
-    for other in range(MEAN, DIFF_DIFF_BETA + 1):
-        if other != role and is_read(c, other):
-            code = code_of(dtype_of_array(array_of(c, other)))
-            if code >= 0 and go_together(c.dtype, code):
-                wanted = DTYPE_NAMES[code]
-                return wrong_input(c, role, f"{wanted}, like {input_name(c, other)}", wanted)
-    data = DTYPE_NAMES[c.dtype]
-    return wrong_input(c, role, f"{_or(_TABLE[data])} with {data} data", _TABLE[data][0])
-
-
 cdef int check_running(Call *c) except -1:
-    """Check the running statistics. Their dtypes may differ; both must be writable."""
-    cdef int role, dtype
+    """Check the running statistics; both must be writable."""
+    cdef int role
     for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
-        if not has(c, role):
-            continue
-        pin(c, role)
-        dtype = dtype_of(c, role)
-        if dtype < 0:
-            raise wrong_input(c, role, _or(_TABLE), None)
-        c.running_dtype[role - RUNNING_MEAN] = dtype
-        if not fits(c, role):
-            raise wrong_vector(c, role)
-        check_writable(c, role)
+        if has(c, role):
+            check_vector(c, role, None)
+            check_writable(c, role)
     if has(c, RUNNING_MEAN) and c.problem.correction == 1 and c.channels:
-        if (c.problem.count if c.facts.rows else c.elements) == 1:
+        if (c.problem.count if has(c, SUMS) else c.elements) == 1:
             raise ValueError(
                 f"{input_name(c, SRC)}: expected more than one element in each channel with "
                 "correction=1, got one; leave such a batch out, or normalize it with the running "
@@ -119,9 +103,9 @@ cdef int check_running(Call *c) except -1:
 
 cdef object other_format(const Call *c):
     """What to pass if the data has the other format."""
-    if c.words != NULL:
-        return (<_Words>c.words).hint
-    return f'pass data_format="{"NCX" if c.channels_last else "NXC"}"'
+    other = "NCX" if c.channels_last else "NXC"
+    hint = f'pass data_format="{other}"'
+    return hint if c.words == NULL else (<_Words>c.words).words.get(other, hint)
 
 
 cdef object wrong_vector(const Call *c, int role):
@@ -189,64 +173,38 @@ cdef int check_workspace(Call *c) except -1:
 
 
 cdef int check_sums(Call *c) except -1:
-    """Check the sums, statistics or state of all parts, which must include this part."""
+    """Check the sums of all parts: they must be of this dtype and about this mean, and include this
+    part."""
+    if has(c, SUMS):
+        pin(c, SUMS)
+    if c.total == NULL:
+        return 0
+    _, count, dtype, mean = <tuple>c.total
+    if dtype != DTYPES[c.dtype]:
+        raise ValueError(
+            f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
+            f"sums of {dtype} data"
+        )
+    if mean.shape != (c.channels,):
+        raise ValueError(f"sums: expected {c.channels} channels, got {mean.shape[0]}")
+    if not np.array_equal(as_doubles(array_of(c, MEAN)), mean, equal_nan=True):
+        raise ValueError("sums: expected sums about this mean, got sums about another")
+    c.problem.count = count
     if has(c, STATE):
         round_state(c)
-    elif has(c, SUMS):
-        check_plain_sums(c)
-    else:
-        return 0
     if not c.is_empty and c.problem.count < c.elements:
         raise ValueError(
-            f"{name_of(c, SUMS)}: expected at least {c.elements} elements per channel, as many "
-            f"as this part has, got {int(c.problem.count)}"
+            f"sums: expected at least {c.elements} elements per channel, as many as this part has, "
+            f"got {int(c.problem.count)}"
         )
     return 0
 
 
-cdef int check_plain_sums(Call *c) except -1:
-    name = name_of(c, SUMS)
-    pin(c, SUMS)
-    if dtype_of(c, SUMS) != BN_F64:
-        raise wrong_input(
-            c, SUMS, "float64 (batch_norm_training_stats makes it from a state)" if has_stats(c)
-            else "float64, or a state"
-        )
-    if not fits(c, SUMS):
-        raise ValueError(
-            f"{name}: expected shape {expected_shape(c, SUMS)}, as batch_norm_"
-            f"{'training' if has_stats(c) else 'backward'}_reduce returns it, got "
-            f"{shape_of(&c.view[SUMS])}"
-        )
-    c.problem.count = count_of_sums(
-        <const double *>c.view[SUMS].data, c.channels, has_stats(c), name)
-    return 0
+cdef object as_doubles(object a):
+    """A float64 copy of a vector."""
+    with _DefaultMode():
+        return a.astype(np.float64)
 
 
 cdef enum:
     LOG2_COUNTED = 53  # doubles hold every whole number below 2**53
-
-
-cdef double count_of_sums(const double *sums, Py_ssize_t channels, bint merged,
-                          str name) except -1:
-    """The number of elements per channel. Raises a ValueError if it differs between channels, or if
-    statistics were added instead of merged."""
-    cdef Py_ssize_t i
-    cdef const double *count = sums + COUNT * channels
-    cdef const double *mark = sums + MARK * channels
-    cdef double first = count[0] if channels else 0
-    for i in range(channels if merged else 0):
-        if mark[i] != 1:
-            raise ValueError(
-                f"{name}: expected ones in the last row, got {mark[i]:g}: were statistics added? "
-                "batch_norm_training_merge merges them"
-            )
-    for i in range(channels):
-        if count[i] != first or not 0 <= first < <double>(<int64_t>1 << LOG2_COUNTED) \
-                or first != floor(first):
-            raise ValueError(
-                f"{name}: expected row {COUNT} to count the elements per channel, a whole number "
-                f"below 2**{LOG2_COUNTED} and the same in all channels, got {count[i]:.17g} in "
-                f"channel {i}"
-            )
-    return first

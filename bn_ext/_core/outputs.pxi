@@ -1,23 +1,25 @@
 """What a call writes: checks of the arrays in `out`, and new arrays.
 
 Inputs have been checked by now, so src's view has the shape that operands must have. Nothing is
-written here. Included by _core.pyx.
+written here. Included by core.pyx.
 """
 
 cdef int check_outputs(Call *c) except -1:
-    cdef int i, role, expected
+    cdef int i, role, dtype
     for i in range(c.n_outputs):
         role = c.facts.outputs[i]
         if not has(c, role):
             continue
-        if not c.pinned[role]:
-            pin(c, role)
-        expected = expected_dtype(c, role)
-        if dtype_of(c, role) != expected:
+        pin(c, role)
+        dtype = dtype_of(c, role)
+        if dtype < 0 or (dtype != c.dtype and not is_vector(role)):
+            expected = _or(DTYPES) if is_vector(role) else DTYPES[c.dtype]
             raise ValueError(
-                f"{name_of(c, role)}: expected dtype {DTYPE_NAMES[expected]}, "
+                f"{name_of(c, role)}: expected dtype {expected}, "
                 f"got {dtype_text(array_of(c, role).dtype)}"
             )
+        if is_vector(role):
+            c.vector_dtype[role - VECTORS] = dtype
         if not fits(c, role):
             raise ValueError(
                 f"{name_of(c, role)}: expected shape {expected_shape(c, role)}, "
@@ -155,6 +157,13 @@ cdef object new_like_src(const Call *c):
     return new_array(permuted, dtype, c).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
+cdef int new_vector_dtype(const Call *c) noexcept:
+    """Statistics are float64; gradients have gamma's dtype or, without gamma, mean's."""
+    if c.facts.is_forward:
+        return BN_F64
+    return dtype_in_use(c, GAMMA if has(c, GAMMA) else MEAN)
+
+
 cdef object new_results(Call *c, tuple given):
     """The result of a call: the arrays in `out`, and new arrays for the rest.
 
@@ -170,29 +179,23 @@ cdef object new_results(Call *c, tuple given):
         if role < VECTORS:
             pin_new(c, role, new_like_src(c))
         elif c.vectors_wanted:
-            pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[c.vector_dtype]))
+            c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
+            pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
     result = PyTuple_New(n)
     for i in range(n):
         new = given[i] is None and has(c, outputs[i])
         put(result, i, array_of(c, outputs[i]) if new else given[i])
-    if n == 1:
+    if RESULTS[c.entry] is None:
         return result[0]
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)
 
 
 cdef object new_sums(Call *c):
-    """A reduce's result before C fills it in: zeros. In sums and statistics, row COUNT is set; in
-    statistics, row MARK too."""
+    """The sums before C fills them in: zeros."""
     cdef int role = STATE if c.exact else SUMS
     try:
         sums = np.zeros(expected_shape(c, role), INT64 if c.exact else FLOAT64)
     except ValueError:
         raise MemoryError("bn_ext: no memory for the sums") from None
     pin_new(c, role, sums)
-    cdef double *count = <double *>c.view[role].data + COUNT * c.channels
-    cdef Py_ssize_t i
-    for i in range(0 if c.exact else c.channels):
-        count[i] = c.elements
-        if has_stats(c):
-            count[c.channels + i] = 1
     return sums

@@ -1,4 +1,4 @@
-"""The floating-point mode for results computed in Python, the same as in C. Included by _core.pyx.
+"""The floating-point mode for results computed in Python, the same as in C. Included by core.pyx.
 """
 
 cdef object errstate = np.errstate

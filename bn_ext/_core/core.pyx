@@ -1,0 +1,191 @@
+# cython: language_level=3, embedsignature=False, freethreading_compatible=True
+"""The only way into the C code: arrays are checked here, and become one `bn_problem`.
+
+    src, diff_dst, mean, variance, gamma, sums, out     Python objects
+        |   each is converted to a base-class array, a number or a flag
+        v                              (_arguments: the caller's methods run here)
+    buffers, by role
+        |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
+        v                              (_inputs, _outputs: nothing has been written so far)
+    axis order, from src's strides only (the rule: src_c/axes.h)
+        |   an operand gets a dense copy if its axes are in another order, or if its last
+        |   axis in this order is not contiguous; so does diff_src_1 if it overwrites src
+        v                                                                   (_call)
+    bn_problem: outer axes | channel | inner axes, merged where all operands allow it
+        |
+        v   without the GIL, unless the problem is small
+    bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
+
+Methods of the caller's objects (`__array__`, `__float__`, properties of a subclass)
+may change any array while they run. So all of them run before the first buffer is
+requested. What follows reads only base-class arrays and their buffers, in C.
+
+One buffer is requested per array, and released when the call ends. No format is requested,
+since NumPy exports none for bfloat16. Instead, the dtype is checked against the buffer's
+item size.
+"""
+
+import operator
+import reprlib
+import sys
+from types import ModuleType
+
+import numpy as np
+
+from bn_ext._results import (
+    BatchNormAddGradients,
+    BatchNormDoubleBackward,
+    BatchNormGradients,
+    BatchNormTraining,
+)
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS,
+    PyBUF_STRIDES,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_CheckBuffer,
+    PyObject_GetBuffer,
+)
+from cpython.object cimport Py_TYPE, descrgetfunc
+from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
+from libc.limits cimport INT_MAX
+from libc.math cimport INFINITY, floor, isfinite
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+cdef object ndarray = np.ndarray
+cdef object empty = np.empty
+cdef object new_tuple = tuple.__new__
+
+include "c.pxi"
+include "dtypes.pxi"
+include "messages.pxi"
+include "fp_mode.pxi"
+include "roles.pxi"
+include "call.pxi"
+include "arguments.pxi"
+include "inputs.pxi"
+include "outputs.pxi"
+include "exact.pxi"
+include "raw_kernels.pxi"
+include "process.pxi"
+
+
+# The functions below do the work of those in bn_ext/_functions.py and bn_ext/_sums.py, which describe
+# the arguments. Adapters, which may know the arguments by other names, pass `words` (_Words).
+# With `dry`, all arguments are checked, and nothing is computed or written.
+
+def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_mean=None,
+             running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
+             relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
+             dry=False):
+    cdef Call *c = begin(TRAINING)
+    try:
+        c.exact = _as_flag(exact, "exact")
+        convert_options(c, data_format, num_threads, words, dry)
+        convert(c, SRC, src)
+        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
+        return call(c, out)
+    finally:
+        end(c)
+
+
+def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_format=None,
+              src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
+              dry=False):
+    cdef Call *c = begin(INFERENCE)
+    try:
+        convert_options(c, data_format, num_threads, words, dry)
+        convert(c, SRC, src)
+        convert(c, MEAN, mean)
+        convert(c, VARIANCE, variance)
+        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+        return call(c, out)
+    finally:
+        end(c)
+
+
+def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format=None,
+             is_training=True, param_grads=True, out=None, num_threads=None, relu=False, beta=None,
+             dst=None, workspace=None, diff_src_1=False, exact=False, total=None, words=None,
+             dry=False):
+    """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
+    of the data, and the mean."""
+    cdef Call *c = begin(BACKWARD)
+    try:
+        c.exact = _as_flag(exact, "exact")
+        c.problem.training = _as_flag(is_training, "is_training")
+        c.vectors_wanted = _as_flag(param_grads, "param_grads")
+        convert_options(c, data_format, num_threads, words, dry)
+        convert_gate(c, relu, beta, dst, workspace, diff_src_1)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        convert_total(c, total)
+        return call(c, out)
+    finally:
+        end(c)
+
+
+def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
+                    diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
+                    num_threads=None, words=None, dry=False):
+    cdef Call *c = begin(DOUBLE_BACKWARD)
+    try:
+        c.problem.training = _as_flag(is_training, "is_training")
+        convert_options(c, data_format, num_threads, words, dry)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        convert(c, DIFF_DIFF_SRC, diff_diff_src)
+        convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
+        convert(c, DIFF_DIFF_BETA, diff_diff_beta)
+        return call(c, out)
+    finally:
+        end(c)
+
+
+def training_sums(src, data_format=None, exact=False, num_threads=None, words=None):
+    """The sums, the number of elements per channel, the dtype of the data."""
+    cdef Call *c = begin(TRAINING_SUMS)
+    try:
+        c.exact = _as_flag(exact, "exact")
+        convert_options(c, data_format, num_threads, words, False)
+        convert(c, SRC, src)
+        sums = call(c, None)
+        return sums, c.elements, DTYPES[c.dtype]
+    finally:
+        end(c)
+
+
+def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_threads=None, relu=False,
+                  beta=None, dst=None, workspace=None, variance=None, gamma=None, epsilon=None,
+                  words=None):
+    """The sums, the number of elements per channel, the dtype of the data, the mean."""
+    cdef Call *c = begin(BACKWARD_SUMS)
+    try:
+        c.exact = _as_flag(exact, "exact")
+        convert_options(c, data_format, num_threads, words, False)
+        convert_gate(c, relu, beta, dst, workspace, False)
+        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+        sums = call(c, None)
+        return sums, c.elements, DTYPES[c.dtype], as_doubles(array_of(c, MEAN))
+    finally:
+        end(c)
+
+
+def update_running(statistics, double count, running_mean, running_variance,
+                   exponential_avg_factor, correction):
+    """Update running statistics with those of `count` elements per channel, a dense array of
+    doubles as `training_sums` returns it."""
+    cdef Call *c = begin(RUNNING)
+    try:
+        keep(c, SRC, empty((0, statistics.shape[1])))
+        c.problem.epsilon = 0
+        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
+        keep(c, SUMS, statistics)
+        c.problem.count = count
+        c.dry = count == 0
+        call(c, None)
+    finally:
+        end(c)

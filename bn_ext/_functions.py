@@ -1,0 +1,648 @@
+"""What users call: the functions, with types and documentation. `_core` does the work.
+
+    batch_norm_training, batch_norm_inference       src -> dst
+    batch_norm_backward                             src, diff_dst -> diff_src, diff_gamma, diff_beta
+    batch_norm_double_backward                      the gradient of batch_norm_backward
+    batch_norm_statistics_backward                  with respect to given statistics
+"""
+
+from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._names import explains_other_names, refuse_unknown
+from bn_ext._results import (
+    BatchNormAddGradients,
+    BatchNormDoubleBackward,
+    BatchNormGradients,
+    BatchNormTraining,
+)
+from bn_ext._sums import GradientSums, total_of
+from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar
+
+__all__ = [
+    "batch_norm_backward",
+    "batch_norm_double_backward",
+    "batch_norm_inference",
+    "batch_norm_statistics_backward",
+    "batch_norm_training",
+]
+
+
+@explains_other_names
+def batch_norm_training(
+    src: Data[Scalar],
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat | None = None,
+    running_mean: NDArray[Any] | None = None,
+    running_variance: NDArray[Any] | None = None,
+    exponential_avg_factor: SupportsFloat | None = None,
+    correction: SupportsIndex | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    exact: Flag = False,
+    **other: Never,
+) -> BatchNormTraining[NDArray[Scalar]]:
+    """Batch normalization with the statistics of the batch itself.
+
+    For each channel, over its M elements::
+
+        mean     = sum(src) / M
+        variance = sum((src - mean)**2) / M
+        dst      = gamma * (src - mean) / sqrt(variance + epsilon) + beta
+
+    then, if requested, ``dst += src_1`` and ``dst = max(dst, 0)``.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        What is normalized: any src that `batch_norm_backward` accepts, of float32, float64, float16
+        or bfloat16, with at least two dimensions and any strides.
+    gamma, beta : array, shape (C,), optional
+        The scale and the shift, each in any of the four dtypes. None means a scale of ones, a
+        shift of zeros.
+    epsilon : float
+        Added to the variance: finite, at least 0.
+    data_format : {"NXC", "NCX"}, optional
+        Where the channels are, as for `batch_norm_backward`: on the last axis, or on axis 1. It may
+        be left out only if there are two axes.
+    running_mean, running_variance : ndarray, shape (C,), optional
+        Statistics to keep for inference, updated in place after everything else has succeeded. Each
+        may have any dtype that src may have. In 16-bit types, updates below half an ulp are lost.
+        Pass both with exponential_avg_factor and correction, or none of these four.
+    exponential_avg_factor : float, optional
+        The weight of the batch, any finite number:
+        ``running = (1 - factor) * running + factor * batch``. With 1, the old values are ignored.
+        There is no default, and ``momentum`` is not accepted, because packages disagree on both.
+    correction : {0, 1}, optional
+        The running variance is updated with ``sum((src - mean)**2) / (M - correction)`` of the
+        batch. PyTorch and TensorFlow use 1; oneDNN, Flax and Keras use 0.
+    src_1 : array, optional
+        Added to the result before the ReLU; of src's shape and dtype.
+    relu : bool, optional
+        If True, results that are 0 or less become 0; a NaN stays.
+    workspace : ndarray of uint8, shape (ceil(src.size / 8),), optional
+        A contiguous array in which the call records which elements the ReLU passed, for
+        `batch_norm_backward`. It needs ``relu=True``. Each element has one bit, in the order of
+        src's axes in memory. The first element has the lowest bit of the first byte.
+    out : tuple (dst, mean, variance), optional
+        Arrays to write to; any of them may be None. ``dst`` may occupy exactly the memory of src or
+        src_1. ``mean`` and ``variance`` may have any of the four dtypes.
+    num_threads : int, optional
+        As for `batch_norm_backward`.
+    exact : bool, optional
+        If True, the sums are exact and rounded once. The bits of the result then depend on the
+        values alone, and data in parts gives the same bits (see `Statistics`). A
+        call takes 1.3 to 7.2 times as long, or up to 48 times with fewer than a hundred elements
+        per channel, and longer if exponents differ widely.
+
+    Returns
+    -------
+    BatchNormTraining
+        Named tuple of dst (src's shape, dtype and memory order), mean and variance (shape (C,),
+        float64). Arrays passed in `out` are themselves returned.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`; also a ValueError for ``correction=1`` with one element per
+        channel, which has no unbiased variance.
+
+    See Also
+    --------
+    batch_norm_inference : With given statistics.
+    batch_norm_backward : The gradient.
+    Statistics : For data in parts.
+    BatchNorm : As a layer.
+
+    Notes
+    -----
+    If an error is raised, nothing has been written.
+
+    src is read twice. With channels first, the second read comes from the cache if a channel's data
+    fits there. With workspace, dst is also read, once. Arrays are copied in the same cases as in
+    `batch_norm_backward`. The bits of the result depend only on the values and, unless exact, on
+    the order of src's axes in memory.
+
+    Unless exact, mean and variance are computed in one pass over differences from a pivot near the
+    mean. So they are accurate even if the mean is far from 0. They stay accurate if squares
+    overflow or underflow: elements are then scaled and summed again. A constant channel has a
+    variance of 0; if epsilon is 0 too, its dst is NaN. A variance of at most 2**-150 (2**-1075 for
+    float64 data) may also become 0, if the few elements that determine the pivot are equal.
+
+    In an array in `out`, a variance too large for its dtype is Inf, and the diff_src and diff_gamma
+    computed from it are 0: in float16 from a standard deviation of 256 on, in float32 from 1.8e19
+    on. For float64 data, M times the variance must stay below 1.8e308.
+
+    An empty src gives an empty dst and NaN statistics. The running statistics do not change.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> dst, mean, variance = bn_ext.batch_norm_training(src, epsilon=0.0)
+    >>> mean
+    array([ 2., 30.])
+    >>> variance.round(6)
+    array([  0.666667, 466.666667])
+    >>> dst.round(6)
+    array([[-1.224745, -0.92582 ],
+           [ 0.      , -0.46291 ],
+           [ 1.224745,  1.38873 ]])
+
+    Running statistics, as PyTorch keeps them with ``momentum=0.1``:
+
+    >>> running_mean, running_variance = np.zeros(2), np.ones(2)
+    >>> _ = bn_ext.batch_norm_training(
+    ...     src, epsilon=1e-5, running_mean=running_mean, running_variance=running_variance,
+    ...     exponential_avg_factor=0.1, correction=1)
+    >>> running_mean, running_variance
+    (array([0.2, 3. ]), array([ 1. , 70.9]))
+    """
+    if other:
+        refuse_unknown(batch_norm_training, next(iter(other)))
+    return _core.training(
+        src, gamma, beta, epsilon, data_format, running_mean, running_variance,
+        exponential_avg_factor, correction, src_1, relu, workspace, out, num_threads, exact,
+    )  # fmt: skip
+
+
+@explains_other_names
+def batch_norm_inference(
+    src: Data[Scalar],
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat | None = None,
+    src_1: Array | None = None,
+    relu: Flag = False,
+    workspace: NDArray[np.uint8] | None = None,
+    out: NDArray[Any] | None = None,
+    num_threads: SupportsIndex | None = None,
+    **other: Never,
+) -> NDArray[Scalar]:
+    """Batch normalization with given statistics.
+
+    For each channel::
+
+        dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta
+
+    then, if requested, ``dst += src_1`` and ``dst = max(dst, 0)``.
+
+    Parameters
+    ----------
+    src, src_1, epsilon, data_format, relu, workspace, num_threads
+        As for `batch_norm_training`.
+    mean, variance
+        As for `batch_norm_backward`.
+    gamma, beta
+        As for `batch_norm_training`.
+    out : ndarray, optional
+        Array to write to, of src's shape and dtype. It may occupy exactly the memory of src or
+        src_1.
+
+    Returns
+    -------
+    ndarray
+        dst, in src's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
+
+    See Also
+    --------
+    batch_norm_training : With the statistics of the batch.
+    batch_norm_backward : The gradient, with ``is_training=False``.
+
+    Notes
+    -----
+    src is read once. Everything else is as for `batch_norm_training`.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [3.0, 30.0]])
+    >>> mean, variance = np.array([1.0, 0.0]), np.array([4.0, 100.0])
+    >>> bn_ext.batch_norm_inference(src, mean, variance, epsilon=0.0)
+    array([[0., 1.],
+           [1., 3.]])
+    """
+    if other:
+        refuse_unknown(batch_norm_inference, next(iter(other)))
+    return _core.inference(
+        src, mean, variance, gamma, beta, epsilon, data_format, src_1, relu, workspace, out,
+        num_threads,
+    )  # fmt: skip
+
+
+@overload
+def batch_norm_backward(
+    src: Data[Scalar], diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    epsilon: SupportsFloat, data_format: DataFormat | None = None, is_training: Flag = True,
+    param_grads: Flag = True, sums: GradientSums | None = None, out: Out | None = None,
+    num_threads: SupportsIndex | None = None, relu: Flag = False, beta: Array | None = None,
+    dst: Array | None = None, workspace: NDArray[np.uint8] | None = None,
+    diff_src_1: Literal[False] = False, exact: Flag = False,
+) -> BatchNormGradients[NDArray[Scalar]]: ...  # fmt: skip
+@overload
+def batch_norm_backward(
+    src: Data[Scalar], diff_dst: Array, mean: Array, variance: Array, gamma: Array | None = None, *,
+    epsilon: SupportsFloat, data_format: DataFormat | None = None, is_training: Flag = True,
+    param_grads: Flag = True, sums: GradientSums | None = None, out: Out | None = None,
+    num_threads: SupportsIndex | None = None, relu: Flag, beta: Array | None = None,
+    dst: Array | None = None, workspace: NDArray[np.uint8] | None = None,
+    diff_src_1: Literal[True], exact: Flag = False,
+) -> BatchNormAddGradients[NDArray[Scalar]]: ...  # fmt: skip
+@explains_other_names
+def batch_norm_backward(
+    src: Data[Scalar],
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat | None = None,
+    is_training: Flag = True,
+    param_grads: Flag = True,
+    sums: GradientSums | None = None,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    relu: Flag = False,
+    beta: Array | None = None,
+    dst: Array | None = None,
+    workspace: NDArray[np.uint8] | None = None,
+    diff_src_1: Flag = False,
+    exact: Flag = False,
+    **other: Never,
+) -> BatchNormGradients[NDArray[Scalar]] | BatchNormAddGradients[NDArray[Scalar]]:
+    """Gradient of batch normalization.
+
+    For each channel, with sums over its M elements, ``dy = diff_dst``, ``xc = src - mean``
+    and ``rstd = 1 / sqrt(variance + epsilon)``::
+
+        diff_beta  = sum(dy)
+        diff_gamma = rstd * sum(dy * xc)
+        diff_src   = gamma*rstd * (dy - (diff_beta/M + xc * rstd*diff_gamma/M))  # training
+        diff_src   = gamma*rstd * dy                                             # frozen
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        Input of the forward pass: float32, float64, float16 or bfloat16
+        (``ml_dtypes.bfloat16``), at least two dimensions, any strides. A NumPy array,
+        or anything in CPU memory that NumPy can view as one through ``__array__``,
+        ``__array_interface__``, the buffer protocol or DLPack. Tensors of torch, JAX
+        and pyarrow are not copied. A list or tuple is converted by NumPy, which makes
+        Python floats float64.
+    diff_dst : array
+        Gradient with respect to the output of the forward pass, with src's shape and dtype.
+    mean, variance : array, shape (C,)
+        The statistics with which the forward pass normalized, used as given. ``variance`` is the
+        biased one (divided by M). Each may have any of the four dtypes.
+    gamma : array, shape (C,), optional
+        The scale, in any of the four dtypes. None means ones.
+    epsilon : float
+        What the forward pass added to the variance: finite, at least 0. It is used as a double;
+        pass ``float(np.float32(1e-3))`` to match a package that stores epsilon as float32.
+    data_format : {"NXC", "NCX"}, optional
+        Where the channels are: ``"NXC"`` or ``"channels_last"``, for any number of axes, or
+        ``"NLC"``, ``"NHWC"``, ``"NDHWC"``; or on axis 1: ``"NCX"`` or ``"channels_first"``, or
+        ``"NCL"``, ``"NCHW"``, ``"NCDHW"``. It has no default, because packages disagree; it may be
+        left out only if there are two axes.
+    is_training : bool, optional
+        True if mean and variance were computed from src and so depend on it; False
+        if they are constants (population statistics).
+    param_grads : bool, optional
+        If False, diff_gamma and diff_beta are not computed: both are None in the result, and
+        must be None in `out`. diff_src is the same either way.
+    sums : GradientSums, optional
+        The sums of all parts, of which src and diff_dst are one. Then diff_src and diff_src_1 are
+        those of this part, and diff_gamma and diff_beta those of the whole, from any part, even an
+        empty one. `exact` is not used.
+    out : tuple (diff_src, diff_gamma, diff_beta[, diff_src_1]), optional
+        Arrays to write to; any of them may be None. ``diff_src`` and ``diff_src_1`` may each occupy
+        exactly the memory of src, diff_dst or dst. No other overlap is accepted, nor may diff_src
+        and diff_src_1 overlap.
+    num_threads : int, optional
+        Maximum number of threads. A call uses no more than the system can start. None means the
+        least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
+        quota (read at import). With None, a small problem uses one thread, and a call that starts
+        while at least two others use several threads may use fewer. With OpenMP, a forked child
+        process uses one thread.
+    relu : bool, optional
+        True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
+        element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
+        it passes a NaN. Exactly one of beta, dst and workspace must tell which elements passed.
+    beta : array, shape (C,), optional
+        The shift of the forward pass. With beta, the result of the forward pass is
+        computed again from src (see Notes).
+    dst : array, optional
+        The result of the forward pass, with src's shape and dtype.
+    workspace : array of uint8, shape (ceil(src.size / 8),), optional
+        What the forward pass wrote to its ``workspace``. The axes of src must be in the same order
+        in memory as in the forward pass.
+    diff_src_1 : bool, optional
+        If True, there is a fourth result: the gradient with respect to the array that the forward
+        pass added before the ReLU. It equals dy. This option needs ``relu=True`` and either dst or
+        workspace. beta does not suffice, because dst cannot be computed again without the added
+        array.
+    exact : bool, optional
+        If True, the sums are exact and rounded once. The bits of the result then depend on the
+        values alone, and data in parts gives the same bits (see `GradientSums`). A
+        call takes 1 to 3.4 times as long, or up to 26 times with fewer than a hundred elements per
+        channel, and longer if exponents differ widely.
+
+    Returns
+    -------
+    BatchNormGradients or BatchNormAddGradients
+        Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
+        and diff_beta (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are
+        themselves returned. With ``diff_src_1=True``, the tuple is a `BatchNormAddGradients`;
+        its fourth field is diff_src_1 (src's shape, dtype and memory order).
+
+    Raises
+    ------
+    TypeError
+        If epsilon is missing, or if an argument has a type or dtype other than those above, is
+        a masked array, is on an accelerator, or is not in native byte order.
+    ValueError
+        If data_format is missing, shapes do not fit, an option is out of range or contradicts
+        another, `sums` are not of this dtype and about this mean, or an array in `out` has the
+        wrong dtype, is read-only, or overlaps an array in a way not allowed for `out`; with
+        ``exact=True``, also if a channel has 2**39 elements or more.
+    MemoryError
+        If there is not enough memory for outputs, sums or coefficients.
+
+    See Also
+    --------
+    batch_norm_training : The forward pass.
+    batch_norm_double_backward : The gradient of this gradient.
+    GradientSums : For data in parts.
+
+    Notes
+    -----
+    If an error is raised, nothing has been written.
+
+    The memory layout is read from src's strides. So a view with its channels last in memory is
+    handled as channels-last even with ``data_format="NCX"``. Copies are made of src, if its last
+    axis in memory is not contiguous; of diff_dst, dst or an output, if its last axis is not
+    contiguous or its axes are in a different memory order from src's; and of diff_src_1, if it is
+    written over src. No other array of src's size is copied.
+
+    With beta, no more data is read than without a ReLU, except with ``is_training=False`` and
+    either ``param_grads=False`` or ``exact=True``: src is then read once more. The result of the
+    forward pass is computed again, with the bits that `batch_norm_inference` gives for the same
+    mean, variance, gamma and beta. Pass the float64 statistics of
+    `batch_norm_training` to find exactly the elements that its ReLU passed. With statistics rounded
+    to float32, different elements may pass where the result is within rounding error of 0. With dst or workspace, the call allocates one bit for each
+    element, and dst is read once.
+
+    The bits of the result depend only on the values and (unless exact) on the order of src's axes
+    in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
+    holds the same values, or the floating-point mode of the caller.
+
+    No warning is given for NaN, infinite, or negative variances: the result is what IEEE arithmetic
+    makes of the formula. If the data is not float64, a mean beyond float32's range counts as
+    infinite, and xc is 0 where src equals the mean rounded to float32. Where xc is 0, a result is
+    NaN if dy or ``rstd*diff_gamma/M`` is infinite. An empty problem gives an empty diff_src, and
+    zeros for diff_gamma and diff_beta.
+
+    Even with ``is_training=False``, mean and variance may depend on trained parameters.
+    `batch_norm_statistics_backward` computes the gradients with respect to mean and variance.
+
+    oneDNN defines the same formulas for its batch normalization primitive (developer guide, "Batch
+    Normalization"). The gradient operators in `bn_ext.specs` use these formulas.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> diff_dst = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]])
+    >>> mean, variance = src.mean(axis=0), src.var(axis=0)
+    >>> grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=0.0)
+    >>> grads.diff_beta
+    array([1., 3.])
+    >>> grads.diff_gamma.round(6)
+    array([-1.224745,  4.16619 ])
+    >>> grads.diff_src.round(6)
+    array([[ 0.204124,  0.013226],
+           [-0.408248, -0.016533],
+           [ 0.204124,  0.003307]])
+    """
+    if other:
+        refuse_unknown(batch_norm_backward, next(iter(other)))
+    return _core.backward(
+        src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, param_grads, out,
+        num_threads, relu, beta, dst, workspace, diff_src_1, exact, total_of(sums),
+    )  # fmt: skip
+
+
+@explains_other_names
+def batch_norm_double_backward(
+    src: Data[Scalar],
+    diff_dst: Array,
+    mean: Array,
+    variance: Array,
+    gamma: Array | None,
+    diff_diff_src: Array,
+    diff_diff_gamma: Array | None = None,
+    diff_diff_beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: DataFormat | None = None,
+    is_training: Flag = True,
+    out: Out | None = None,
+    num_threads: SupportsIndex | None = None,
+    **other: Never,
+) -> BatchNormDoubleBackward[NDArray[Scalar]]:
+    """Gradient of the gradient: what `batch_norm_backward` returns, differentiated once more.
+
+    Let ``loss`` be a function of the three results of `batch_norm_backward`, and let
+    ``diff_diff_src``, ``diff_diff_gamma`` and ``diff_diff_beta`` be its derivatives with respect to
+    these results. `batch_norm_double_backward` returns the derivatives of ``loss`` with respect to
+    src, diff_dst and gamma. For each channel, with ``dy = diff_dst``, ``g = diff_diff_src``,
+    ``rstd = 1 / sqrt(variance + epsilon)``, ``xhat = (src - mean) * rstd`` and ``avg(...)`` the
+    mean over the M elements::
+
+        # training
+        away(u)       = u - avg(u) - xhat * avg(u*xhat)
+        bent          = avg(g)*avg(dy) - avg(g*dy) + 3*avg(dy*xhat)*avg(g*xhat)
+        diff_src      = gamma*rstd**2 * (xhat*bent + avg(g*xhat) * (avg(dy) - dy)
+                                         + avg(dy*xhat) * (avg(g) - g))
+                        + diff_diff_gamma*rstd * away(dy)
+        diff_diff_dst = gamma*rstd * away(g) + diff_diff_gamma*xhat + diff_diff_beta
+        diff_gamma    = rstd * sum(g * away(dy))
+
+        # frozen
+        diff_src      = diff_diff_gamma*rstd * dy
+        diff_diff_dst = gamma*rstd * g + diff_diff_gamma*xhat + diff_diff_beta
+        diff_gamma    = rstd * sum(g * dy)
+
+    Parameters
+    ----------
+    src, diff_dst, mean, variance
+        As for `batch_norm_backward`. With ``is_training=True``, mean and variance must be those of
+        src itself. The result then includes the derivatives through them.
+    gamma : array, shape (C,), or None
+        As for `batch_norm_backward`. None means ones.
+    diff_diff_src : array
+        Gradient with respect to diff_src, with src's shape and dtype.
+    diff_diff_gamma, diff_diff_beta : array, shape (C,), optional
+        Gradients with respect to diff_gamma and diff_beta, each in any of the four dtypes. None
+        means zeros.
+    epsilon, data_format, is_training, num_threads
+        As for `batch_norm_backward`.
+    out : tuple (diff_src, diff_diff_dst, diff_gamma), optional
+        Arrays to write to; any of them may be None. ``diff_src`` may occupy exactly the memory of
+        src, diff_dst or diff_diff_src, and ``diff_diff_dst`` the memory of another of these three.
+        No other overlap is accepted.
+
+    Returns
+    -------
+    BatchNormDoubleBackward
+        Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
+        diff_gamma (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are themselves returned.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward`.
+
+    Notes
+    -----
+    src, diff_dst and diff_diff_src are read once for five sums, and once more for both results,
+    which are written together. With frozen statistics, these arrays are read only once. For copies
+    and for what decides the bits, the Notes of `batch_norm_backward` apply.
+
+    The coefficients of dy, g and ``src - mean`` are rounded to the type of the arithmetic: float64
+    for float64 data, else float32. With ``is_training=True``, the coefficient of ``src - mean``
+    contains ``rstd**3``. In float32, its magnitude must then lie between 2**-126 and 2**127, unless
+    it is 0. If all but rstd is near 1, this allows standard deviations from about 1e-12 to 1e12.
+    Outside this range, or if gamma, diff_diff_gamma, the mean or the data is infinite, a result may
+    be NaN, Inf or 0 although the formula has another value. For float64 data, the range is wider.
+
+    If left out, diff_diff_gamma and diff_diff_beta are zeros. A diff_diff_gamma of 0 times an
+    infinite src or diff_dst is NaN. An empty problem gives empty arrays, and zeros for diff_gamma.
+
+    Examples
+    --------
+    The derivatives of a penalty on the gradient, ``sum(diff_src**2)``:
+
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 60.0]])
+    >>> diff_dst = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0]])
+    >>> mean, variance, gamma = src.mean(axis=0), src.var(axis=0), np.ones(2)
+    >>> grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1.0)
+    >>> second = bn_ext.batch_norm_double_backward(
+    ...     src, diff_dst, mean, variance, gamma, 2 * grads.diff_src, epsilon=1.0)
+    >>> second.diff_gamma.round(6)
+    array([0.416   , 0.000917])
+
+    The penalty is quadratic in diff_dst and in gamma. So diff_dst times ``diff_diff_dst``, summed,
+    is twice the penalty, and so is gamma times ``diff_gamma``:
+
+    >>> penalty = (grads.diff_src**2).sum(axis=0)
+    >>> np.allclose((diff_dst * second.diff_diff_dst).sum(axis=0), 2 * penalty)
+    True
+    >>> np.allclose(gamma * second.diff_gamma, 2 * penalty)
+    True
+    """
+    if other:
+        refuse_unknown(batch_norm_double_backward, next(iter(other)))
+    return _core.double_backward(
+        src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma, diff_diff_beta,
+        epsilon, data_format, is_training, out, num_threads,
+    )  # fmt: skip
+
+
+@explains_other_names
+def batch_norm_statistics_backward(
+    diff_gamma: Array,
+    diff_beta: Array,
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    **other: Never,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Gradient of batch normalization with respect to a given mean and variance.
+
+    Use it if the statistics do not come from src but depend on other trained parameters. It reads
+    no data: `batch_norm_backward` with ``is_training=False`` has already computed the sums.
+
+    Parameters
+    ----------
+    diff_gamma, diff_beta : array, shape (C,)
+        What `batch_norm_backward` returned with ``is_training=False``.
+    variance, gamma, epsilon
+        What was passed to `batch_norm_backward`.
+
+    Returns
+    -------
+    diff_mean, diff_variance : ndarray, shape (C,)
+        In variance's dtype: ``-gamma * rstd * diff_beta`` and ``-gamma * rstd**2 * diff_gamma / 2``
+        with ``rstd = 1 / sqrt(variance + epsilon)``, computed in float64 and rounded once.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not an array of one of the four dtypes, or epsilon is not a number.
+    ValueError
+        If a vector does not have diff_gamma's shape, or epsilon is negative or not finite.
+
+    See Also
+    --------
+    bn_ext.autograd.batch_norm_inference : Gives these derivatives to autograd.
+
+    Notes
+    -----
+    The formulas are the derivatives of ``dst = gamma * (src - mean) * rstd + beta``. With
+    ``is_training=True``, mean and variance depend on src, and diff_src includes their contribution.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src, diff_dst = np.array([[1.0], [2.0], [6.0]]), np.array([[1.0], [0.0], [1.0]])
+    >>> mean, variance = np.array([2.0]), np.array([4.0])
+    >>> grads = bn_ext.batch_norm_backward(
+    ...     src, diff_dst, mean, variance, epsilon=0.0, is_training=False)
+    >>> bn_ext.batch_norm_statistics_backward(
+    ...     grads.diff_gamma, grads.diff_beta, variance, epsilon=0.0)
+    (array([-1.]), array([-0.1875]))
+    """
+    if other:
+        refuse_unknown(batch_norm_statistics_backward, next(iter(other)))
+    given = {"diff_gamma": diff_gamma, "diff_beta": diff_beta, "variance": variance}
+    given |= {} if gamma is None else {"gamma": gamma}
+    vectors = {name: _core._as_array(vector, name) for name, vector in given.items()}
+    first = vectors["diff_gamma"]
+    for name, vector in vectors.items():
+        if vector.ndim != 1 or vector.shape != first.shape:
+            expected = "(C,)" if vector is first else f"{first.shape}, like diff_gamma"
+            raise ValueError(f"{name}: expected shape {expected}, got {vector.shape}")
+        if vector.dtype.name not in _core.DTYPES or not vector.dtype.isnative:
+            raise _core._wrong_dtype(name, vector, _core._or(_core.DTYPES), "float64")
+    epsilon = _core._as_epsilon(epsilon)
+    with _core._DefaultMode():
+        wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}
+        rstd = 1 / np.sqrt(wide["variance"] + epsilon)
+        scale = -rstd * wide.get("gamma", 1.0)
+        found = scale * wide["diff_beta"], scale * rstd * wide["diff_gamma"] / 2
+        for diff in found:
+            diff[np.isnan(diff)] = np.nan  # the canonical one, as in C
+        dtype = vectors["variance"].dtype
+        return found[0].astype(dtype), found[1].astype(dtype)

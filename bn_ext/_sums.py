@@ -1,0 +1,406 @@
+"""Sums over parts of the data, as objects that add.
+
+    Statistics      of a part of a batch     `+` merges     mean, variance, count
+    GradientSums    of a part's gradient     `+` adds       for batch_norm_backward(sums=...)
+
+A plain sum is two rows of doubles per channel. An exact one is a state (src_c/state.h): integers,
+which any engine can add. `+` checks what belongs together; integers that an engine has added are
+checked when they are used.
+"""
+
+from typing import Any, ClassVar, Self, SupportsFloat, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._names import refuses_other_names
+from bn_ext._typing import Array, DataFormat, Flag
+
+__all__ = ["GradientSums", "Statistics"]
+
+#: Doubles count exactly below this.
+_MOST = 2**53
+#: From so many parts on, `+` makes an exact sum canonical, which counts as one part.
+_MANY = 2**19
+#: Rows of a state after its limbs.
+_MORE_ROWS = 3
+
+
+class _Sums:
+    """What both kinds of sums share."""
+
+    __module__ = "bn_ext"  # where pickles look for them
+    #: Attributes that the parts of one whole have in common.
+    _ALIKE: ClassVar[tuple[str, ...]] = ("exact", "dtype", "channels")
+
+    exact: bool
+    dtype: str
+    _sums: NDArray[Any]
+    _count: int  # of a plain sum; a state has its own
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels, C."""
+        return int(self._sums.shape[-1])
+
+    @property
+    def count(self) -> int:
+        """Number of elements of each channel, over all parts."""
+        return int(_core.state_count(self._sums)) if self.exact else self._count
+
+    @property
+    def array(self) -> NDArray[np.int64]:
+        """The integers of an exact sum, shape (k, 2, C): an engine may add other parts in place.
+
+        Raises
+        ------
+        AttributeError
+            If the sum is not exact: only ``+`` adds those.
+        """
+        if not self.exact:
+            raise AttributeError(f"array: expected {type(self).__name__}(..., exact=True)")
+        return self._sums
+
+    def __add__(self, other: Any) -> Self:
+        if type(other) is int and other == 0:  # where sum() starts
+            return self
+        if type(other) is not type(self):
+            return NotImplemented
+        for name in self._ALIKE:
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if not np.array_equal(ours, theirs, equal_nan=name == "mean"):
+                raise ValueError(
+                    f"{type(self).__name__}: expected parts of one whole, got one with "
+                    f"{name}={_core._shown(ours)} and one with {name}={_core._shown(theirs)}"
+                )
+        if self.exact:
+            return self._with(self._few_parts() + other._few_parts(), 0)
+        count = self._count + other._count
+        if count >= _MOST:
+            raise ValueError(
+                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got {count}"
+            )
+        if not self._count or not other._count:
+            return self if self._count else other
+        with _core._DefaultMode():
+            sums = self._joined(other, count)
+        sums[np.isnan(sums)] = np.nan  # the canonical NaN, as in C
+        return self._with(sums, count)
+
+    __radd__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
+            for ours, theirs in zip(self._values(), other._values(), strict=True)
+        )
+
+    def __repr__(self) -> str:
+        exact = ", exact" if self.exact else ""
+        return (
+            f"<{type(self).__name__}: {self.count} elements in each of {self.channels} channels, "
+            f"{self.dtype}{exact}>"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An exact sum in its canonical form, without limbs that are 0 in all channels."""
+        if not self.exact:
+            return vars(self)
+        state = _core.canonical_state(self._sums)
+        for k in range(len(state) - _MORE_ROWS - 1, 0, -1):  # a negative sum's highest limbs
+            borrow = state[k] == -1
+            state[k] += borrow
+            state[k - 1] -= borrow.astype(np.int64) << 40
+        rows = state.any(axis=(1, 2))
+        rows[-_MORE_ROWS:] = True
+        return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        saved = {**saved}
+        rows = saved.pop("_rows", None)
+        if rows is not None:
+            state = np.zeros((len(rows), *saved["_sums"].shape[1:]), np.int64)
+            state[rows] = saved["_sums"]
+            for k in range(1, len(state) - _MORE_ROWS):
+                borrow = state[k - 1] < 0
+                state[k] -= borrow
+                state[k - 1] += borrow.astype(np.int64) << 40
+            saved["_sums"] = state
+        vars(self).update(saved)
+
+    def _values(self) -> tuple[NDArray[Any], ...]:
+        """Arrays that are equal for equal sums."""
+        alike = [np.asarray(getattr(self, name)) for name in self._ALIKE]
+        sums = _core.canonical_state(self._sums) if self.exact else self._sums
+        return (*alike, np.asarray(self.count), sums)
+
+    def _few_parts(self) -> NDArray[np.int64]:
+        """The state, of so few parts that it can be added to another."""
+        many = _core.state_parts(self._sums) >= _MANY
+        state: NDArray[np.int64] = _core.canonical_state(self._sums) if many else self._sums
+        return state
+
+    def _with(self, sums: NDArray[Any], count: int) -> Self:
+        """The same with other sums."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self), _sums=sums, _count=count)
+        return new
+
+    def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
+        """The plain sums of both, which have `count` elements per channel."""
+        raise NotImplementedError
+
+
+class Statistics(_Sums):
+    """Mean and variance of a part of a batch. ``+`` gives those of several parts.
+
+    Parts may be slices of an array that is larger than memory, shards on several machines, or
+    micro-batches. Add them with ``+``, ``sum(parts)``, or an engine such as MPI
+    (``comm.allreduce(Statistics(part))``). Then normalize each part with `batch_norm_inference`,
+    which gives the results of `batch_norm_training`.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        A part, as for `batch_norm_training`. It may be empty.
+    data_format, num_threads
+        As for `batch_norm_training`.
+    exact : bool, optional
+        If True, the sums are integers. Then the statistics of the whole do not depend on how it is
+        split, in what order parts are added, or the order of their axes in memory.
+
+    Attributes
+    ----------
+    mean, variance : ndarray of float64, shape (C,)
+        The variance is biased: divided by `count`. Both are NaN without elements.
+    count : int
+        Number of elements of each channel, over all parts.
+    channels : int
+        Number of channels, C.
+    array : ndarray of int64, shape (k, 2, C)
+        The integers of an exact sum: of the elements and of their squares. An engine may add those
+        of other parts in place (``comm.Allreduce(MPI.IN_PLACE, statistics.array)``). k is 20, or
+        111 for float64 data.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`. ValueError also for a channel of 2**53 elements or more
+        (exact: 2**39 in a part, 2**43 in all); from ``+``, if one part is exact and the other not,
+        or if they differ in dtype or channels; from the attributes, if `array` is not a sum of
+        parts of one dtype.
+
+    Notes
+    -----
+    Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
+    formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
+    sample variances", 1979): the same parts in the same order give the same bits every time, but
+    not always those of one call. If exact, mean and variance are within 0.501 ulp of the exact
+    values, subnormal ones within one ulp.
+
+    Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
+    equal. None of the arrays given is kept.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> src = np.array([[1.0], [3.0], [8.0]])
+    >>> statistics = sum(bn_ext.Statistics(part) for part in (src[:2], src[2:]))
+    >>> statistics.mean, statistics.count
+    (array([4.]), 3)
+    >>> dst = bn_ext.batch_norm_inference(src, statistics.mean, statistics.variance, epsilon=0.0)
+    >>> np.array_equal(dst, bn_ext.batch_norm_training(src, epsilon=0.0).dst)
+    True
+    """
+
+    __module__ = "bn_ext"
+
+    @refuses_other_names
+    def __init__(
+        self,
+        src: Array,
+        *,
+        data_format: DataFormat | None = None,
+        exact: Flag = False,
+        num_threads: SupportsIndex | None = None,
+    ) -> None:
+        self.exact = _core._as_flag(exact, "exact")
+        found = _core.training_sums(src, data_format, self.exact, num_threads)
+        self._sums, self._count, self.dtype = found
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of each channel."""
+        found, count = self._found()
+        return found[0] if count else np.full(self.channels, np.nan)
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Biased variance of each channel."""
+        found, count = self._found()
+        with _core._DefaultMode():
+            variance: NDArray[np.float64] = found[1] / count
+        variance[np.isnan(variance)] = np.nan
+        return variance
+
+    def update_running(
+        self,
+        running_mean: NDArray[Any],
+        running_variance: NDArray[Any],
+        exponential_avg_factor: SupportsFloat,
+        correction: SupportsIndex,
+    ) -> None:
+        """Update running statistics in place, as `batch_norm_training` does.
+
+        Parameters
+        ----------
+        running_mean, running_variance, exponential_avg_factor, correction
+            As for `batch_norm_training`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `batch_norm_training`. Nothing has then been written.
+
+        Examples
+        --------
+        >>> import numpy as np, bn_ext
+        >>> running_mean, running_variance = np.zeros(1), np.ones(1)
+        >>> statistics = bn_ext.Statistics(np.array([[1.0], [3.0]]))
+        >>> statistics.update_running(running_mean, running_variance, 0.1, correction=1)
+        >>> running_mean, running_variance
+        (array([0.2]), array([1.1]))
+        """
+        found, count = self._found()
+        _core.update_running(
+            found, count, running_mean, running_variance, exponential_avg_factor, correction
+        )
+
+    def _found(self) -> tuple[NDArray[np.float64], int]:
+        """Means, sums of squares about them, and the number of elements of each channel."""
+        if self.exact:
+            found: tuple[NDArray[np.float64], int] = _core.state_statistics(self._sums, self.dtype)
+            return found
+        return self._sums.copy(), self._count
+
+    def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
+        share = other._count / count
+        off = other._sums[0] - self._sums[0]
+        # Grouped like this, the product overflows only if the sum does.
+        squares = other._sums[1] + off * (off * (self._count * share))
+        return np.stack([self._sums[0] + off * share, self._sums[1] + squares])
+
+
+class GradientSums(_Sums):
+    """The sums of a gradient over a part of the data. ``+`` gives those of several parts.
+
+    Add the sums of all parts as for `Statistics`, and pass the total to `batch_norm_backward` with
+    each part, as ``sums``.
+
+    Parameters
+    ----------
+    src, diff_dst : array
+        A part, as for `batch_norm_backward`. It may be empty.
+    mean : array, shape (C,)
+        The mean of the whole, as for `batch_norm_backward`.
+    data_format, num_threads
+        As for `batch_norm_backward`.
+    exact : bool, optional
+        As for `Statistics`.
+    relu, beta, dst, workspace
+        As for `batch_norm_backward`, for this part.
+    variance, gamma, epsilon
+        As for `batch_norm_backward`. They are used only with beta, which needs variance and
+        epsilon.
+
+    Attributes
+    ----------
+    count, channels
+        As for `Statistics`.
+    mean : ndarray of float64, shape (C,)
+        The mean about which src was summed.
+    array : ndarray of int64, shape (k, 2, C)
+        The integers of an exact sum: of dy and of ``dy * (src - mean)``, as for `Statistics`. k is
+        11, or 57 for float64 data.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_backward` and `Statistics`; from ``+`` also if the parts were summed about
+        different means.
+
+    Notes
+    -----
+    Sums of one part have the bits of `batch_norm_backward`. Unless exact, the same parts in the
+    same order give the same bits every time. For float64 data, each part after the first then adds
+    at most ``2**-53 * sum(abs(terms))`` to the error of a sum; for the other dtypes, a negligible
+    amount. If exact, ``src - mean`` and its product with dy are each rounded once, to float32
+    (float64 for float64 data); the sums are not rounded.
+
+    A sum does not record `relu`: adding parts with and without a ReLU raises no error.
+
+    Examples
+    --------
+    >>> import numpy as np, bn_ext
+    >>> rng = np.random.default_rng(0)
+    >>> src, diff_dst = rng.standard_normal((2, 8, 4))
+    >>> mean, variance = src.mean(axis=0), src.var(axis=0)
+    >>> parts = [(src[:5], diff_dst[:5]), (src[5:], diff_dst[5:])]
+    >>> sums = sum(bn_ext.GradientSums(*part, mean) for part in parts)
+    >>> diff_src = np.concatenate([
+    ...     bn_ext.batch_norm_backward(*part, mean, variance, epsilon=1e-5, sums=sums).diff_src
+    ...     for part in parts])
+    >>> whole = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, epsilon=1e-5)
+    >>> np.allclose(diff_src, whole.diff_src, rtol=1e-12)
+    True
+    """
+
+    __module__ = "bn_ext"
+    _ALIKE = (*_Sums._ALIKE, "mean")
+
+    mean: NDArray[np.float64]
+
+    @refuses_other_names
+    def __init__(
+        self,
+        src: Array,
+        diff_dst: Array,
+        mean: Array,
+        *,
+        data_format: DataFormat | None = None,
+        exact: Flag = False,
+        num_threads: SupportsIndex | None = None,
+        relu: Flag = False,
+        beta: Array | None = None,
+        dst: Array | None = None,
+        workspace: NDArray[np.uint8] | None = None,
+        variance: Array | None = None,
+        gamma: Array | None = None,
+        epsilon: SupportsFloat | None = None,
+    ) -> None:
+        self.exact = _core._as_flag(exact, "exact")
+        found = _core.backward_sums(
+            src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,
+            variance, gamma, epsilon,
+        )  # fmt: skip
+        self._sums, self._count, self.dtype, self.mean = found
+
+    def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
+        sums: NDArray[np.float64] = self._sums + other._sums
+        return sums
+
+
+def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]] | None:
+    """What `_core.backward` needs of the sums of all parts."""
+    if sums is None:
+        return None
+    if not isinstance(sums, GradientSums):
+        raise TypeError(
+            f"sums: expected GradientSums, the sum of those of all parts, got {_core._shown(sums)}"
+        )
+    return sums._sums, sums._count, sums.dtype, sums.mean
