@@ -2,19 +2,25 @@
 
 A step is two passes:
 
-    forward     src, src_1 -> dst                keeps src, the statistics, the ReLU's gate
+    forward     src, src_1 -> dst                    makes `saved`: src, the statistics, the ReLU's gate
     backward    diff_dst -> diff_src, diff_src_1     writes diff_gamma, diff_beta
+
+With `allreduce`, each pass first sums over all processes:
+
+    forward     Statistics -> allreduce -> batch_norm_inference
+    backward    GradientSums -> allreduce -> batch_norm_backward(sums=...)
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
-from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
 from bn_ext._names import CALLED_HERE, FREEZES, our_name, refuses_other_names
+from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, Flag
 
 __all__ = ["BatchNorm"]
@@ -32,22 +38,24 @@ _ARRAYS = dict.fromkeys(["gamma", "beta", "diff_gamma", "diff_beta"], "affine") 
     ["running_mean", "running_variance"], "track_running_stats"
 )
 #: Attributes that cannot change: arrays and saved passes depend on them.
-_FIXED = ("channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype")
+_FIXED = (
+    "channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype", "exact",
+)  # fmt: skip
 #: Other packages' names of attributes -> what to do instead.
 _NOT_READ = {
-    theirs: f"pass {ours} to BatchNorm" if ours in _FIXED else f"set {ours}"
+    theirs: f"it is called {ours} here" + ", and passed to BatchNorm" * (ours in _FIXED)
     for ours in (*_FIXED, "correction", "num_threads", *_STATE)
     for theirs in CALLED_HERE.get(ours, ())
 }
 _NOT_READ |= dict.fromkeys(
-    ["decay", "momentum"], "set exponential_avg_factor, the weight of the new statistics"
+    ["decay", "momentum"], "exponential_avg_factor is the weight of the new statistics"
 )
 _NOT_READ |= dict.fromkeys(FREEZES, "call freeze()")
 _NOT_READ |= dict.fromkeys(["is_training", "use_running_average"], "call train() or eval()")
 
 
-class _Saved(NamedTuple):
-    """What backward needs of the last forward pass."""
+class Saved(NamedTuple):
+    """What `BatchNorm.backward` needs of a forward pass."""
 
     src: NDArray[Any]
     mean: NDArray[Any]
@@ -55,29 +63,6 @@ class _Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
-
-
-_Given = ParamSpec("_Given")
-_Result = TypeVar("_Result")
-
-
-def _forgets(step: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Make a forward pass refuse unknown names, and forget what it saved if it ends early."""
-    checked = refuses_other_names(step)
-
-    @wraps(step)
-    def forward(*given: _Given.args, **options: _Given.kwargs) -> _Result:
-        try:
-            found = checked(*given, **options)  # an interrupt may come right after this call
-        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
-            raise
-        except BaseException:
-            layer: Any = given[0]
-            layer._saved = None
-            raise
-        return found
-
-    return forward
 
 
 class BatchNorm:
@@ -96,7 +81,8 @@ class BatchNorm:
         Whether the running variance is unbiased (torch, TensorFlow) or biased (oneDNN,
         Flax, Keras).
     data_format : {"NXC", "NCX"}, optional
-        Where the channels are: last or on axis 1.
+        Where the channels are, last or on axis 1, as for `bn_ext.batch_norm_training`. Without it,
+        the layer takes only data with two axes.
     affine : bool, optional
         Whether there are a scale and a shift, `gamma` and `beta`.
     relu : bool, optional
@@ -105,10 +91,14 @@ class BatchNorm:
         Whether to keep running statistics. If False, each batch is normalized with its own
         statistics in every mode, as in torch.
     dtype : {float64, float32}, optional
-        The dtype of parameters and statistics. float64 works with data of any dtype, and gradients
-        stay accurate however far a mean is from 0; float32 works with all data except float64.
-    num_threads : int or None, optional
+        The dtype of parameters and running statistics.
+    num_threads, exact
         As for `bn_ext.batch_norm_training`.
+    allreduce : callable, optional
+        Makes the layer normalize a batch that is spread over several processes: it gets the sums of
+        this process, a `Statistics` or `GradientSums`, and returns those of all, such as
+        ``comm.allreduce`` of mpi4py. All processes must make the same calls. With ``exact=True``,
+        results do not depend on how the batch is spread.
 
     Attributes
     ----------
@@ -120,6 +110,8 @@ class BatchNorm:
         The statistics used after `eval` or `freeze`, shape (C,): zeros and ones at first.
     num_batches_tracked : int
         How many batches the running statistics have seen.
+    saved : Saved or None
+        What the last `forward` left for `backward`.
     training, frozen : bool
         The mode, which `train`, `eval` and `freeze` set.
 
@@ -132,10 +124,12 @@ class BatchNorm:
     -----
     `backward` reads src and the parameters again, and the running statistics if `forward` used
     them. Do not change any of these between the two passes. Use a layer in one thread at a time.
+    A copy or pickle of a layer has no saved pass; a pickle needs an `allreduce` that can be
+    pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
-    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype and
-    track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
+    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype,
+    exact and track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
     momentum and trainable, except in a subclass: the layer would not read them.
 
     Examples
@@ -166,22 +160,26 @@ class BatchNorm:
         epsilon: float = 1e-5,
         exponential_avg_factor: float | None = 0.1,
         correction: int = 1,
-        data_format: DataFormat = "NXC",
+        data_format: DataFormat | None = None,
         affine: Flag = True,
         relu: Flag = False,
         track_running_stats: Flag = True,
         dtype: DTypeLike = np.float64,
         num_threads: int | None = None,
+        exact: Flag = False,
+        allreduce: Callable[[Any], Any] | None = None,
     ) -> None:
         self.dtype = _as_number(dtype)
         self.channels = _as_channels(channels)
         self.epsilon = _core._as_epsilon(epsilon)
         self.exponential_avg_factor, self.correction = exponential_avg_factor, correction
-        self.data_format: DataFormat = data_format
+        self.data_format = data_format
         self.affine = _core._as_flag(affine, "affine")
         self.relu = _core._as_flag(relu, "relu")
         self.track_running_stats = _core._as_flag(track_running_stats, "track_running_stats")
         self.num_threads = num_threads
+        self.exact = _core._as_flag(exact, "exact")
+        self.allreduce = allreduce
         ones, zeros = np.ones(self.channels, self.dtype), np.zeros(self.channels, self.dtype)
         self.gamma: NDArray[Any] | None = ones.copy() if self.affine else None
         self.beta: NDArray[Any] | None = zeros.copy() if self.affine else None
@@ -191,15 +189,19 @@ class BatchNorm:
         self.running_variance: NDArray[Any] | None = ones if self.track_running_stats else None
         self.num_batches_tracked = 0
         self.training, self.frozen = True, False
-        self._saved: _Saved | None = None
+        self.saved: Saved | None = None
         self._check_options()
 
     def _check_options(self) -> None:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        last = _core._as_format(self.data_format) & 1
-        shape = (0, self.channels) if last else (0, self.channels, 1)
+        if self.allreduce is not None and not callable(self.allreduce):
+            got = _core._shown(self.allreduce)
+            raise TypeError(f"allreduce: expected a callable or None, got {got}")
+        axes = _core._as_format(self.data_format) >> 2 or 2
+        shape = [0] * axes
+        shape[self._channel_axis] = self.channels
         _core.training(
             np.empty(shape, self.dtype),
             epsilon=self.epsilon,
@@ -244,8 +246,10 @@ class BatchNorm:
 
     # ---- passes -----------------------------------------------------------------------
 
-    @_forgets
-    def forward(self, src: Array, src_1: Array | None = None) -> NDArray[Any]:
+    @refuses_other_names
+    def forward(
+        self, src: Array, src_1: Array | None = None, *, keep: Flag = True, track: Flag = True
+    ) -> NDArray[Any]:
         """Normalize a batch.
 
         Parameters
@@ -254,6 +258,11 @@ class BatchNorm:
             As for `bn_ext.batch_norm_training`.
         src_1 : array, optional
             Added before the ReLU; of src's shape and dtype.
+        keep : bool, optional
+            If False, nothing is saved for `backward`, so that src can be freed.
+        track : bool, optional
+            If False, the running statistics and num_batches_tracked stay as they are: for a pass
+            that is computed again, or a gradient check.
 
         Returns
         -------
@@ -272,36 +281,67 @@ class BatchNorm:
         raises RuntimeError. The running statistics and num_batches_tracked are then both updated,
         or neither is.
         """
-        found: Any = _core._committed(*self._step(src, src_1), vars(self))
+        keep, track = _core._as_flag(keep, "keep"), _core._as_flag(track, "track")
+        before, self.saved = self.saved, None
+        try:
+            found: Any = self._forward(src, src_1, keep, track and self.running_mean is not None)
+        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
+            self.saved = before
+            raise
         return found if isinstance(found, np.ndarray) else found.dst
 
-    __call__ = forward
+    def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
+        """Call `forward`, which a subclass may override."""
+        return self.forward(*given, **options)
 
-    def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
-        """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
+    def _forward(self, src: Array, src_1: Array | None, keep: bool, track: bool) -> Any:
+        """Compute a forward pass; then update the layer at once."""
         data = self._as_data(src)
         added = None if src_1 is None else _core._as_array(src_1, "src_1")
-        from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
-        if from_batch or mean is None or variance is None:
-            mean, variance = np.empty((2, self.channels), self.dtype)
         # To see what the ReLU passed, backward computes dst again. It cannot do so if an array was
-        # added, which is not kept; from a batch's float32 statistics, it might compute another dst.
-        # These two cases need a workspace.
-        kept = self.relu and (added is not None or (from_batch and mean.dtype != np.float64))
-        workspace = np.empty(-(-data.size // 8), np.uint8) if kept else None
-        beta = np.zeros_like(mean) if self.beta is None else self.beta
-        gate: dict[str, Any] = {"workspace": workspace} if kept else {"beta": beta}
+        # added, which is not kept.
+        workspace = None
+        if self.relu and added is not None and keep:
+            workspace = np.empty(-(-data.size // 8), np.uint8)
         options = {**self._options(added), "workspace": workspace}
-        tracked = self.num_batches_tracked
-        if from_batch:
-            options |= {**self._tracking(), "out": (None, mean, variance)}
-            call = partial(self._training, data, self.gamma, self.beta, **options)
-            tracked += self.running_mean is not None and self._is_batch(data)
-        else:
+        after: dict[str, Any] = {}
+        from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
+        total = None
+        if from_batch and self.allreduce:
+            total = self._total(Statistics, data)
+            mean, variance = total.mean, total.variance
+        elif from_batch or mean is None or variance is None:
+            mean, variance = np.empty((2, self.channels))
+        if keep:
+            beta = np.zeros(self.channels) if self.beta is None else self.beta
+            gate = {"beta": beta} if workspace is None else {"workspace": workspace}
+            after["saved"] = Saved(data, mean, variance, from_batch, added is not None, gate)
+        if not from_batch or total:
             given = data, mean, variance, self.gamma, self.beta
             call = partial(_core.inference, *given, **options)
-        saved = _Saved(data, mean, variance, from_batch, added is not None, gate)
-        return call, {"num_batches_tracked": tracked, "_saved": saved}
+        else:
+            tracking = self._tracking() if track else {}
+            given = data, self.gamma, self.beta
+            out = None, mean, variance
+            call = partial(_core.training, *given, out=out, exact=self.exact, **tracking, **options)
+        if from_batch and track and (total.count if total else data.size):
+            after["num_batches_tracked"] = self.num_batches_tracked + 1
+        if not total or not track:
+            return _core._committed(call, after, vars(self))
+        dst = call()
+        _core._committed(partial(total.update_running, **self._tracking()), after, vars(self))
+        return dst
+
+    def _total(self, kind: Any, *given: Any, **options: Any) -> Any:
+        """The sums of all processes."""
+        how = {"data_format": self.data_format, "num_threads": self.num_threads}
+        own = kind(*given, exact=self.exact, **how, **options)
+        total = self.allreduce(own)  # type: ignore[misc]
+        if type(total) is not kind:
+            raise TypeError(
+                f"allreduce: expected it to return {kind.__name__}, got {_core._shown(total)}"
+            )
+        return total
 
     def _options(self, src_1: Any) -> dict[str, Any]:
         """Options of every forward pass."""
@@ -335,35 +375,41 @@ class BatchNorm:
         with _core._DefaultMode():
             return 1 / (self.num_batches_tracked + 1)
 
+    @property
+    def _channel_axis(self) -> int:
+        return 1 if not _core._as_format(self.data_format) & 1 else -1
+
     def _as_data(self, src: Array) -> NDArray[Any]:
-        """Convert src; its channels and its dtype must fit the layer."""
+        """Convert src; its channels must fit the layer."""
         data = _core._as_array(src, "src")
-        axis, other, format_ = (-1, 1, "NCX") if self.data_format == "NXC" else (1, -1, "NXC")
-        if data.ndim >= 2 and data.shape[axis] != self.channels:
-            fits = data.shape[other] == self.channels
-            hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
-            raise ValueError(
-                f"src: expected {self.channels} channels on axis {axis}, got shape "
-                f"{data.shape}{hint if fits else ''}"
-            )
-        # Other wrong dtypes are those of every function.
-        if (
-            self.dtype == np.float32
-            and data.dtype.kind in "biufO"
-            and data.dtype not in (np.float32, np.float16)
-        ):
-            expected = "float32, float16 or bfloat16, since the layer's dtype is float32"
-            raise _core._wrong_dtype("src", data, expected, "float32")
-        return data
+        axis = self._channel_axis
+        if data.ndim < 2 or data.shape[axis] == self.channels:
+            return data
+        other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
+        fits = data.shape[other] == self.channels
+        hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
+        raise ValueError(
+            f"src: expected {self.channels} channels on axis {axis}, got shape "
+            f"{data.shape}{hint if fits else ''}"
+        )
 
     @refuses_other_names
-    def backward(self, diff_dst: Array) -> Any:
-        """Gradients of the last `forward`.
+    def backward(
+        self, diff_dst: Array, saved: Saved | None = None, *, accumulate: Flag = False
+    ) -> Any:
+        """Gradients of a `forward`.
 
         Parameters
         ----------
         diff_dst : array
             The gradient with respect to what `forward` returned.
+        saved : Saved, optional
+            The layer's attribute `saved` after that pass; None means the last one. A layer that is
+            applied several times before any gradient is known (to two branches, or at each time
+            step) needs it.
+        accumulate : bool, optional
+            If True, the gradients of the parameters are added to `diff_gamma` and `diff_beta`, as
+            for micro-batches.
 
         Returns
         -------
@@ -374,7 +420,8 @@ class BatchNorm:
         Raises
         ------
         RuntimeError
-            If no `forward` has succeeded, or the last one was interrupted.
+            If there is no saved pass: no `forward` has succeeded, the last one was interrupted, or
+            it had ``keep=False``.
         TypeError, ValueError, MemoryError
             As for `bn_ext.batch_norm_backward`. Nothing has then been written.
 
@@ -382,50 +429,61 @@ class BatchNorm:
         -----
         `backward` can be called again, even if it was interrupted.
         """
-        saved = self._saved
+        saved = self.saved if saved is None else saved
         if saved is None:
             raise RuntimeError(
                 "backward: expected a successful forward before it; call forward first"
             )
+        if not isinstance(saved, Saved):
+            raise TypeError(
+                f"saved: expected the layer's `saved` after a forward, got {_core._shown(saved)}"
+            )
         diff = _core._as_array(diff_dst, "diff_dst")
+        accumulate = _core._as_flag(accumulate, "accumulate")
         param_grads = self.affine and not self.frozen
         gated = saved.added and self.relu
         out: list[Any] = [None, None, None, *[None] * gated]
-        if param_grads:
+        if param_grads and not accumulate:
             out[1:3] = self.diff_gamma, self.diff_beta
-        options: dict[str, Any] = {"diff_src_1": True} if gated else {}
-        if self.relu:
-            options |= {"relu": True, **saved.gate}
-        found: Any = self._gradients(
-            saved.src,
-            diff,
-            saved.mean,
-            saved.variance,
-            self.gamma,
+        gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
+        given = saved.src, diff, saved.mean, saved.variance, self.gamma
+        total = None
+        if self.allreduce and (saved.from_batch or param_grads):
+            known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
+            total = self._total(GradientSums, *given[:3], **gate, **known)
+        found = _core.backward(
+            *given,
             epsilon=self.epsilon,
             data_format=self.data_format,
             is_training=saved.from_batch,
             param_grads=param_grads,
             out=out,
             num_threads=self.num_threads,
-            **options,
+            exact=self.exact,
+            total=total_of(total),
+            diff_src_1=gated,
+            **gate,
         )
+        if param_grads and accumulate:
+            with _core._DefaultMode():
+                self.diff_gamma += found.diff_gamma
+                self.diff_beta += found.diff_beta
         if not saved.added:
             return found.diff_src
         return found.diff_src, found[3] if gated else diff
 
-    # ---- the functions of a step: a layer over several ranks has others ------------------
-
-    _training: Callable[..., Any] = staticmethod(_core.training)
-    _gradients: Callable[..., Any] = staticmethod(_core.backward)
-
-    def _is_batch(self, data: NDArray[Any]) -> bool:
-        """Does the batch count in num_batches_tracked?"""
-        return data.size > 0
-
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
-        return {**vars(self), "_saved": None}
+        return {**vars(self), "saved": None}
+
+    def __copy__(self) -> "BatchNorm":
+        """A layer with the same parameters but its own statistics, like its own count."""
+        other = type(self).__new__(type(self))
+        vars(other).update(self.__getstate__())
+        if self.running_mean is not None and self.running_variance is not None:
+            other.running_mean = self.running_mean.copy()
+            other.running_variance = self.running_variance.copy()
+        return other
 
     # ---- state ------------------------------------------------------------------------
 
@@ -466,6 +524,11 @@ class BatchNorm:
         for name, array in new.items():
             own[name][...] = array
 
+    def __getattr__(self, name: str) -> Any:
+        """Say what to read instead of what other packages' layers have."""
+        hint = f"; {_NOT_READ[name]}" if name in _NOT_READ else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
         if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
@@ -497,7 +560,13 @@ class BatchNorm:
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
         shown = [f"{name}={getattr(self, name)!r}" for name in (*options, "relu")]
-        shown += [] if self.track_running_stats else ["track_running_stats=False"]
+        usual = {"track_running_stats": True, "exact": False, "allreduce": None, "training": True,
+                 "frozen": False}  # fmt: skip
+        shown += [
+            f"{name}={getattr(self, name)!r}"
+            for name, value in usual.items()
+            if getattr(self, name) != value
+        ]
         return f"BatchNorm({self.channels}, {', '.join(shown)}, dtype='{self.dtype}')"
 
 
