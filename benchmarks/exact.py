@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-REDUCE = "batch_norm_backward_reduce"
+REDUCE = "GradientSums"
 #: (call, diff_dst, shape), at the highest level; LOWER: at the level below it.
 ROWS = [
     *((REDUCE, NORMAL, shape) for shape in SHAPES),
@@ -73,7 +73,7 @@ def call_of(name, p, exact):
     if name != REDUCE:
         return bn_ext_call(p, 1, exact=exact)
     more = {"data_format": p.layout, "num_threads": 1, "exact": exact}
-    return lambda: bn_ext.batch_norm_backward_reduce(p.src, p.diff_dst, p.mean, **more)
+    return lambda: bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **more)
 
 
 def multiple(row, dtype, seconds):

@@ -64,6 +64,7 @@ if __name__ == "__main__":
     mean, variance = src.mean(axis=(0, 1, 2)), src.var(axis=(0, 1, 2))
     gamma = rng.uniform(0.5, 2, 3).astype(np.float32)
     plain = batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
-    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
+    how = {"epsilon": 1e-5, "data_format": "NXC"}
+    grads = bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
     for name, found, wanted in zip(grads._fields, grads, plain, strict=True):
         print(f"{name}: {abs(found - wanted).max():.1e} of {abs(wanted).max():.1e} at most")

@@ -27,16 +27,12 @@ class Ranks:
     """All ranks of the communicator if mpi4py runs this program, else this process alone."""
 
     def __init__(self, threads):
-        self.rank, self.size, self.options = 0, 1, {"num_threads": threads, "epsilon": EPSILON}
-        self.functions = bn_ext
+        self.rank, self.size, self.threads, self.allreduce = 0, 1, threads, None
         if "mpi4py" in sys.modules:
             from mpi4py import MPI
 
-            self.comm, self.functions = MPI.COMM_WORLD, bn_ext.mpi
-            self.rank, self.size = self.comm.rank, self.comm.size
-            self.options["comm"] = self.comm
-        else:
-            self.options["exact"] = True
+            self.comm = MPI.COMM_WORLD
+            self.rank, self.size, self.allreduce = self.comm.rank, self.comm.size, self.comm.allreduce
 
     def sum(self, terms):
         """The sum over all rows of all ranks. Each term is rounded, the sum is not."""
@@ -75,32 +71,25 @@ class Dense:
 class Norm:
     """Batch normalization over the rows of all ranks, then a ReLU."""
 
-    def __init__(self, channels):
-        self.gamma, self.beta = np.ones(channels), np.zeros(channels)
-        self.running = np.zeros(channels), np.ones(channels)
-        self.parameters = [self.gamma, self.beta, *self.running]
+    def __init__(self, channels, ranks):
+        self.layer = bn_ext.BatchNorm(
+            channels, epsilon=EPSILON, correction=0, relu=True, exact=True,
+            num_threads=ranks.threads, allreduce=ranks.allreduce,
+        )  # fmt: skip
+        running = self.layer.running_mean, self.layer.running_variance
+        self.parameters = [*self.layer.parameters, *running]
 
     def forward(self, x, ranks):
-        self.src = x.astype(np.float32)
-        dst, self.mean, self.variance = ranks.functions.batch_norm_training(
-            self.src, self.gamma, self.beta, relu=True, **ranks.options,
-            running_mean=self.running[0], running_variance=self.running[1],
-            exponential_avg_factor=0.1, correction=0,
-        )  # fmt: skip
-        return dst.astype(np.float64)
+        return self.layer.forward(x.astype(np.float32)).astype(np.float64)
 
     def backward(self, diff, ranks):
-        diff_src, diff_gamma, diff_beta = ranks.functions.batch_norm_backward(
-            self.src, diff.astype(np.float32), self.mean, self.variance, self.gamma,
-            relu=True, beta=self.beta, **ranks.options,
-        )  # fmt: skip
-        self.gamma -= RATE * diff_gamma
-        self.beta -= RATE * diff_beta
+        diff_src = self.layer.backward(diff.astype(np.float32))
+        for parameter, gradient in zip(self.layer.parameters, self.layer.gradients, strict=True):
+            parameter -= RATE * gradient
         return diff_src.astype(np.float64)
 
     def infer(self, x):
-        affine = self.gamma, self.beta
-        return bn_ext.batch_norm_inference(x, *self.running, *affine, epsilon=EPSILON, relu=True)
+        return self.layer.eval().forward(x)
 
 
 def load(path):
@@ -118,7 +107,9 @@ def train(images, labels, steps, ranks):
     """Digest of all weights, and the accuracy on the last quarter of the images."""
     rng = np.random.default_rng(0)
     cut = 3 * len(images) // 4
-    layers = [Dense(rng, 64, 48), Norm(48), Dense(rng, 48, 32), Norm(32), Dense(rng, 32, 10)]
+    layers = [
+        Dense(rng, 64, 48), Norm(48, ranks), Dense(rng, 48, 32), Norm(32, ranks), Dense(rng, 32, 10),
+    ]  # fmt: skip
     wanted = 2.0 * (labels[:, None] == np.arange(10)) - 1
     for _ in range(steps):
         batch = rng.integers(cut, size=BATCH)

@@ -45,12 +45,15 @@ DIGITS = 14  # in the picture
 
 def gradient_by_bn_ext(src, diff_dst, mean, variance, gamma):
     """One call on the arrays as they are."""
-    return bn_ext.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    return bn_ext.batch_norm_backward(
+        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, data_format="NHWC"
+    )
 
 
 def gradient_by_numpy(src, diff_dst, mean, variance, gamma):
     """The formula, in the parameters' dtype."""
-    x, dy = src.astype(mean.dtype, copy=False), diff_dst.astype(mean.dtype, copy=False)
+    given = src, diff_dst, mean, variance
+    x, dy, mean, variance = (a.astype(gamma.dtype, copy=False) for a in given)
     axes = tuple(range(x.ndim - 1))
     m = x.size // x.shape[-1]
     rstd = 1 / np.sqrt(variance + mean.dtype.type(EPSILON))
@@ -123,11 +126,13 @@ class BatchNorm:
         running = self.running_mean, self.running_variance
         affine = self.gamma, self.beta
         if not training:
-            return bn_ext.batch_norm_inference(x, *running, *affine, epsilon=EPSILON)
+            return bn_ext.batch_norm_inference(
+                x, *running, *affine, epsilon=EPSILON, data_format="NHWC"
+            )
         self.src = x
         dst, self.mean, self.variance = bn_ext.batch_norm_training(
-            x, *affine, epsilon=EPSILON, running_mean=running[0], running_variance=running[1],
-            exponential_avg_factor=0.1, correction=0,
+            x, *affine, epsilon=EPSILON, data_format="NHWC", running_mean=running[0],
+            running_variance=running[1], exponential_avg_factor=0.1, correction=0,
         )  # fmt: skip
         return dst
 
