@@ -1,9 +1,9 @@
 """What users call: the functions, with types and documentation. `_core` does the work.
 
-    batch_norm_training, batch_norm_inference       src -> dst
-    batch_norm_backward                             src, diff_dst -> diff_src, diff_gamma, diff_beta
-    batch_norm_double_backward                      the gradient of batch_norm_backward
-    batch_norm_statistics_backward                  with respect to given statistics
+batch_norm_training, batch_norm_inference       src -> dst
+batch_norm_backward                             src, diff_dst -> diff_src, diff_gamma, diff_beta
+batch_norm_double_backward                      the gradient of batch_norm_backward
+batch_norm_statistics_backward                  with respect to given statistics
 """
 
 from typing import Any, Literal, Never, SupportsFloat, SupportsIndex, overload

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bn_ext import _core
+from bn_ext._results import BatchNormDoubleBackward
 
 __all__ = ["gated", "gated_double_backward"]
 
@@ -44,7 +45,7 @@ def gated_double_backward(
     *,
     workspace: NDArray[np.uint8] | None,
     **options: Any,
-) -> _core.BatchNormDoubleBackward[NDArray[Any], NDArray[Any]]:
+) -> BatchNormDoubleBackward[NDArray[Any]]:
     """`batch_norm_double_backward` that also takes the gradient with respect to diff_src_1 and,
     given a workspace, goes through a ReLU.
     """

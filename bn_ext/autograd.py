@@ -78,20 +78,16 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
         step.workspace = options["workspace"] = np.empty(-(-src.size // 8), np.uint8)
     dst: NDArray[Any]
     if step.stats:
-        mean, variance = step.stats
-        gamma = _as(gamma, mean) if step.is_linear else gamma
-        return _core.batch_norm_inference(src, mean, variance, gamma, beta, **options)
-    dst, *step.stats = _core.batch_norm_training(src, gamma, beta, **options, **step.training)
+        return _core.inference(src, *step.stats, gamma, beta, **options)
+    dst, *step.stats = _core.training(src, gamma, beta, **options, **step.training)
     return dst
 
 
 @primitive
 def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) -> tuple[Any, ...]:
     diff = _as(diff_dst, src)
-    mean, variance = step.stats
     options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
-    gamma = _as(gamma, mean)
-    found = _core.batch_norm_backward(src, diff, mean, variance, gamma, **options)
+    found = _core.backward(src, diff, *step.stats, gamma, **options)
     return (*found, diff)[:4] if added else tuple(found)
 
 
@@ -101,9 +97,8 @@ def _second(
 ) -> tuple[Any, ...]:
     of_src, of_gamma, of_beta, of_src_1 = (*diff_diffs, None)[:4]
     options = {name: value for name, value in step.backward.items() if name != "relu"}
-    mean, variance = step.stats
-    diffs = _as(of_src, src), _as(of_gamma, mean), _as(of_beta, mean), _as(of_src_1, src)
-    arrays = src, _as(diff_dst, src), mean, variance, gamma, *diffs
+    diffs = _as(of_src, src), of_gamma, of_beta, _as(of_src_1, src)
+    arrays = src, _as(diff_dst, src), *step.stats, gamma, *diffs
     return tuple(gated_double_backward(*arrays, **options))
 
 
@@ -141,7 +136,7 @@ def _vjps_of_gradients(argnums: Any, grads: Any, given: Any, _: Any) -> Any:
 def _on_axis(vector: Any, dst: Any, step: _Step) -> Any:
     """Broadcast a (C,) vector to dst's shape and dtype."""
     dims = [1] * dst.ndim
-    dims[-1 if step.shared["data_format"] == "NXC" else 1] = -1
+    dims[-1 if _core._as_format(step.shared["data_format"]) & 1 else 1] = -1
     column = anp.reshape(vector, dims)
     if column.dtype != dst.dtype:
         column = column.astype(dst.dtype)
@@ -194,7 +189,7 @@ def batch_norm_training(
     beta: Array | None = None,
     *,
     epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
+    data_format: DataFormat | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
@@ -315,7 +310,7 @@ def batch_norm_inference(
     beta: Array | None = None,
     *,
     epsilon: SupportsFloat,
-    data_format: DataFormat = "NXC",
+    data_format: DataFormat | None = None,
     src_1: Array | None = None,
     relu: Flag = False,
     num_threads: SupportsIndex | None = None,
@@ -357,7 +352,7 @@ def batch_norm_inference(
     src, src_1 = given.pop("src"), given.pop("src_1")
     stats = constants["mean"], constants["variance"]
     if isinstance(given["mean"], Box) or isinstance(given["variance"], Box):
-        _core._dry_run(_core.batch_norm_inference, **constants, relu=relu, **shared)
+        _core.inference(**constants, relu=relu, **shared, dry=True)
         with _core._DefaultMode():
             given = {k: None if a is None else _wide(a) for k, a in given.items()}
             gamma, beta = _of_statistics(given, constants, float(epsilon))
@@ -430,10 +425,8 @@ class BatchNorm(_layer.BatchNorm):
             stats: tuple[Any, Any] = self.running_mean, self.running_variance
             return batch_norm_inference(src, *stats, gamma, beta, **options)
         dst = batch_norm_training(src, gamma, beta, **self._tracking(), **options)
-        self.num_batches_tracked += self.running_mean is not None and self._is_batch(dst)
+        self.num_batches_tracked += self.running_mean is not None and dst.size > 0
         return dst
-
-    __call__ = forward  # type: ignore[assignment]
 
     def backward(self, diff_dst: Array) -> Any:
         """Raise a TypeError: autograd computes the gradients."""

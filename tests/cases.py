@@ -6,15 +6,16 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 
-#: (data dtype, vector dtype), as published operators pair them; the general functions also pair
-#: float64 vectors with other data.
-DTYPES = [
-    (data, vector)
-    for data, vectors in _core._TABLE.items()
-    for vector in vectors
-    if vector != "float64" or data == "float64"
-]
-DATA_DTYPES = list(_core._TABLE)
+DATA_DTYPES = list(_core.DTYPES)
+
+
+def arithmetic(name):
+    """The type of the arithmetic on data of this dtype."""
+    return "float64" if name == "float64" else "float32"
+
+
+#: (data dtype, vector dtype), as published operators pair them.
+DTYPES = [(data, vector) for data in DATA_DTYPES for vector in {arithmetic(data): 0, data: 0}]
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
 #: Names of array arguments, and of the results, of the general function, batch_norm_backward.
@@ -32,19 +33,9 @@ def dtype(name):
 SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 
-def vector_dtype(data):
-    """The first vector dtype that goes with data of this dtype."""
-    return _core._TABLE[data][0]
-
-
 def unit(name):
     """Half the spacing of numbers at 1: the u of the error bounds."""
     return float(ml_dtypes.finfo(dtype(name)).eps) / 2
-
-
-def arithmetic(name):
-    """The type of the arithmetic on data of this dtype."""
-    return "float64" if name == "float64" else "float32"
 
 
 def half_ulp(values, name):
@@ -87,7 +78,7 @@ class Problem:
         """Random data with |mean|/std = ratio; the batch's own statistics or arbitrary ones."""
         self.data_format, self.axis = data_format, FORMATS[data_format]
         channels = shape[self.axis]
-        vector = dtype(vector or vector_dtype(data))
+        vector = dtype(vector or arithmetic(data))
         self.src = (rng.standard_normal(shape, np.float32) + np.float32(ratio)).astype(dtype(data))
         self.diff_dst = rng.standard_normal(shape, np.float32).astype(dtype(data))
         if statistics == "batch":
@@ -115,7 +106,7 @@ class Problem:
             self.src if src is None else src,
             self.diff_dst if diff_dst is None else diff_dst,
             *self.vectors(),
-            **{"epsilon": EPSILON, **options},
+            **{"epsilon": EPSILON, "data_format": self.data_format, **options},
         )
 
 
@@ -140,7 +131,8 @@ class Family(Problem):
 
     def take(self, function, *names, **options):
         """Call a member of the family, or its reference, with arguments of these names."""
-        return function(*(getattr(self, name) for name in names), epsilon=EPSILON, **options)
+        given = (getattr(self, name) for name in names)
+        return function(*given, **{"epsilon": EPSILON, "data_format": self.data_format, **options})
 
 
 def packed(gate, like):

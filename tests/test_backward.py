@@ -74,7 +74,7 @@ def test_vector_published_by_ngraph():
 
 
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("name", _core._TABLE)
+@pytest.mark.parametrize("name", _core.DTYPES)
 def test_gradient_of_given_statistics(rng, name, affine):
     """For float64, results are the loss's derivatives. For other dtypes, they are the results for
     the same values in float64, rounded.
