@@ -1,0 +1,104 @@
+"""The programs of docs/howto/several_machines.md give the bits of one call, with every engine."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from machines import BATCH, expected
+from tree import ROOT, TESTS
+
+PAGE = (ROOT / "docs" / "howto" / "several_machines.md").read_text()
+BLOCKS = dict(re.findall(r"^```python\n# (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+HEAD = f"""\
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from machines import *
+options = OPTIONS
+"""
+#: Before the results are gathered: this process's part, and after: the digests of the whole.
+RANKS = """
+gamma, beta = affine()
+parts = gathered((dst, diff_src))
+if rank == 0:
+    joined = [np.concatenate(each) for each in zip(*parts)]
+    print(digest(statistics), digest_of_arrays(*joined, diff_gamma, diff_beta))
+"""
+AFFINE = "gamma, beta = affine()\n"
+
+
+def run(tmp_path, text, command=(), **options):
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + text)
+    found = subprocess.run(
+        [*command, sys.executable, *(["-m", "mpi4py"] if command else []), str(program)],
+        capture_output=True, text=True, timeout=300, check=False, **options,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    return found.stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec"), reason="needs mpiexec")
+@pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="needs mpi4py")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_mpi(tmp_path, ranks):
+    text = (
+        "from mpi4py import MPI\n"
+        "rank, gathered = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.gather\n"
+        f"src, diff_dst = share(rank, {ranks})\n"
+    )
+    found = run(
+        tmp_path, text + BLOCKS["mpi"] + AFFINE + BLOCKS["each"] + RANKS,
+        ["mpiexec", "-n", str(ranks)],
+    )  # fmt: skip
+    assert found == [*expected()]
+
+
+def test_processes(tmp_path):
+    text = "def part(number): return share(number, 4)[0]\n"
+    shows = 'if __name__ == "__main__": print(digest(statistics))\n'
+    assert run(tmp_path, text + BLOCKS["processes"] + shows) == [expected()[0]]
+
+
+@pytest.mark.cluster
+def test_dask(tmp_path):
+    pytest.importorskip("distributed")
+    text = (
+        "import dask\n"
+        "from distributed import Client\n"
+        'if __name__ == "__main__":\n'
+        " client = Client(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
+        " delayed_parts = [dask.delayed(share)(k, 4)[0] for k in range(4)]\n"
+    )
+    block = "".join(" " + line for line in BLOCKS["dask"].splitlines(keepends=True))
+    shows = " print(digest(statistics))\n client.close()\n"
+    assert run(tmp_path, text + block + shows) == [expected()[0]]
+
+
+@pytest.mark.suites
+def test_torch(tmp_path):
+    pytest.importorskip("torch")
+    text = (
+        "import torch\n"
+        "from torch import distributed, multiprocessing as mp\n"
+        "def rank(number, address):\n"
+        " distributed.init_process_group('gloo', init_method=address, rank=number, world_size=2)\n"
+        " src, _ = share(number, 2)\n"
+    )
+    block = "".join(" " + line for line in BLOCKS["torch"].splitlines(keepends=True))
+    shows = (
+        " if number == 0: print(digest(statistics))\n"
+        "if __name__ == '__main__':\n"
+        f" mp.spawn(rank, ('file://{tmp_path}/meeting',), nprocs=2)\n"
+    )
+    assert run(tmp_path, text + block + shows) == [expected()[0]]
+
+
+def test_more_ranks_than_samples_are_parts_too():
+    import bn_ext
+    from machines import OPTIONS, digest, share
+
+    parts = [bn_ext.Statistics(share(rank, BATCH + 2)[0], **OPTIONS) for rank in range(BATCH + 2)]
+    assert digest(sum(parts)) == expected()[0]
