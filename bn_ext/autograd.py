@@ -433,8 +433,6 @@ class BatchNorm(_layer.BatchNorm):
         self.num_batches_tracked += self.running_mean is not None and self._is_batch(dst)
         return dst
 
-    __call__ = forward  # type: ignore[assignment]
-
     def backward(self, diff_dst: Array) -> Any:
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")

@@ -203,6 +203,19 @@ def test_layer(rng):
                 assert np.array_equal(found, right)
 
 
+def test_a_call_of_a_layer_is_forward(rng):
+    """Of the subclass, too."""
+
+    class Doubled(bn_ext.autograd.BatchNorm):
+        def forward(self, parameters, src):
+            return 2 * super().forward(parameters, src)
+
+    layer, plain, src = Doubled(3), bn_ext.autograd.BatchNorm(3), rng.standard_normal((6, 3))
+    vjp, dst = autograd.make_vjp(layer)(layer.parameters, src)
+    right, dst_of_plain = autograd.make_vjp(plain)(plain.parameters, src)
+    assert all_bits([dst, *vjp(src)]) == all_bits([2 * dst_of_plain, *right(2 * src)])
+
+
 def test_what_is_refused(rng):
     (src, gamma, *_), _ = arrays(rng, (6, 3), "NXC")
     layer = bn_ext.autograd.BatchNorm(3)
