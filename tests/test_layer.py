@@ -480,6 +480,8 @@ def test_copies(rng, make, relu, added):
     shared = make is copy.copy
     assert np.shares_memory(other.gamma, layer.gamma) == shared
     assert np.shares_memory(other.diff_beta, layer.diff_beta) == shared
+    assert not np.shares_memory(other.running_mean, layer.running_mean)
+    assert not np.shares_memory(other.running_variance, layer.running_variance)
     assert other.num_batches_tracked == layer.num_batches_tracked - 1
     assert bits(other.forward(p.src, p.src_1 if added else None)) == before
     assert bits(mine) == before
