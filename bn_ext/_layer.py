@@ -354,7 +354,10 @@ class BatchNorm:
             and data.dtype.kind in "biufO"
             and data.dtype not in (np.float32, np.float16)
         ):
-            expected = "float32, float16 or bfloat16, since the layer's dtype is float32"
+            expected = (
+                "float32, float16 or bfloat16, since the layer's dtype is float32 "
+                "(a layer of the default dtype takes more)"
+            )
             raise _core._wrong_dtype("src", data, expected, "float32")
         return data
 
