@@ -17,14 +17,19 @@ PACKAGE = Path(__file__).resolve().parent / "bn_ext"
 HEAD = """\
 from collections.abc import Sequence
 from typing import (
-    Any, Generic, Literal, NamedTuple, SupportsFloat, SupportsIndex, TypeVar, overload
+    Any, Generic, Literal, NamedTuple, SupportsFloat, SupportsIndex, overload
 )
 
 import numpy as np
 from numpy import float32, float64, int64
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
-from bn_ext._typing import Array, Data, DataFormat, Flag, Out, Scalar, Vector
+from bn_ext._typing import Array, Data, DataFormat, Flag, Out
+
+# The scalar types of src and mean; Any if unknown.
+Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
+Vector = TypeVar("Vector", bound=np.generic, default=Any)
 """
 
 

@@ -275,7 +275,9 @@ class BatchNorm:
         found: Any = _core._committed(*self._step(src, src_1), vars(self))
         return found if isinstance(found, np.ndarray) else found.dst
 
-    __call__ = forward
+    def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
+        """Call `forward`, which a subclass may override."""
+        return self.forward(*given, **options)
 
     def _step(self, src: Array, src_1: Array | None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """Prepare a forward pass: the call that computes it, and the attributes to set after it."""
@@ -352,7 +354,10 @@ class BatchNorm:
             and data.dtype.kind in "biufO"
             and data.dtype not in (np.float32, np.float16)
         ):
-            expected = "float32, float16 or bfloat16, since the layer's dtype is float32"
+            expected = (
+                "float32, float16 or bfloat16, since the layer's dtype is float32 "
+                "(a layer of the default dtype takes more)"
+            )
             raise _core._wrong_dtype("src", data, expected, "float32")
         return data
 
@@ -426,6 +431,15 @@ class BatchNorm:
     def __getstate__(self) -> dict[str, Any]:
         """Everything except what `forward` saves for `backward`."""
         return {**vars(self), "_saved": None}
+
+    def __copy__(self) -> "BatchNorm":
+        """A layer with the same parameters but its own statistics, like its own count."""
+        other = type(self).__new__(type(self))
+        vars(other).update(self.__getstate__())
+        if self.running_mean is not None and self.running_variance is not None:
+            other.running_mean = self.running_mean.copy()
+            other.running_variance = self.running_variance.copy()
+        return other
 
     # ---- state ------------------------------------------------------------------------
 

@@ -32,7 +32,9 @@ class Ranks:
         if "mpi4py" in sys.modules:
             from mpi4py import MPI
 
-            self.comm, self.functions = MPI.COMM_WORLD, bn_ext.mpi
+            from bn_ext import mpi
+
+            self.comm, self.functions = MPI.COMM_WORLD, mpi
             self.rank, self.size = self.comm.rank, self.comm.size
             self.options["comm"] = self.comm
         else:
