@@ -106,7 +106,7 @@ cdef extern from "blocks.h" nogil:
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
     void bn_unmap_parked()
-    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
+    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes, int64_t youngest)
     cpdef int64_t _parked_limit "bn_parked_limit"()
     cpdef int64_t _parked_bytes "bn_parked_bytes"()
 

@@ -121,9 +121,10 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     New memory is slow: the system clears each page before a process sees it. For a gradient larger
     than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
     last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
-    block, and the next result of about that size reuses the block. The newest blocks, up to an
-    eighth of the limit, stay in memory. The pages of the others are offered to the system, which
-    takes them when it needs memory (``MADV_FREE``); until then, they count as used by this process.
+    block, and the next result of about that size reuses the block. The newest blocks stay in
+    memory, up to an eighth of the limit or of the memory that the process may use, whichever is
+    less. The pages of the others are offered to the system, which takes them when it needs memory
+    (``MADV_FREE``); until then, they count as used by this process.
     At most 64 blocks are kept; each is released after 512 newer results.
 
     Parameters
@@ -162,7 +163,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
             got = _core._shown(limit)
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
     before = _core._parked_limit()
-    _core._set_parked_limit(limit)
+    _core._set_parked_limit(limit, min(limit, _memory()) // 8)
     return before
 
 
