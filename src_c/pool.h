@@ -20,7 +20,7 @@ void bn_set_stack_bytes(int64_t bytes);
 
 /* Run work(argument, me) once for each me from 0 to threads - 1, at the same time, and wait until
  * all have ended. The calling thread has number 0. Other numbers are left out if their threads
- * cannot be had or come after the caller is done. */
+ * cannot be had, have too little stack, or come after the caller is done. */
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 

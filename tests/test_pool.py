@@ -91,6 +91,7 @@ def test_a_limit_on_address_space():
     ("size", "threads"),
     [("4000g", 1), ("4000 G", 1), ("4000\tg", 1), ("4000\vG", 1), (" 4000g", 1), ("4t", 1),
      ("4TB", 1), ("4000000M", 1), ("9999999999999999999", 1),
+     ("16", 1), ("17K", 1), ("20k", 1), ("64k", 4),
      ("512", 4), ("4096", 4), ("1M", 4), ("300 k", 4), ("much", 4), ("0", 4), ("1x", 4)],
 )  # fmt: skip
 def test_the_stack_that_threads_shall_have(variable, size, threads):

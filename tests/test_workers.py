@@ -139,6 +139,20 @@ def test_threads_that_cannot_be_started():
 
 
 @needs_linux
+def test_the_systems_stack_is_too_small():
+    """Workers have stacks of their own size, whatever size new threads get by default."""
+    code = """
+import ctypes
+libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+libc.pthread_attr_init(attributes)
+libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(16 << 10))
+assert libc.pthread_setattr_default_np(attributes) == 0
+print(most(2))
+"""
+    assert in_new_process(CALL + MOST + code) == ["2"]
+
+
+@needs_linux
 def test_signals_are_for_the_program():
     """SIGINT, bit 1, is blocked in every worker."""
     code = """
