@@ -298,7 +298,7 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if _core._forked() and _core._has_openmp():
+    if _core._fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -76,7 +76,7 @@ static bool in_loop(int64_t elements) {
 static int threads_wanted(int num_threads, int64_t elements) {
     row.now = elements >= 2 * ELEMENTS_PER_THREAD;
     row.late = false;
-    if (bn_forked() && bn_has_openmp())
+    if (bn_fork_limits())
         return 1;
     if (num_threads > 0) {
         row.elements = 0;
@@ -109,11 +109,9 @@ void bn_leave(int threads) {
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
 
-#ifndef _OPENMP
 void bn_forget_calls(void) {
     atomic_store_explicit(&calls_in_flight, 0, memory_order_relaxed);
 }
-#endif
 
 /* ---- pieces ----------------------------------------------------------------- */
 
@@ -308,15 +306,21 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* Give up the pool before a fork: else the child's thread, when it ends, would wait for threads
- * that the child lacks. */
+/* Give up the pool before a fork, whoever made it: else the child's thread would wait for threads
+ * that the child lacks, in its next region and when it ends. Within a region, this fails. */
 static void leave_pool(void) {
-    if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
+    if (!bn_fork_limits() && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
 }
 
+static void begin_again(void) {
+    static const pthread_mutex_t free_mutex = PTHREAD_MUTEX_INITIALIZER;
+    growing = free_mutex;
+    bn_forget_calls();
+}
+
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(leave_pool, NULL, NULL);
+    pthread_atfork(leave_pool, NULL, begin_again);
 }
 
 /* No yield before this time: after the last yield, another process kept the CPU for long. */
