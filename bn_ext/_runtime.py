@@ -63,15 +63,17 @@ def _load_core() -> tuple[Any, str]:
 
     Returns the module and what decides how its idle threads wait.
     """
+    before = _openmp_libraries()
     named = [name for name in _SPIN_VARIABLES if name in os.environ]
     if named:
         return _import_core(), named[0]
-    before = _openmp_libraries()
-    os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
+    # Past os.environ, which other threads may copy, change and restore meanwhile.
+    os.putenv("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         core = _import_core()
     finally:
-        del os.environ["GOMP_SPINCOUNT"]
+        if "GOMP_SPINCOUNT" not in os.environ:
+            os.unsetenv("GOMP_SPINCOUNT")
     if before and _openmp_libraries() == before:
         return core, "another package that uses libgomp, loaded earlier"
     return core, "bn_ext's GOMP_SPINCOUNT"
@@ -297,7 +299,7 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if _core._forked() and _core._has_openmp():
+    if _core._fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

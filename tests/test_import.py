@@ -42,6 +42,46 @@ def test_import_needs_numpy_alone():
     assert new <= {"bn_ext", "numpy", "cython_runtime"}
 
 
+def test_import_while_others_change_the_environment():
+    """They restore it, or set what bn_ext sets for libgomp. Their last word is what stays."""
+    code = """
+import ctypes, os, sys, threading, unittest.mock
+changes, going = {}, True
+def others():
+    while going:
+        with unittest.mock.patch.dict(os.environ, changes):
+            copies.append(dict(os.environ))
+copies = []
+thread = threading.Thread(target=others)
+sys.setswitchinterval(1e-5)
+thread.start()
+try:
+    import bn_ext
+finally:
+    going = False
+    thread.join()
+assert not any("GOMP_SPINCOUNT" in copy for copy in copies)
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+assert libc.getenv(b"GOMP_SPINCOUNT") is None
+"""
+    printed_by(code.replace("{}", '{"APP_MODE": "test"}'), GOMP_SPINCOUNT=None)
+    code = """
+import ctypes, importlib, os
+from unittest import mock
+load = importlib.import_module
+def set_meanwhile(name):
+    os.environ["GOMP_SPINCOUNT"] = "7"
+    return load(name)
+with mock.patch("importlib.import_module", set_meanwhile):
+    import bn_ext
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+print(os.environ["GOMP_SPINCOUNT"], libc.getenv(b"GOMP_SPINCOUNT"))
+"""
+    assert printed_by(code, GOMP_SPINCOUNT=None, OMP_WAIT_POLICY=None).split() == ["7", "b'7'"]
+
+
 def test_import_leaves_the_environment_alone():
     code = "import os; old = dict(os.environ); import numpy, bn_ext; print(old == dict(os.environ))"
     assert strict(code).stdout.split() == ["True"]
