@@ -24,11 +24,13 @@ Only setup.py reads this one:
 import argparse
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +50,16 @@ X86 = ("x86_64", "amd64")
 # The target machine; in a cross build, _PYTHON_HOST_PLATFORM names it.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
-# These come after the user's CFLAGS, because the promise of equal bits depends on them.
-FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
-FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+# These come after the user's CFLAGS, because the promise of equal bits depends on them. The linker
+# gets them as well: otherwise gcc may add start-up code that flushes subnormal numbers to zero.
+FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
+FLAGS += ["-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi"]
+# Flags of the user that are left out, because they change bits or the floating-point mode of the
+# process. Later flags cannot undo them all: there are none for some, and compilers know others.
+LEFT_OUT = re.compile(
+    r"-Ofast|-m(fpmath=.*|pc\d\d|daz-ftz|no-sse.*)"
+    r"|-[f-][^=]*(math|fp-|precision|signed-zeros|-nans|infinities|approx-func)[^=]*(=.*)?"
+)
 # Python's own flags make signed integers wrap, which hides from compilers how addresses relate.
 # With -fno-wrapv, sums over 40 elements per channel take 0.7 of the time at v3.
 OURS = ["-fno-wrapv"]
@@ -165,9 +174,35 @@ def door(path, include_dirs):
     return Unit("_core", Path(path), flags)
 
 
+def harmless(command):
+    """A command without the flags that are left out."""
+    return [word for word in command if not LEFT_OUT.fullmatch(word)]
+
+
+@contextmanager
+def alone(folder):
+    """Wait until no other build is at work in a folder. A process that ends gives up its lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            locked = False
+            while not locked:
+                with suppress(OSError):  # after ten seconds
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                    locked = True
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def compile_units(built, out, compiler, flags):
     """Compile units to objects; keep an object if its command and its sources have not changed."""
     out.mkdir(parents=True, exist_ok=True)
+    compiler = harmless(compiler)
 
     def make(unit):
         made, sources, stamp = (out / f"{unit.name}.{kind}" for kind in ("o", "d", "command"))
@@ -207,7 +242,8 @@ def main():
     args = parser.parse_args()
     try:
         built = units(args.source, args.machine, args.system)
-        objects = compile_units(built, args.out, shlex.split(args.cc), args.flags)
+        with alone(args.out):
+            objects = compile_units(built, args.out, shlex.split(args.cc), args.flags)
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"build_c.py: failed: {shlex.join(error.cmd)}") from None
     print(*objects, sep="\n")

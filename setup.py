@@ -12,9 +12,9 @@ import shlex
 import sys
 import tarfile
 import tomllib
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_c
 
 
+with open("pyproject.toml", "rb") as file:
+    PROJECT = tomllib.load(file)
 # Relative, so that the same sources make the same objects in every folder.
 SOURCE = Path("src_c")
 CFLAGS = shlex.split(os.environ.get("CFLAGS", ""))
@@ -50,12 +52,17 @@ class BuildExt(build_ext):
         units.append(build_c.door(ext.sources[0], self.compiler.include_dirs))
         flags, command = ["-g0"] if STRIP else [], [*self.command(), *HARDENED]
         objects = build_c.compile_units(units, Path(self.build_temp), command, flags)
+        link = ext.extra_link_args
+        if self.compiler.compiler_type != "msvc":
+            # The user's CFLAGS are here, too.
+            self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
+            link = [*build_c.FLAGS, *link]
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
             self.get_ext_fullpath(ext.name),
             export_symbols=self.get_export_symbols(ext),
-            extra_postargs=ext.extra_link_args,
+            extra_postargs=link,
             build_temp=self.build_temp,
         )
 
@@ -91,10 +98,29 @@ class SDist(sdist):
         return name
 
 
+def demand(requirements):
+    """End with a line if anything is missing or too old: pip looks only if it isolates builds."""
+    bad = []
+    for needed in requirements:
+        name, least = needed.split(">=")
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found = "none"
+        if numbers(found) < numbers(least):
+            bad.append(f"{needed}, found {found}")
+    if bad:
+        raise SystemExit(f"setup.py: the build needs {'; '.join(bad)}")
+
+
+def numbers(version):
+    """The numbers with which a version begins, to be compared."""
+    return [int(number) for number in re.match(r"[\d.]*", version)[0].split(".") if number]
+
+
 def readme():
     """README.md for PyPI, which shows it alone: links and pictures lead to the repository."""
-    with open("pyproject.toml", "rb") as file:
-        url = tomllib.load(file)["project"]["urls"]["Repository"]
+    url = PROJECT["project"]["urls"]["Repository"]
     text = Path("README.md").read_text(encoding="utf-8")
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:|#)", rf"\1{url}/raw/HEAD/", text)
     return re.sub(r"(?<=\]\()(?!https?:|#)", f"{url}/blob/HEAD/", text)
@@ -111,10 +137,15 @@ core = Extension(
     py_limited_api=build_c.abi3(),
 )
 
-setup(
-    ext_modules=cythonize([core]),
-    long_description=readme(),
-    long_description_content_type="text/markdown",
-    cmdclass={"build_ext": BuildExt, "sdist": SDist},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
-)
+demand(PROJECT["build-system"]["requires"])
+# Builds of one tree share files, even if their options differ.
+with build_c.alone(Path("build")):
+    from Cython.Build import cythonize
+
+    setup(
+        ext_modules=cythonize([core]),
+        long_description=readme(),
+        long_description_content_type="text/markdown",
+        cmdclass={"build_ext": BuildExt, "sdist": SDist},
+        options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
+    )

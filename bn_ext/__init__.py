@@ -27,12 +27,7 @@ from bn_ext._sums import GradientSums, Statistics
 from bn_ext._version import __version__
 
 if TYPE_CHECKING:
-    from bn_ext import (
-        autograd as autograd,
-        dask as dask,
-        specs as specs,
-        torch as torch,
-    )
+    from bn_ext import specs as specs
 
 __all__ = [
     "BatchNorm",
@@ -56,22 +51,21 @@ __all__ = [
 ]
 
 
-#: Submodules that need an optional package of the same name.
-_NEED = "autograd", "dask", "torch"
+#: Submodules that users import themselves: they need optional packages.
+_OPTIONAL = "autograd", "dask", "torch"
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept every attribute
 
     def __getattr__(name):
-        """Import a submodule when it is first used: most programs use none of them."""
-        if name not in (*_NEED, "specs"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
+        """Import specs when it is first used: most programs do not use it."""
+        if name == "specs":
+            import bn_ext.specs as found  # `from bn_ext` would ask this function again
 
-        return import_module(f"bn_ext.{name}")
+            return found
+        hint = f"; import bn_ext.{name}" if name in _OPTIONAL else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    """The public names, with only those optional submodules whose packages are installed."""
-    from importlib.util import find_spec
-
-    return sorted([*__all__, *filter(find_spec, _NEED)])
+    """The public names, and the optional submodules that have been imported."""
+    return sorted([*__all__, *globals().keys() & _OPTIONAL])

@@ -63,15 +63,17 @@ def _load_core() -> tuple[Any, str]:
 
     Returns the module and what decides how its idle threads wait.
     """
+    before = _openmp_libraries()
     named = [name for name in _SPIN_VARIABLES if name in os.environ]
     if named:
         return _import_core(), named[0]
-    before = _openmp_libraries()
-    os.environ["GOMP_SPINCOUNT"] = _SPIN_COUNT
+    # Past os.environ, which other threads may copy, change and restore meanwhile.
+    os.putenv("GOMP_SPINCOUNT", _SPIN_COUNT)
     try:
         core = _import_core()
     finally:
-        del os.environ["GOMP_SPINCOUNT"]
+        if "GOMP_SPINCOUNT" not in os.environ:
+            os.unsetenv("GOMP_SPINCOUNT")
     if before and _openmp_libraries() == before:
         return core, "another package that uses libgomp, loaded earlier"
     return core, "bn_ext's GOMP_SPINCOUNT"
@@ -121,9 +123,10 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     New memory is slow: the system clears each page before a process sees it. For a gradient larger
     than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
     last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
-    block, and the next result of about that size reuses the block. The newest blocks, up to an
-    eighth of the limit, stay in memory. The pages of the others are offered to the system, which
-    takes them when it needs memory (``MADV_FREE``); until then, they count as used by this process.
+    block, and the next result of about that size reuses the block. The newest blocks stay in
+    memory, up to an eighth of the limit or of the memory that the process may use, whichever is
+    less. The pages of the others are offered to the system, which takes them when it needs memory
+    (``MADV_FREE``); until then, they count as used by this process.
     At most 64 blocks are kept; each is released after 512 newer results.
 
     Parameters
@@ -162,7 +165,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
             got = _core._shown(limit)
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
     before = _core._parked_limit()
-    _core._set_parked_limit(limit)
+    _core._set_parked_limit(limit, min(limit, _memory()) // 8)
     return before
 
 
@@ -296,7 +299,7 @@ def _processor() -> str:
 
 def _threads_set_by(threads: int) -> str:
     """What sets the default number of threads to `threads`, in a few words."""
-    if _core._forked() and _core._has_openmp():
+    if _core._fork_limits():
         return "the fork of this process (a copied OpenMP pool would hang)"
     # Python before 3.13 does not know process_cpu_count.
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

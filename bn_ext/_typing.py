@@ -2,23 +2,13 @@
 
 import array
 import ctypes
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Scalar is the scalar type of src, Vector that of mean; Any if unknown.
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
-    Vector = TypeVar("Vector", bound=np.generic, default=Any)
-    _Scalar = TypeVar("_Scalar", bound=np.generic, default=Any, covariant=True)
-else:  # Python 3.11's TypeVar has no default
-    from typing import TypeVar
-
-    Scalar, Vector = TypeVar("Scalar"), TypeVar("Vector")
-    _Scalar = TypeVar("_Scalar", covariant=True)
+_Scalar = TypeVar("_Scalar", bound=np.generic, covariant=True)
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class SupportsArray(Protocol[_Scalar]):

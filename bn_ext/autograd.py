@@ -51,7 +51,7 @@ class _Step:
 
     def linear(self) -> "_Step":
         """The same step without the ReLU: a linear map, to be applied to derivatives."""
-        found = _Step(self.shared, False, *self.stats)
+        found = _Step(self.shared, False, *self.stats, exact=self.exact)
         found.is_training, found.is_linear = self.is_training, True
         return found
 
@@ -206,7 +206,7 @@ def batch_norm_training(
     src, gamma, beta, src_1
         As for `bn_ext.batch_norm_training`; autograd differentiates with respect to these.
     epsilon, data_format, relu, num_threads, exact
-        As for `bn_ext.batch_norm_training`. `exact` also applies to the first gradient.
+        As for `bn_ext.batch_norm_training`. `exact` also applies to first derivatives.
     running_mean, running_variance, exponential_avg_factor, correction
         As for `bn_ext.batch_norm_training`. Each evaluation of the function updates the first two;
         ``check_grads`` evaluates it many times.

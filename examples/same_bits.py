@@ -32,7 +32,8 @@ class Ranks:
             from mpi4py import MPI
 
             self.comm = MPI.COMM_WORLD
-            self.rank, self.size, self.allreduce = self.comm.rank, self.comm.size, self.comm.allreduce
+            self.rank, self.size = self.comm.rank, self.comm.size
+            self.allreduce = self.comm.allreduce
 
     def sum(self, terms):
         """The sum over all rows of all ranks. Each term is rounded, the sum is not."""

@@ -21,7 +21,9 @@ enum {
      * training step may take a few hundred. */
     MOST_AGE = 512,
     WASTE = 4, /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
-    HELD = 8,  /* the youngest blocks keep their pages, up to 1/HELD of the limit */
+    /* A block's length is a multiple of any system's page: else what is mapped beyond its end could
+     * not be unmapped. */
+    LARGEST_PAGE = 64 << 10,
     /* A block starts in mid-page, because NumPy's arrays start near a page's start. A load waits
      * for recent stores near its offset in a page: with 48 bytes between offsets, loads take six
      * times as long (Zen 3). */
@@ -38,7 +40,7 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mapping parked[MOST_PARKED]; /* oldest first */
 static int n_parked;
-static size_t parked_bytes, limit;
+static size_t parked_bytes, limit, held;
 static uint64_t taken;
 
 /* The lock is held. */
@@ -58,7 +60,7 @@ static void offer_old(void) {
     size_t bytes = 0;
     for (int i = n_parked - 1; i >= 0; i--) {
         bytes += parked[i].bytes;
-        if (bytes <= limit / HELD || parked[i].offered)
+        if (bytes <= held || parked[i].offered)
             continue;
         if (madvise(parked[i].start, parked[i].bytes, MADV_FREE))
             madvise(parked[i].start, parked[i].bytes, MADV_DONTNEED); /* an old kernel */
@@ -140,7 +142,7 @@ static mapping map_larger(size_t bytes, mapping smaller) {
 void *bn_take_block(size_t bytes) {
     if (bytes > PTRDIFF_MAX - 2 * HUGE_BYTES)
         return NULL;
-    bytes = (size_t)round_up((int64_t)bytes + START, PAGE_BYTES);
+    bytes = (size_t)round_up((int64_t)bytes + START, LARGEST_PAGE);
     mapping m = take_parked(bytes);
     if (m.bytes < bytes)
         m = map_larger(bytes, m);
@@ -178,9 +180,11 @@ void bn_unmap_parked(void) {
     shed(0);
 }
 
-void bn_set_parked_limit(int64_t bytes) {
+void bn_set_parked_limit(int64_t bytes, int64_t youngest) {
     pthread_mutex_lock(&lock);
     limit = (size_t)bytes;
+    held = (size_t)youngest;
+    offer_old();
     pthread_mutex_unlock(&lock);
     shed((size_t)bytes);
 }
@@ -226,8 +230,8 @@ void bn_park_block(void *block) {
 }
 void bn_unmap_parked(void) {
 }
-void bn_set_parked_limit(int64_t bytes) {
-    (void)bytes;
+void bn_set_parked_limit(int64_t bytes, int64_t youngest) {
+    (void)bytes, (void)youngest;
 }
 int64_t bn_parked_limit(void) {
     return 0;

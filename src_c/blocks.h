@@ -28,8 +28,8 @@ void bn_park_block(void *block);
 void bn_unmap_parked(void);
 
 /* The most bytes that may be parked; any excess is unmapped at once. 0 where parking is not
- * supported. */
-void bn_set_parked_limit(int64_t bytes);
+ * supported. Of these, at most `youngest` bytes are not offered to the system. */
+void bn_set_parked_limit(int64_t bytes, int64_t youngest);
 int64_t bn_parked_limit(void);
 
 int64_t bn_parked_bytes(void);

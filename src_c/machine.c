@@ -20,17 +20,28 @@
 
 /* ---- forks --------------------------------------------------------------- */
 
-static atomic_bool forked;
+static atomic_bool forked, fork_limits;
 
 bool bn_forked(void) {
     return atomic_load(&forked);
 }
 
+bool bn_fork_limits(void) {
+    return atomic_load(&fork_limits);
+}
+
 #ifndef _WIN32
-/* The threads of libgomp's pool do not survive a fork, and a parallel region in the child would
- * wait for them forever. */
+#ifdef _OPENMP
+/* There, if LLVM's or Intel's runtime has taken libgomp's place. */
+__attribute__((weak)) int kmp_get_blocktime(void);
+#endif
+
 static void mark_forked(void) {
     atomic_store(&forked, true);
+#ifdef _OPENMP
+    if (kmp_get_blocktime || omp_get_level() > 0)
+        atomic_store(&fork_limits, true);
+#endif
 }
 
 __attribute__((constructor)) static void watch_forks(void) {
@@ -76,7 +87,8 @@ static int processors(void) {
 
 int bn_default_threads(void) {
 #ifdef _OPENMP
-    const int64_t threads = bn_forked() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
+    const int64_t threads =
+        bn_fork_limits() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
 #else
     const int64_t threads = processors();
 #endif

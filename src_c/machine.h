@@ -11,6 +11,10 @@ int bn_default_threads(void);           /* the most that num_threads = 0 may use
 void bn_set_threads_limit(int threads); /* in addition to OpenMP's own limit; 0: none */
 bool bn_has_openmp(void);
 bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
+/* Must a forked child use one thread? Before a fork, pool.c gives up libgomp's pool, but within a
+ * region it cannot: the child's next region would wait forever for threads that the fork did not
+ * copy. So does LLVM's runtime, if a thread other than the first forks. */
+bool bn_fork_limits(void);
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 

@@ -76,7 +76,7 @@ static bool in_loop(int64_t elements) {
 static int threads_wanted(int num_threads, int64_t elements) {
     row.now = elements >= 2 * ELEMENTS_PER_THREAD;
     row.late = false;
-    if (bn_forked() && bn_has_openmp())
+    if (bn_fork_limits())
         return 1;
     if (num_threads > 0) {
         row.elements = 0;
@@ -109,11 +109,9 @@ void bn_leave(int threads) {
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
 
-#ifndef _OPENMP
 void bn_forget_calls(void) {
     atomic_store_explicit(&calls_in_flight, 0, memory_order_relaxed);
 }
-#endif
 
 /* ---- pieces ----------------------------------------------------------------- */
 
@@ -262,11 +260,13 @@ static int startable(int wanted) {
     return gone;
 }
 
-/* How many new threads the calling thread's stack has room for. On this stack, libgomp keeps a
- * record of each new thread, half as large as OF_A_THREAD. A stack that is not the thread's own,
- * such as a coroutine's, is assumed to be large enough. */
-static int64_t startable_from_stack(void) {
-    enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
+/* The stack that a call takes, and how much of its caller's for each new thread: libgomp keeps a
+ * record there, half as large. */
+enum { OF_A_CALL = 20 << 10, OF_A_THREAD = 256 };
+
+/* How much of this thread's stack is left. A stack that is not the thread's own, such as a
+ * coroutine's, is assumed to be large enough. */
+static int64_t stack_left(void) {
     pthread_attr_t attributes;
     void *lowest = NULL;
     size_t size = 0;
@@ -275,7 +275,15 @@ static int64_t startable_from_stack(void) {
         pthread_attr_destroy(&attributes);
     }
     const uintptr_t left = (uintptr_t)__builtin_frame_address(0) - (uintptr_t)lowest;
-    return left < size ? at_least((int64_t)left - OF_A_CALL, 0) / OF_A_THREAD : MOST_THREADS;
+    return left < size ? (int64_t)left : INT64_MAX;
+}
+
+/* Is the stack of a pool's thread large enough? Whoever made the pool, or the environment, chose
+ * its size, which may be 16 KiB. */
+static bool has_stack(void) {
+    static _Thread_local bool known;
+    known = known || stack_left() >= OF_A_CALL;
+    return known;
 }
 
 /* Pools grow one at a time, so that no other call starts threads between the check and the region.
@@ -288,7 +296,8 @@ static int startable_team(int threads, bool *grows) {
     const int have = omp_get_level() ? 1 : pool_size;
     if (threads <= have)
         return threads;
-    const int more = (int)at_most(threads - have, startable_from_stack());
+    const int64_t room = at_least(stack_left() - OF_A_CALL, 0) / OF_A_THREAD;
+    const int more = (int)at_most(threads - have, room);
     pthread_mutex_lock(&growing);
     threads = have + (int)at_least(startable(more + 1) - 1, 0);
     *grows = threads > 1;
@@ -297,15 +306,21 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* Give up the pool before a fork: else the child's thread, when it ends, would wait for threads
- * that the child lacks. */
+/* Give up the pool before a fork, whoever made it: else the child's thread would wait for threads
+ * that the child lacks, in its next region and when it ends. Within a region, this fails. */
 static void leave_pool(void) {
-    if (pool_size > 1 && omp_pause_resource_all(omp_pause_soft) == 0)
+    if (!bn_fork_limits() && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
 }
 
+static void begin_again(void) {
+    static const pthread_mutex_t free_mutex = PTHREAD_MUTEX_INITIALIZER;
+    growing = free_mutex;
+    bn_forget_calls();
+}
+
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(leave_pool, NULL, NULL);
+    pthread_atfork(leave_pool, NULL, begin_again);
 }
 
 /* No yield before this time: after the last yield, another process kept the CPU for long. */
@@ -363,7 +378,8 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         if (me > 0)
             move_off(cpu);
         atomic_fetch_add(&entered, 1);
-        work(argument, me);
+        if (me == 0 || has_stack())
+            work(argument, me);
         if (me == 0)
             row.late = atomic_load(&entered) < omp_get_num_threads();
         if (me == 0 && room)

@@ -10,8 +10,7 @@
  * the call, pass the returned number to bn_leave. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
-/* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not
- * copy. */
+/* For a forked child: forget the other threads' calls, which the fork did not copy. */
 void bn_forget_calls(void);
 
 /* Tell pool.c the stack size that the environment sets for OpenMP's threads; 0: the system's
@@ -20,7 +19,7 @@ void bn_set_stack_bytes(int64_t bytes);
 
 /* Run work(argument, me) once for each me from 0 to threads - 1, at the same time, and wait until
  * all have ended. The calling thread has number 0. Other numbers are left out if their threads
- * cannot be had or come after the caller is done. */
+ * cannot be had, have too little stack, or come after the caller is done. */
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 

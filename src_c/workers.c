@@ -84,14 +84,20 @@ static void *thread_of_worker(void *unused) {
     work_forever();
     return NULL;
 }
-/* Workers block all signals: signals are for the program's own threads. */
+/* Workers block all signals: signals are for the program's own threads. A call takes at most 20 KiB
+ * of stack; the system's choice, which a user may limit, could be less. */
 static bool start_worker(void) {
+    enum { STACK_BYTES = 256 << 10 };
     sigset_t all, before;
+    pthread_attr_t attributes;
     pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&thread, NULL, thread_of_worker, NULL) == 0;
+    const bool started = pthread_create(&thread, &attributes, thread_of_worker, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
     if (started)
         pthread_detach(thread);
     return started;

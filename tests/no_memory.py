@@ -1,6 +1,7 @@
 """A call whose first, second, third, ... allocation fails: MemoryError, and nothing written.
 
-If no error is raised, the bits are right. No call keeps a block.
+If no error is raised, the bits are right: a call recovers if memory of freed results can be
+released. No call keeps a block.
 Run by test_memory.py with fail_malloc.c preloaded:
 
     LD_PRELOAD=fail_malloc.so PYTHONMALLOC=malloc python tests/no_memory.py
@@ -9,12 +10,15 @@ Run by test_memory.py with fail_malloc.c preloaded:
 import ctypes
 import functools
 import itertools
+import mmap
+from pathlib import Path
 
 import guarded
 import numpy as np
 from cases import DATA_DTYPES
 
 import bn_ext
+from bn_ext import _core
 
 library = ctypes.CDLL(None)
 library.fail_after.argtypes = [ctypes.c_long]
@@ -25,6 +29,8 @@ MOST = 2000
 #: A leak keeps a block in each of CALLS calls, in each of ROUNDS rounds. The interpreter's own
 #: caches keep some too, but only until they are full.
 CALLS, ROUNDS = 10, 10
+MIB = 1 << 20
+STATM = Path("/proc/self/statm")
 
 
 def attempt(call, n):
@@ -50,12 +56,60 @@ def bits(result):
     return [np.asarray(a).tobytes() for a in several]
 
 
-def check(call, out):
+def large(mib):
+    """A call with a result of this size, which may be in memory that was kept."""
+    src, ones = np.broadcast_to(np.float32(1), (mib * MIB // 256, 64)), np.ones(64, np.float32)
+    return functools.partial(bn_ext.batch_norm_inference, src, ones, ones, epsilon=1, num_threads=1)
+
+
+KEPT = large(17)
+
+
+@functools.cache
+def first_behind_the_result():
+    """The first allocation whose failure ends the call KEPT when it has memory for its result."""
+    for n in range(MOST):
+        _, _, raised = attempt(KEPT, n)
+        if raised is not None and _core._parked_bytes():
+            return n
+        bn_ext.keep_memory(0)
+        bn_ext.keep_memory(256 * MIB)
+    raise AssertionError(f"more than {MOST} allocations")
+
+
+def keep_a_block():
+    """Leave memory for a later result: that of a call which fails before it writes to it, because
+    writing so much would take longer than all else here.
+    """
+    if not _core._parked_bytes():
+        attempt(KEPT, first_behind_the_result())
+        assert _core._parked_bytes()
+
+
+def check_large(kept, mib):
+    """Fail each allocation or mapping of a large call, while a block of another size is kept."""
+
+    def prepare():
+        bn_ext.keep_memory(0)
+        before = int(STATM.read_text().split()[0]) * mmap.PAGESIZE
+        bn_ext.keep_memory(256 * MIB)
+        if kept:
+            large(kept)()
+        return before
+
+    before = prepare()
+    allocations = check(large(mib), [], prepare)
+    assert prepare() < before + MIB, "address space is lost"
+    return allocations
+
+
+def check(call, out, prepare=lambda: None):
     """Fail each allocation in turn until the call has no more; return how many there are."""
 
     def fill():
         for array in out:
             array[:] = 0xA5
+        prepare()
 
     fill()
     wanted = bits(call()) + bits(out)
@@ -173,7 +227,10 @@ def main():
                 for call in calls(a, layout):
                     counts.append(check(call, written_by(call)))
                     if data == "float32":
+                        check(call, written_by(call), keep_a_block)
                         check_freed(call, counts[-1])
+    for kept, mib in ((0, 17), (20, 17), (17, 40)):
+        counts.append(check_large(kept, mib))
     assert min(counts) >= 2  # any call makes two; fewer would mean that failures go unseen
     modes = itertools.product(
         (np.float64, np.float32), (False, True), (False, True), ("train", "eval", "freeze")

@@ -111,13 +111,13 @@ def fail(args):
     os._exit(1)
 
 
-def calls():
+def calls(num_threads):
     """Calls of each function, with every dtype, shape and option."""
     rng = np.random.default_rng(0)
     for data in DATA_DTYPES:
         for shape, layout in SHAPES:
             a = operands(rng, shape, layout, data)
-            options = {"data_format": layout, "num_threads": 1}
+            options = {"data_format": layout, "num_threads": num_threads}
             for call in (*guarded.calls(a, options), *more_calls(a, options)):
                 yield f"{data} {shape} {words_of(call)}", call
 
@@ -129,7 +129,7 @@ def main():
     empty = depth_of(_core._has_openmp)
     assert empty < BEGUN
     deepest = 0, "nothing"
-    for name, call in calls():
+    for name, call in calls(1):
         print(name, flush=True)
         call()  # the first call imports what it needs
         started(SMALLEST, [call]).join()

@@ -46,6 +46,25 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     same(epsilon=np.array(EPSILON))
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "longdouble", "int8", "bfloat16"])
+def test_numbers_of_any_dtype(p, kind):
+    """ml_dtypes' scalars too, which NumPy takes for bytes; arrays without axes; no other bytes."""
+    number = (
+        pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else np.dtype(kind).type
+    )
+    found = []
+    for make in (float, number, lambda value: np.array(value, number)):
+        running = {name: np.ones(len(p.mean)) for name in ("running_mean", "running_variance")}
+        result = bn_ext.batch_norm_training(
+            p.src, epsilon=make(2), exponential_avg_factor=make(3), correction=0, **running
+        )
+        layer = bn_ext.BatchNorm(3, epsilon=make(2))
+        found.append([all_bits([*result, *running.values()]), layer.epsilon])
+    assert found[0] == found[1] == found[2]
+    with pytest.raises((TypeError, ValueError), match="^epsilon: expected a "):
+        bn_ext.batch_norm_training(p.src, epsilon=np.void(b"12"))
+
+
 def all_functions():
     """Yield the layer, and the functions of each module in `needs` that can be imported here."""
     yield bn_ext.BatchNorm

@@ -169,6 +169,31 @@ def test_exact_sums_do_not_depend_on_the_layout(rng):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_exact_sums_reach_first_derivatives(rng, relu):
+    """In both modes. The terms cancel, so that other sums differ from exact ones."""
+    src, small, factor = rng.standard_normal((3, 800, 3)).astype(np.float32)
+    diff = factor * 10.0 ** rng.integers(-10, 20, src.shape).astype(np.float32)
+    src, diff = np.concatenate([src, src]), np.concatenate([diff, small - diff])
+    gamma, found = np.ones(3, np.float32), []
+    for exact in (False, True):
+        step = bn_ext.batch_norm_training(src, gamma, epsilon=EPSILON, exact=exact, relu=relu)
+        diff_gated = np.where(step.dst > 0, diff, np.float32(0)) if relu else diff
+        given = step.mean, step.variance, gamma
+        right = bn_ext.batch_norm_backward(src, diff_gated, *given, epsilon=EPSILON, exact=exact)
+        call = of((), relu=relu, exact=exact)
+        beta = np.zeros_like(gamma)
+        vjp = autograd.make_vjp(lambda three: call(*three))((src, gamma, beta))[0]  # noqa: B023
+        assert all_bits(vjp(diff)) == all_bits(right)
+        tangent = autograd.make_jvp(call)(src, gamma, beta)(diff)[1]
+        right = bn_ext.batch_norm_backward(src, diff, *given, epsilon=EPSILON, exact=exact).diff_src
+        right = np.where(step.dst > 0, right, np.float32(0)) if relu else right
+        assert np.array_equal(tangent, right)
+        found.append([*vjp(diff), tangent])
+    for plain, exactly in zip(*found, strict=True):
+        assert not np.array_equal(plain, exactly)
+
+
 def test_running_statistics_take_one_step_for_an_evaluation(rng):
     """Differentiating twice adds no step."""
     (src, *_), _ = arrays(rng, (6, 2), "NXC")
@@ -201,6 +226,19 @@ def test_layer(rng):
                 ours.state_dict().values(), theirs.state_dict().values(), strict=True
             ):
                 assert np.array_equal(found, right)
+
+
+def test_a_call_of_a_layer_is_forward(rng):
+    """Of the subclass, too."""
+
+    class Doubled(bn_ext.autograd.BatchNorm):
+        def forward(self, parameters, src):
+            return 2 * super().forward(parameters, src)
+
+    layer, plain, src = Doubled(3), bn_ext.autograd.BatchNorm(3), rng.standard_normal((6, 3))
+    vjp, dst = autograd.make_vjp(layer)(layer.parameters, src)
+    right, dst_of_plain = autograd.make_vjp(plain)(plain.parameters, src)
+    assert all_bits([dst, *vjp(src)]) == all_bits([2 * dst_of_plain, *right(2 * src)])
 
 
 def test_what_is_refused(rng):

@@ -79,6 +79,21 @@ def test_bench_alone_and_of_every_operation(capsys, monkeypatch):
     assert len(re.findall(r"^4x3x2 ", out, re.MULTILINE)) == len(ops)
 
 
+@pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
+def test_every_shape_is_measured(capsys, layouts):
+    """One that is the same in all layouts, once."""
+    ops = "backward", "inference-add-relu"
+    status, out, _ = run(
+        capsys, "bench", "--shapes", "4x3", "4x3x2", "--layouts", *layouts, "--seconds", "1e-9",
+        "--peers", "numpy", "--op", *ops, "--json", "-",
+    )  # fmt: skip
+    assert status == 0
+    found = {(r["op"], r["layout"], tuple(r["shape"])) for r in json.loads(out)["rows"]}
+    shapes = [(layouts[0], (4, 3)), *((layout, (4, 3, 2)) for layout in layouts)]
+    assert found == {(op, *shape) for op in ops for shape in shapes}
+    assert len(found) == len(json.loads(out)["rows"])
+
+
 def a_row(shape=(50, 2048, 7, 7), dtype="bfloat16", layout="NXC", op="backward", used=2, **more):
     """A row with made-up times."""
     seconds = {"bn_ext": 0.0123, **dict.fromkeys(peers.PEERS, 0.456)}
@@ -274,12 +289,6 @@ def test_operations_differ():
 def test_frozen_src_asks_for_no_parameter_gradients():
     problem = problems.Problem((4, 3), "NXC", "float32", op="backward-frozen-src")
     assert peers.bn_ext_call(problem, 1)().diff_gamma is None
-
-
-def test_a_problem_in_a_layout_it_has_not():
-    with pytest.raises(ValueError, match=r"expected \(N, C, X, ...\) for NCX, got \(4, 3\)"):
-        problems.Problem((4, 3), "NCX", "float32")
-    assert not timing.cases_of([("", (4, 3))], ["backward"], [1], ["float32"], ["NCX"])
 
 
 def test_the_least_of_calls_in_turn():

@@ -1,5 +1,6 @@
 """Importing, whatever else is in the process."""
 
+import modulefinder
 import os
 import re
 import shutil
@@ -41,6 +42,109 @@ def test_import_needs_numpy_alone():
     assert new <= {"bn_ext", "numpy", "cython_runtime"}
 
 
+def test_import_while_others_change_the_environment():
+    """They restore it, or set what bn_ext sets for libgomp. Their last word is what stays."""
+    code = """
+import ctypes, os, sys, threading, unittest.mock
+changes, going = {}, True
+def others():
+    while going:
+        with unittest.mock.patch.dict(os.environ, changes):
+            copies.append(dict(os.environ))
+copies = []
+thread = threading.Thread(target=others)
+sys.setswitchinterval(1e-5)
+thread.start()
+try:
+    import bn_ext
+finally:
+    going = False
+    thread.join()
+assert not any("GOMP_SPINCOUNT" in copy for copy in copies)
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+assert libc.getenv(b"GOMP_SPINCOUNT") is None
+"""
+    printed_by(code.replace("{}", '{"APP_MODE": "test"}'), GOMP_SPINCOUNT=None)
+    code = """
+import ctypes, importlib, os
+from unittest import mock
+load = importlib.import_module
+def set_meanwhile(name):
+    os.environ["GOMP_SPINCOUNT"] = "7"
+    return load(name)
+with mock.patch("importlib.import_module", set_meanwhile):
+    import bn_ext
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_char_p
+print(os.environ["GOMP_SPINCOUNT"], libc.getenv(b"GOMP_SPINCOUNT"))
+"""
+    assert printed_by(code, GOMP_SPINCOUNT=None, OMP_WAIT_POLICY=None).split() == ["7", "b'7'"]
+
+
 def test_import_leaves_the_environment_alone():
     code = "import os; old = dict(os.environ); import numpy, bn_ext; print(old == dict(os.environ))"
     assert strict(code).stdout.split() == ["True"]
+
+
+class Finder(modulefinder.ModuleFinder):
+    """Follows imports as tools do that freeze programs, but only into bn_ext."""
+
+    def __init__(self):
+        super().__init__([str(Path(bn_ext.__file__).parent.parent)])
+        self.others = set()
+
+    def import_hook(self, name, caller=None, fromlist=None, level=-1):
+        root = name.partition(".")[0]
+        if level > 0 or root == "bn_ext":
+            return super().import_hook(name, caller, fromlist, level)
+        self.others.add(root)
+        return None
+
+
+def test_a_frozen_program_takes_what_it_uses(tmp_path):
+    """Such tools read bytecode: imports that are never executed count too."""
+    program = tmp_path / "program.py"
+    program.write_text("import bn_ext")
+    finder = Finder()
+    finder.run_script(str(program))
+    assert finder.others - set(sys.stdlib_module_names) == {"numpy"}
+    code = (
+        "import sys, bn_ext\n"
+        "bn_ext.BatchNorm(2)([[1.0, 2.0], [3.0, 4.0]]); bn_ext.specs\n"
+        "try: bn_ext.batch_norm_training(x=1)\n"
+        "except TypeError: print(*(m for m in sys.modules if m.partition('.')[0] == 'bn_ext'))"
+    )
+    used = set(printed_by(code).split())
+    assert "bn_ext.specs.ngraph" in used
+    assert used <= finder.modules.keys()
+
+
+BROKEN = {
+    "old": "class Tensor: pass",
+    "without its libraries": "raise OSError('libcudart.so.12: cannot open shared object file')",
+    "absent": "raise ModuleNotFoundError(name=__name__)",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_optional_packages_do_not_matter_until_they_are_imported(tmp_path, text):
+    for name in ("autograd", "dask", "mpi4py", "torch"):
+        (tmp_path / f"{name}.py").write_text(text)
+    code = (
+        "import inspect, pydoc, sys, unittest.mock, bn_ext\n"
+        "pydoc.render_doc(bn_ext)\n"
+        "print(dict(inspect.getmembers(bn_ext)).keys() == {*bn_ext.__all__})\n"
+        "unittest.mock.create_autospec(bn_ext).batch_norm_training\n"
+        "from bn_ext import *\n"
+        "for name in 'autograd', 'dask', 'mpi', 'torch':\n"
+        "    print(hasattr(bn_ext, name), name in dir(bn_ext), f'bn_ext.{name}' in sys.modules)\n"
+        "    try: getattr(bn_ext, name)\n"
+        "    except AttributeError as error: print(error)\n"
+    )
+    printed = printed_by(code, PYTHONPATH=str(tmp_path)).splitlines()
+    wanted = ["True"]
+    for name in ("autograd", "dask", "mpi", "torch"):
+        wanted += ["False False False",
+                   f"module 'bn_ext' has no attribute '{name}'; import bn_ext.{name}"]  # fmt: skip
+    assert printed == wanted

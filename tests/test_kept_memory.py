@@ -1,6 +1,8 @@
 """Large results reuse the memory of earlier ones, within bounds; this changes no bit."""
 
+import mmap
 import pickle
+import re
 import sys
 import tracemalloc
 
@@ -10,6 +12,7 @@ from members import MEMBERS, problem
 from processes import printed_by, python_code
 
 import bn_ext
+from bn_ext import _runtime
 
 MIB = 1 << 20
 pytestmark = pytest.mark.skipif(bn_ext.keep_memory() == 0, reason="nothing can be kept here")
@@ -106,11 +109,99 @@ def test_blocks_are_few():
     assert 64 * 16 * MIB <= kept() < 65 * 16 * MIB
 
 
+def test_the_limit_itself_may_be_kept():
+    result(16)
+    one = kept()
+    for blocks in (1, 3):
+        for missing in (0, 1):
+            bn_ext.keep_memory(0)
+            bn_ext.keep_memory(blocks * one - missing)
+            results = [result(16) for _ in range(blocks + 1)]
+            del results
+            assert kept() == (blocks - missing) * one
+
+
 def test_what_nobody_takes_goes():
     result(40)
-    for _ in range(600):
+    for _ in range(512):
         result(16)
+    assert kept() > 40 * MIB
+    result(16)
     assert kept() < 40 * MIB
+
+
+def mapped():
+    """Bytes of address space in use."""
+    return int(_runtime._read("/proc/self/statm").split()[0]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_address_space_is_lost():
+    """What is new, reused, part of a larger block, too much or too long is unmapped as a whole."""
+    data = np.zeros((50 * MIB // 256, 64), np.float32)
+
+    def call(mib):
+        x = data[: mib * MIB // 256]
+        return bn_ext.batch_norm_inference(x, x[0], x[0], epsilon=1)
+
+    def take_many(limit):
+        bn_ext.keep_memory(limit * MIB)
+        for sizes in ((30, 25, 17, 40, 33), (16, 17, 18, 19, 20, 21), (50, 50, 50), (20, 45)):
+            results = [call(mib) for mib in sizes]
+            assert results
+            del results
+        call(16)
+        bn_ext.keep_memory(0)
+
+    take_many(100)
+    before = mapped()
+    for limit in [100, 45] * 6:
+        take_many(limit)
+    assert mapped() < before + MIB
+
+
+def test_blocks_are_whole_pages_of_any_system():
+    """Systems have pages of 4, 16 or 64 KiB; parts of a page cannot be unmapped."""
+    result(16.1)
+    assert kept() % (64 << 10) == 0
+
+
+def offered():
+    """Bytes that the system may take."""
+    found = re.findall("^LazyFree: *([0-9]+)", _runtime._read("/proc/self/smaps"), re.MULTILINE)
+    return 1024 * sum(map(int, found))
+
+
+@pytest.mark.skipif(
+    "LazyFree" not in _runtime._read("/proc/self/smaps"), reason="needs Linux's smaps"
+)
+@pytest.mark.parametrize(
+    ("limit", "memory", "youngest"),
+    [
+        (1 << 40, 400 * MIB, 2),  # more than the memory
+        (400 * MIB, 1 << 40, 2),
+        (400 * MIB, 200 * MIB, 1),
+        (1 << 40, 0, 0),  # unknown
+        (1 << 40, 1 << 40, 7),
+    ],
+)
+def test_all_but_the_youngest_blocks_are_offered(monkeypatch, limit, memory, youngest):
+    def keep(limit, memory):
+        monkeypatch.setattr(_runtime, "_memory", lambda: memory)
+        bn_ext.keep_memory(limit)
+
+    def free(n):
+        """Free n new results; return how many of the kept blocks are offered then."""
+        results = [result(20) for _ in range(n)]
+        del results
+        return (offered() - before) / (20 * MIB)
+
+    before = offered()
+    keep(1 << 40, 1 << 40)
+    assert free(6) == pytest.approx(0, abs=0.1)
+    keep(limit, memory)
+    assert free(0) == pytest.approx(max(0, 6 - youngest), abs=0.1)
+    assert free(7) == pytest.approx(7 - youngest, abs=0.1)
 
 
 @pytest.mark.parametrize(

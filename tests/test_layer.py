@@ -477,17 +477,40 @@ def test_copies(rng, make, relu, added):
     assert repr(other) == repr(layer)
     mine = layer.forward(p.src, p.src_1 if added else None)
     before = bits(mine)
-    if make is copy.copy:  # which shares parameters and statistics
-        assert other.gamma is layer.gamma
-        assert bits(other.forward(p.src, p.src_1 if added else None)) == before
-        other.freeze().forward(p.src)
-    else:
-        assert not np.shares_memory(other.gamma, layer.gamma)
-        assert not np.shares_memory(other.running_mean, layer.running_mean)
-        assert bits(other.forward(p.src, p.src_1 if added else None)) == before
+    shared = make is copy.copy
+    assert np.shares_memory(other.gamma, layer.gamma) == shared
+    assert np.shares_memory(other.diff_beta, layer.diff_beta) == shared
+    assert not np.shares_memory(other.running_mean, layer.running_mean)
+    assert not np.shares_memory(other.running_variance, layer.running_variance)
+    assert other.num_batches_tracked == layer.num_batches_tracked - 1
+    assert bits(other.forward(p.src, p.src_1 if added else None)) == before
     assert bits(mine) == before
+    assert other._state().keys() == layer._state().keys()
+    for name, array in other._state().items():
+        assert np.array_equal(array, layer._state()[name])
     with pytest.raises(RuntimeError):
         make(layer).backward(p.diff_dst)
+
+
+class Clipped(bn_ext.BatchNorm):
+    """Overrides forward, with other arguments."""
+
+    def forward(self, src, limit, *, src_1=None):
+        return super().forward(np.clip(src, -limit, limit), src_1)
+
+
+def test_a_call_is_forward(rng):
+    """Of the subclass or of the instance, which may have other arguments."""
+    p = problem(rng)
+    layer, right = layer_of(p), layer_of(p)
+    assert bits(layer(p.src, src_1=p.src_1)) == bits(right.forward(p.src, p.src_1))
+    with pytest.raises(TypeError, match="'x', which is called src here$"):
+        layer(x=p.src)
+    assert bits(Clipped(5)(p.src, 0.5, src_1=p.src_1)) == bits(
+        bn_ext.BatchNorm(5).forward(np.clip(p.src, -0.5, 0.5), p.src_1)
+    )
+    layer.forward = lambda src: src
+    assert layer(p.src) is p.src
 
 
 # ---- how it is made -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tree import ROOT
 
 import bn_ext
 from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import OPS, Problem as Timed, dims
+from bn_ext._bench.problems import OPS, Problem as Timed
 from bn_ext.specs import ngraph, onednn_graph, tensorflow as ours
 
 pytestmark = pytest.mark.peers
@@ -302,7 +302,7 @@ def onednn_or_skip():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_onednn(dtype, layout, op):
     onednn = onednn_or_skip()
-    shapes = [shape for shape in [*SHAPES, (1, 5)] if dims(shape, layout)]
+    shapes = [shape for shape in [*SHAPES, (1, 5)] if len(shape) > 2 or layout == "NXC"]
     compared = []
     for shape in shapes:
         p = Timed(shape, layout, dtype, op=op)

@@ -91,6 +91,7 @@ def test_a_limit_on_address_space():
     ("size", "threads"),
     [("4000g", 1), ("4000 G", 1), ("4000\tg", 1), ("4000\vG", 1), (" 4000g", 1), ("4t", 1),
      ("4TB", 1), ("4000000M", 1), ("9999999999999999999", 1),
+     ("16", 1), ("17K", 1), ("20k", 1), ("64k", 4),
      ("512", 4), ("4096", 4), ("1M", 4), ("300 k", 4), ("much", 4), ("0", 4), ("1x", 4)],
 )  # fmt: skip
 def test_the_stack_that_threads_shall_have(variable, size, threads):
@@ -303,6 +304,84 @@ print(*used)
     assert used == ([4, 1, 4] if within else [2, 4, 2])
 
 
+#: in_child(): is a function true in a forked child, which has a minute? in_thread(): in a thread.
+FORKS = """
+import time, threading, warnings
+warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
+def in_child(function):
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(not function())
+        finally:
+            os._exit(2)
+    for _ in range(6000):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
+def in_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found == [True]
+def calls():
+    return call(3) == (right, 3)
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    "before", ["", "region(2, lambda data: None)", "call(2)", "in_thread(lambda: call(2))"]
+)
+def test_a_forked_child_starts_threads(before):
+    """Whatever teams there were, of ours or of others: no copied pool is waited for."""
+    code = f"""
+def family():
+    return calls() and in_thread(calls) and in_child(calls) and in_thread(lambda: in_child(calls))
+{before}
+print(in_child(family))
+{before}
+print(in_thread(lambda: in_child(family)), calls())
+"""
+    assert with_libgomp(SETUP + FORKS + code) == ["True"] * 3
+
+
+@needs_fork
+def test_a_child_forked_within_a_region():
+    """There the pool cannot be given up, and not even an explicit number gets more threads."""
+    code = """
+def alone():
+    config = bn_ext.show_config("dicts")
+    because = config["default_threads"], config["threads_set_by"].partition(" (")[0]
+    return because == (1, "the fork of this process") and call(3) == (right, 1)
+call(4)
+region(1, lambda data: print(in_child(lambda: alone() and in_child(alone))))
+print(in_child(calls), calls())
+"""
+    assert with_libgomp(SETUP + FORKS + code) == ["True"] * 3
+
+
+@needs_fork
+def test_forks_while_others_start_threads():
+    code = """
+stop = threading.Event()
+def grow():
+    while not stop.is_set():
+        call(2), call(4)
+callers = [threading.Thread(target=grow) for _ in range(2)]
+for caller in callers: caller.start()
+print(all(in_child(calls) for _ in range(20)))
+stop.set()
+for caller in callers: caller.join()
+"""
+    assert with_libgomp(SETUP + FORKS + code) == ["True"]
+
+
 @needs_fork
 @pytest.mark.parametrize("one", [False, True])
 def test_a_thread_that_forks_and_ends_in_both(one):
@@ -334,7 +413,7 @@ def work():
         status.append(call(4))
     else:
         global in_child
-        in_child = call(4) == (right, 1)
+        in_child = call(4) == (right, 1 if _core._fork_limits() else 4)
 in_child = None
 thread = threading.Thread(target=work)
 thread.start()

@@ -61,10 +61,16 @@ def wrong_arrays(operand, array):
     if operand in LIKE_SRC[1:]:
         yield TypeError, "expected float32, like src, got float64", array.astype(np.float64)
     swapped = array.astype(array.dtype.newbyteorder())
-    yield TypeError, rf"expected native byte order, got .f\d(; pass {operand}.astype\(|$)", swapped
+    yield (
+        TypeError,
+        rf"expected native byte order, got .f\d(; pass np.asarray\({operand}, |$)",
+        swapped,
+    )
     masked = np.ma.masked_greater(array, 0)
-    for thing in (masked, type("Masked", (), {"__array__": lambda self, *_, **__: masked})()):
-        yield TypeError, rf"masked arrays .* pass {operand}.filled\(value\)", thing
+    lost = "masked arrays .* because the mask would be lost"
+    yield TypeError, rf"{lost}; pass {operand}.filled\(value\)$", masked
+    yield TypeError, f"{lost}$", [masked]
+    yield TypeError, f"{lost}$", type("Masked", (), {"__array__": lambda self, *_, **__: masked})()
 
 
 @every_function
@@ -237,7 +243,7 @@ REFUSED = [
       for sums in (np.ones((3, 5), np.float32), [[24] * 5] * 3, np.zeros((11, 2, 5), np.int32),
                    np.zeros((2, 5), np.int64))),
     (["backward_apply"], TypeError,
-     r"^sums: expected native byte order, got .i8; pass sums\.astype\(sums\.dtype\.newbyteorder\(",
+     r"^sums: expected native byte order, got .i8; pass np\.asarray\(sums, np\.int64\)$",
      lambda q: {"sums": np.zeros((11, 2, 5), np.dtype(np.int64).newbyteorder())}),
     (["backward_apply"], ValueError, r"^sums: expected shape \(11, 2, 5\)",
      lambda q: {"sums": np.zeros((57, 2, 5), np.int64)}),

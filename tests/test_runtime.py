@@ -1,4 +1,4 @@
-"""show_config, and what it reads: threads, caches, OpenMP libraries, quotas."""
+"""show_config, and what it reads: threads, caches, memory, OpenMP libraries, quotas."""
 
 import os
 import re
@@ -6,11 +6,18 @@ import sys
 
 import numpy as np
 import pytest
-from needs import needs_openmp
+from needs import needs_linux, needs_openmp
 from processes import strict
 
 import bn_ext
 from bn_ext import _runtime
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+GIB = 1 << 30
 
 
 def test_show_config(capsys):
@@ -47,16 +54,6 @@ def test_what_sets_the_number_of_threads():
         assert strict(code + THREADS).stdout.startswith("1 OpenMP's current limit")
         code = "import bn_ext; bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
         assert strict(code + THREADS).stdout == "1 the container's CPU quota\n"
-    if hasattr(os, "fork"):
-        # With OpenMP, a forked child has one thread.
-        code = (
-            "import os, sys, numpy, bn_ext\n"
-            "a, v = numpy.ones((8, 8)), numpy.ones(8)\n"
-            "bn_ext.batch_norm_backward(a, a, v, v, epsilon=0, num_threads=2)\n"
-            "pid = os.fork()\n"
-            "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
-        )
-        assert strict(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
 
 
 def test_a_machine_without_the_systems_lists(monkeypatch):
@@ -117,17 +114,67 @@ def test_libgomp_that_was_loaded_before():
     ],
 )  # fmt: skip
 def test_quota_of_the_container(tmp_path, files, membership, quota):
+    assert _runtime._cpu_quota(*groups(tmp_path, files, membership)) == quota
+
+
+def groups(tmp_path, files, membership):
+    """A folder of control groups with these files, and a file with the process's membership."""
     root = tmp_path / "cgroup"
     root.mkdir()
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text + "\n")
     (tmp_path / "membership").write_text(membership + "\n")
-    assert _runtime._cpu_quota(str(root), str(tmp_path / "membership")) == quota
+    return str(root), str(tmp_path / "membership")
 
 
 def test_no_control_groups(tmp_path):
     assert _runtime._cpu_quota(str(tmp_path / "none"), str(tmp_path / "nothing")) is None
+
+
+@pytest.mark.skipif(resource is None, reason="the system has no such limits")
+@pytest.mark.parametrize(
+    ("files", "membership", "address_space", "memory"),
+    [
+        ({}, "", None, 64 * GIB),
+        ({"memory.max": "max"}, "0::/", None, 64 * GIB),
+        ({"memory.max": f"{2 * GIB}"}, "0::/", None, 2 * GIB),
+        ({"memory.max": f"{2 * GIB}"}, "0::/not/mounted/here", None, 2 * GIB),
+        ({"memory.max": f"{128 * GIB}"}, "0::/", None, 64 * GIB),
+        ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": "max"}, "0::/a/b", None, 3 * GIB),
+        ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": f"{GIB}"}, "0::/a/b", None, GIB),
+        ({"a/memory.max": f"{3 * GIB}", "c/memory.max": f"{GIB}"}, "0::/a", None, 3 * GIB),
+        ({"memory/x/memory.limit_in_bytes": f"{GIB}", "cpu/x/memory.limit_in_bytes": "1"},
+         "4:cpu:/x\n3:memory:/x", None, GIB),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, "3:memory:/", None, 64 * GIB),
+        ({}, "", GIB, GIB),
+        ({"memory.max": f"{2 * GIB}"}, "0::/", GIB, GIB),
+        ({"memory.max": f"{2 * GIB}"}, "0::/", 3 * GIB, 2 * GIB),
+        ({"memory.max": "0"}, "0::/", None, 0),
+    ],
+)  # fmt: skip
+def test_memory_that_this_process_may_use(
+    tmp_path, monkeypatch, files, membership, address_space, memory
+):
+    """On a machine of 64 GiB: the least of what it has, a container and `ulimit -v` allow."""
+    limit = resource.RLIM_INFINITY if address_space is None else address_space
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 16 << 20, "SC_PAGE_SIZE": 4096}.get)
+    monkeypatch.setattr(
+        resource, "getrlimit", {resource.RLIMIT_AS: (limit, resource.RLIM_INFINITY)}.get
+    )
+    assert _runtime._memory(*groups(tmp_path, files, membership)) == memory
+
+
+@needs_linux
+def test_an_eighth_of_the_memory_is_kept():
+    memory = _runtime._memory()
+    assert 0 < memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in memory, memory // 2:
+        code = (
+            f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+            "import bn_ext; print(bn_ext.keep_memory())"
+        )
+        assert strict(code, BN_EXT_KEEP_MEMORY=None).stdout == f"{limit // 8}\n"
 
 
 def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):

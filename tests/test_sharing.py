@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import refusals
-from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, VECTORS, Problem, all_bits
+from cases import EPSILON, INPUTS, OUTPUTS, TENSORS, VECTORS, Problem, all_bits, placed
+from members import MEMBERS, problem
 from numpy.lib.stride_tricks import as_strided
 
 import bn_ext
@@ -218,12 +219,28 @@ def test_an_axis_of_length_2_counts():
             bn_ext.batch_norm_training(src, epsilon=1, out=(out, None, None))
 
 
-def test_a_place_does_not_depend_on_axes_of_length_1(rng):
-    """The stride of an axis of length 1 has no effect, so `same` is in src's place."""
-    p = Problem(rng, (6, 1, 4), "NXC")
-    wanted = p.run(bn_ext.batch_norm_backward).diff_src
-    strides = (p.src.strides[0], 4096, p.src.strides[2])
-    same = np.lib.stride_tricks.as_strided(p.src, p.src.shape, strides)
-    found = p.run(bn_ext.batch_norm_backward, out=(same, None, None))
-    assert found.diff_src is same
-    assert p.src.tobytes() == wanted.tobytes()
+def restrided(array, stride):
+    """A view whose axes of length 1 have this stride."""
+    strides = zip(array.shape, array.strides, strict=True)
+    return as_strided(array, array.shape, [stride if n == 1 else s for n, s in strides])
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("dims", [(6, 1, 4), (1, 6, 4), (6, 4, 1), (3, 1, 4, 1)])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_place_does_not_depend_on_axes_of_length_1(rng, name, dims, data_format, halves):
+    """The stride of an axis of length 1 has no effect. NumPy passes on only strides of arrays that
+    are not contiguous.
+    """
+    member, p = MEMBERS[name], problem(rng, dims, data_format)
+    _, wanted = member.run(p, halves=halves)
+    written = [i for i, kind in enumerate(member.returns) if kind == "tensor"]
+    strides = (0, 3, 4096, -8)
+    for i, which, stride, other in itertools.product(written, member.reads, strides, strides):
+        read = {n: restrided(placed(getattr(p, n), "gaps"), stride) for n in member.reads}
+        out = [None] * len(member.returns)
+        out[i] = restrided(read[which], other)
+        found, bits = member.run(p, read, halves=halves, out=tuple(out))
+        assert found[i] is out[i]
+        assert bits == wanted

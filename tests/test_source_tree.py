@@ -2,11 +2,15 @@
 
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from fp_modes import X86
+from needs import needs_linux
 from processes import python
 from tree import ROOT
 
@@ -81,3 +85,125 @@ def test_other_missing_modules_keep_their_names(clone):
     status, _, printed = imported(clone)
     assert status == 1
     assert printed.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+# ---- building -----------------------------------------------------------------
+
+#: What gcc knows of the flags that would change bits or the floating-point mode.
+CFLAGS = ["-Ofast", "-ffast-math", "--fast-math", "-funsafe-math-optimizations"]
+CFLAGS += ["-fassociative-math", "-freciprocal-math", "-ffinite-math-only", "-fno-signed-zeros"]
+CFLAGS += ["-fsingle-precision-constant", "-fexcess-precision=fast", "-ffp-contract=fast"]
+CFLAGS += ["-fno-trapping-math", "-frounding-math", "-fsignaling-nans"]
+CFLAGS += ["-mfpmath=387", "-mfpmath=both", "-mpc32", "-mno-sse2"] * X86
+CLANG = ["-ffp-model=fast", "-fapprox-func", "-ffp-eval-method=extended", "-fno-honor-nans"]
+CLANG += ["-fno-honor-infinities", "-fdenormal-fp-math=preserve-sign", "-mdaz-ftz"]
+#: What may follow the name of a path, and other flags that have nothing to do with bits.
+OTHERS = ["-ffile-prefix-map=/math=/fp-precision", "-g", "-fno-plt", "-flto", "-fcf-protection"]
+OTHERS += ["-march=native", "-fstack-protector-strong", "--sysroot=/fast-math", "-Wfloat-equal"]
+
+#: A compiler and linker whose objects are the commands that made them.
+COMPILER = f"""#!{sys.executable} -SE
+import shlex, sys
+words = sys.argv[1:]
+after = lambda flag: words[words.index(flag) + 1]
+text = "".join(open(word).read() for word in words if word.endswith(".o") and word != after("-o"))
+if "-MF" in words:
+    open(after("-MF"), "w").write("o: " + after("-c"))
+open(after("-o"), "w").write(text + shlex.join(words) + chr(10))
+"""
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A copy of what a build reads, in which it may write."""
+    pytest.importorskip("Cython", minversion="3.1")
+    pytest.importorskip("setuptools", minversion="77")
+    tree = tmp_path / "sources"
+    for folder in "bn_ext", "src_c":
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("*.so"))
+    for name in "setup.py", "build_c.py", "build_stubs.py", "pyproject.toml", "README.md":
+        shutil.copy(ROOT / name, tree)
+    for path in ROOT.glob("LICENSE*"):
+        shutil.copy(path, tree)
+    compiler = tmp_path / "cc"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    return tree
+
+
+@needs_linux
+@pytest.mark.parametrize("name", ["CC", "CFLAGS", "CPPFLAGS", "LDFLAGS", "LDSHARED"])
+def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name):
+    compiler = sources.parent / "cc"
+    before = {"CC": f"{compiler} ", "LDSHARED": f"{compiler} -shared "}
+    variables = {name: before.get(name, "") + " ".join([*CFLAGS, *CLANG, *OTHERS])}
+    done = python("setup.py", "build_ext", "--build-lib", "made", cwd=sources,
+                  **{"CC": str(compiler), **variables})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *compiled, linked = next((sources / "made").rglob("*.so")).read_text().splitlines()
+    assert all(" -c " in line for line in compiled)
+    for line in [linked] if name in ("LDFLAGS", "LDSHARED") else [compiled[0], linked]:
+        theirs, _, ours = (part.split() for part in line.partition(" -std=gnu11 "))
+        assert not {*CFLAGS, *CLANG} & {*theirs}
+        if name != "CPPFLAGS" or line != linked:
+            assert {*OTHERS} <= {*theirs}
+        assert {"-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"} <= {*ours}
+
+
+@pytest.mark.slow
+@needs_linux
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_flags_that_change_bits_have_no_effect(sources):
+    flags = " ".join(CFLAGS)
+    variables = {"CC": f"gcc {flags}", "CFLAGS": flags, "LDFLAGS": flags}
+    done = python("setup.py", "build_ext", "--inplace", cwd=sources, timeout=580,
+                  BN_EXT_BUILD_ISAS="baseline", **variables)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = python("-m", "bn_ext", "verify", cwd=sources, PYTHONPATH=None, PYTHONSAFEPATH=None)
+    assert (done.returncode, "levels: baseline\n" in done.stdout) == (0, True), done.stdout
+
+
+@needs_linux
+@pytest.mark.skipif(not X86, reason="other machines have one level")
+def test_builds_at_once_get_what_they_ask_for(sources):
+    """Each wheel has its own levels and its own flags."""
+    asked = ["baseline", "baseline,v3", "baseline,v4"]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "setup.py", "-q", "bdist_wheel", "-d", levels],
+            cwd=sources, stderr=subprocess.PIPE, text=True,
+            env={"CC": str(sources.parent / "cc"), "PATH": "/usr/bin:/bin",
+                 "CFLAGS": f"-DFOR={levels}", "BN_EXT_BUILD_ISAS": levels},
+        )
+        for levels in asked
+    ]  # fmt: skip
+    ends = [(each.communicate()[1], each.returncode) for each in running]
+    assert [status for _, status in ends] == [0] * len(asked), ends
+    for levels in asked:
+        with zipfile.ZipFile(next((sources / levels).glob("*.whl"))) as wheel:
+            found = [name for name in wheel.namelist() if name.endswith(".so")]
+            text = wheel.read(found[0]).decode()
+        assert len(found) == 1
+        assert {*re.findall(r"-DFOR=(\S+)", text)} == {levels}
+        assert {*re.findall(r"-DBN_LEVEL=(\w+)", text)} == {*levels.split(",")}
+
+
+@pytest.mark.parametrize(
+    ("setuptools", "cython", "said"),
+    [
+        ("65.5.0", "3.1", "setuptools>=77, found 65.5.0"),
+        ("76.9", "3.0.12", "setuptools>=77, found 76.9; cython>=3.1, found 3.0.12"),
+        ("77.0.3", "3.0.99", "cython>=3.1, found 3.0.99"),
+        ("100.0", "0.29.37", "cython>=3.1, found 0.29.37"),
+    ],
+)
+def test_a_build_says_which_version_it_needs(tmp_path, setuptools, cython, said):
+    """With --no-build-isolation, pip does not look."""
+    pytest.importorskip("setuptools")
+    for name, version in (("setuptools", setuptools), ("Cython", cython)):
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    done = python("setup.py", "egg_info", cwd=ROOT, PYTHONPATH=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == f"setup.py: the build needs {said}\n"

@@ -59,6 +59,33 @@ def test_every_function_in_the_smallest_thread(isa):
 
 
 @needs_openmp
+@pytest.mark.parametrize("size", [16, 20, 28])
+@pytest.mark.parametrize("who", ["the environment", "libgomp's first user", "the system"])
+def test_threads_of_a_pool_with_little_stack(who, size):
+    """Those with too little leave the work to others, whoever chose the size."""
+    code = f"""
+import ctypes, os, sys
+if "{who}" == "the system":
+    libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    libc.pthread_attr_init(attributes)
+    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t({size} << 10))
+    libc.pthread_setattr_default_np(attributes)
+elif "{who}" == "libgomp's first user":
+    os.environ["OMP_STACKSIZE"] = "{size}"
+    ctypes.CDLL("libgomp.so.1")
+    del os.environ["OMP_STACKSIZE"]
+sys.path.insert(0, {str(TESTS)!r})
+import small_stacks
+for name, call in small_stacks.calls(5):
+    print(name, flush=True)
+    call()
+"""
+    stack = {"OMP_STACKSIZE": str(size)} if who == "the environment" else {}
+    done = python_code(code, BN_EXT_ISA=None, **stack)
+    assert done.returncode == 0, (done.returncode, done.stdout[-300:], done.stderr[-3000:])
+
+
+@needs_openmp
 def test_a_team_is_as_large_as_the_stack_allows():
     """On a small stack, a call starts fewer threads; on a larger one, all."""
     code = """

@@ -269,7 +269,7 @@ FUNCTIONS = [
         (
             STATE.astype(STATE.dtype.newbyteorder()),
             TypeError,
-            r"state: expected native byte order, got .i8; pass state.astype\(",
+            r"state: expected native byte order, got .i8; pass np.asarray\(state, ",
         ),
         (STATE[1:], ValueError, r"state: expected shape \(k, 2, C\), where k is 11, 57, 20 or 111"),
         (STATE[:, :1], ValueError, r"state: expected shape \(k, 2, C\)"),

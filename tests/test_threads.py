@@ -17,7 +17,7 @@ import pytest
 import threadpoolctl
 from cases import EPSILON, LARGE, Problem, all_bits, mixed_bits, threads_used
 from needs import CPUS, forks, needs_cpus, needs_fork, needs_linux, needs_openmp
-from processes import CALL, in_new_process
+from processes import CALL, IMPORTS, in_new_process, printed_by
 
 import bn_ext
 from bn_ext import _core
@@ -225,7 +225,7 @@ for _ in range(20):
     call(40000, num_threads=2)
 child = os.fork()
 if child == 0:
-    os._exit(call(40000, num_threads=2) > (1 if _core._has_openmp() else 2))
+    os._exit(call(40000, num_threads=2) > 2)
 print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 """
     )
@@ -233,11 +233,6 @@ print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
 
 
 # ---- fork -------------------------------------------------------------------------
-
-
-def is_a_childs(threads):
-    """May a forked child's call use this many? OpenMP's threads are lost, bn_ext's start anew."""
-    return threads == 1 or not _core._has_openmp()
 
 
 @needs_fork
@@ -250,8 +245,7 @@ def test_forked_child_works(rng, num_threads):
     if child == 0:
         try:
             same = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            used = _core._last_call()["threads"]
-            os._exit(0 if same and is_a_childs(used) and _core._forked() else 1)
+            os._exit(0 if same and _core._forked() else 1)
         finally:
             os._exit(2)
     deadline = time.monotonic() + 60
@@ -269,6 +263,31 @@ def test_forked_child_works(rng, num_threads):
     assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2)) == want
 
 
+@needs_cpus
+@needs_fork
+def test_a_child_does_not_count_its_parents_calls():
+    """Concurrent calls share the CPUs; calls that a fork cut off must not be counted."""
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        bn_ext.batch_norm_backward_reduce(x, x, x[0], num_threads=2)
+x = np.ones((100_000, 64), np.float32)
+callers = [threading.Thread(target=work) for _ in range(4)]
+for caller in callers: caller.start()
+child = os.fork()
+if child == 0:
+    print(_core._fork_limits() or any(call(40_000) == 2 for _ in range(50)), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+stop.set()
+for caller in callers: caller.join()
+"""
+    assert in_new_process(CALL + code, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="1") == ["True"]
+
+
 @needs_linux
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_by_every_method(method):
@@ -276,3 +295,20 @@ def test_multiprocessing_by_every_method(method):
     wanted = [mixed_bits(seed, 2) for seed in range(6)]
     with multiprocessing.get_context(method).Pool(3) as pool:
         assert pool.map_async(mixed_bits, range(6), chunksize=1).get(timeout=120) == wanted
+
+
+@needs_linux
+def test_a_forkserver_that_has_imported_bn_ext():
+    """Its children are forks of a process that has made no call."""
+    child = """
+assert _core._forked()
+assert _core._fork_limits() or max(call(40_000, num_threads=2) for _ in range(50)) == 2
+"""
+    code = f"""
+import multiprocessing
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["bn_ext"])
+with context.Pool(1) as pool:
+    pool.apply(exec, ({IMPORTS + CALL + child!r}, {{}}))
+"""
+    printed_by(code)

@@ -8,6 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from exact_sums import STATES, integer_of, units_of
+from fp_modes import FP_MODES, X86, fp_mode, math_library
+from needs import needs_linux
 
 import bn_ext
 from bn_ext import _core
@@ -143,6 +145,74 @@ def test_a_wrong_digest_ends_the_command_with_1(monkeypatch):
     assert command.verify(say=said.append) == 1
     assert "report" in said[-1]
     assert "float32 training" in said[-1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda found: found.popitem(), lambda found: found.update(more="0"), dict.clear],
+    ids=["missing", "unknown", "none"],
+)
+def test_a_digest_too_few_or_too_many_is_found(monkeypatch, change):
+    found = dict(digests.known())
+    change(found)
+    monkeypatch.setattr(digests, "digests", lambda isa: found)
+    said = []
+    assert command.verify(say=said.append) == 1
+    assert "expected {" in said[-1]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_digest_shows_whether_infinity_passes_a_relu(monkeypatch, name):
+    pytest.importorskip("ml_dtypes")
+    monkeypatch.setattr(digests, "known_dtypes", lambda: [(DTYPES[name], dtype_of(name))])
+    monkeypatch.setattr(digests, "MODES", {problems.exact_problems: ("passed",)})
+    right = bn_ext.batch_norm_backward
+
+    def wrong(*arguments, dst, **options):
+        return right(*arguments, dst=np.where(dst == -np.inf, -dst, dst), **options)
+
+    isa = bn_ext.get_isa()
+    assert digests.digests(isa).items() <= digests.DIGESTS.items()
+    monkeypatch.setattr(bn_ext, "batch_norm_backward", wrong)
+    assert not digests.digests(isa).items() <= digests.DIGESTS.items()
+
+
+def test_an_exception_is_a_wrong_result_with_its_name(monkeypatch):
+    def wrong(isa):
+        raise error
+
+    monkeypatch.setattr(digests, "digests", wrong)
+    said, error = [], ValueError("state: impossible")
+    assert command.verify(say=said.append) == 1
+    assert "WRONG (seed 0): ValueError: state: impossible\n" in said[-1]
+    for error in MemoryError(), BrokenPipeError():
+        with pytest.raises(type(error)):
+            command.verify(say=said.append)
+
+
+@pytest.mark.parametrize("name", [name for name in FP_MODES if name != "default"])
+def test_a_changed_floating_point_mode_is_found(name):
+    said = []
+    with fp_mode(name):
+        assert command.verify(say=said.append) == 1
+    assert "the floating-point mode of this process is not the default" in said[-1]
+    assert ("become 0" in said[-1]) == (name == "flush")
+
+
+@needs_linux
+@pytest.mark.skipif(not X86, reason="other machines have no x87")
+def test_a_changed_precision_of_long_doubles_is_found():
+    libm, env, changed = math_library(), *(ctypes.create_string_buffer(64) for _ in range(2))
+    for each in env, changed:
+        libm.fegetenv(each)
+    changed[1] = ord(changed[1]) & 0xFC  # 24 bits
+    libm.fesetenv(changed)
+    try:
+        found = digests.changed_mode()
+    finally:
+        libm.fesetenv(env)
+    assert found == ["long doubles lose bits"]
+    assert digests.changed_mode() == []
 
 
 def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):

@@ -1,4 +1,4 @@
-"""The problems: shapes as (N, C, ...), each in every layout that it has."""
+"""The problems: shapes as (N, C, ...), each in any layout."""
 
 import math
 from dataclasses import dataclass
@@ -91,11 +91,9 @@ Places = tuple[int, int, int]
 NUMPYS: Places = (16, 16, 16)
 
 
-def dims(shape: Shape, layout: Layout) -> Shape | None:
-    """The shape as it is in memory; None if the shape has only the other layout."""
-    if layout == "NCX":
-        return shape if len(shape) > 2 else None
-    return (shape[0], *shape[2:], shape[1])
+def dims(shape: Shape, layout: Layout) -> Shape:
+    """The shape as it is in memory."""
+    return shape if layout == "NCX" else (shape[0], *shape[2:], shape[1])
 
 
 def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
@@ -124,8 +122,6 @@ class Problem:
         op: Op = "backward",
     ):
         here = dims(shape, layout)
-        if here is None:
-            raise ValueError(f"shape: expected (N, C, X, ...) for {layout}, got {shape}")
         self.dims, self.dtype, self.op = shape, dtype_of(dtype), op
         self.layout: Layout = layout
         # The gradient needs src for its shape, even if it does not read it.

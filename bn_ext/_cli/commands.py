@@ -30,8 +30,18 @@ def verify(options: argparse.Namespace) -> int:
     return _verify.verify(options.seed, options.all)
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """Does not hide that a help cannot be printed."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+        else:
+            print(message, end="", flush=True)
+
+
+def parser() -> Parser:
+    top = Parser(
         prog="bn-ext",
         description="Batch normalization and its gradients for NumPy arrays: show what is in use "
         "here, check that results have the same bits as on other CPUs, measure the speed.",
@@ -85,24 +95,29 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    top = parser()
-    options = top.parse_args(arguments)
-    if sys.stdout is None:
-        print("bn-ext: standard output is closed", file=sys.stderr)
-        return 2
-    if options.command is None:
-        top.print_help(sys.stderr)
-        return 2
+    top, name = parser(), "bn-ext"
     try:
+        options = top.parse_args(arguments)
+        if sys.stdout is None:
+            print("bn-ext: standard output is closed", file=sys.stderr)
+            return 2
+        if options.command is None:
+            top.print_help(sys.stderr)
+            return 2
+        name += f" {options.command}"
         status: int = options.run(options)
+        sys.stdout.flush()
         return status
     except UsageError as error:
-        print(f"bn-ext {options.command}: {error}", file=sys.stderr)
-        return 2
+        print(f"{name}: {error}", file=sys.stderr)
+        status = 2
     except BrokenPipeError:
-        # Otherwise Python, when it exits, would fail to flush what is still in the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 130
+        status = 130
     except (MemoryError, OSError) as error:
-        print(f"bn-ext {options.command}: {str(error) or 'not enough memory'}", file=sys.stderr)
-        return 2
+        print(f"{name}: {str(error) or 'not enough memory'}", file=sys.stderr)
+        status = 2
+    try:
+        sys.stdout.flush()
+    except OSError:  # when Python exits, it would fail again to write what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status

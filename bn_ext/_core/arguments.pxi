@@ -35,15 +35,15 @@ cdef bint lies_elsewhere(object a) except -1:
         ) from None
 
 
-cdef object base_array(object a, str name):
+cdef object base_array(object a, str name, bint whole=False):
     """A base-class array that shares the memory of an array of any class.
 
-    Properties and methods that a subclass overrides are ignored.
+    Properties and methods that a subclass overrides are ignored. `whole`: `a` is the argument.
     """
     if isinstance(a, np.ma.MaskedArray):
         raise TypeError(
-            f"{name}: masked arrays are not accepted, because the mask would be lost; "
-            f"pass {name}.filled(value)"
+            f"{name}: masked arrays are not accepted, because the mask would be lost"
+            + (f"; pass {name}.filled(value)" if whole else "")
         )
     return np.asarray(a)
 
@@ -53,7 +53,7 @@ cdef object base_array(object a, str name):
 cdef tuple SEQUENCES = (list, tuple)
 cdef tuple PER_CHANNEL = ("mean", "variance", "gamma", "beta")
 cdef tuple SCALARS = (int, float, complex, str, bytes, np.generic)
-cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex)
+cdef tuple NO_NUMBERS = (str, bytes, bytearray, complex, np.void)
 cdef tuple WITH_DTYPE = (np.ndarray, np.generic)
 # The deepest nesting of lists: a NumPy array has at most this many axes.
 cdef enum:
@@ -78,21 +78,36 @@ cdef object snapshot(object a, str name, int depth=0):
     if isinstance(a, SCALARS):
         return a
     if hasattr(a, "__array__") or hasattr(a, "__array_interface__") or PyObject_CheckBuffer(a):
-        return _as_array(a, name)
+        return _as_array(a, name, False)
     if hasattr(a, "__len__"):
+        what = type_name(a)
+        boxed = what.startswith("autograd.")
+        hint = f"; pass autograd.numpy.array({name}) to bn_ext.autograd" if boxed else ""
         raise TypeError(
-            f"{name}: expected an array of numbers, got a list that holds a {type_name(a)}"
+            f"{name}: expected an array of numbers, got a list that holds a {what}{hint}"
         )
     return a
 
 
-cpdef object _as_array(object a, str name):
+cdef str from_torch(object a, str name):
+    """How to pass torch's bfloat16 tensor, if `a` is one."""
+    try:
+        if str(getattr(a, "dtype", None)) != "torch.bfloat16":
+            return ""
+    except Exception:
+        return ""
+    return (f"; pass {name}.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
+            "which copies nothing")
+
+
+cpdef object _as_array(object a, str name, bint whole=True):
     """A base-class array on the memory of `a`; for a list or tuple, a new array. Nothing else is
-    copied, unless the object's own method (such as `__array__`) copies."""
+    copied, unless the object's own method (such as `__array__`) copies. `whole`: `a` is the
+    argument, not an item of it."""
     if type(a) is ndarray:
         return a
     if isinstance(a, ndarray):
-        return base_array(a, name)
+        return base_array(a, name, whole)
     if a is ...:
         raise TypeError(f"{name}: expected an array; it is missing")
     if isinstance(a, SEQUENCES):
@@ -121,14 +136,7 @@ cpdef object _as_array(object a, str name):
         else:
             seen = None
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        hint = ""
-        try:
-            of_torch = str(getattr(a, "dtype", None)) == "torch.bfloat16"
-        except Exception:
-            of_torch = False
-        if of_torch:
-            hint = (f"; pass {name}.view(torch.int16).numpy().view(ml_dtypes.bfloat16), "
-                    "which copies nothing")
+        hint = from_torch(a, name) if whole else ""
         problem = f"{name}: this {what} cannot be viewed as a NumPy array"
         if is_callers(error):
             error.add_note(problem + hint)
@@ -136,6 +144,8 @@ cpdef object _as_array(object a, str name):
         raise TypeError(f"{problem}: {error}{hint}") from error
     if seen is None:
         hint = f"; pass {name}.toarray()" if hasattr(type(a), "toarray") else ""
+        if what.startswith("autograd."):
+            hint = "; autograd differentiates the functions of bn_ext.autograd"
         raise TypeError(f"{name}: expected an array, got {what}{hint}")
     return base_array(seen, name)
 
@@ -268,8 +278,10 @@ cdef int convert_output(Call *c, int role, object a) except -1:
     if type(a) is not ndarray:
         name = name_of(c, role)
         if not isinstance(a, ndarray) or isinstance(a, np.ma.MaskedArray):
-            lends = hasattr(type(a), "numpy")
-            hint = "; pass its numpy(), which shares its memory" if lends else ""
+            hint = from_torch(a, "it")
+            if not hint and hasattr(type(a), "numpy"):
+                detached = "detach()." if hasattr(type(a), "detach") else ""  # as torch wants it
+                hint = f"; pass its {detached}numpy(), which shares its memory"
             raise TypeError(f"{name}: expected a numpy.ndarray, got {type(a).__name__}{hint}")
         a = base_array(a, name)
     return keep(c, role, a)

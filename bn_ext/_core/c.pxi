@@ -91,6 +91,7 @@ cdef extern from "machine.h" nogil:
     cpdef int _default_threads "bn_default_threads"()
     cpdef c_bool _has_openmp "bn_has_openmp"()
     cpdef c_bool _forked "bn_forked"()
+    cpdef c_bool _fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
@@ -106,7 +107,7 @@ cdef extern from "blocks.h" nogil:
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
     void bn_unmap_parked()
-    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
+    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes, int64_t youngest)
     cpdef int64_t _parked_limit "bn_parked_limit"()
     cpdef int64_t _parked_bytes "bn_parked_bytes"()
 

@@ -54,7 +54,7 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, floor, isfinite
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 cdef object ndarray = np.ndarray
 cdef object empty = np.empty

@@ -19,7 +19,8 @@ cdef int check_data(Call *c) except -1:
         raise wrong_input(c, SRC, _or(DTYPES), "float32")
     if src.ndim < 2:
         name = input_name(c, SRC)
-        hint = f"; pass {name}.reshape(-1, 1) for one channel, .reshape(1, -1) for one sample"
+        hint = (f"; pass np.asarray({name}).reshape(-1, 1) for one channel, or "
+                f"np.asarray({name}).reshape(1, -1) for one sample")
         raise ValueError(
             f"{name}: expected at least 2 dimensions, got shape {shape_of(src)}"
             + (hint if src.ndim == 1 else "")
@@ -120,8 +121,9 @@ cdef object wrong_vector(const Call *c, int role):
     hints = []
     # If another vector fits, the data format is right.
     cdef bint fitted = False
-    for axis in range(MEAN, role):
-        fitted |= c.pinned[axis]
+    for axis in range(MEAN, SUMS):
+        if axis != role and is_read(c, axis):
+            fitted |= array_of(c, axis).size == c.channels
     if size == c.channels:
         # If two axes have this length, the one along which it would be broadcast is meant.
         along = [axis - a.ndim for axis in range(a.ndim) if a.shape[axis] != 1]
@@ -136,11 +138,12 @@ cdef object wrong_vector(const Call *c, int role):
             if src.shape[axis] == size:
                 operands = [input_name(c, i) for i in range(SRC + 1, DST + 1) if is_read(c, i)]
                 likewise = f", and {' and '.join(operands)} likewise" if operands else ""
-                hints.append(f"if the channels are on axis {axis}, pass np.moveaxis({data}, {axis}, "
-                             f"{-1 if last else 1}){likewise}, which copies nothing")
+                moved = f"np.moveaxis(np.asarray({data}), {axis}, {-1 if last else 1})"
+                hints.append(f"if the channels are on axis {axis}, pass {moved}{likewise}, which "
+                             "copies nothing")
                 break
     if a.ndim != 1 and (size == c.channels or size == others):
-        hints.append(f"pass {name}.reshape(-1)")
+        hints.append(f"pass np.asarray({name}).reshape(-1)")
     return ValueError("; ".join([
         f"{name}: expected shape ({c.channels},), one value for each channel on {here} of {data}, "
         f"got {a.shape}; {data} has shape {shape_of(src)}", *hints

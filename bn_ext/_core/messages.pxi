@@ -44,23 +44,38 @@ def _or(names):
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
+cdef bint holds_numbers(object a) except -1:
+    """Can the array be converted to floating-point numbers?"""
+    if a.dtype.kind != "O":
+        return a.dtype.kind in "fiub"
+    try:
+        np.asarray(a, np.float64)
+    except Exception:
+        return False
+    return True
+
+
 cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
-    """The error for an array with an unexpected dtype. If `to` is a NumPy dtype and the array holds
-    numbers, the message suggests converting the array to `to`. If `to` is float32, which may lose
+    """The error for an array with an unexpected dtype. If `to` is a NumPy dtype and the array
+    holds numbers, the message suggests converting the array to `to`. If `to` is float32, which may lose
     something, it suggests float64 where that is allowed. If `to` is None, because the array is
-    written, no copy is suggested."""
+    written, no copy is suggested.
+
+    Here and elsewhere, what is suggested begins with np.asarray: the argument may have been a list
+    or any other object that can be viewed as an array."""
     dtype = a.dtype
     copies = to is not None
     native = dtype.newbyteorder("=")
     if not dtype.isnative and (native == INT64 or code_of(native) >= 0):
-        hint = f"; pass {name}.astype({name}.dtype.newbyteorder('='))" if copies else ""
+        where = "np" if hasattr(np, native.name) else "ml_dtypes"
+        hint = f"; pass np.asarray({name}, {where}.{native.name})" if copies else ""
         return TypeError(f"{name}: expected native byte order, got {dtype.str}{hint}")
     if to == "float32" and "float64" in expected and not np.can_cast(dtype, np.float32):
         to = "float64"
     hints = []
     if "bfloat16" in expected and (dtype == np.uint16 or dtype == np.int16 or dtype == "V2"):
         # Integers often hold bits of bfloat16; np.load gives saved arrays of bfloat16 as V2.
-        hints = [f"if these are bits of bfloat16, pass {name}.view(ml_dtypes.bfloat16)"]
-    if copies and dtype.isnative and dtype.kind in "fiubO" and hasattr(np, to):
+        hints = [f"if these are bits of bfloat16, pass np.asarray({name}).view(ml_dtypes.bfloat16)"]
+    if copies and hasattr(np, to) and holds_numbers(a):
         hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{to})")
     return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))

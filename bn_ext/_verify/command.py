@@ -2,7 +2,8 @@
 
 At every instruction-set level, whole calls are compared with digests that are the
 same on every machine. The calls cover every way to split a problem and its sums,
-exact sums included. That takes seconds.
+exact sums included. That takes seconds. The import must not have changed the
+process's floating-point mode.
 
 With --all, the kernels of every formula are also compared, bit for bit, with NumPy doing the same
 arithmetic: for many lengths, alignments, numbers of rows and kinds of values. That takes about a
@@ -38,19 +39,27 @@ def verify(seed: int = 0, every_kernel: bool = False, say: Callable[[str], objec
     say(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}")
     start = time.perf_counter()
     try:
+        if changed := digests.changed_mode():
+            raise WrongBitsError(
+                f"after the import, the floating-point mode of this process is not the default: "
+                f"{', '.join(changed)}"
+            )
         for isa in bn_ext.available_isas():
             for dtype in DTYPES.values() if every_kernel else ():
                 runs = kernels.check_kernels(isa, dtype, seed)
                 say(f"{isa:>8}: {runs} kernel runs of {dtype.name} correct")
-            found = digests.digests(isa)
-            known = digests.DIGESTS
-            wrong = {k: v for k, v in found.items() if known.get(k) != v}
-            if wrong:
-                raise WrongBitsError(f"{isa}: digests of whole calls: {wrong}, expected {known}")
-            missing = "" if len(found) == len(known) else " (no bfloat16 without ml_dtypes)"
+            found, known = digests.digests(isa), digests.known()
+            if found != known:
+                wrong, right = (
+                    dict(a.items() - b.items()) for a, b in ((found, known), (known, found))
+                )
+                raise WrongBitsError(f"{isa}: digests of whole calls: {wrong}, expected {right}")
+            missing = "" if known is digests.DIGESTS else " (no bfloat16 without ml_dtypes)"
             say(f"{isa:>8}: {len(found)} digests correct{missing}")
-    except WrongBitsError as error:
-        say(f"WRONG (seed {seed}): {error}\n{REPORT}")
+    except (MemoryError, OSError):  # no memory, or the output is closed
+        raise
+    except Exception as error:
+        say(f"WRONG (seed {seed}): {type(error).__name__}: {error}\n{REPORT}")
         return 1
     more = "" if every_kernel else "; --all checks the kernels too"
     say(f"every bit as promised, {time.perf_counter() - start:.1f} s{more}")

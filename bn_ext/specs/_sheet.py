@@ -214,7 +214,8 @@ def _hints(row: Row, a: Given) -> dict[str, str]:
     """{data format: hint}; a hint says what to pass if that data format was meant."""
     if row.spec.data_format:
         likewise = f", and {a.words['diff_dst']} likewise" if "diff_dst" in a.words else ""
-        return {"NXC": f"pass np.moveaxis({a.words['src']}, -1, 1){likewise}, which copies nothing"}
+        moved = f"np.moveaxis(np.asarray({a.words['src']}), -1, 1)"
+        return {"NXC": f"pass {moved}{likewise}, which copies nothing"}
     (argument,) = [each for each in row.arguments if each.names == "data_format"]
     words = {word: ours for word, ours in (argument.words or {}).items() if len(word) == a.src.ndim}
     return {ours: f'pass data_format="{word}"' for word, ours in words.items()}
