@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import bn_ext
+from bn_ext import _core
 from bn_ext._verify.dtypes import Array, Dtype, dtype_of, known_dtypes
 from bn_ext._verify.problems import (
     SEAMS,
@@ -100,13 +101,15 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
     gradient = src, other, mean, abs(variance), gamma
     training = mode.endswith("training")
     if mode == "exact":
-        gradients = bn_ext.batch_norm_backward_reduce(src, other, mean, exact=True, **how)
-        moments = bn_ext.batch_norm_training_reduce(src, exact=True, **how)
-        for state in (gradients, moments):
+        gradients = bn_ext.GradientSums(src, other, mean, exact=True, **how)
+        moments = bn_ext.Statistics(src, exact=True, **how)
+        for state in (gradients.array, moments.array):
             # Limbs hold finite terms; flags mark the others.
-            yield bn_ext.batch_norm_canonical(state)
-            yield np.nan_to_num(bn_ext.batch_norm_sums(state), nan=0.5)
-        yield np.nan_to_num(bn_ext.batch_norm_training_stats(moments), nan=0.5)
+            yield _core.canonical_state(state)
+            yield np.nan_to_num(_core.state_sums(state), nan=0.5)
+        found, count = _core.state_statistics(moments.array, moments.dtype)
+        yield np.nan_to_num(found, nan=0.5)
+        yield np.tile([[float(count)], [1.0]], channels)
         return
     if mode == "gated":
         options |= {"relu": True, "workspace": np.full(-(-src.size // 8), 0xA5, np.uint8)}
@@ -124,11 +127,12 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         return
     # The sums as they are, before anything is rounded to a shorter type.
     if mode.endswith("forward"):
-        yield bn_ext.batch_norm_training_reduce(src, **how)[:2]
+        yield _core.training_sums(src, **how)[0]
     elif not mode.startswith("double"):
-        yield bn_ext.batch_norm_backward_reduce(src, other, mean, **how)[:2]
+        yield _core.backward_sums(src, other, mean, **how)[0]
     if mode == "forward":
-        yield from bn_ext.batch_norm_training(src, gamma, beta, **options)
+        out = None, *np.empty((2, channels), dtype.number)
+        yield from bn_ext.batch_norm_training(src, gamma, beta, out=out, **options)
         yield bn_ext.batch_norm_inference(
             src, mean, abs(variance), gamma, beta, src_1=other, relu=True, **options
         )
