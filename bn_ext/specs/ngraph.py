@@ -24,7 +24,7 @@ def __dir__() -> list[str]:
 
 
 _TYPES = {name: (name,) for name in _core.DTYPES}
-_MOVED = "pass np.moveaxis(input, -1, 1){}, which copies nothing"
+_MOVED = "pass np.moveaxis(np.asarray(input), -1, 1){}, which copies nothing"
 _FORWARD = Rules(_TYPES, {"src": "input", "NXC": _MOVED.format("")})
 _BACKWARD = Rules(
     _TYPES,

@@ -349,5 +349,5 @@ def fused_batch_norm_grad_v3(
         optional={"reserve_space_3": reserve_space_3},
     )  # fmt: skip
     arrays.pop("reserve_space_3", None)
-    empty = np.empty(0, float32), np.empty(0, float32)
+    empty = [np.empty(0, float32), np.empty(0, float32)]
     return FusedBatchNormGradV3(*_core.backward(**arrays, **shared), *empty)
