@@ -26,14 +26,11 @@ def __dir__() -> list[str]:
 _TYPES = {name: (name,) for name in _core.DTYPES}
 _MOVED = "pass np.moveaxis(np.asarray(input), -1, 1){}, which copies nothing"
 _FORWARD = Rules(_TYPES, {"src": "input", "NXC": _MOVED.format("")})
-_BACKWARD = Rules(
-    _TYPES,
-    {
-        "src": "input",
-        "diff_dst": "normalized_delta",
-        "NXC": _MOVED.format(", and normalized_delta likewise"),
-    },
-)
+_GRADIENT = {
+    "diff_dst": "normalized_delta",
+    "NXC": _MOVED.format(", and normalized_delta likewise"),
+}
+_BACKWARD = Rules(_TYPES, {"src": "input"} | _GRADIENT)
 
 
 class BatchNormTraining(NamedTuple, Generic[Scalar]):

@@ -40,13 +40,10 @@ _BACKWARD = {
     "mean": "reserve_space_1", "variance": "reserve_space_2",
 }  # fmt: skip
 _V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), words={"data_format": _FORMATS})
-_EX = Rules(
-    _TYPES, _FORWARD, ranks=[4],
-    words={
-        "data_format": {"NHWC": "NXC", "NCHW": "NCX"},
-        "relu": {"Identity": False, "Relu": True},
-    },
-)  # fmt: skip
+_EX_WORDS = {
+    "data_format": {"NHWC": "NXC", "NCHW": "NCX"}, "relu": {"Identity": False, "Relu": True}
+}  # fmt: skip
+_EX = Rules(_TYPES, _FORWARD, ranks=[4], words=_EX_WORDS)
 _GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5), words={"data_format": _FORMATS})
 
 _Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
@@ -71,8 +68,7 @@ def _forward(
     arrays: dict[str, Any], shared: dict[str, Any], factor: Any, **more: Any
 ) -> tuple[Any, ...]:
     """The six outputs of a forward operator."""
-    if factor is None:
-        factor = 1
+    factor = 1 if factor is None else factor
     factor = _core._as_real(factor, "exponential_avg_factor", "a finite number")
     x, scale = arrays["src"], arrays["gamma"]
     mean, variance = arrays.pop("mean"), arrays.pop("variance")
