@@ -40,7 +40,7 @@ _BACKWARD = {
     "mean": "reserve_space_1", "variance": "reserve_space_2",
 }  # fmt: skip
 _V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), words={"data_format": _FORMATS})
-_EX_WORDS = {
+_EX_WORDS: dict[str, dict[str, Any]] = {
     "data_format": {"NHWC": "NXC", "NCHW": "NCX"}, "relu": {"Identity": False, "Relu": True}
 }  # fmt: skip
 _EX = Rules(_TYPES, _FORWARD, ranks=[4], words=_EX_WORDS)
