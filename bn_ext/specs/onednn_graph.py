@@ -68,7 +68,6 @@ def batch_norm_forward_training(
 ) -> BatchNormForwardTraining[Scalar, Vector]:
     """Operator ``BatchNormForwardTraining`` of oneDNN: developer guide, Graph API.
 
-
     Parameters
     ----------
     src : array, shape (N, ..., C) or (N, C, ...)
@@ -149,7 +148,6 @@ def batch_norm_inference(
 ) -> NDArray[Scalar]:
     """Operator ``BatchNormInference`` of oneDNN: developer guide, Graph API.
 
-
     Parameters
     ----------
     src, epsilon, data_format
@@ -207,7 +205,6 @@ def batch_norm_training_backprop(
     beta_delta: Flag = True,
 ) -> BatchNormTrainingBackprop[Scalar, Vector]:
     """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph Specification.
-
 
     Parameters
     ----------
@@ -293,7 +290,6 @@ def batch_norm_training_backward(
     diff_beta: Flag = True,
 ) -> BatchNormTrainingBackward[Scalar, Vector]:
     """Operator ``BatchNormTrainingBackward`` of oneDNN: developer guide, Graph API.
-
 
     Parameters
     ----------

@@ -122,7 +122,6 @@ def fused_batch_norm_v3(
 ) -> FusedBatchNormV3[Scalar]:
     """Operator ``tf.raw_ops.FusedBatchNormV3`` of the TensorFlow API.
 
-
     Parameters
     ----------
     x : array, rank 4 or 5
@@ -210,7 +209,6 @@ def fused_batch_norm_ex(
 ) -> FusedBatchNormEx[Scalar]:
     """Operator ``_FusedBatchNormEx`` of TensorFlow: ``tensorflow/core/ops/nn_ops.cc``.
 
-
     Parameters
     ----------
     x : array, rank 4
@@ -288,7 +286,6 @@ def fused_batch_norm_grad_v3(
     name: str | None = None,
 ) -> FusedBatchNormGradV3[Scalar]:
     """Operator ``tf.raw_ops.FusedBatchNormGradV3`` of the TensorFlow API.
-
 
     Parameters
     ----------
