@@ -56,18 +56,55 @@ _WORDS = _core._Words(
 )  # fmt: skip
 
 
-def _array(tensor: Tensor | None) -> Any:
+#: The dtypes of data and vectors, with the methods that convert to them.
+_FLOATS = {torch.float32: "float", torch.float64: "double", torch.float16: "half",
+           torch.bfloat16: "bfloat16"}  # fmt: skip
+#: NumPy's codes; bits of bfloat16 are seen as integers first.
+_CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
+          torch.uint8: "=u1"}  # fmt: skip
+
+
+class _Memory:
+    """A tensor's memory as NumPy takes it. The array keeps it alive.
+
+    `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
+    """
+
+    def __init__(self, tensor: Tensor, address: int, written: bool) -> None:
+        size = tensor.itemsize
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": _CODES[tensor.dtype],
+            "data": (address, not written),
+            "shape": tensor.shape,
+            "strides": tuple([step * size for step in tensor.stride()]),
+        }
+
+
+def _array(tensor: Tensor | None, written: bool = False) -> Any:
     """An array over the tensor's memory; a lazily negated tensor is copied."""
     if tensor is None:
         return None
     tensor = tensor.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
+    address = tensor.data_ptr() if written else tensor.const_data_ptr()
+    if address == tensor.storage_offset() * tensor.itemsize and tensor.numel():
+        raise ValueError(
+            f"expected tensors with memory, got a {type(tensor).__name__} of shape "
+            f"{tuple(tensor.shape)} that has none, or whose memory was freed"
+        )
+    array = np.asarray(_Memory(tensor, address, written))
     if tensor.dtype != torch.bfloat16:
-        return tensor.numpy()
+        return array
     import ml_dtypes
 
-    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return array.view(ml_dtypes.bfloat16)
+
+
+def _writable(tensor: Tensor) -> Any:
+    return _array(tensor, True)
 
 
 def _wide(tensor: Tensor | None) -> Any:
@@ -118,10 +155,9 @@ class _Sums:
         if alike is not None:
             alike = {"call": self.number, **alike}
             prints = fingerprints({"function": self.function, **alike})
-        sent = torch.from_numpy(np.append(words(prints, self.rank), sums))
+        total: NDArray[np.int64] = np.append(words(prints, self.rank), sums)
         if self.ranks:
-            distributed.all_reduce(sent, group=self.ranks)
-        total: NDArray[np.int64] = sent.numpy()
+            distributed.all_reduce(torch.from_numpy(total), group=self.ranks)
         if alike is not None:
             judged = judge(total[:WORDS], prints, self.rank, self.size, alike)
             if judged:
@@ -198,7 +234,7 @@ def _normalize(
     """dst, mean, variance, workspace, and running statistics after the step."""
     outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
                        relu, gate, group, whole)  # fmt: skip
-    dst, mean, variance, workspace, *running = map(_array, outputs)
+    dst, mean, variance, workspace, *running = map(_writable, outputs)
     given: dict[str, Any] = {
         "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
         "relu": relu, "workspace": workspace if gate else None, **_options(eps),
@@ -232,7 +268,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
     outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
-    diff_src, *diff_vectors, diff_src_1 = map(_array, outputs)
+    diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     out = [diff_src, *(diff_vectors if vectors else (None, None))]
     given: dict[str, Any] = {
         "src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
@@ -269,7 +305,7 @@ def _second(
         _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
         _array(of_src), _array(of_weight), _array(of_bias), _array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
-        out=tuple(map(_array, outputs)), **_options(eps),
+        out=tuple(map(_writable, outputs)), **_options(eps),
     )  # fmt: skip
     return outputs
 
