@@ -365,32 +365,56 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
     return made
 
 
-def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
-    """A function that calls an operator with its gradient.
+def _update(inputs: Any, outputs: Any, tracked: Tensor | None) -> None:
+    """Write the running statistics, and count the batch in tracked."""
+    *_, running_mean, running_var, training, _, _, _, _, _, _ = inputs
+    if training and running_mean is not None:
+        running_mean.copy_(outputs[-2])
+        running_var.copy_(outputs[-1])
+    if tracked is not None:
+        tracked.add_(1)
 
-    An autograd function has a third of the operator's overhead. It is used instead if the call is
-    not traced and the first tensor is a plain Tensor or Parameter on a CPU.
+
+def _differentiable(
+    operator: Any, kernel: Any, keep: Any, backward: Any, then: Any = lambda *_: None
+) -> Any:
+    """A function that calls an operator with its gradient, and `then`.
+
+    Unless the call is traced, it is an autograd function, which calls `then` before it saves
+    tensors: that may raise an error, to end a checkpoint's recomputation. It has a third of the
+    operator's overhead if it may call the kernel: if no mode looks at operators and the first
+    tensor is a plain Tensor or Parameter on a CPU.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output: tuple[Tensor, ...] = kernel(*inputs)
-        keep(ctx, inputs, output)
+        *given, run, tracked = inputs
+        output: tuple[Tensor, ...] = run(*given)
+        then(given, output, tracked)
+        keep(ctx, given, output)
         return output
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    def gradient(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *backward(ctx, *grads), None, None
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
     function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
     operator.register_autograd(backward, setup_context=keep)
 
-    def call(src: Tensor, *rest: Any) -> Any:
+    def call(src: Tensor, *rest: Any, tracked: Tensor | None = None) -> Any:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            output = operator(src, *rest)
+            then((src, *rest), output, tracked)
+            return output
         is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not is_real:
-            return operator(src, *rest)
-        return function.apply(src, *rest)
+        run = kernel if is_real and not torch._C._len_torch_dispatch_stack() else operator
+        return function.apply(src, *rest, run, tracked)
 
     return call
 
 
-_call = _differentiable(_operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward)
+_call = _differentiable(
+    _operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward, _update
+)
 _call_of_gradients = _differentiable(
     _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
     _gradients, _keep_gradients, _backward_of_gradients,
@@ -460,6 +484,12 @@ def batch_norm(
     """
     given = (input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu,
              group, whole_gradients)  # fmt: skip
+    return _told(*given, None)
+
+
+def _told(*given: Any) -> Tensor:
+    """`_batch_norm`; if there is a group, its processes are told of an error."""
+    input, running_mean, _, weight, bias, training, *_, group, _, _ = given
     if not training or not group or torch.compiler.is_compiling():
         return _batch_norm(*given)
     tensors = [t for t in (input, running_mean, weight, bias) if isinstance(t, Tensor)]
@@ -471,8 +501,9 @@ def batch_norm(
 def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
-    relu: bool, group: str | None, whole_gradients: bool,
+    relu: bool, group: str | None, whole_gradients: bool, tracked: Tensor | None,
 ) -> Tensor:  # fmt: skip
+    """`batch_norm`, which also adds to tracked, the number of batches."""
     running = {"running_mean": running_mean, "running_var": running_var}
     vectors = {"weight": weight, "bias": bias, **running}
     for name, tensor in running.items():
@@ -501,15 +532,11 @@ def _batch_norm(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
         )
-    dst, *_, new_mean, new_var = _call(
+    dst: Tensor = _call(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
-        relu and torch.is_grad_enabled(), group, whole_gradients,
-    )  # fmt: skip
-    if training and running_mean is not None and running_var is not None:
-        running_mean.copy_(new_mean)
-        running_var.copy_(new_var)
-    found: Tensor = dst
-    return found
+        relu and torch.is_grad_enabled(), group, whole_gradients, tracked=tracked,
+    )[0]  # fmt: skip
+    return dst
 
 
 class _BatchNorm:
@@ -529,25 +556,14 @@ class _BatchNorm:
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
             momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
-        found = batch_norm(
-            input,
-            self.running_mean if kept else None,
-            self.running_var if kept else None,
-            self.weight,
-            self.bias,
-            from_batch,
-            momentum,
-            self.eps,
-            src_1=src_1,
-            relu=self.relu,
-            **self._over(),
-        )
-        if tracked is not None:
-            tracked.add_(1)
-        return found
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        return _told(
+            input, *running, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
+            self.relu, *self._over(), tracked,
+        )  # fmt: skip
 
-    def _over(self) -> dict[str, Any]:
-        return {}
+    def _over(self) -> tuple[str | None, bool]:
+        return None, False
 
     def extra_repr(self: Any) -> str:
         shown: str = super().extra_repr()  # type: ignore[misc]
@@ -652,13 +668,13 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # batch_norm checks it, and tells the other processes
 
-    def _over(self: Any) -> dict[str, Any]:
+    def _over(self: Any) -> tuple[str | None, bool]:
         group = ""
         if distributed.is_available() and distributed.is_initialized():
             if self.process_group is distributed.GroupMember.NON_GROUP_MEMBER:
                 raise ValueError("process_group: expected one that this process is in")
             group = (self.process_group or distributed.group.WORLD).group_name
-        return {"group": group, "whole_gradients": self.whole_gradients}
+        return group, self.whole_gradients
 
     @staticmethod
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:
