@@ -9,8 +9,10 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
     _over_processes    exact sums over the processes of a group
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -225,6 +227,26 @@ def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(src), _vector(src), _vector(src), bits, *old
 
 
+def _check_alone(running: tuple[Any, Any], **others: Tensor | None) -> None:
+    """Raise a ValueError if running statistics, which are written, share memory with a tensor."""
+    given = {name: each for name, each in others.items() if each is not None}
+    given |= zip(("running_mean", "running_var"), running, strict=True)
+    for each in running:
+        each.data_ptr()  # gives a lazy copy memory of its own
+    spans = sorted(  # quick: do the storages overlap?
+        (t.const_data_ptr() - t.storage_offset() * t.itemsize, t.untyped_storage().nbytes())
+        for t in given.values()
+    )
+    if all(start + size <= after for (start, size), (after, _) in pairwise(spans)):
+        return
+    arrays = {name: _array(each) for name, each in given.items()}
+    for name in ("running_mean", "running_var"):
+        written = arrays.pop(name)
+        for other, array in arrays.items():
+            if np.shares_memory(written, array):
+                raise ValueError(f"{name}: shares memory with {other}")
+
+
 def _normalize(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None,
@@ -246,6 +268,8 @@ def _normalize(
     given["out"] = dst, mean, variance
     names = "running_mean", "running_variance", "exponential_avg_factor", "correction"
     tracks = running_mean is not None
+    if tracks:
+        _check_alone((running_mean, running_var), input=src, weight=weight, bias=bias, src_1=src_1)
     given |= zip(names, (*running, momentum, 1) if tracks else (None,) * 4, strict=True)
     if group is None:
         _core.batch_norm_training(**given)
@@ -448,8 +472,8 @@ def batch_norm(
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
         Each may have any of these dtypes. In training, running_mean and running_var are updated in
-        place, unless they are None. In inference, the input is normalized with them; to autograd,
-        they are constants.
+        place, unless they are None, and share memory with no other tensor. In inference, the input
+        is normalized with them; to autograd, they are constants.
     training, momentum, eps
         As for torch's function.
     src_1 : Tensor, optional
@@ -498,6 +522,26 @@ def _told(*given: Any) -> Tensor:
         return _batch_norm(*given)
 
 
+def _wrong_kind(
+    name: str, tensor: Tensor, input: Tensor, dtypes: list[Any], is_written: bool
+) -> Exception:
+    """The error for a tensor of another dtype, device or layout, with a call that converts it."""
+    hint = ""
+    if tensor.dtype not in dtypes:
+        like = ", like input" if name == "src_1" else ""
+        expected = _core._or([str(each).removeprefix("torch.") for each in dtypes]) + like
+        got = tensor.dtype
+        if re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(8_\w+|16|32|64))", str(got)):
+            hint = f"; pass {name}.{_FLOATS[dtypes[0]] if like else 'double'}()"
+    elif tensor.device != input.device:
+        expected, got = f"a tensor on {input.device}, like input", tensor.device
+    else:
+        expected, got = "a strided tensor", tensor.layout
+        hint = f"; pass {name}.to_dense()" if got != torch.jagged else ""
+    # What is written into a copy would be lost.
+    return TypeError(f"{name}: expected {expected}, got {got}{'' if is_written else hint}")
+
+
 def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
@@ -512,6 +556,12 @@ def _batch_norm(
     for name, tensor in {"input": input, "src_1": src_1, **vectors}.items():
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
+        dtypes = (input.dtype,) if name == "src_1" else _FLOATS
+        if tensor is not None and not (
+            tensor.dtype in dtypes and tensor.device == input.device
+            and tensor.layout == torch.strided
+        ):  # fmt: skip
+            raise _wrong_kind(name, tensor, input, [*dtypes], name in running and training)
     if input.dim() < 2:
         raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
     for name, tensor in vectors.items():
@@ -519,11 +569,11 @@ def _batch_norm(
             continue
         if name in running and tensor.requires_grad:
             raise ValueError(f"{name}: expected a tensor that requires no gradient")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
         if tensor.shape != input.shape[1:2]:
             got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
             raise ValueError(f"{name}: expected shape {wanted}, got {got}")
+        if name in running and training and tensor.stride(0) == 0 and len(tensor) > 1:
+            raise ValueError(f"{name}: expected a tensor whose elements do not share memory")
     if not torch.compiler.is_compiling():
         _core._as_epsilon(eps, "eps")
         _core._as_real(momentum, "momentum", "a finite number")
