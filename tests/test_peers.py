@@ -359,6 +359,16 @@ def test_tensors_that_cannot_be_seen():
         caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
 
 
+def test_tensors_without_data():
+    torch = pytest.importorskip("torch")
+    src, message = torch.ones(4, 3, device="meta"), "; torch's device meta holds no data$"
+    for tensor in (src, src.bfloat16()):
+        with pytest.raises(ValueError, match=f"src: this torch.Tensor cannot be .*{message}"):
+            bn_ext.batch_norm_training(tensor, epsilon=1e-3)
+        with pytest.raises(TypeError, match=f"dst: expected a numpy.ndarray, .*{message}"):
+            bn_ext.batch_norm_inference(np.ones((4, 3)), *np.ones((2, 3)), epsilon=1e-3, out=tensor)
+
+
 def test_operators_take_tensors():
     torch = pytest.importorskip("torch")
     arrays = problem((4, 3, 5, 6), "NXC").arguments().values()
