@@ -6,15 +6,13 @@ import numpy as np
 import bn_ext
 from bn_ext import _core
 
-#: (data dtype, vector dtype), as published operators pair them; the general functions also pair
-#: float64 vectors with other data.
+DATA_DTYPES = list(_core.DTYPES)
+#: (data dtype, vector dtype), as published operators pair them; any pair is accepted.
 DTYPES = [
     (data, vector)
-    for data, vectors in _core._TABLE.items()
-    for vector in vectors
-    if vector != "float64" or data == "float64"
+    for data in DATA_DTYPES
+    for vector in dict.fromkeys(["float64" if data == "float64" else "float32", data])
 ]
-DATA_DTYPES = list(_core._TABLE)
 #: data_format -> channel axis
 FORMATS = {"NXC": -1, "NCX": 1}
 #: Names of array arguments, and of the results, of the general function, batch_norm_backward.
@@ -34,7 +32,7 @@ SHORT = [name for name in DATA_DTYPES if dtype(name).itemsize == 2]
 
 def vector_dtype(data):
     """The first vector dtype that goes with data of this dtype."""
-    return _core._TABLE[data][0]
+    return "float64" if data == "float64" else "float32"
 
 
 def unit(name):
