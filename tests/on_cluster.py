@@ -1,7 +1,7 @@
 """Dask on a cluster of two worker processes; prints what it finds as JSON.
 
     python tests/on_cluster.py digests    of one call, and over chunkings
-    python tests/on_cluster.py added      of statistics of one call, and of parts that plain Dask adds
+    python tests/on_cluster.py added      digests of statistics: one call's, and of added parts
     python tests/on_cluster.py killed     a gradient: a worker is killed in each of its two halves
     python tests/on_cluster.py memory     the most that a worker holds, in chunks, from zarr to zarr
 
