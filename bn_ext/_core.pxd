@@ -55,6 +55,8 @@ cdef extern from "bn.h" nogil:
     bn_status bn_training(const bn_problem *p)
     bn_status bn_training_reduce(const bn_problem *p)
     bn_status bn_inference(const bn_problem *p)
+    void bn_merge_stats(double *stats, const double *part, int64_t channels, double before,
+                        double own)
     bn_status bn_double_backward(const bn_problem *p)
     bn_status bn_backward_exactly(const bn_problem *p)
     bn_status bn_backward_reduce_exactly(const bn_problem *p)

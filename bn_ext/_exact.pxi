@@ -236,9 +236,9 @@ def batch_norm_training_stats(state):
     ndarray of float64, shape (4, C)
         Statistics for `batch_norm_training_apply`, as `batch_norm_training_reduce` returns them:
         per channel the mean, ``sum((src - mean)**2)``, the number of elements, and a 1. The first
-        two are within 0.5001 ulp of the exact values, subnormal ones within one ulp, however large
-        the sums are. Without elements, both are 0. If an element is NaN or infinite, so is the
-        mean, and the sum of squares is NaN.
+        two are within 0.5001 ulp of the exact values, subnormal ones within one ulp. Without
+        elements, both are 0. If an element is NaN or infinite, so is the mean, and the sum of
+        squares is NaN.
 
     Raises
     ------

@@ -97,7 +97,7 @@ def batch_norm_training(src=..., gamma=None, beta=None, *, epsilon=..., data_for
     A variance too large for its dtype is Inf, and the diff_src and diff_gamma computed from it are
     0. In float16 this happens from a standard deviation of 256 on, in float32 from 1.8e19 on. A
     float64 `gamma`, or float64 ``mean`` in `out`, makes the variance float64, which has a wider
-    range. For float64 data, M times the variance must stay below 1.8e308.
+    range.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 
@@ -157,7 +157,7 @@ def batch_norm_training_reduce(src=..., *, data_format="NXC", num_threads=None, 
     ndarray of float64, shape (4, C)
         Four rows: the mean, ``sum((src - mean)**2)`` (both 0 without elements), the number of
         elements, and a 1. Statistics that were added instead of merged are refused: their last row
-        is no longer 1.
+        is no longer 1. A sum of squares above 1.8e308 is given divided by ``-2**64``.
     ndarray of int64, shape (k, 2, C)
         With ``exact=True``, a state: the sums of src and of ``src**2``. Nothing is rounded. k is
         20, or 111 for float64 data.
@@ -254,6 +254,7 @@ def batch_norm_training_merge(stats):
     cdef double before = 0, own, total
     whole = np.zeros((MARK + 1, channels))
     whole[MARK] = 1
+    cdef double[:, ::1] merged = whole
     for i in range(parts.shape[0] if channels else 0):
         own = count_of_sums(&parts[i, 0, 0], channels, True, "stats")
         if own == 0:
@@ -265,13 +266,10 @@ def batch_norm_training_merge(stats):
                 f"parts, got {int(total)}"
             )
         with _DefaultMode():
-            if before == 0:  # the formulas below would make whole[1] NaN if the mean is infinite
+            if before == 0:  # bn_merge_stats would make squares NaN if the mean is infinite
                 whole[:] = given[i]
             else:
-                off = given[i, 0] - whole[0]
-                whole[0] += off * (own / total)
-                # Grouped like this, the product overflows only if the sum does.
-                whole[1] += given[i, 1] + off * (off * (before * (own / total)))
+                bn_merge_stats(&merged[0, 0], &parts[i, 0, 0], channels, before, own)
         before = whole[COUNT] = total
     whole[np.isnan(whole)] = np.nan  # the canonical NaN, as in C
     return whole

@@ -133,8 +133,12 @@ typedef bn_status bn_entry(const bn_problem *p);
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */
 bn_entry bn_backward, bn_backward_reduce;
 
-/* sums are statistics: mean, then sum(xc * xc). src_1 is added if it has data. */
+/* sums are statistics: mean, then sum(xc * xc), or minus 2^-64 times it if that overflows. src_1
+ * is added if it has data. */
 bn_entry bn_training, bn_training_reduce, bn_inference;
+
+/* Merge a part's statistics, of `own` elements per channel, into those of `before` elements. */
+void bn_merge_stats(double *stats, const double *part, int64_t channels, double before, double own);
 
 bn_entry bn_double_backward;
 

@@ -158,6 +158,24 @@ bn_status bn_training_exactly(const bn_problem *p) {
     return status;
 }
 
+/* Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979. Grouped like this, products overflow only if their sum does. */
+void bn_merge_stats(double *stats, const double *part, int64_t channels, double before,
+                    double own) {
+    const double share = own / (before + own), scale = sqrt(BN_SQUARES_SCALE);
+    for (int64_t i = 0; i < channels; i++) {
+        double *mean = &stats[i], *held = &stats[channels + i];
+        const double other = part[i], more = part[channels + i];
+        const double off = other - *mean, small = scale * off;
+        const double squares = off * (off * (before * share));
+        const double scaled = small * (small * (before * share));
+        *held = bn_held(bn_squares_of(*held) + (bn_squares_of(more) + squares),
+                        bn_scaled_of(*held) + (bn_scaled_of(more) + scaled));
+        *mean =
+            isfinite(off) ? *mean + off * share : 2 * (*mean / 2 + (other / 2 - *mean / 2) * share);
+    }
+}
+
 bn_status bn_inference(const bn_problem *p) {
     const bn_operation *operation = &bn_operations_current()->inference[p->data[BN_SRC_1] != NULL];
     return bn_execute(&(bn_call){p, operation, true}, 1);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "channel.h"
+#include "operations/coefs.h"
 #include "sizes.h"
 
 /* ---- canonical ----------------------------------------------------------- */
@@ -364,8 +364,9 @@ static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, dou
         leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
     const double size = over(wide_of(leading, of_s.n, of_s.lowest), count);
     const wide spread = spread_of(&of_s, &of_q, count);
+    const wide scaled_spread = {spread.value, spread.exponent + ilogb(BN_SQUARES_SCALE)};
     *mean = s->negative && size != 0 ? -size : size;
-    *squares = over(spread, count);
+    *squares = bn_held(over(spread, count), over(scaled_spread, count));
     return !q->negative && spread.value.high >= 0;
 }
 

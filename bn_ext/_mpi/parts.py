@@ -103,7 +103,7 @@ class GradientPart(LocalPart):
 
 class TrainingPart(LocalPart):
     """A rank's part of `batch_norm_training`. With plain sums, round 1 finds the mean, and round 2
-    the squares about it.
+    the variance about it.
     """
 
     data = ("src", "src_1")
@@ -111,6 +111,8 @@ class TrainingPart(LocalPart):
     same = ("running_mean", "running_variance", "exponential_avg_factor", "correction")
     writes = staticmethod(_core.batch_norm_training_apply)
     total = "stats"
+    #: Scales sums that may overflow. Statistics hold squares that do as minus their scaled sum.
+    SCALE = 2.0**-64
 
     @property
     def rounds(self) -> int:
@@ -118,35 +120,38 @@ class TrainingPart(LocalPart):
 
     def find(self, total: NDArray[Any] | None) -> NDArray[Any]:
         if total is not None:
-            return self._find_squares(total)
+            return self._find_variance(total)
         self.local = sums = super().find(None)
         if self.exact:
             return sums
         mean, _, count, _ = sums
-        return np.array([count * mean, np.zeros_like(mean), count])
+        return np.array([count * self.SCALE * mean, np.zeros_like(mean), count])
 
     def reduce(self) -> NDArray[Any]:
         options = self.some("src", "data_format", "num_threads")
         found: NDArray[Any] = _core.batch_norm_training_reduce(exact=self.exact, **options)
         return found
 
-    def _find_squares(self, total: NDArray[Any]) -> NDArray[Any]:
-        """Sums of squares about the mean over all ranks."""
-        elements, _, count = total.reshape(3, -1)
-        self.mean = elements / np.maximum(count, 1)
-        mean, squares, count, _ = self.local
-        off = mean - self.mean
-        return np.array([count * off, squares + count * off * off, count])
+    def _find_variance(self, total: NDArray[Any]) -> NDArray[Any]:
+        """A rank's share of the variance about the mean over all ranks."""
+        scaled, _, count = total.reshape(3, -1)
+        of_all = np.maximum(count, 1)
+        self.mean = scaled / of_all / self.SCALE
+        mean, held, own, _ = self.local
+        share, off = own / of_all, mean - self.mean
+        variance = np.where(held < 0, -held / of_all / self.SCALE, held / of_all)
+        return np.array([share * off, variance + share * off * off, own])
 
     def apply(self, total: NDArray[Any]) -> Any:
         if self.exact:
             stats = _core.batch_norm_training_stats(total.reshape(self.shape))
         else:
-            # Correct the mean, and the squares about it, for the mean's rounding.
-            *sums, count = total.reshape(3, -1)
-            off, squares = sums / np.maximum(count, 1)
+            # Correct the mean, and the variance about it, for the mean's rounding.
+            off, variance, count = total.reshape(3, -1)
             mean = np.where(np.isfinite(off), self.mean + off, self.mean)
-            squares = np.maximum(squares - off * off, 0) * count
+            variance = np.maximum(variance - off * off, 0)
+            squares = variance * count
+            squares = np.where(np.isinf(squares), -variance * (count * self.SCALE), squares)
             stats = np.array([mean, squares, count, np.ones_like(count)])
         # One element has no unbiased variance: every rank raises the same error.
         self.refused = stats[2].max(initial=0) == self.given["correction"] == 1

@@ -43,7 +43,7 @@ DIGESTS: dict[str, str] = {
     "float64 large forward": "9ab6481e63363924",
     "float64 seams": "879852d4619f5dec",
     "float64 seams forward": "93d6dde969e221a8",
-    "float64 exact": "00712784e98f5b4a",
+    "float64 exact": "f9c07d507829da3f",
     "float16 training": "f1c80cf55e37ed7e",
     "float16 frozen": "cdb57cebcc7913bd",
     "float16 forward": "8cf2c79609208686",

@@ -13,6 +13,25 @@ static inline double *bn_plane(const bn_channels *c, int sum, int64_t from) {
     return c->sums.plane + sum * c->sums.stride + from;
 }
 
+/* Statistics hold squares, sum(xc * xc), or, if only that overflows, minus 2^-64 times it. Numbers
+ * just below 0 are squares, too: made-up ones may be off. */
+#define BN_SQUARES_SCALE 0x1p-64
+static inline double bn_held(double squares, double scaled) {
+    return isinf(squares) && isfinite(scaled) ? -scaled : squares;
+}
+static inline bool bn_is_scaled(double held) {
+    return held < -1 / BN_SQUARES_SCALE;
+}
+static inline double bn_squares_of(double held) {
+    return bn_is_scaled(held) ? (double)INFINITY : held;
+}
+static inline double bn_scaled_of(double held) {
+    return bn_is_scaled(held) ? -held : BN_SQUARES_SCALE * held;
+}
+static inline double bn_squares_over(double held, double divisor) {
+    return bn_is_scaled(held) ? -held / divisor / BN_SQUARES_SCALE : held / divisor;
+}
+
 /* A vector's n elements from `from` on; zeros if it is absent. */
 static inline void bn_read_or_zeros(const bn_channels *c, int vector, int64_t from, int64_t n,
                                     double *to) {

@@ -164,7 +164,9 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
     for (int64_t i = 0; i < n; i++) {
         const double off = sum[i] / c->count, rest = squares[i] - sum[i] * off;
         sum[i] = (pivot[i] + off) / power[i];
-        squares[i] = rest < 0 ? 0 : rest / power[i] / power[i];
+        squares[i] = rest < 0 ? 0
+                              : bn_held(rest / power[i] / power[i],
+                                        BN_SQUARES_SCALE * rest / power[i] / power[i]);
     }
     return false;
 }
@@ -199,8 +201,8 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
     double unbiased[BN_BLOCK];
     for (int64_t i = 0; i < n; i++) {
-        unbiased[i] = squares[i] / (c->count - p->correction);
-        variance[i] = squares[i] / c->count;
+        unbiased[i] = bn_squares_over(squares[i], c->count - p->correction);
+        variance[i] = bn_squares_over(squares[i], c->count);
     }
     vector_write(&p->vector[BN_MEAN], from, n, mean);
     vector_write(&p->vector[BN_VARIANCE], from, n, variance);
