@@ -35,19 +35,17 @@ def f32(*values):
 def test_empty_problems_give_empty_and_zeros(rng, name, dims, data_format):
     """Statistics of no elements are NaN; running statistics do not change. Outputs may be given."""
     member, nothing = MEMBERS[name], np.nan if name.startswith("training") else 0
-    for (data, vector), is_training, halves in itertools.product(
+    for (data, vector), is_training, summed in itertools.product(
         DTYPES, (True, False), (True, False)
     ):
         p = members.problem(rng, dims, data_format, data, vector)
         p.variance[:1] = -1  # its rstd is NaN, and so would 0 * rstd be
         before = all_bits([p.running_mean, p.running_variance])
-        kinds = {"tensor": p.src, "vector": p.mean}
-        given = [np.full_like(kinds[kind], 7) for kind in member.returns]
+        given = [np.full_like(like, 7) for like in member.like(p)]
         for out in (None, given):
-            options = {"is_training": is_training, "halves": halves, "out": out}
+            options = {"is_training": is_training, "summed": summed, "out": out}
             found, bits = member.run(p, **options)
-            for kind, array in zip(member.returns, found, strict=True):
-                like = kinds[kind]
+            for like, array in zip(given, found, strict=True):
                 assert (array.shape, array.dtype) == (like.shape, like.dtype)
                 np.testing.assert_array_equal(array.astype(float), np.full(like.shape, nothing))
             assert out is None or all(a is b for a, b in zip(found, out, strict=True))
