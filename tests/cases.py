@@ -53,18 +53,6 @@ def all_bits(grads):
     return [None if a is None else (a.dtype, a.shape, bits(a)) for a in grads]
 
 
-def with_count(sums, count):
-    """Sums as the first half of a gradient returns them."""
-    return np.vstack([sums, np.broadcast_to(np.float64(count), (1, np.shape(sums)[1]))])
-
-
-def as_stats(moments, count):
-    """Statistics as the first half of a forward pass returns them: the mean and the squares, then
-    the number of elements and of parts.
-    """
-    return with_count(with_count(moments, count), 1)
-
-
 def shape(n, c, x, data_format):
     return (n, x, c) if data_format == "NXC" else (n, c, x)
 
@@ -100,13 +88,12 @@ class Problem:
         """An `out` of sevens."""
         return [np.full_like(a, 7) for a in (self.src, self.mean, self.mean)]
 
-    def run(self, function, src=None, diff_dst=None, **options):
-        """Call the general function or the reference."""
+    def run(self, function, *tensors, **options):
+        """Call the general function or the reference, with some arguments changed."""
+        given = self.arguments() | dict(zip(TENSORS, tensors, strict=False))
+        given |= {name: options.pop(name) for name in options.keys() & {*INPUTS}}
         return function(
-            self.src if src is None else src,
-            self.diff_dst if diff_dst is None else diff_dst,
-            *self.vectors(),
-            **{"epsilon": EPSILON, "data_format": self.data_format, **options},
+            *given.values(), **{"epsilon": EPSILON, "data_format": self.data_format, **options}
         )
 
 
