@@ -604,9 +604,9 @@ def _as_count(count: SupportsIndex) -> int:
     return number
 
 
-def _check_writable(**arrays: NDArray[Any]) -> None:
+def _check_writable(**arrays: NDArray[Any] | None) -> None:
     for name, array in arrays.items():
-        if not array.flags.writeable:
+        if array is not None and not array.flags.writeable:
             raise ValueError(f"{name}: expected a writable array in the layer")
 
 
