@@ -140,7 +140,7 @@ def batch_norm_training(
 
     In an array in `out`, a variance too large for its dtype is Inf, and the diff_src and diff_gamma
     computed from it are 0: in float16 from a standard deviation of 256 on, in float32 from 1.8e19
-    on. For float64 data, M times the variance must stay below 1.8e308.
+    on.
 
     An empty src gives an empty dst and NaN statistics. The running statistics do not change.
 

@@ -162,8 +162,14 @@ def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given
     return function
 
 
-def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Make a function refuse unknown keyword arguments as compiled functions do."""
+def refuses_other_names(
+    function: Callable[_Given, _Result],
+    called: Mapping[str, str] | None = None,
+    values: Mapping[str, str] = VALUES,
+) -> Callable[_Given, _Result]:
+    """Make a function refuse unknown keyword arguments as compiled functions do; `called` and
+    `values` as for `refuse_unknown`.
+    """
     code = function.__code__
     names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
@@ -172,7 +178,7 @@ def refuses_other_names(function: Callable[_Given, _Result]) -> Callable[_Given,
         # Not a comprehension: CPython 3.11 leaks its closure when memory is short.
         for name in options:
             if name not in names:
-                refuse_unknown(function, name)
+                refuse_unknown(function, name, called, values)
         return function(*given, **options)
 
     checked.__signature__ = _bare(function)  # type: ignore[attr-defined]

@@ -27,6 +27,11 @@ _MANY = 2**19
 _MORE_ROWS = 3
 
 
+def power_above(count: int) -> float:
+    """As bn_power_above in src_c/bn.h."""
+    return float(1 << max(0, count - 1).bit_length())
+
+
 class _Sums:
     """What both kinds of sums share."""
 
@@ -244,7 +249,7 @@ class Statistics(_Sums):
         """Biased variance of each channel."""
         found, count = self._found()
         with _core._DefaultMode():
-            variance: NDArray[np.float64] = found[1] / count
+            variance: NDArray[np.float64] = found[1] / (count / power_above(count))
         variance[np.isnan(variance)] = np.nan
         return variance
 
@@ -282,18 +287,25 @@ class Statistics(_Sums):
         )
 
     def _found(self) -> tuple[NDArray[np.float64], int]:
-        """Means, sums of squares about them, and the number of elements of each channel."""
+        """Means, sums of squares about them over `power_above` of the number of elements of each
+        channel, and this number.
+        """
         if self.exact:
             found: tuple[NDArray[np.float64], int] = _core.state_statistics(self._sums, self.dtype)
             return found
         return self._sums.copy(), self._count
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
-        share = other._count / count
-        off = other._sums[0] - self._sums[0]
-        # Grouped like this, the product overflows only if the sum does.
-        squares = other._sums[1] + off * (off * (self._count * share))
-        return np.stack([self._sums[0] + off * share, self._sums[1] + squares])
+        share, power = other._count / count, power_above(count)
+        (mean, squares), (theirs, more) = self._sums, other._sums
+        off = theirs - mean
+        # Grouped like this, nothing overflows unless the variance does.
+        more = more * (power_above(other._count) / power) + off * (
+            off * (self._count * share / power)
+        )
+        squares = squares * (power_above(self._count) / power) + more
+        half = mean / 2 + (theirs / 2 - mean / 2) * share
+        return np.stack([np.where(np.isfinite(off), mean + off * share, 2 * half), squares])
 
 
 class GradientSums(_Sums):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic, covariant=True)
 Scalar = TypeVar("Scalar", bound=np.generic)
+Vector = TypeVar("Vector", bound=np.generic)
 
 
 class SupportsArray(Protocol[_Scalar]):

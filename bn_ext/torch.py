@@ -9,8 +9,10 @@ The extra ``torch`` installs what this module needs. ``import bn_ext`` does not 
     _over_processes    exact sums over the processes of a group
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -56,18 +58,55 @@ _WORDS = _core._Words(
 )  # fmt: skip
 
 
-def _array(tensor: Tensor | None) -> Any:
+#: The dtypes of data and vectors, with the methods that convert to them.
+_FLOATS = {torch.float32: "float", torch.float64: "double", torch.float16: "half",
+           torch.bfloat16: "bfloat16"}  # fmt: skip
+#: NumPy's codes; bits of bfloat16 are seen as integers first.
+_CODES = {torch.float32: "=f4", torch.float64: "=f8", torch.float16: "=f2", torch.bfloat16: "=u2",
+          torch.uint8: "=u1"}  # fmt: skip
+
+
+class _Memory:
+    """A tensor's memory as NumPy takes it. The array keeps it alive.
+
+    `Tensor.numpy` would keep its storage from being resized, ever; DLPack would end a lazy copy.
+    """
+
+    def __init__(self, tensor: Tensor, address: int, written: bool) -> None:
+        size = tensor.itemsize
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": _CODES[tensor.dtype],
+            "data": (address, not written),
+            "shape": tensor.shape,
+            "strides": tuple([step * size for step in tensor.stride()]),
+        }
+
+
+def _array(tensor: Tensor | None, written: bool = False) -> Any:
     """An array over the tensor's memory; a lazily negated tensor is copied."""
     if tensor is None:
         return None
     tensor = tensor.detach()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
+    address = tensor.data_ptr() if written else tensor.const_data_ptr()
+    if address == tensor.storage_offset() * tensor.itemsize and tensor.numel():
+        raise ValueError(
+            f"expected tensors with memory, got a {type(tensor).__name__} of shape "
+            f"{tuple(tensor.shape)} that has none, or whose memory was freed"
+        )
+    array = np.asarray(_Memory(tensor, address, written))
     if tensor.dtype != torch.bfloat16:
-        return tensor.numpy()
+        return array
     import ml_dtypes
 
-    return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return array.view(ml_dtypes.bfloat16)
+
+
+def _writable(tensor: Tensor) -> Any:
+    return _array(tensor, True)
 
 
 def _wide(tensor: Tensor | None) -> Any:
@@ -118,10 +157,9 @@ class _Sums:
         if alike is not None:
             alike = {"call": self.number, **alike}
             prints = fingerprints({"function": self.function, **alike})
-        sent = torch.from_numpy(np.append(words(prints, self.rank), sums))
+        total: NDArray[np.int64] = np.append(words(prints, self.rank), sums)
         if self.ranks:
-            distributed.all_reduce(sent, group=self.ranks)
-        total: NDArray[np.int64] = sent.numpy()
+            distributed.all_reduce(torch.from_numpy(total), group=self.ranks)
         if alike is not None:
             judged = judge(total[:WORDS], prints, self.rank, self.size, alike)
             if judged:
@@ -189,6 +227,26 @@ def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(src), _vector(src), _vector(src), bits, *old
 
 
+def _check_alone(running: tuple[Any, Any], **others: Tensor | None) -> None:
+    """Raise a ValueError if running statistics, which are written, share memory with a tensor."""
+    given = {name: each for name, each in others.items() if each is not None}
+    given |= zip(("running_mean", "running_var"), running, strict=True)
+    for each in running:
+        each.data_ptr()  # gives a lazy copy memory of its own
+    spans = sorted(  # quick: do the storages overlap?
+        (t.const_data_ptr() - t.storage_offset() * t.itemsize, t.untyped_storage().nbytes())
+        for t in given.values()
+    )
+    if all(start + size <= after for (start, size), (after, _) in pairwise(spans)):
+        return
+    arrays = {name: _array(each) for name, each in given.items()}
+    for name in ("running_mean", "running_var"):
+        written = arrays.pop(name)
+        for other, array in arrays.items():
+            if np.shares_memory(written, array):
+                raise ValueError(f"{name}: shares memory with {other}")
+
+
 def _normalize(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None,
@@ -198,7 +256,7 @@ def _normalize(
     """dst, mean, variance, workspace, and running statistics after the step."""
     outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
                        relu, gate, group, whole)  # fmt: skip
-    dst, mean, variance, workspace, *running = map(_array, outputs)
+    dst, mean, variance, workspace, *running = map(_writable, outputs)
     given: dict[str, Any] = {
         "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
         "relu": relu, "workspace": workspace if gate else None, **_options(eps),
@@ -210,6 +268,8 @@ def _normalize(
     given["out"] = dst, mean, variance
     names = "running_mean", "running_variance", "exponential_avg_factor", "correction"
     tracks = running_mean is not None
+    if tracks:
+        _check_alone((running_mean, running_var), input=src, weight=weight, bias=bias, src_1=src_1)
     given |= zip(names, (*running, momentum, 1) if tracks else (None,) * 4, strict=True)
     if group is None:
         _core.batch_norm_training(**given)
@@ -232,7 +292,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
     outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
-    diff_src, *diff_vectors, diff_src_1 = map(_array, outputs)
+    diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
     out = [diff_src, *(diff_vectors if vectors else (None, None))]
     given: dict[str, Any] = {
         "src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
@@ -269,7 +329,7 @@ def _second(
         _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
         _array(of_src), _array(of_weight), _array(of_bias), _array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
-        out=tuple(map(_array, outputs)), **_options(eps),
+        out=tuple(map(_writable, outputs)), **_options(eps),
     )  # fmt: skip
     return outputs
 
@@ -329,32 +389,56 @@ def _operator(name: str, kernel: Any, fake: Any) -> Any:
     return made
 
 
-def _differentiable(operator: Any, kernel: Any, keep: Any, backward: Any) -> Any:
-    """A function that calls an operator with its gradient.
+def _update(inputs: Any, outputs: Any, tracked: Tensor | None) -> None:
+    """Write the running statistics, and count the batch in tracked."""
+    *_, running_mean, running_var, training, _, _, _, _, _, _ = inputs
+    if training and running_mean is not None:
+        running_mean.copy_(outputs[-2])
+        running_var.copy_(outputs[-1])
+    if tracked is not None:
+        tracked.add_(1)
 
-    An autograd function has a third of the operator's overhead. It is used instead if the call is
-    not traced and the first tensor is a plain Tensor or Parameter on a CPU.
+
+def _differentiable(
+    operator: Any, kernel: Any, keep: Any, backward: Any, then: Any = lambda *_: None
+) -> Any:
+    """A function that calls an operator with its gradient, and `then`.
+
+    Unless the call is traced, it is an autograd function, which calls `then` before it saves
+    tensors: that may raise an error, to end a checkpoint's recomputation. It has a third of the
+    operator's overhead if it may call the kernel: if no mode looks at operators and the first
+    tensor is a plain Tensor or Parameter on a CPU.
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output: tuple[Tensor, ...] = kernel(*inputs)
-        keep(ctx, inputs, output)
+        *given, run, tracked = inputs
+        output: tuple[Tensor, ...] = run(*given)
+        then(given, output, tracked)
+        keep(ctx, given, output)
         return output
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    def gradient(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return *backward(ctx, *grads), None, None
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
     function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
     operator.register_autograd(backward, setup_context=keep)
 
-    def call(src: Tensor, *rest: Any) -> Any:
+    def call(src: Tensor, *rest: Any, tracked: Tensor | None = None) -> Any:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            output = operator(src, *rest)
+            then((src, *rest), output, tracked)
+            return output
         is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or not is_real:
-            return operator(src, *rest)
-        return function.apply(src, *rest)
+        run = kernel if is_real and not torch._C._len_torch_dispatch_stack() else operator
+        return function.apply(src, *rest, run, tracked)
 
     return call
 
 
-_call = _differentiable(_operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward)
+_call = _differentiable(
+    _operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward, _update
+)
 _call_of_gradients = _differentiable(
     _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
     _gradients, _keep_gradients, _backward_of_gradients,
@@ -388,8 +472,8 @@ def batch_norm(
         float32, float64, float16 or bfloat16, on a CPU, in any memory format.
     running_mean, running_var, weight, bias : Tensor or None, shape (C,)
         Each may have any of these dtypes. In training, running_mean and running_var are updated in
-        place, unless they are None. In inference, the input is normalized with them; to autograd,
-        they are constants.
+        place, unless they are None, and share memory with no other tensor. In inference, the input
+        is normalized with them; to autograd, they are constants.
     training, momentum, eps
         As for torch's function.
     src_1 : Tensor, optional
@@ -424,6 +508,12 @@ def batch_norm(
     """
     given = (input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu,
              group, whole_gradients)  # fmt: skip
+    return _told(*given, None)
+
+
+def _told(*given: Any) -> Tensor:
+    """`_batch_norm`; if there is a group, its processes are told of an error."""
+    input, running_mean, _, weight, bias, training, *_, group, _, _ = given
     if not training or not group or torch.compiler.is_compiling():
         return _batch_norm(*given)
     tensors = [t for t in (input, running_mean, weight, bias) if isinstance(t, Tensor)]
@@ -432,11 +522,32 @@ def batch_norm(
         return _batch_norm(*given)
 
 
+def _wrong_kind(
+    name: str, tensor: Tensor, input: Tensor, dtypes: list[Any], is_written: bool
+) -> Exception:
+    """The error for a tensor of another dtype, device or layout, with a call that converts it."""
+    hint = ""
+    if tensor.dtype not in dtypes:
+        like = ", like input" if name == "src_1" else ""
+        expected = _core._or([str(each).removeprefix("torch.") for each in dtypes]) + like
+        got = tensor.dtype
+        if re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(8_\w+|16|32|64))", str(got)):
+            hint = f"; pass {name}.{_FLOATS[dtypes[0]] if like else 'double'}()"
+    elif tensor.device != input.device:
+        expected, got = f"a tensor on {input.device}, like input", tensor.device
+    else:
+        expected, got = "a strided tensor", tensor.layout
+        hint = f"; pass {name}.to_dense()" if got != torch.jagged else ""
+    # What is written into a copy would be lost.
+    return TypeError(f"{name}: expected {expected}, got {got}{'' if is_written else hint}")
+
+
 def _batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
     bias: Tensor | None, training: bool, momentum: float, eps: float, src_1: Tensor | None,
-    relu: bool, group: str | None, whole_gradients: bool,
+    relu: bool, group: str | None, whole_gradients: bool, tracked: Tensor | None,
 ) -> Tensor:  # fmt: skip
+    """`batch_norm`, which also adds to tracked, the number of batches."""
     running = {"running_mean": running_mean, "running_var": running_var}
     vectors = {"weight": weight, "bias": bias, **running}
     for name, tensor in running.items():
@@ -445,6 +556,12 @@ def _batch_norm(
     for name, tensor in {"input": input, "src_1": src_1, **vectors}.items():
         if not isinstance(tensor, Tensor) and (tensor is not None or name == "input"):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
+        dtypes = (input.dtype,) if name == "src_1" else _FLOATS
+        if tensor is not None and not (
+            tensor.dtype in dtypes and tensor.device == input.device
+            and tensor.layout == torch.strided
+        ):  # fmt: skip
+            raise _wrong_kind(name, tensor, input, [*dtypes], name in running and training)
     if input.dim() < 2:
         raise ValueError(f"input: expected at least 2 dimensions, got shape {tuple(input.shape)}")
     for name, tensor in vectors.items():
@@ -452,11 +569,11 @@ def _batch_norm(
             continue
         if name in running and tensor.requires_grad:
             raise ValueError(f"{name}: expected a tensor that requires no gradient")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name}: expected a floating-point dtype, got {tensor.dtype}")
         if tensor.shape != input.shape[1:2]:
             got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
             raise ValueError(f"{name}: expected shape {wanted}, got {got}")
+        if name in running and training and tensor.stride(0) == 0 and len(tensor) > 1:
+            raise ValueError(f"{name}: expected a tensor whose elements do not share memory")
     if not torch.compiler.is_compiling():
         _core._as_epsilon(eps, "eps")
         _core._as_real(momentum, "momentum", "a finite number")
@@ -465,15 +582,11 @@ def _batch_norm(
             "input: expected more than one value per channel when training, got shape "
             f"{tuple(input.shape)}"
         )
-    dst, *_, new_mean, new_var = _call(
+    dst: Tensor = _call(
         input, weight, bias, src_1, running_mean, running_var, training, momentum, eps, relu,
-        relu and torch.is_grad_enabled(), group, whole_gradients,
-    )  # fmt: skip
-    if training and running_mean is not None and running_var is not None:
-        running_mean.copy_(new_mean)
-        running_var.copy_(new_var)
-    found: Tensor = dst
-    return found
+        relu and torch.is_grad_enabled(), group, whole_gradients, tracked=tracked,
+    )[0]  # fmt: skip
+    return dst
 
 
 class _BatchNorm:
@@ -493,25 +606,14 @@ class _BatchNorm:
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
             momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
-        found = batch_norm(
-            input,
-            self.running_mean if kept else None,
-            self.running_var if kept else None,
-            self.weight,
-            self.bias,
-            from_batch,
-            momentum,
-            self.eps,
-            src_1=src_1,
-            relu=self.relu,
-            **self._over(),
-        )
-        if tracked is not None:
-            tracked.add_(1)
-        return found
+        running = (self.running_mean, self.running_var) if kept else (None, None)
+        return _told(
+            input, *running, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
+            self.relu, *self._over(), tracked,
+        )  # fmt: skip
 
-    def _over(self) -> dict[str, Any]:
-        return {}
+    def _over(self) -> tuple[str | None, bool]:
+        return None, False
 
     def extra_repr(self: Any) -> str:
         shown: str = super().extra_repr()  # type: ignore[misc]
@@ -616,13 +718,13 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         pass  # batch_norm checks it, and tells the other processes
 
-    def _over(self: Any) -> dict[str, Any]:
+    def _over(self: Any) -> tuple[str | None, bool]:
         group = ""
         if distributed.is_available() and distributed.is_initialized():
             if self.process_group is distributed.GroupMember.NON_GROUP_MEMBER:
                 raise ValueError("process_group: expected one that this process is in")
             group = (self.process_group or distributed.group.WORLD).group_name
-        return {"group": group, "whole_gradients": self.whole_gradients}
+        return group, self.whole_gradients
 
     @staticmethod
     def convert_sync_batchnorm(module: nn.Module, process_group: Any = None) -> nn.Module:

@@ -27,6 +27,7 @@
 #ifndef BN_H
 #define BN_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -49,6 +50,13 @@
 #ifdef __FAST_MATH__
 #error "bn_ext promises the same bits everywhere: -ffast-math breaks that"
 #endif
+
+/* The least power of two that is not below `count`. Statistics hold squares divided by it, which
+ * overflow only if the variance does; and dividing by it loses no bit. */
+static inline double bn_power_above(double count) {
+    int exponent;
+    return ldexp(1, frexp(count, &exponent) == 0.5 ? exponent - 1 : exponent);
+}
 
 typedef enum { BN_OK, BN_NO_MEMORY } bn_status;
 
@@ -133,7 +141,7 @@ typedef bn_status bn_entry(const bn_problem *p);
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */
 bn_entry bn_backward, bn_backward_reduce;
 
-/* sums are statistics: mean, then sum(xc * xc). src_1 is added if it has data. */
+/* sums are statistics: mean, then sum(xc * xc) / bn_power_above(M). src_1 is added if it has data. */
 bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;

@@ -363,7 +363,8 @@ static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, dou
     for (int i = 0; i < 6; i++)
         leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
     const double size = over(wide_of(leading, of_s.n, of_s.lowest), count);
-    const wide spread = spread_of(&of_s, &of_q, count);
+    wide spread = spread_of(&of_s, &of_q, count);
+    spread.exponent -= ilogb(bn_power_above((double)count));
     *mean = s->negative && size != 0 ? -size : size;
     *squares = over(spread, count);
     return !q->negative && spread.value.high >= 0;

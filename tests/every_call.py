@@ -242,30 +242,30 @@ if "bn_ext.dask" in MODULES:
     def lazily(function):
         """Call a function on Dask arrays in blocks of samples and channels, in this thread."""
 
-        def call(v, exact):
+        def call(v):
             blocks = {name: da.from_array(getattr(v, name), chunks=(2, 5))
                       for name in ("src", "diff_dst", "src_1")}  # fmt: skip
             with dask.config.set(scheduler="synchronous"):
-                return dask.compute(*function(v, blocks, exact))
+                return dask.compute(*function(v, blocks))
 
         return call
 
-    def dask_training(v, blocks, exact):
+    def dask_training(v, blocks):
         kept = v.kept()
         found = bn_ext.dask.batch_norm_training(
-            blocks["src"], v.gamma, v.beta, epsilon=v.epsilon, exact=exact, **kept
+            blocks["src"], v.gamma, v.beta, epsilon=v.epsilon, **kept
         )
         return *found, *kept.values()
 
     CALLS |= {
-        "bn_ext.dask.batch_norm_training": both(lazily(dask_training)),
-        "bn_ext.dask.batch_norm_inference": both(lazily(lambda v, blocks, exact: [
+        "bn_ext.dask.batch_norm_training": lazily(dask_training),
+        "bn_ext.dask.batch_norm_inference": lazily(lambda v, blocks: [
             bn_ext.dask.batch_norm_inference(
-                blocks["src"], v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon)])),
-        "bn_ext.dask.batch_norm_backward": both(
-            lazily(lambda v, blocks, exact: bn_ext.dask.batch_norm_backward(
+                blocks["src"], v.mean, v.variance, v.gamma, v.beta, epsilon=v.epsilon)]),
+        "bn_ext.dask.batch_norm_backward": lazily(lambda v, blocks:
+            bn_ext.dask.batch_norm_backward(
                 blocks["src"], blocks["diff_dst"], v.mean, v.variance, v.gamma,
-                epsilon=v.epsilon, exact=exact))),
+                epsilon=v.epsilon)),
     }  # fmt: skip
 
 if "bn_ext.autograd" in MODULES:

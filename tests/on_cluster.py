@@ -1,6 +1,7 @@
-"""bn_ext.dask on a cluster of two worker processes; prints what it finds as JSON.
+"""Dask on a cluster of two worker processes; prints what it finds as JSON.
 
-    python tests/on_cluster.py digests    over chunkings
+    python tests/on_cluster.py digests    of one call, and over chunkings
+    python tests/on_cluster.py added      digests of statistics: one call's, and of added parts
     python tests/on_cluster.py killed     a gradient: a worker is killed in each of its two halves
     python tests/on_cluster.py memory     the most that a worker holds, in chunks, from zarr to zarr
 
@@ -25,17 +26,12 @@ from distributed import Client, LocalCluster
 
 import bn_ext.dask
 
-EPSILON = 1e-5
+HOW = {"epsilon": 1e-5, "data_format": "NXC"}
 SHAPE = (40, 6, 5, 16)
-CHUNKINGS = {
-    "one chunk": -1,
-    "10 of 40 samples": (10, -1, -1, -1),
-    "1 sample": (1, -1, -1, -1),
-    "1 row of an image": (-1, 1, -1, -1),
-    "1 column of an image": (-1, -1, 1, -1),
-    "3 of 16 channels": (-1, -1, -1, 3),
-    "along all axes, unevenly": ((1, 0, 39), (4, 2), (1, 4), (5, 11)),
-}
+CHUNKINGS = [
+    -1, (10, -1, -1, -1), (1, -1, -1, -1), (-1, 1, -1, -1), (-1, -1, 1, -1), (-1, -1, -1, 3),
+    ((1, 0, 39), (4, 2), (1, 4), (5, 11)),
+]  # fmt: skip
 
 
 def problem():
@@ -52,20 +48,30 @@ def digest(arrays):
     return hashlib.sha256(whole).hexdigest()[:12]
 
 
-def both_passes(src, diff_dst, gamma, exact):
-    dst, mean, variance = bn_ext.dask.batch_norm_training(src, gamma, epsilon=EPSILON, exact=exact)
-    grads = bn_ext.dask.batch_norm_backward(
-        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, exact=exact)  # fmt: skip
+def both_passes(module, src, diff_dst, gamma, **how):
+    dst, mean, variance = module.batch_norm_training(src, gamma, **how)
+    grads = module.batch_norm_backward(src, diff_dst, mean, variance, gamma, **how)
     return digest(dask.compute(dst, mean, variance, *grads))
 
 
 def digests(client):
     src, diff_dst, gamma = problem()
-    found = []
-    for how, chunks in CHUNKINGS.items():
+    found = [both_passes(bn_ext, src, diff_dst, gamma, exact=True, **HOW)]
+    for chunks in CHUNKINGS:
         given = [da.from_array(a, chunks=chunks) for a in (src, diff_dst)]
-        found += [[how, exact, both_passes(*given, gamma, exact)] for exact in (True, False)]
+        found.append(both_passes(bn_ext.dask, *given, gamma, **HOW))
     return found
+
+
+def added(client):
+    """Statistics of one call, and of blocks, which plain Dask adds."""
+    src, *_ = problem()
+    blocks = da.from_array(src, chunks=(7, 4, -1, -1)).to_delayed().ravel()
+    statistics = dask.delayed(bn_ext.Statistics)
+    parts = [statistics(block, exact=True, data_format="NXC") for block in blocks]
+    total = dask.delayed(sum)(parts).compute()
+    whole = bn_ext.batch_norm_training(src, exact=True, **HOW)
+    return [digest(whole[1:]), digest([total.mean, total.variance])]
 
 
 # ---- a worker is killed -----------------------------------------------------------------
@@ -90,13 +96,12 @@ class Noted:
 def killing(client, notes, work):
     """Do the work; kill one of the workers when half of it is done."""
     notes.write_text("")
-    pids = {*client.run(os.getpid).values()}
+    victim = min(client.run(os.getpid).values())
     result = []
     thread = threading.Thread(target=lambda: result.append(work()))
     thread.start()
     while len(notes.read_text().split()) < SHAPE[0] // 2:
         time.sleep(0.01)
-    victim = min(pids)
     os.kill(victim, signal.SIGKILL)
     thread.join()
     readers = notes.read_text().split()
@@ -105,24 +110,19 @@ def killing(client, notes, work):
 
 def killed(client):
     src, diff_dst, gamma = problem()
-    mean, variance = src.mean((0, 1, 2)), src.var((0, 1, 2))
-    chunks = (1, -1, -1, -1)
-    whole = bn_ext.batch_norm_backward(
-        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, exact=True)  # fmt: skip
+    vectors = src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma
+    whole = bn_ext.batch_norm_backward(src, diff_dst, *vectors, exact=True, **HOW)
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "notes"
-        noted = da.from_array(Noted(src, notes), chunks=chunks, name="noted")
-        given = da.from_array(diff_dst, chunks=chunks)
-        grads, of_sums = killing(client, notes, lambda: bn_ext.dask.batch_norm_backward(
-            noted, given, mean, variance, gamma, epsilon=EPSILON))  # fmt: skip
+        given = [da.from_array(a, chunks=(1, -1, -1, -1), name=name)
+                 for name, a in [("noted", Noted(src, notes)), ("diff_dst", diff_dst)]]  # fmt: skip
+        grads, of_sums = killing(
+            client, notes, lambda: bn_ext.dask.batch_norm_backward(*given, *vectors, **HOW)
+        )
         client.wait_for_workers(2)
         diff_src, of_result = killing(client, notes, grads.diff_src.compute)
-    return {
-        "expected": digest(whole),
-        "found": digest([diff_src, *grads[1:]]),
-        "sums": of_sums,
-        "diff_src": of_result,
-    }
+    found = digest([diff_src, *grads[1:]])
+    return {"expected": digest(whole), "found": found, "sums": of_sums, "diff_src": of_result}
 
 
 # ---- memory ---------------------------------------------------------------------------
@@ -142,62 +142,44 @@ def begin():
     return status("VmRSS")
 
 
-def most_chunks(before, peaks):
-    """The most that any worker held beyond what it had before, in chunks."""
-    return max(peaks[worker] - before[worker] for worker in before) / (4 * np.prod(BLOCK))
-
-
-class Sink:
-    def __setitem__(self, where, block):
-        pass
-
-
-def steps(src, diff_dst, sink, exact):
+def steps(src, diff_dst, sink):
     """Take the steps in turn; yield their names."""
     ones = np.ones(BLOCK[-1], np.float32)
-    how = {"epsilon": EPSILON, "exact": exact}
-    grads = bn_ext.dask.batch_norm_backward(src, diff_dst, ones, ones, **how)
+    grads = bn_ext.dask.batch_norm_backward(src, diff_dst, ones, ones, **HOW)
     yield "sums of the gradient"
     da.store(grads.diff_src, sink, lock=False)
     yield "diff_src"
-    result = bn_ext.dask.batch_norm_training(src, **how)
+    result = bn_ext.dask.batch_norm_training(src, **HOW)
     yield "statistics"
     da.store(result.dst, sink, lock=False)
     yield "dst"
 
 
-def measured(client, src, diff_dst, sink):
-    """The peak of each step the second time: the first time, it imports and allocates."""
-    two = slice(2 * BLOCK[0])
-    found = {}
-    for exact in (False, True):
-        for _ in steps(src[two], diff_dst[two], Sink(), exact):
-            pass
-        before = client.run(begin)
-        for step in steps(src, diff_dst, sink, exact):
-            most = most_chunks(before, client.run(status, "VmHWM"))
-            found[f"{step}, {'exact' if exact else 'plain'}"] = round(most, 2)
-            before = client.run(begin)
-    return found
-
-
 def memory(client):
+    """The most of each step that a worker held beyond what it had before, in chunks."""
     import zarr
 
     with tempfile.TemporaryDirectory() as folder:
-        names, shape = ("src", "diff_dst", "diff_src"), (BLOCKS * BLOCK[0], *BLOCK[1:])
-        files = [
-            zarr.create_array(f"{folder}/{name}", shape=shape, chunks=BLOCK, dtype="f4")
-            for name in names
-        ]
-        src, diff_dst = (da.from_zarr(file) for file in files[:2])
+        shape = (BLOCKS * BLOCK[0], *BLOCK[1:])
+        files = [zarr.create_array(f"{folder}/{i}", shape=shape, chunks=BLOCK, dtype="f4")
+                 for i in range(3)]  # fmt: skip
         for value, file in enumerate(files[:2], 1):
-            da.store(da.full(file.shape, value, dtype="f4", chunks=BLOCK), file, lock=False)
-        return measured(client, src, diff_dst, files[2])
+            da.store(da.full(shape, value, dtype="f4", chunks=BLOCK), file, lock=False)
+        src, diff_dst = (da.from_zarr(file) for file in files[:2])
+        two = slice(2 * BLOCK[0])
+        for _ in steps(src[two], diff_dst[two], files[2]):
+            pass  # the first time, workers import and allocate
+        found, before = {}, client.run(begin)
+        for step in steps(src, diff_dst, files[2]):
+            peaks = client.run(status, "VmHWM")
+            most = max(peaks[worker] - before[worker] for worker in before)
+            found[step] = round(most / (4 * np.prod(BLOCK)), 2)
+            before = client.run(begin)
+        return found
 
 
 if __name__ == "__main__":
-    job = {"digests": digests, "killed": killed, "memory": memory}[sys.argv[1]]
+    job = {f.__name__: f for f in (digests, added, killed, memory)}[sys.argv[1]]
     dask.config.set({"distributed.comm.timeouts.connect": "30s"})
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,

@@ -11,6 +11,7 @@ import sys
 import torch
 import torch.multiprocessing
 from torch import distributed
+from torch.distributed.fsdp import fully_shard
 
 import bn_ext.torch
 
@@ -84,6 +85,28 @@ def shares(rank, size):
     for ours, right in zip(whole.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(ours.grad * size, right.grad, rtol=1e-5, atol=1e-5)
     print("shares\n", end="", flush=True)
+
+
+@case
+def sharded(rank, size):
+    """Sharded parameters are trained like whole ones."""
+    found = []
+    for shard in (lambda net: net, fully_shard):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3), bn_ext.torch.BatchNorm2d(4, relu=True),
+            torch.nn.Conv2d(4, 3, 3), bn_ext.torch.SyncBatchNorm(3),
+        )  # fmt: skip
+        shard(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.randn(2, 3, 8, 8)).pow(3).mean().backward()
+            optimizer.step()
+        values = net.state_dict().values()
+        found.append([getattr(v, "full_tensor", lambda v=v: v)() for v in values])
+    torch.testing.assert_close(*found)
+    print("sharded\n", end="", flush=True)
 
 
 def wrong_call(made, x, broken):

@@ -8,7 +8,14 @@ import numpy as np
 from cases import EPSILON, Family
 
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
-from bn_ext.specs._table import ROWS
+
+#: {module: {dtype of the data: dtypes of the vectors, which must be all alike}}
+TYPES = {
+    onednn_graph: {"float32": ["float32"], "float16": ["float32"],
+                   "bfloat16": ["float32", "bfloat16"]},
+    ngraph: {name: [name] for name in ("float32", "float64", "float16", "bfloat16")},
+    tensorflow: {name: ["float32"] for name in ("float32", "float16", "bfloat16")},
+}  # fmt: skip
 
 
 class Sheet:
@@ -21,7 +28,7 @@ class Sheet:
         self.operator, self.data_format, self.roles = operator, data_format, roles
         self.fixed = {**(fixed or {}), "epsilon": EPSILON}
         self.parameters = inspect.signature(operator).parameters
-        self.row = ROWS[f"{operator.__module__.split('.')[-1]}.{operator.__name__}"]
+        (self.types,) = [types for module, types in TYPES.items() if self.of(module)]
         self.data = [name for name, role in roles.items() if role in ("src", "diff_dst")]
         #: Not TensorFlow's third reserve space, which may have any shape.
         self.vectors = [n for n in roles if n not in self.data and n != "reserve_space_3"]
@@ -47,7 +54,7 @@ class Sheet:
         return self.operator.__module__ == module.__name__
 
     def may_be_none(self, name):
-        return any(argument.optional for argument, n, _ in self.row.places if n == name)
+        return name == "reserve_space_3" or self.parameters[name].default is None
 
 
 STATISTICS = {"mean": "mean", "variance": "variance"}

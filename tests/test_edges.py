@@ -195,7 +195,7 @@ def test_gradients_are_the_general_functions(rng, name, layout):
     modes = [{"is_training": m} for m in (True, False)] if sheet.of(tensorflow) else [{}]
     said = {"data_format": layout} if layout else {}
     for (data, vectors), rank, mode, epsilon in itertools.product(
-        sheet.row.spec.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
+        sheet.types.items(), ranks, modes, (1e-3, *[0] * (not sheet.of(onednn_graph)))
     ):
         p = Family(rng, (2, 3, 4, 2, 3, 2, 2)[:rank], ours, data, vectors[-1])
         p.variance[0] = 0  # shows if epsilon is rounded: float32 has no 1e-3

@@ -137,3 +137,14 @@ def test_the_plain_loop_says_how_far_bn_ext_is():
     done = python(ROOT / "examples" / "plain_loop.py")
     assert done.returncode == 0, done.stderr
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == OUTPUTS
+
+
+def test_pages_that_run_an_example_say_what_it_needs():
+    runs = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = page.read_text()
+        for name in re.findall(r"python .*examples/(\w+\.py)", text):
+            needs = "from sklearn" in (ROOT / "examples" / name).read_text()
+            assert not needs or "[demo]" in text or "scikit-learn" in text, page
+            runs.append(name)
+    assert len(runs) > 1

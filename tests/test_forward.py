@@ -10,6 +10,7 @@ import pytest
 import reference
 from bounds import dst_error, forward_errors, running_errors, statistics_errors
 from cases import DATA_DTYPES, DTYPES, EPSILON, Family, all_bits, arithmetic, dtype, shape, unit
+from exact_sums import statistics
 
 import bn_ext
 
@@ -342,6 +343,47 @@ def test_parts_have_the_statistics_of_the_whole(rng, data):
     vector = cases.vector_dtype(data)
     for error in forward_errors(found[0]._replace(dst=dst), want, data, vector, p.axis).values():
         assert error.holds()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("ratio", [0, 1000])
+@pytest.mark.parametrize(("dims", "data_format"), SHAPES, ids=str)
+def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ratio, exact):
+    """In one call and in parts."""
+    src = np.ldexp(rng.standard_normal(dims) + ratio, 510)
+    axis = cases.FORMATS[data_format]
+    channels, m = dims[axis], src.size // dims[axis]
+    options = {"data_format": data_format, "epsilon": 0.0}
+    running = {name: np.zeros(channels) for name in ("running_mean", "running_variance")}
+    found = bn_ext.batch_norm_training(
+        src, exact=exact, exponential_avg_factor=1, correction=int(m > 1), **running, **options
+    )
+    cuts = 0, 1, len(src) // 2, len(src) // 2
+    parts = [
+        bn_ext.batch_norm_training_reduce(part, data_format=data_format, exact=exact)
+        for part in np.split(src, cuts)
+    ]
+    stats = bn_ext.batch_norm_training_stats(sum(parts)) if exact else (
+        bn_ext.batch_norm_training_merge(parts))  # fmt: skip
+    merged = bn_ext.batch_norm_training_apply(src, stats, **options)
+    assert np.array_equal(found.mean, running["running_mean"])
+    if exact:
+        assert all_bits(merged) == all_bits(found)
+    columns = reference.by_channel(src, axis)
+    for c, (mean, variance) in enumerate(map(statistics, columns)):
+        deviation = float(variance) ** 0.5
+        most = 4 if exact else 30
+        for got, want, u in (
+            (found.variance, variance, most),
+            (running["running_variance"], variance * m / max(m - 1, 1), most),
+            (merged.variance, variance, most if exact else most * (1 + ratio**2)),
+        ):
+            assert abs(Fraction(got[c]) - want) <= u * unit("float64") * want
+        assert abs(Fraction(found.mean[c]) - mean) <= 30 * unit("float64") * deviation * (1 + ratio)
+        if variance:
+            true = (columns[c] - float(mean)) / deviation
+            got = reference.by_channel(found.dst, axis)[c]
+            assert abs(got - true).max() <= 1e-14 * (1 + ratio) * max(1, abs(true).max())
 
 
 def test_training_is_inference_with_its_statistics_in_float64(rng):

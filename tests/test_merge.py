@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, FORMATS, as_stats, dtype
+from exact_sums import statistics
 
 import bn_ext
 
@@ -75,6 +76,37 @@ def test_nothing_overflows_that_both_together_do_not(off, counts):
     squares = Fraction(off) ** 2 * first * second / (first + second)
     for got, want in zip(found[:, 0], (mean, squares, first + second, 1), strict=True):
         assert abs(Fraction(got) - want) <= abs(want) * Fraction(1, 2**50)
+
+
+def test_what_fits_a_double_is_right_however_large(rng):
+    """Near the largest double, in parts of any size, compared with fractions."""
+    largest = np.finfo(float).max
+    for _ in range(200):
+        parts = []
+        for _ in range(int(rng.integers(2, 5))):
+            n, scale = int(rng.integers(1, 9)), 10.0 ** rng.choice([153, 154, 307])
+            parts.append(rng.uniform(-1.79, 1.79, (n, 20)) * scale)
+        found = merge([reduce(part) for part in parts])
+        again = merge([merge([reduce(part) for part in parts[:-1]]), reduce(parts[-1])])
+        applied = bn_ext.batch_norm_training_apply(parts[0], found, epsilon=1.0)
+        assert found.tobytes() == again.tobytes()
+        for c, column in enumerate(np.concatenate(parts).T):
+            mean, variance = statistics(column)
+            assert abs(Fraction(found[0, c]) - mean) <= Fraction(abs(column).max()) / 2**49
+            if variance <= Fraction(largest):
+                assert abs(Fraction(applied.variance[c]) - variance) <= variance / 2**46
+            elif variance > Fraction(largest) * 2:
+                assert applied.variance[c] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("means", "counts"),
+    [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7)), ((1.7e308, 1.7e308), (9, 2))],
+)
+def test_means_as_far_apart_as_doubles_are(means, counts):
+    found = merge([as_stats([[m], [0.0]], n) for m, n in zip(means, counts, strict=True)])
+    mean = sum(Fraction(m) * n for m, n in zip(means, counts, strict=True)) / sum(counts)
+    assert abs(Fraction(found[0, 0]) - mean) <= Fraction(1.7e308) / 2**50
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)

@@ -125,8 +125,6 @@ def test_torchs_backward(data, vector, layout, train):
 def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
     """The module also goes on where the layer stopped: each loads the other's state dict."""
     torch = pytest.importorskip("torch")
-    from bn_ext.torch import _array as array
-
     kind = getattr(torch, data)
     module = torch.nn.BatchNorm2d(5, EPSILON, momentum, affine, dtype=kind)
     layer = bn_ext.BatchNorm(
@@ -150,8 +148,8 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
         y.backward(tensor(p.diff_dst))
         found = [layer.forward(p.src), layer.backward(p.diff_dst), *layer.gradients]
         theirs = [y, x.grad, *([module.weight.grad, module.bias.grad] if affine else [])]
-        agree([*found, *layer.state_dict().values()],
-              [*map(array, theirs), *map(array, module.state_dict().values())], data)  # fmt: skip
+        theirs = [each.detach().numpy() for each in (*theirs, *module.state_dict().values())]
+        agree([*found, *layer.state_dict().values()], theirs, data)
         assert list(layer.state_dict()) == list(module.state_dict())
 
 
@@ -359,6 +357,16 @@ def test_tensors_that_cannot_be_seen():
         with pytest.raises((RuntimeError, TypeError, ValueError), match=why) as caught:
             bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
         caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
+
+
+def test_tensors_without_data():
+    torch = pytest.importorskip("torch")
+    src, message = torch.ones(4, 3, device="meta"), "; torch's device meta holds no data$"
+    for tensor in (src, src.bfloat16()):
+        with pytest.raises(ValueError, match=f"src: this torch.Tensor cannot be .*{message}"):
+            bn_ext.batch_norm_training(tensor, epsilon=1e-3)
+        with pytest.raises(TypeError, match=f"dst: expected a numpy.ndarray, .*{message}"):
+            bn_ext.batch_norm_inference(np.ones((4, 3)), *np.ones((2, 3)), epsilon=1e-3, out=tensor)
 
 
 def test_operators_take_tensors():

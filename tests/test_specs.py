@@ -182,9 +182,9 @@ def test_arguments_that_do_not_bind(rng, sheet):
     ):
         sheet(p, axis=1)
     first, *_ = given
-    with pytest.raises(TypeError, match=rf"^{name}\(\) multiple values for argument '{first}'$"):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) got multiple .* for argument '{first}'$"):
         sheet.operator(given[first], **given)
-    with pytest.raises(TypeError, match=rf"^{name}\(\) too many positional arguments$"):
+    with pytest.raises(TypeError, match=rf"^{name}\(\) takes .* positional arguments but 20 "):
         sheet.operator(*[given[first]] * 20)
 
 
@@ -243,8 +243,7 @@ def test_onednns_data_format(rng, sheet, value):
     """The error repeats the caller's text unchanged."""
     with pytest.raises(ValueError, match="^data_format") as error:
         sheet(sheet.problem(rng), data_format=value)
-    message = f"data_format: expected 'NXC' or 'NCX', got {value!r}"
-    assert str(error.value).partition(", which is called")[0] == message
+    assert str(error.value) == f"data_format: expected one of NXC, NCX, got {value!r}"
 
 
 # ---- the operator's words in errors ---------------------------------------------------
@@ -330,7 +329,7 @@ def test_nothing_is_written_on_an_error(rng, sheet):
 @pytest.mark.parametrize("sheet", INFERENCE.values(), ids=INFERENCE)
 def test_inference(rng, sheet):
     """Results in every dtype of the specification are within the general function's bounds."""
-    for data, vectors in sheet.row.spec.types.items():
+    for data, vectors in sheet.types.items():
         for vector in vectors:
             p = sheet.problem(rng, data, vector)
             statistics = p.mean, p.variance
@@ -360,7 +359,7 @@ def test_results_are_new_arrays(rng, sheet):
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0)])
 @every_sheet
 def test_results_follow_the_datas_memory_order(rng, sheet, order):
-    if sheet.row.ranks and len(order) not in sheet.row.ranks:
+    if sheet.of(tensorflow) and len(order) != 4:
         return
     p = Family(rng, (2, 4, 6, 8)[: len(order)], sheet.data_format)
     src = np.ascontiguousarray(p.src.transpose(order)).transpose(np.argsort(order))
@@ -392,7 +391,8 @@ def test_a_nan_stays_in_its_channel(rng, name):
 def test_what_the_operators_are_for(rng):
     """All operators that normalize training data give the same bits, whatever their names."""
     p = Family(rng, (2, 5, 3, 4), "NCX")
-    want = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
+    found = bn_ext.batch_norm_training(p.src, p.gamma, p.beta, epsilon=EPSILON, data_format="NCX")
+    want = found._replace(mean=np.float32(found.mean), variance=np.float32(found.variance))
     assert all_bits(SHEETS["ngraph_training"](p)) == all_bits(want)
     dst, _, _, *statistics = SHEETS["onednn_training"](p, data_format="NCX")
     assert all_bits([dst, *statistics]) == all_bits(want)

@@ -1,9 +1,12 @@
 """bn_ext.torch: torch's own checks, layers that take the place of torch's, and other processes."""
 
 import copy
+import functools
 import io
+import re
 import threading
 
+import numpy as np
 import pytest
 from needs import needs_cpus
 from processes import python
@@ -11,7 +14,9 @@ from tree import TESTS
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils import checkpoint as checkpoints  # noqa: E402
 
 from bn_ext import _core  # noqa: E402
 from bn_ext.torch import BatchNorm1d, BatchNorm2d, SyncBatchNorm, batch_norm, convert  # noqa: E402
@@ -130,6 +135,8 @@ def test_what_has_no_derivative():
     with pytest.raises(RuntimeError, match="batch_norm_double_backward.* no autograd formula"):
         second.sum().backward()
     made = SyncBatchNorm(2, dtype=torch.float64)
+    for layer in (copy.deepcopy(made).eval(), convert(nn.BatchNorm1d(2).double()).eval()):
+        assert torch.autograd.gradgradcheck(layer, x)
     (first,) = torch.autograd.grad((made(x) ** 3).sum(), x, create_graph=True)
     with pytest.raises(
         RuntimeError, match="^batch_norm: the gradient of the gradient is not available"
@@ -274,7 +281,6 @@ def test_what_is_refused():
     for call, error, message in (
         (lambda: BatchNorm2d(2)(x), ValueError, r"^weight: expected shape \(3,\).* got \(2,\)"),
         (lambda: made(x, x[:1]), ValueError, r"^src_1: expected shape \(4, 3, 2, 2\), like input"),
-        (lambda: made(x.int()), TypeError, r"^input: expected float"),
         (lambda: made(x[0]), ValueError, "expected 4D input"),
         (lambda: made(x[:1, :, :1, :1]), ValueError, r"^input: expected more than one value per"),
         (lambda: BatchNorm2d(3, relu="yes"), TypeError, r"^relu: expected"),
@@ -283,8 +289,6 @@ def test_what_is_refused():
         (lambda: batch_norm(None, None, None, training=True), TypeError, r"^input: expected a t"),
         (lambda: batch_norm(x, x[0, 0, 0, :1], x[0, :, 0, 0]), ValueError, r"^running_mean: .*3,"),
         (lambda: batch_norm(x, made.weight, made.bias), ValueError, r"^running_mean: .* no gradi"),
-        (lambda: batch_norm(x, *torch.ones(2, 3, dtype=torch.int64)), TypeError,
-         r"^running_mean: expected a floating-point dtype, got torch.int64"),
         (lambda: batch_norm(x, made.running_mean, None, training=True), ValueError, r"^running_v"),
         (lambda: batch_norm(x, None, None, training=True, eps=-1.0), ValueError, "^eps: expected"),
         (lambda: batch_norm(x, None, None, training=True, momentum=None), TypeError, "^momentum:"),
@@ -292,6 +296,117 @@ def test_what_is_refused():
         with pytest.raises(error, match=message):
             call()
     assert_same(made.buffers(), BatchNorm2d(3).buffers())
+
+
+INTEGERS = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint64
+
+
+@modes
+@pytest.mark.parametrize("name", ["input", "src_1", "weight", "bias", "running_mean"])
+def test_hints_can_be_followed(name, training):
+    """If a message says what to pass, that is accepted. What is written cannot be a copy."""
+    x, vectors = torch.randn(4, 4), torch.ones(4, 4)
+    names = "weight", "bias", "running_mean", "running_var"
+    right = {"input": x, "training": training} | dict(zip(names, vectors, strict=True))
+    if name == "src_1":
+        right[name] = x
+    is_written = training and name == "running_mean"
+    strange = [right[name].to(dtype) for dtype in (*INTEGERS, torch.float8_e5m2, torch.complex64)]
+    strange += [right[name].to_sparse(), right[name].to_mkldnn()]
+    if name == "src_1":
+        strange += [x.double(), x.bfloat16()]
+    for tensor in strange:
+        with pytest.raises(TypeError, match=f"^{name}: expected .*, got torch") as caught:
+            batch_norm(**right | {name: tensor})
+        advice = re.search("; pass (.*)$", str(caught.value))
+        assert bool(advice) == (not is_written and not tensor.is_complex())
+        if advice:
+            passed = eval(advice[1], {name: tensor})
+            assert batch_norm(**right | {name: passed}).shape == x.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.int4, torch.bits8])
+def test_what_cannot_become_floating_point_gets_no_hint(dtype):
+    x = torch.zeros(4, 3, dtype=torch.uint8).view(dtype)
+    with pytest.raises(TypeError, match=rf"^input: expected float32.*, got {dtype}$"):
+        BatchNorm1d(3)(x)
+
+
+def test_tensors_without_memory():
+    """With all tensors on the device meta, there are shapes; otherwise, an error names a tensor."""
+    meta, x = torch.randn(4, 3, device="meta"), torch.randn(4, 3)
+    for made in (BatchNorm1d(3, device="meta", relu=True), SyncBatchNorm(3, device="meta")):
+        for layer in (made, made.eval()):
+            assert layer(meta, meta).device.type == "meta"
+            with pytest.raises(TypeError, match="^weight: .* on cpu, like input, got meta$"):
+                layer(x)
+    for made in (BatchNorm1d(3), SyncBatchNorm(3)):
+        with pytest.raises(TypeError, match="^weight: .* on meta, like input, got cpu$"):
+            made(meta)
+        with pytest.raises(TypeError, match="^src_1: .* on cpu, like input, got meta$"):
+            made(x, meta)
+        assert_same(made.buffers(), BatchNorm1d(3).buffers())
+    with FakeTensorMode():
+        vectors = torch.ones(2, 3)
+    x.untyped_storage().resize_(0)
+    for given in ((x,), (torch.randn(4, 3), *vectors)):
+        with pytest.raises(ValueError, match="^expected tensors with memory, got a .*Tensor of"):
+            batch_norm(given[0], None, None, *given[1:], training=True)
+
+
+def test_running_statistics_that_share_memory():
+    """Both are written: an error comes before anything changes. In inference, both may be one."""
+    x, numbers = torch.randn(4, 3), torch.rand(2, 6)
+    shared, there = np.ones(3, np.float32), numbers.clone()
+    for given in (
+        {"running_mean": numbers[0, :3], "running_var": numbers[0, :3]},
+        {"running_mean": numbers[0, :3], "running_var": numbers[0, 2:5]},
+        {"running_mean": numbers[0, :1].expand(3), "running_var": numbers[1, :3]},
+        {"running_mean": numbers[0, :3], "running_var": numbers[1, 0].expand(3)},
+        {"running_mean": torch.from_numpy(shared), "running_var": torch.from_numpy(shared)},
+        {"running_mean": x[0], "running_var": torch.ones(3)},
+        {"running_mean": torch.ones(3), "running_var": x[1:2].view(3)},
+        {"running_mean": torch.ones(3), "running_var": numbers[0, :3], "weight": numbers[0, 1:4]},
+        {"running_mean": numbers[0, :3], "running_var": torch.ones(3), "bias": numbers[0, :3]},
+    ):  # fmt: skip
+        for group in (None, ""):
+            with pytest.raises(ValueError, match=r"^running_(mean|var): .*share(s)? memory"):
+                batch_norm(x, **given, training=True, group=group)
+    assert_same([numbers], [there])
+    assert (shared == 1).all()
+    vector = torch.ones(3)
+    lazy = torch._lazy_clone(vector), torch._lazy_clone(vector)
+    batch_norm(x, vector, *lazy, training=True)  # the other is the weight
+    assert torch.equal(lazy[1], torch.ones(3))
+    batch_norm(x, numbers[0, :3], numbers[0, :3])
+    batch_norm(x, numbers[0, ::2], numbers[0, 1::2], numbers[1, :3], numbers[1, 3:], True)
+    assert (numbers[0] != there[0]).all()
+    with pytest.raises(ValueError, match=r"^running_mean: expected shape \(3,\), got \(\)"):
+        batch_norm(x, torch.tensor(0.0), torch.ones(3), training=True)
+
+
+@modes
+@relus
+@pytest.mark.parametrize("group", [None, ""])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_memory_stays_as_it_was(dtype, group, relu, training):
+    """Storages can be resized after a call, and lazy copies of what is only read stay lazy."""
+    data, vectors = torch.randn(3, 4, 3, 2, 2).to(dtype), torch.rand(4, 3)
+    x, src_1, diff, *vectors = (torch._lazy_clone(t) for t in [*data, *vectors])
+    mean, var, *leaves = *vectors, x, src_1
+    for leaf in leaves:
+        leaf.requires_grad_()
+    found = batch_norm(x, mean, var, *leaves[:2], training, src_1=src_1, relu=relu, group=group)
+    twice = not training or group is None
+    grads = torch.autograd.grad(found, leaves, diff, create_graph=twice)
+    seconds, lazy = (), [x, src_1, diff, *leaves, *([] if training else [mean, var])]
+    if twice:
+        firsts = [grad for grad in grads if grad.requires_grad]
+        diffs = [torch._lazy_clone(torch.ones_like(grad)) for grad in firsts]
+        seconds, lazy = torch.autograd.grad(firsts, leaves[0::2], diffs), [*lazy, *diffs]
+    assert all(torch._C._is_cow_tensor(tensor) for tensor in lazy)
+    for tensor in (*lazy, mean, var, found, *grads, *seconds):
+        assert tensor.untyped_storage().resizable()
 
 
 def test_what_traces_without_a_compiler_finds_the_operators():
@@ -306,6 +421,11 @@ def test_what_traces_without_a_compiler_finds_the_operators():
         node.target for node in graph.graph.nodes
     }
     torch.testing.assert_close(graph(y), gradient(y))
+    twin = copy.deepcopy(made)
+    traced = torch.jit.trace(twin, x)
+    twin.load_state_dict(made.state_dict())
+    assert_same([traced(y)], [made(y)])
+    assert_same(twin.buffers(), made.buffers())
 
 
 def test_no_channels_and_negated_memory():
@@ -350,6 +470,58 @@ def test_threads():
     assert len(found) == 4
     for each in found.values():
         assert_same(each, right)
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("way", ["reentrant", "first", "not", "subclass", "nested", "selective"])
+def test_checkpoints_count_as_with_torch(way, momentum, sync):
+    """Each recomputed layer counts its batch twice, the last layer too."""
+    x = torch.randn(8, 3, requires_grad=True)
+    theirs = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum), nn.ReLU(),
+        nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=momentum),
+    )  # fmt: skip
+    change = SyncBatchNorm.convert_sync_batchnorm if sync else convert
+    run = functools.partial(checkpoints.checkpoint, use_reentrant=way == "reentrant")
+    if way == "selective":
+        policy = functools.partial(lambda *_, **__: checkpoints.CheckpointPolicy.PREFER_RECOMPUTE)
+        create = checkpoints.create_selective_checkpoint_contexts
+        run = functools.partial(run, context_fn=functools.partial(create, policy))
+    found = []
+    for net in (theirs, change(copy.deepcopy(theirs))):
+        if way == "first":
+            result = net[2:](run(net[:2], x))
+        elif way == "nested":
+            result = run(lambda x, net=net: run(net, x), x)
+        else:
+            result = run(net, x.as_subclass(Plain) if way == "subclass" else x)
+        net.zero_grad()
+        result.pow(3).mean().backward()
+        found.append([*net.buffers(), *(each.grad for each in net.parameters())])
+    assert net[1].num_batches_tracked == 2
+    assert net[4].num_batches_tracked == (1 if way == "first" else 2)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_forward_of_ones_own():
+    """`layer(x)` calls a subclass's or an instance's own forward."""
+
+    class Clipped(BatchNorm1d):
+        def forward(self, input, src_1=None):
+            return super().forward(input.clamp(-1, 1), src_1)
+
+    x = 9 * torch.randn(4, 3)
+    right = BatchNorm1d(3)(x.clamp(-1, 1))
+    assert_same([Clipped(3)(x)], [right])
+    made = BatchNorm1d(3)
+    made.forward = lambda x: BatchNorm1d.forward(made, x.clamp(-1, 1))
+    assert_same([made(x)], [right])
+    assert type(convert(nn.Sequential(Clipped(3)))[0]) is Clipped
 
 
 class Normalized(torch.utils.data.Dataset):
@@ -410,6 +582,11 @@ def test_sync_has_the_same_bits_for_any_number_of_processes(tmp_path):
 
 def test_sync_gradients_are_shares_that_can_be_averaged(tmp_path):
     assert on_gloo(tmp_path, 2, "shares") == ["shares"] * 2
+
+
+def test_fully_sharded_training(tmp_path):
+    """fully_shard frees and reallocates parameters' memory."""
+    assert on_gloo(tmp_path, 1, "sharded") == ["sharded"]
 
 
 def test_an_error_on_one_process_is_an_error_on_all(tmp_path):

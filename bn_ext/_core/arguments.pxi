@@ -90,8 +90,10 @@ cdef object snapshot(object a, str name, int depth=0):
 
 
 cdef str from_torch(object a, str name):
-    """How to pass torch's bfloat16 tensor, if `a` is one."""
+    """How to pass torch's bfloat16 tensor, if `a` is one; or that a tensor has no data."""
     try:
+        if str(getattr(a, "device", None)) == "meta":
+            return "; torch's device meta holds no data"
         if str(getattr(a, "dtype", None)) != "torch.bfloat16":
             return ""
     except Exception:

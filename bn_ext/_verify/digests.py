@@ -11,6 +11,7 @@ import numpy as np
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._sums import power_above
 from bn_ext._verify.dtypes import Array, Dtype, dtype_of, known_dtypes
 from bn_ext._verify.problems import (
     SEAMS,
@@ -88,6 +89,13 @@ MODES: dict[Callable[[Dtype, np.dtype[Any]], Iterator[Problem]], tuple[str, ...]
 }  # fmt: skip
 
 
+def _with_squares(statistics: Array, count: int) -> Array:
+    """Statistics as they come from C, with the sums of squares themselves."""
+    with _core._DefaultMode():
+        statistics[1] *= power_above(count)
+    return statistics
+
+
 def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> Iterator[Array]:
     """What the calls of a mode return."""
     src, other, layout = problem
@@ -108,7 +116,7 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
             yield _core.canonical_state(state)
             yield np.nan_to_num(_core.state_sums(state), nan=0.5)
         found, count = _core.state_statistics(moments.array, moments.dtype)
-        yield np.nan_to_num(found, nan=0.5)
+        yield np.nan_to_num(_with_squares(found, count), nan=0.5)
         yield np.tile([[float(count)], [1.0]], channels)
         return
     if mode == "gated":
@@ -127,7 +135,8 @@ def _results(dtype: Dtype, problem: Problem, mode: str, threads: int | None) -> 
         return
     # The sums as they are, before anything is rounded to a shorter type.
     if mode.endswith("forward"):
-        yield _core.training_sums(src, **how)[0]
+        found, count, _ = _core.training_sums(src, **how)
+        yield _with_squares(found, count)
     elif not mode.startswith("double"):
         yield _core.backward_sums(src, other, mean, **how)[0]
     if mode == "forward":

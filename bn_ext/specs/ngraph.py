@@ -1,6 +1,14 @@
 """nGraph: ``BatchNormTraining``, ``BatchNormInference`` and ``BatchNormTrainingBackprop``."""
 
-from bn_ext.specs._sheet import Given, Result, backward, inference, sheet, training
+from typing import Generic, NamedTuple, SupportsFloat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._core import _as_epsilon as as_epsilon
+from bn_ext._typing import Array, Data, Scalar
+from bn_ext.specs._rules import Rules
 
 __all__ = [
     "BatchNormTraining",
@@ -15,17 +23,174 @@ def __dir__() -> list[str]:
     return __all__
 
 
-batch_norm_training = sheet("ngraph.batch_norm_training")(training)
-batch_norm_inference = sheet("ngraph.batch_norm_inference")(inference)
+_TYPES = {name: (name,) for name in _core.DTYPES}
+_MOVED = "pass np.moveaxis(np.asarray(input), -1, 1){}, which copies nothing"
+_FORWARD = Rules(_TYPES, {"src": "input", "NXC": _MOVED.format("")})
+_GRADIENT = {
+    "diff_dst": "normalized_delta",
+    "NXC": _MOVED.format(", and normalized_delta likewise"),
+}
+_BACKWARD = Rules(_TYPES, {"src": "input"} | _GRADIENT)
 
 
-@sheet("ngraph.batch_norm_training_backprop")
-def batch_norm_training_backprop(a: Given) -> Result:
-    # The general function refuses a gamma of the wrong length.
-    if a.gamma.shape == (a.channels,) != a.beta.shape:
-        raise ValueError(f"beta: expected shape ({a.channels},), like gamma, got {a.beta.shape}")
-    return backward(a)
+class BatchNormTraining(NamedTuple, Generic[Scalar]):
+    """Outputs of `batch_norm_training`, in the operator's order."""
+
+    normalized: NDArray[Scalar]
+    batch_mean: NDArray[Scalar]
+    batch_variance: NDArray[Scalar]
 
 
-BatchNormTraining = batch_norm_training.result
-BatchNormTrainingBackprop = batch_norm_training_backprop.result
+@_FORWARD.operator
+def batch_norm_training(
+    input: Data[Scalar], gamma: Array, beta: Array, *, epsilon: SupportsFloat
+) -> BatchNormTraining[Scalar]:
+    """Operator ``BatchNormTraining``, a core operation of nGraph.
+
+    Parameters
+    ----------
+    input : array, shape (N, C, ...)
+        What is normalized: any src of `bn_ext.batch_norm_training`, channels first: on axis 1.
+        C = 0, which nGraph refuses, gives empty results.
+    gamma, beta : array, shape (C,)
+        Scale and shift, in input's dtype.
+    epsilon : float
+        Added to the variance: finite, at least 0. It is used as a double; nGraph's reference kernel
+        casts it to float32.
+
+    Returns
+    -------
+    BatchNormTraining
+        All in input's dtype: normalized, batch_mean and batch_variance (biased). Without elements,
+        the statistics are NaN.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError if the
+        arrays do not all have the same dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import ngraph
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> found = ngraph.batch_norm_training(x, np.ones(2), np.zeros(2), epsilon=0.0)
+    >>> found.normalized
+    array([[-1., -1.],
+           [ 1.,  1.]])
+    >>> found.batch_variance
+    array([1., 4.])
+    """
+    epsilon = as_epsilon(epsilon)
+    arrays = _FORWARD.arrays(src=input, gamma=gamma, beta=beta)
+    out = None, np.empty_like(arrays["gamma"]), np.empty_like(arrays["gamma"])
+    found = _core.training(**arrays, epsilon=epsilon, data_format="NCX", out=out)
+    return BatchNormTraining(*found)
+
+
+@_FORWARD.operator
+def batch_norm_inference(
+    input: Data[Scalar],
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> NDArray[Scalar]:
+    """Operator ``BatchNormInference``, a core operation of nGraph.
+
+    Parameters
+    ----------
+    input, gamma, beta, epsilon
+        As for `batch_norm_training`.
+    mean, variance : array, shape (C,)
+        The statistics to normalize with, in input's dtype.
+
+    Returns
+    -------
+    ndarray
+        The result, in input's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import ngraph
+    >>> x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    >>> ones, zeros = np.ones(2), np.zeros(2)
+    >>> ngraph.batch_norm_inference(x, 2 * ones, ones, zeros, 3 * ones, epsilon=1.0)
+    array([[2., 3.],
+           [4., 7.]])
+    """
+    epsilon = as_epsilon(epsilon)
+    arrays = _FORWARD.arrays(src=input, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    dst: NDArray[Scalar] = _core.inference(**arrays, epsilon=epsilon, data_format="NCX")
+    return dst
+
+
+class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar]):
+    """Outputs of `batch_norm_training_backprop`, in the operator's order."""
+
+    input_delta: NDArray[Scalar]
+    gamma_delta: NDArray[Scalar]
+    beta_delta: NDArray[Scalar]
+
+
+@_BACKWARD.operator
+def batch_norm_training_backprop(
+    input: Data[Scalar],
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    normalized_delta: Array,
+    *,
+    epsilon: SupportsFloat,
+) -> BatchNormTrainingBackprop[Scalar]:
+    """Operator ``BatchNormTrainingBackprop``, a core operation of nGraph.
+
+    Parameters
+    ----------
+    input, gamma, beta, epsilon
+        As for `batch_norm_training`. beta is required but has no influence.
+    mean, variance : array, shape (C,)
+        The batch's mean and biased variance, in input's dtype.
+    normalized_delta : array
+        The gradient with respect to the output, with input's shape and dtype.
+
+    Returns
+    -------
+    BatchNormTrainingBackprop
+        input_delta, gamma_delta and beta_delta, all in input's dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError if the
+        arrays do not all have the same dtype.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import ngraph
+    >>> x, ones = np.array([[1.0, 2.0], [3.0, 6.0]]), np.ones(2)
+    >>> grads = ngraph.batch_norm_training_backprop(
+    ...     x, ones, ones, x.mean(axis=0), x.var(axis=0), np.ones((2, 2)), epsilon=1e-3)
+    >>> grads.beta_delta
+    array([2., 2.])
+    """
+    epsilon = as_epsilon(epsilon)
+    arrays = _BACKWARD.arrays(
+        src=input, gamma=gamma, beta=beta, mean=mean, variance=variance, diff_dst=normalized_delta
+    )
+    shape, expected = arrays.pop("beta").shape, arrays["gamma"].shape
+    grads = _core.backward(**arrays, epsilon=epsilon, data_format="NCX")
+    if shape != expected:
+        raise ValueError(f"beta: expected shape {expected}, like gamma, got {shape}")
+    return BatchNormTrainingBackprop(*grads)

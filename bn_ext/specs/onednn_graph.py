@@ -4,9 +4,14 @@ The gradient is the versioned operator ``BatchNormTrainingBackprop-1`` in the on
 specification, and ``BatchNormTrainingBackward`` in the library's Graph API.
 """
 
-import numpy as np
+from typing import Any, Generic, Literal, NamedTuple, SupportsFloat
 
-from bn_ext.specs._sheet import Given, Result, backward, inference, sheet, training
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._typing import Array, Data, Flag, Scalar, Vector
+from bn_ext.specs._rules import Rules, as_positive, as_word
 
 __all__ = [
     "BatchNormForwardTraining",
@@ -23,47 +28,325 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@sheet("onednn_graph.batch_norm_forward_training")
-def batch_norm_forward_training(a: Given) -> Result:
-    if (a.gamma is None) != (a.beta is None):
-        given, absent = ("beta", "gamma") if a.gamma is None else ("gamma", "beta")
+_TYPES = {
+    "float32": ["float32"], "float16": ["float32"], "bfloat16": ["float32", "bfloat16"]
+}  # fmt: skip
+_RULES = Rules(_TYPES, {})
+_FORWARD = Rules(_TYPES, {"running_mean": "mean", "running_variance": "variance"})
+_BACKPROP = Rules(_TYPES, {"src": "input_forward", "diff_dst": "output_delta"})
+
+
+def _shared(epsilon: Any, data_format: Any) -> dict[str, Any]:
+    """Convert the attributes that all operators have."""
+    return {
+        "epsilon": as_positive(epsilon, "epsilon"),
+        "data_format": as_word(data_format, "data_format", {"NXC": "NXC", "NCX": "NCX"}),
+    }
+
+
+class BatchNormForwardTraining(NamedTuple, Generic[Scalar, Vector]):
+    """Outputs of `batch_norm_forward_training`, in the operator's order."""
+
+    dst: NDArray[Scalar]
+    running_mean: NDArray[Vector]
+    running_variance: NDArray[Vector]
+    batch_mean: NDArray[Vector]
+    batch_variance: NDArray[Vector]
+
+
+@_FORWARD.operator
+def batch_norm_forward_training(
+    src: Data[Scalar],
+    mean: Data[Vector],
+    variance: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    momentum: SupportsFloat = 0.5,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+) -> BatchNormForwardTraining[Scalar, Vector]:
+    """Operator ``BatchNormForwardTraining`` of oneDNN: developer guide, Graph API.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        Input 0: what is normalized: any src of `bn_ext.batch_norm_training` but float64.
+    mean, variance : array, shape (C,)
+        Inputs 1 and 2: the running statistics before this step; float32 or, only with bfloat16
+        data, bfloat16.
+    gamma, beta : array, shape (C,), optional
+        Inputs 3 and 4: scale and shift, in mean's dtype; both or neither. None: ones and zeros.
+    epsilon : float
+        Added to the variance: positive and finite as a float32. It is used as a double: pass
+        ``float(np.float32(1e-3))`` to mimic the float attribute.
+    momentum : float, optional
+        The weight of the old running statistics, positive and finite as a float32, used as a
+        double: ``running = momentum*old + (1 - momentum)*batch``. In torch it is the weight of the
+        new. The specification has no default; 0.5 is what the library uses.
+    data_format : {"NXC", "NCX"}, optional
+        Whether the channels are on the last axis (NHWC, ...) or on axis 1 (NCHW, ...).
+
+    Returns
+    -------
+    BatchNormForwardTraining
+        dst (src's dtype), running_mean, running_variance, batch_mean and batch_variance (mean's
+        dtype, shape (C,)). Both variances are biased: divided by the number of elements; torch's
+        and TensorFlow's running variance is not. All are new arrays; mean and variance stay as they
+        are. If src is empty, batch_mean and batch_variance are NaN, and the running statistics do
+        not change.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError for any
+        float64 (so for lists of Python numbers) and for float16 vectors, ValueError for an epsilon
+        or momentum that is not positive, and for gamma without beta or the reverse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> found = onednn_graph.batch_norm_forward_training(
+    ...     x, np.zeros(2, np.float32), np.ones(2, np.float32), epsilon=1e-3, momentum=0.75)
+    >>> found.batch_variance
+    array([1., 4.], dtype=float32)
+    >>> found.running_variance
+    array([1.  , 1.75], dtype=float32)
+    """
+    shared, momentum = _shared(epsilon, data_format), as_positive(momentum, "momentum")
+    if (gamma is None) != (beta is None):
+        given, absent = ("beta", "gamma") if gamma is None else ("gamma", "beta")
         raise ValueError(f"gamma, beta: expected both or neither, got {given} without {absent}")
-    old = a.running_mean, a.running_variance
-    new = [array.astype(np.float32) for array in old]
-    found = training(
-        a,
-        running_mean=new[0],
-        running_variance=new[1],
-        exponential_avg_factor=1 - a.momentum,
-        correction=0,
-        out=(None, *map(np.empty_like, old)),
-    )
-    running = [array.astype(a.dtype, copy=False) for array in new]
-    return found.dst, *running, found.mean, found.variance
+    arrays = _FORWARD.arrays(
+        src=src, running_mean=mean, running_variance=variance,
+        optional={"gamma": gamma, "beta": beta},
+    )  # fmt: skip
+    old = arrays["running_mean"], arrays["running_variance"]
+    with _core._DefaultMode():
+        new = [a.astype(np.float32) for a in old]
+        dst, *batch = _core.training(
+            **arrays | {"running_mean": new[0], "running_variance": new[1]}, **shared,
+            exponential_avg_factor=1 - momentum, correction=0,
+            out=(None, *map(np.empty_like, old)),
+        )  # fmt: skip
+        running = [a.astype(old[0].dtype, copy=False) for a in new]
+    return BatchNormForwardTraining(dst, *running, *batch)
 
 
-batch_norm_inference = sheet("onednn_graph.batch_norm_inference")(inference)
+@_RULES.operator
+def batch_norm_inference(
+    src: Data[Scalar],
+    gamma: Array,
+    beta: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+) -> NDArray[Scalar]:
+    """Operator ``BatchNormInference`` of oneDNN: developer guide, Graph API.
+
+    Parameters
+    ----------
+    src, epsilon, data_format
+        As for `batch_norm_forward_training`.
+    gamma, beta : array, shape (C,)
+        Inputs 1 and 2: scale and shift; float32 or, only with bfloat16 data, bfloat16.
+    mean, variance : array, shape (C,)
+        Inputs 3 and 4: the statistics to normalize with, in gamma's dtype.
+
+    Returns
+    -------
+    ndarray
+        dst, in src's shape and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_forward_training`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> ones, zeros = np.ones(2, np.float32), np.zeros(2, np.float32)
+    >>> onednn_graph.batch_norm_inference(x, 2 * ones, ones, zeros, 3 * ones, epsilon=1.0)
+    array([[2., 3.],
+           [4., 7.]], dtype=float32)
+    """
+    shared = _shared(epsilon, data_format)
+    arrays = _RULES.arrays(src=src, gamma=gamma, beta=beta, mean=mean, variance=variance)
+    dst: NDArray[Scalar] = _core.inference(**arrays, **shared)
+    return dst
 
 
-@sheet("onednn_graph.batch_norm_training_backprop")
-def batch_norm_training_backprop(a: Given) -> Result:
-    grads = backward(a, param_grads=a.gamma_delta or a.beta_delta)
-    return (
+class BatchNormTrainingBackprop(NamedTuple, Generic[Scalar, Vector]):
+    """Outputs of `batch_norm_training_backprop`, in the operator's order."""
+
+    input_delta: NDArray[Scalar]
+    gamma_delta: NDArray[Vector] | Any
+    beta_delta: NDArray[Vector] | Any
+
+
+@_BACKPROP.operator
+def batch_norm_training_backprop(
+    input_forward: Data[Scalar],
+    output_delta: Array,
+    mean: Data[Vector],
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+    gamma_delta: Flag = True,
+    beta_delta: Flag = True,
+) -> BatchNormTrainingBackprop[Scalar, Vector]:
+    """Operator ``BatchNormTrainingBackprop-1`` of the oneDNN Graph Specification.
+
+    Parameters
+    ----------
+    input_forward : array, shape (N, ..., C) or (N, C, ...)
+        Input 1: what the forward pass normalized; T1 is float32, float16 or bfloat16.
+    output_delta : array
+        Input 2: the gradient with respect to the output, with the shape and dtype of input_forward.
+    mean, variance : array, shape (C,)
+        Inputs 3 and 4: the batch's mean and biased variance; T2 is float32 or, only with bfloat16
+        data, bfloat16.
+    gamma : array, shape (C,), optional
+        Input 5: the scale, T2. None means ones.
+    epsilon, data_format
+        As for `batch_norm_forward_training`.
+    gamma_delta, beta_delta : bool, optional
+        Whether to compute this optional output, independently of the other.
+
+    Returns
+    -------
+    BatchNormTrainingBackprop
+        input_delta (T1), gamma_delta and beta_delta (T2, shape (C,)). An optional output that was
+        not requested is None.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError for any
+        float64 and for float16 vectors, ValueError for an epsilon that is not positive.
+
+    Notes
+    -----
+    oneDNN 3.8 on a CPU differs: it requires gamma if all three outputs are requested; if only
+    input_delta is requested, it uses the formula for frozen statistics; it does not support
+    bfloat16 vectors, and supports float16 data only on a few CPUs; it accepts ranks 4 and 5 in NXC,
+    2 to 5 in NCX; it does not write the parameter gradients of an empty batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> dy = np.array([[1, 1], [0, 0]], np.float32)
+    >>> grads = onednn_graph.batch_norm_training_backprop(
+    ...     x, dy, x.mean(axis=0), x.var(axis=0), epsilon=1e-3, gamma_delta=False)
+    >>> grads.gamma_delta is None
+    True
+    >>> grads.beta_delta
+    array([1., 1.], dtype=float32)
+    """
+    shared = _shared(epsilon, data_format)
+    wanted = _core._as_flag(gamma_delta, "gamma_delta"), _core._as_flag(beta_delta, "beta_delta")
+    arrays = _BACKPROP.arrays(
+        src=input_forward, diff_dst=output_delta, mean=mean, variance=variance,
+        optional={"gamma": gamma},
+    )  # fmt: skip
+    grads = _core.backward(**arrays, **shared, param_grads=any(wanted))
+    return BatchNormTrainingBackprop(
         grads.diff_src,
-        grads.diff_gamma if a.gamma_delta else None,
-        grads.diff_beta if a.beta_delta else None,
+        grads.diff_gamma if wanted[0] else None,
+        grads.diff_beta if wanted[1] else None,
     )
 
 
-@sheet("onednn_graph.batch_norm_training_backward")
-def batch_norm_training_backward(a: Given) -> Result:
-    if a.diff_gamma != a.diff_beta:
-        raise ValueError(
-            f"diff_gamma, diff_beta: expected both or neither, got {a.diff_gamma}, {a.diff_beta}"
-        )
-    return backward(a, param_grads=a.diff_gamma)
+class BatchNormTrainingBackward(NamedTuple, Generic[Scalar, Vector]):
+    """Outputs of `batch_norm_training_backward`, in the operator's order."""
+
+    diff_src: NDArray[Scalar]
+    diff_gamma: NDArray[Vector] | Any
+    diff_beta: NDArray[Vector] | Any
 
 
-BatchNormForwardTraining = batch_norm_forward_training.result
-BatchNormTrainingBackprop = batch_norm_training_backprop.result
-BatchNormTrainingBackward = batch_norm_training_backward.result
+@_RULES.operator
+def batch_norm_training_backward(
+    src: Data[Scalar],
+    diff_dst: Array,
+    mean: Data[Vector],
+    variance: Array,
+    gamma: Array | None = None,
+    *,
+    epsilon: SupportsFloat,
+    data_format: Literal["NXC", "NCX"] = "NXC",
+    diff_gamma: Flag = True,
+    diff_beta: Flag = True,
+) -> BatchNormTrainingBackward[Scalar, Vector]:
+    """Operator ``BatchNormTrainingBackward`` of oneDNN: developer guide, Graph API.
+
+    Parameters
+    ----------
+    src : array, shape (N, ..., C) or (N, C, ...)
+        Input 0: what the forward pass normalized; float32, float16 or bfloat16.
+    diff_dst : array
+        Input 1: the gradient with respect to the output, with src's shape and dtype.
+    mean, variance : array, shape (C,)
+        Inputs 2 and 3: the batch's mean and biased variance; float32 or, only with bfloat16 data,
+        bfloat16.
+    gamma : array, shape (C,), optional
+        Input 4: the scale, in mean's dtype. None means ones.
+    epsilon, data_format
+        As for `batch_norm_forward_training`.
+    diff_gamma, diff_beta : bool, optional
+        Whether to compute the optional outputs: both or neither.
+
+    Returns
+    -------
+    BatchNormTrainingBackward
+        diff_src (src's dtype), diff_gamma and diff_beta (mean's dtype, shape (C,), or both None).
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `batch_norm_training_backprop`; also ValueError for one optional output without the
+        other.
+
+    Notes
+    -----
+    Without the optional outputs, gamma is ignored, as the specification requires: it is not even
+    checked, and diff_src follows the training formula with gamma = 1. (`bn_ext.batch_norm_backward`
+    and `batch_norm_training_backprop` use gamma in either case.)
+
+    oneDNN 3.8 on a CPU differs as in `batch_norm_training_backprop`. If only diff_src is requested,
+    its graph uses the formula for frozen statistics with gamma = 1 (its primitive uses the training
+    formula).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import onednn_graph
+    >>> x = np.array([[1, 2], [3, 6]], np.float32)
+    >>> dy = np.array([[1, 1], [0, 0]], np.float32)
+    >>> grads = onednn_graph.batch_norm_training_backward(
+    ...     x, dy, x.mean(axis=0), x.var(axis=0), epsilon=1e-3)
+    >>> grads.diff_beta
+    array([1., 1.], dtype=float32)
+    """
+    shared = _shared(epsilon, data_format)
+    wanted = _core._as_flag(diff_gamma, "diff_gamma")
+    if wanted != _core._as_flag(diff_beta, "diff_beta"):
+        got = f"{diff_gamma}, {diff_beta}"
+        raise ValueError(f"diff_gamma, diff_beta: expected both or neither, got {got}")
+    arrays = _RULES.arrays(
+        src=src, diff_dst=diff_dst, mean=mean, variance=variance,
+        optional={"gamma": gamma if wanted else None},
+    )  # fmt: skip
+    grads = _core.backward(**arrays, **shared, param_grads=wanted)
+    return BatchNormTrainingBackward(*grads)

@@ -1,8 +1,17 @@
-"""TensorFlow: ``FusedBatchNormV3``, ``_FusedBatchNormEx`` and ``FusedBatchNormGradV3``."""
+"""TensorFlow: ``FusedBatchNormV3``, ``_FusedBatchNormEx`` and ``FusedBatchNormGradV3``.
+
+An attribute that is None gets its default, and a word may be given as bytes, as in TensorFlow.
+"""
+
+from typing import Any, Generic, Literal, NamedTuple, SupportsFloat, TypeAlias
 
 import numpy as np
+from numpy import float32
+from numpy.typing import NDArray
 
-from bn_ext.specs._sheet import Given, Result, backward, inference, require_shape, sheet, training
+from bn_ext import _core
+from bn_ext._typing import Array, Data, Flag, Scalar
+from bn_ext.specs._rules import Rules, as_at_most_one, as_word
 
 __all__ = [
     "FusedBatchNormEx",
@@ -18,50 +27,320 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _forward(a: Given, **options: object) -> Result:
+# A word tells only where C is, not how many axes x has.
+_FORMATS = {"NHWC": "NXC", "NDHWC": "NXC", "NCHW": "NCX", "NCDHW": "NCX"}
+_TYPES = {name: ["float32"] for name in ("float16", "bfloat16", "float32")}
+_FORWARD = {
+    "src": "x", "gamma": "scale", "beta": "offset", "mean": "mean", "variance": "variance",
+    "running_mean": "mean", "running_variance": "variance",
+    "src_1": "side_input[0]", "relu": "activation_mode",
+}  # fmt: skip
+_BACKWARD = {
+    "src": "x", "diff_dst": "y_backprop", "gamma": "scale",
+    "mean": "reserve_space_1", "variance": "reserve_space_2",
+}  # fmt: skip
+_V3 = Rules(_TYPES, _FORWARD, ranks=(4, 5), words={"data_format": _FORMATS})
+_EX_WORDS: dict[str, dict[str, Any]] = {
+    "data_format": {"NHWC": "NXC", "NCHW": "NCX"}, "relu": {"Identity": False, "Relu": True}
+}  # fmt: skip
+_EX = Rules(_TYPES, _FORWARD, ranks=[4], words=_EX_WORDS)
+_GRAD = Rules(_TYPES, _BACKWARD, ranks=(4, 5), words={"data_format": _FORMATS})
+
+_Format: TypeAlias = Literal["NHWC", "NDHWC", "NCHW", "NCDHW"] | bytes | None
+
+
+def _shared(rules: Rules, epsilon: Any, data_format: Any, is_training: Any) -> dict[str, Any]:
+    """Convert the attributes that all operators have."""
+    return {
+        "epsilon": _core._as_epsilon(1e-4 if epsilon is None else epsilon),
+        "data_format": _word(rules, "data_format", "NHWC" if data_format is None else data_format),
+        "is_training": is_training is None or _core._as_flag(is_training, "is_training"),
+    }
+
+
+def _word(rules: Rules, role: str, value: object) -> Any:
+    """The meaning of a word."""
+    word = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return as_word(word, rules.names.get(role, role), rules.words[role])
+
+
+def _forward(
+    arrays: dict[str, Any], shared: dict[str, Any], factor: Any, **more: Any
+) -> tuple[Any, ...]:
     """The six outputs of a forward operator."""
-    fresh = a.is_training and a.exponential_avg_factor == 1  # the old statistics have no weight
-    for name, array in (("mean", a.mean), ("variance", a.variance)):
-        if not fresh:
-            require_shape(name, array, (a.channels,))
-        elif array.ndim != 1:
-            raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
-    old = (np.zeros(a.channels, np.float32),) * 2 if fresh else (a.mean, a.variance)
-    mean, variance = old[0].copy(), old[1].copy()
-    if a.is_training:
-        y, *reserved = training(
-            a,
-            running_mean=mean,
-            running_variance=variance,
-            exponential_avg_factor=a.exponential_avg_factor,
-            correction=int(a.count > 1),  # the divisor is max(count - 1, 1)
-            **options,
-        )
+    factor = 1 if factor is None else factor
+    factor = _core._as_real(factor, "exponential_avg_factor", "a finite number")
+    x, scale = arrays["src"], arrays["gamma"]
+    mean, variance = arrays.pop("mean"), arrays.pop("variance")
+    is_training = shared.pop("is_training")
+    if is_training and factor == 1:  # the old statistics have no weight
+        for name, old in (("mean", mean), ("variance", variance)):
+            if old.ndim != 1:
+                raise ValueError(f"{name}: expected one dimension, got shape {old.shape}")
+        mean = variance = np.zeros_like(scale)
+    mean, variance = mean.copy(), variance.copy()
+    if is_training:
+        y, *reserved = _core.training(
+            **arrays, **shared, **more, running_mean=mean, running_variance=variance,
+            exponential_avg_factor=factor,
+            correction=int(x.size > scale.size),  # the divisor is max(M - 1, 1)
+            out=(None, np.empty_like(scale), np.empty_like(scale)),
+        )  # fmt: skip
     else:
-        y = inference(a, **options)
+        y = _core.inference(**arrays, **shared, **more, mean=mean, variance=variance)
         reserved = [mean.copy(), variance.copy()]
-    if a.src.size == 0:
+    if x.size == 0:
         mean[:] = variance[:] = np.nan
-        reserved = [np.zeros(a.channels, np.float32) for _ in range(2)]
-    return y, mean, variance, *reserved, np.empty(0, np.float32)
+        reserved = [np.zeros_like(scale), np.zeros_like(scale)]
+    return y, mean, variance, *reserved, np.empty(0, float32)
 
 
-@sheet("tensorflow.fused_batch_norm_v3")
-def fused_batch_norm_v3(a: Given) -> Result:
-    return _forward(a)
+class FusedBatchNormV3(NamedTuple, Generic[Scalar]):
+    """Outputs of `fused_batch_norm_v3`, in the operator's order."""
+
+    y: NDArray[Scalar]
+    batch_mean: NDArray[float32]
+    batch_variance: NDArray[float32]
+    reserve_space_1: NDArray[float32]
+    reserve_space_2: NDArray[float32]
+    reserve_space_3: NDArray[float32]
 
 
-@sheet("tensorflow.fused_batch_norm_ex")
-def fused_batch_norm_ex(a: Given) -> Result:
-    return _forward(a, src_1=a.src_1, relu=a.relu)
+@_V3.operator
+def fused_batch_norm_v3(
+    x: Data[Scalar],
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: SupportsFloat | None = 0.0001,
+    exponential_avg_factor: SupportsFloat | None = 1.0,
+    data_format: _Format = "NHWC",
+    is_training: Flag | None = True,
+    name: str | None = None,
+) -> FusedBatchNormV3[Scalar]:
+    """Operator ``tf.raw_ops.FusedBatchNormV3`` of the TensorFlow API.
+
+    Parameters
+    ----------
+    x : array, rank 4 or 5
+        What is normalized: any src of `bn_ext.batch_norm_training` but float64.
+    scale, offset : array of float32, shape (C,)
+        Scale and shift.
+    mean, variance : array of float32, shape (C,)
+        With is_training, the running statistics before this step; ``exponential_avg_factor=1``
+        ignores them, whatever their length. Without it, the statistics to normalize with.
+    epsilon : float, optional
+        Added to the variance: finite, at least 0. It is used as a double. As in TensorFlow, None
+        means the default for this and the other attributes.
+    exponential_avg_factor : float, optional
+        The weight of the batch's statistics in the new running ones, any finite number:
+        ``running = (1 - factor)*old + factor*batch``.
+    data_format : {"NHWC", "NDHWC", "NCHW", "NCDHW"}, optional
+        Whether the channels are on the last axis or on axis 1, for either rank. It may be bytes.
+    is_training : bool, optional
+        Whether to normalize with the batch's own statistics.
+    name : str, optional
+        Not used.
+
+    Returns
+    -------
+    FusedBatchNormV3
+        y (x's dtype); batch_mean and batch_variance, which are the new running statistics, the
+        variance with Bessel's correction (divided by ``max(M - 1, 1)``); reserve_space_1 and
+        reserve_space_2, which are the batch's mean and its biased variance, for the gradient; and
+        reserve_space_3, empty. With ``is_training=False``, the arguments mean and variance are
+        returned both as batch_mean and batch_variance and as reserve spaces 1 and 2. For an empty
+        x, batch_mean and batch_variance are NaN, and the reserve spaces are zeros.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_training`, with this operator's names; also TypeError for float64
+        (so for lists of Python numbers) and vectors that are not float32, ValueError for other
+        ranks.
+
+    Notes
+    -----
+    TensorFlow 2.21 on a CPU differs: its Eigen kernel leaves the reserve spaces unwritten with
+    ``is_training=False`` or an empty x, and returns a scalar as the last output. Its epsilon is a
+    float32 that is not checked. The bits of its results change with the number of threads.
+    ``tf.nn.fused_batch_norm`` and Keras use only the outputs y, batch_mean and batch_variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import tensorflow
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
+    >>> ones, none = np.ones(2, np.float32), np.empty(0, np.float32)
+    >>> found = tensorflow.fused_batch_norm_v3(x, ones, ones, none, none)
+    >>> found.batch_mean
+    array([3., 4.], dtype=float32)
+    >>> found.batch_variance, found.reserve_space_2
+    (array([6.6666665, 6.6666665], dtype=float32), array([5., 5.], dtype=float32))
+    """
+    shared = _shared(_V3, epsilon, data_format, is_training)
+    arrays = _V3.arrays(src=x, gamma=scale, beta=offset, mean=mean, variance=variance)
+    return FusedBatchNormV3(*_forward(arrays, shared, exponential_avg_factor))
 
 
-@sheet("tensorflow.fused_batch_norm_grad_v3")
-def fused_batch_norm_grad_v3(a: Given) -> Result:
-    grads = backward(a, is_training=a.is_training)
-    return *grads, np.empty(0, np.float32), np.empty(0, np.float32)
+class FusedBatchNormEx(FusedBatchNormV3[Scalar]):
+    """Outputs of `fused_batch_norm_ex`, in the operator's order."""
+
+    __slots__ = ()
 
 
-FusedBatchNormEx = fused_batch_norm_ex.result
-FusedBatchNormGradV3 = fused_batch_norm_grad_v3.result
-FusedBatchNormV3 = fused_batch_norm_v3.result
+@_EX.operator
+def fused_batch_norm_ex(
+    x: Data[Scalar],
+    scale: Array,
+    offset: Array,
+    mean: Array,
+    variance: Array,
+    side_input: list[Array] | tuple[Array, ...] = (),
+    *,
+    epsilon: SupportsFloat | None = 0.0001,
+    exponential_avg_factor: SupportsFloat | None = 1.0,
+    activation_mode: Literal["Identity", "Relu"] | bytes | None = "Identity",
+    data_format: Literal["NHWC", "NCHW"] | bytes | None = "NHWC",
+    is_training: Flag | None = True,
+    name: str | None = None,
+) -> FusedBatchNormEx[Scalar]:
+    """Operator ``_FusedBatchNormEx`` of TensorFlow: ``tensorflow/core/ops/nn_ops.cc``.
+
+    Parameters
+    ----------
+    x : array, rank 4
+        What is normalized: float16, bfloat16 or float32.
+    scale, offset, mean, variance
+        As for `fused_batch_norm_v3`.
+    side_input : list of at most one array, optional
+        What is added before the activation, with x's shape and dtype. The attribute
+        ``num_side_inputs`` is the length of this list.
+    activation_mode : {"Identity", "Relu"}, optional
+        The activation of the sum. It may be bytes. A NaN passes Relu.
+    data_format : {"NHWC", "NCHW"}, optional
+        Whether the channels are on the last axis or on axis 1. It may be bytes.
+    epsilon, exponential_avg_factor, is_training, name
+        As for `fused_batch_norm_v3`.
+
+    Returns
+    -------
+    FusedBatchNormEx
+        As for `fused_batch_norm_v3`; y is the result of the activation.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `fused_batch_norm_v3`.
+
+    Notes
+    -----
+    TensorFlow 2.21 on a CPU differs: it has this operator only in builds with oneDNN, for float32
+    and bfloat16, with "Relu" and without a side input; reserve_space_3 then has one element for
+    each element of x. The gradient does not need it if y is known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import tensorflow
+    >>> x = np.array([[0, 0], [4, 2]], np.float32).reshape(1, 1, 2, 2)
+    >>> ones, none = np.ones(2, np.float32), np.empty(0, np.float32)
+    >>> tensorflow.fused_batch_norm_ex(
+    ...     x, ones, 0 * ones, none, none, [x], epsilon=0, activation_mode="Relu").y
+    array([[[[0., 0.],
+             [5., 3.]]]], dtype=float32)
+    """
+    shared = _shared(_EX, epsilon, data_format, is_training)
+    relu = _word(_EX, "relu", "Identity" if activation_mode is None else activation_mode)
+    arrays = _EX.arrays(
+        src=x, gamma=scale, beta=offset, mean=mean, variance=variance,
+        optional={"src_1": as_at_most_one(side_input, "side_input")},
+    )  # fmt: skip
+    return FusedBatchNormEx(*_forward(arrays, shared, exponential_avg_factor, relu=relu))
+
+
+class FusedBatchNormGradV3(NamedTuple, Generic[Scalar]):
+    """Outputs of `fused_batch_norm_grad_v3`, in the operator's order."""
+
+    x_backprop: NDArray[Scalar]
+    scale_backprop: NDArray[float32]
+    offset_backprop: NDArray[float32]
+    reserve_space_4: NDArray[float32]
+    reserve_space_5: NDArray[float32]
+
+
+@_GRAD.operator
+def fused_batch_norm_grad_v3(
+    y_backprop: Array,
+    x: Data[Scalar],
+    scale: Array,
+    reserve_space_1: Array,
+    reserve_space_2: Array,
+    reserve_space_3: Array | None,
+    *,
+    epsilon: SupportsFloat | None = 0.0001,
+    data_format: _Format = "NHWC",
+    is_training: Flag | None = True,
+    name: str | None = None,
+) -> FusedBatchNormGradV3[Scalar]:
+    """Operator ``tf.raw_ops.FusedBatchNormGradV3`` of the TensorFlow API.
+
+    Parameters
+    ----------
+    y_backprop : array
+        The gradient with respect to y: float16, bfloat16 or float32.
+    x : array, rank 4 or 5
+        The input of the forward pass, with the shape and dtype of y_backprop.
+    scale : array of float32, shape (C,)
+        The scaling factor.
+    reserve_space_1, reserve_space_2 : array of float32, shape (C,)
+        The mean and the biased variance: the batch's if `is_training`, otherwise the population's.
+        The second is a variance, as in TensorFlow on a CPU; cuDNN gives an inverse standard
+        deviation instead: pass ``1 / inverse**2 - epsilon``.
+    reserve_space_3 : array of float32, or None
+        Only its dtype is checked.
+    is_training : bool, optional
+        Whether the statistics depend on x.
+    epsilon, data_format, name
+        As for `fused_batch_norm_v3`.
+
+    Returns
+    -------
+    FusedBatchNormGradV3
+        x_backprop (x's dtype), scale_backprop and offset_backprop (float32, shape (C,)), and two
+        empty float32 arrays, reserve_space_4 and reserve_space_5.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `bn_ext.batch_norm_backward`, with this operator's names; also TypeError for float64
+        and vectors that are not float32, ValueError for other ranks.
+
+    Notes
+    -----
+    TensorFlow 2.21 on a CPU differs: with ``is_training=False``, one of its two kernels refuses
+    NCHW, and both refuse NCDHW; its oneDNN kernel returns scalars for the last two outputs. Its
+    epsilon is a float32 that is not checked. The bits of its results change with the number of
+    threads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bn_ext.specs import tensorflow
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
+    >>> ones = np.ones(2, np.float32)
+    >>> grads = tensorflow.fused_batch_norm_grad_v3(
+    ...     np.ones_like(x), x, ones, x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2)), None)
+    >>> grads.offset_backprop
+    array([4., 4.], dtype=float32)
+    """
+    shared = _shared(_GRAD, epsilon, data_format, is_training)
+    arrays = _GRAD.arrays(
+        src=x, diff_dst=y_backprop, gamma=scale, mean=reserve_space_1, variance=reserve_space_2,
+        optional={"reserve_space_3": reserve_space_3},
+    )  # fmt: skip
+    arrays.pop("reserve_space_3", None)
+    empty = [np.empty(0, float32), np.empty(0, float32)]
+    return FusedBatchNormGradV3(*_core.backward(**arrays, **shared), *empty)

@@ -161,10 +161,11 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
         return true;
     }
     const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
+    const double share = 1 / bn_power_above(c->count);
     for (int64_t i = 0; i < n; i++) {
         const double off = sum[i] / c->count, rest = squares[i] - sum[i] * off;
         sum[i] = (pivot[i] + off) / power[i];
-        squares[i] = rest < 0 ? 0 : rest / power[i] / power[i];
+        squares[i] = rest < 0 ? 0 : share * rest / power[i] / power[i];
     }
     return false;
 }
@@ -197,10 +198,11 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     const double *mean = bn_plane(c, STAT_MEAN, from);
     double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
+    const double share = 1 / bn_power_above(c->count);
     double unbiased[BN_BLOCK];
     for (int64_t i = 0; i < n; i++) {
-        unbiased[i] = squares[i] / (c->count - p->correction);
-        variance[i] = squares[i] / c->count;
+        unbiased[i] = squares[i] / (share * (c->count - p->correction));
+        variance[i] = squares[i] / (share * c->count);
     }
     vector_write(&p->vector[BN_MEAN], from, n, mean);
     vector_write(&p->vector[BN_VARIANCE], from, n, variance);

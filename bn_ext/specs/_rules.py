@@ -1,0 +1,109 @@
+"""How operators check and rename: dtypes, ranks, words and numbers of a specification.
+
+An operator converts its attributes, gets its arrays from `Rules.arrays`, and passes both to the
+compiled function that computes it. That function checks all else: shapes, and that other data has
+src's dtype.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bn_ext import _core
+from bn_ext._names import VALUES, refuses_other_names
+
+__all__ = ["Rules", "as_at_most_one", "as_positive", "as_word"]
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+#: Our names of arrays that are no vectors.
+_DATA = ("src", "diff_dst", "src_1")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a specification allows, and what its operators call our arguments."""
+
+    #: dtype of the data -> dtypes of the vectors, which all have the same one in a call
+    types: Mapping[str, Sequence[str]]
+    #: our name -> the operators', where they differ; also "NXC" -> what to pass if that was meant
+    names: Mapping[str, str]
+    #: ranks that src may have; if empty, any from 2 up
+    ranks: Sequence[int] = ()
+    #: our name -> {word that the argument may be: its meaning}
+    words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def operator(self, function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+        """Make a function refuse unknown names with a hint, in the operator's own words."""
+        own = signature(function).parameters.keys()
+        called = {ours: theirs.removesuffix("[0]") for ours, theirs in self.names.items()}
+        names = {name: name for name in own - called.values()}
+        names |= {ours: theirs for ours, theirs in called.items() if theirs in own}
+        values = {ours: f": {' or '.join(map(repr, each))}" for ours, each in self.words.items()}
+        return refuses_other_names(function, names, VALUES | values)
+
+    def arrays(self, optional: Mapping[str, Any] | None = None, **given: Any) -> dict[str, Any]:
+        """Convert arrays, by our names, and check their dtypes and src's rank.
+
+        Those in `optional` may be None. The result also has `words`, for the compiled function's
+        errors.
+        """
+        arrays, vectors = {}, {}
+        for ours, a in {**given, **(optional or {})}.items():
+            if a is not None or ours in given:
+                name = self.names.get(ours, ours)
+                arrays[ours] = _core._as_array(a, name)
+                if ours not in _DATA:
+                    vectors[name] = arrays[ours]
+        src, name = arrays["src"], self.names.get("src", "src")
+        _require_dtype(name, src, [*self.types])
+        if self.ranks and src.ndim not in self.ranks:
+            expected = " or ".join(map(str, self.ranks))
+            raise ValueError(f"{name}: expected rank {expected}, got shape {src.shape}")
+        allowed, like = self.types[src.dtype.name], ""
+        for name, vector in vectors.items():
+            _require_dtype(name, vector, allowed, like)
+            if len(allowed) > 1:
+                allowed, like = (vector.dtype.name,), f", like {name}"
+        formats = self.words.get("data_format", {}).items()
+        hints = {
+            ours: f'pass data_format="{word}"' for word, ours in formats if len(word) == src.ndim
+        }
+        return {**arrays, "words": _core._Words({**self.names, **hints})}
+
+
+def _require_dtype(name: str, a: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
+    if a.dtype.name not in allowed or not a.dtype.isnative:
+        raise _core._wrong_dtype(name, a, " or ".join(allowed) + like, max(allowed))
+
+
+def as_positive(value: SupportsFloat, name: str) -> float:
+    """The double, if it is positive and finite as a float32."""
+    expected = "a number that is positive and finite as a float32"
+    number = _core._as_real(value, name, expected)
+    with _core._DefaultMode():
+        if not 0 < np.float32(number) < np.inf:
+            raise ValueError(f"{name}: expected {expected}, got {_core._shown(value)}")
+    return number
+
+
+def as_word(value: Any, name: str, words: Mapping[str, Any]) -> Any:
+    """The meaning of a word."""
+    if not isinstance(value, str) or value not in words:
+        expected = ", ".join(words)
+        raise ValueError(f"{name}: expected one of {expected}, got {_core._shown(value)}")
+    return words[value]
+
+
+def as_at_most_one(value: Any, name: str) -> NDArray[Any] | None:
+    """The array in a list of at most one."""
+    if not isinstance(value, (list, tuple)) or len(value) > 1:
+        hint = f"; pass [{name}]" if hasattr(value, "shape") else ""
+        shown = _core._shown(value)
+        raise TypeError(f"{name}: expected a list of at most one array, got {shown}{hint}")
+    return _core._as_array(value[0], f"{name}[0]") if value else None
