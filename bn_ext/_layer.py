@@ -445,6 +445,8 @@ class BatchNorm:
         out: list[Any] = [None, None, None, *[None] * gated]
         if param_grads and not accumulate:
             out[1:3] = self.diff_gamma, self.diff_beta
+        elif param_grads:
+            _check_writable(diff_gamma=self.diff_gamma, diff_beta=self.diff_beta)
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
         given = saved.src, diff, saved.mean, saved.variance, self.gamma
         total = None
@@ -602,6 +604,12 @@ def _as_count(count: SupportsIndex) -> int:
     return number
 
 
+def _check_writable(**arrays: NDArray[Any] | None) -> None:
+    for name, array in arrays.items():
+        if array is not None and not array.flags.writeable:
+            raise ValueError(f"{name}: expected a writable array in the layer")
+
+
 def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """{name: array to be copied into the layer's own array}."""
     if not isinstance(state, Mapping):
@@ -631,8 +639,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise _core._wrong_dtype(name, array, " or ".join(_FLOATS), "float32")
         if tracked:
             _as_count(int(array))
-        if not own[name].flags.writeable:
-            raise ValueError(f"{name}: expected a writable array in the layer")
+        _check_writable(**{name: own[name]})
         with _core._DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new
