@@ -223,18 +223,20 @@ def ended_on_one_rank(comm, where):
 
 def plain_statistics(comm):
     """The largest relative errors of variances: of data so far from 0 that few digits are left for
-    its deviations, and of ranks whose means differ. Then the variances of constants, and the errors
-    of their means.
+    its deviations, and of ranks whose means differ, also where only the variance fits a double.
+    Then the variances of constants, and the errors of their means.
     """
     rng = np.random.default_rng(5)
     centred = rng.standard_normal((2, 901, 3))
     centred[1] += np.linspace(0, 40, 901)[:, None]
-    src = np.concatenate([centred[0] + 1e15, centred[1], np.full((901, 9), 0.1)], axis=1)
+    large, constants = centred[1] * 2.0**505, np.full((901, 9), 0.1)
+    src = np.concatenate([centred[0] + 1e15, centred[1], large, constants], axis=1)
     mine = np.array_split(src, comm.size)[comm.rank]
     found = mpi.batch_norm_training(mine, epsilon=1, comm=comm, exact=False)
     exact = np.concatenate([src[:, :3] - 1e15, centred[1]], axis=1).var(axis=0)
-    errors = abs(found.variance[:6] / exact - 1)
-    return [errors[:3].max(), errors[3:].max(), *found.variance[6:], *(found.mean[6:] - 0.1)]
+    exact = np.append(exact, exact[3:] * 2.0**1010)
+    errors = abs(found.variance[:9] / exact - 1)
+    return [errors[:3].max(), errors[3:].max(), *found.variance[9:], *(found.mean[9:] - 0.1)]
 
 
 def apart(comm):
