@@ -341,7 +341,8 @@ def batch_norm_backward(
         Maximum number of threads. A call uses no more than the system can start. None means the
         least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
         quota (read at import). With None, a small problem uses one thread, and a call that starts
-        while at least two others use several threads may use fewer.
+        while at least two others use several threads may use fewer. A forked child uses one thread
+        if a call used several before the fork.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
