@@ -97,8 +97,9 @@ def test_torch(tmp_path):
 
 
 def test_more_ranks_than_samples_are_parts_too():
-    import bn_ext
     from machines import OPTIONS, digest, share
+
+    import bn_ext
 
     parts = [bn_ext.Statistics(share(rank, BATCH + 2)[0], **OPTIONS) for rank in range(BATCH + 2)]
     assert digest(sum(parts)) == expected()[0]
