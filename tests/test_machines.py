@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from machines import BATCH, expected
+from machines import BATCH, OPTIONS, digest, expected, share
 from tree import ROOT, TESTS
+
+import bn_ext
 
 PAGE = (ROOT / "docs" / "howto" / "several_machines.md").read_text()
 BLOCKS = dict(re.findall(r"^```python\n# (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -104,8 +106,5 @@ def test_torch(tmp_path):
 
 
 def test_more_ranks_than_samples_are_parts_too():
-    import bn_ext
-    from machines import OPTIONS, digest, share
-
     parts = [bn_ext.Statistics(share(rank, BATCH + 2)[0], **OPTIONS) for rank in range(BATCH + 2)]
     assert digest(sum(parts)) == expected()[0]

@@ -278,9 +278,9 @@ def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
         problem = Problem(
             rng, (m, 300_000 // m), "NXC", data, vector, ratio=ratio, statistics=statistics
         )
-        options = {"epsilon": 1e-5, "is_training": is_training}
+        options = {"is_training": is_training, "epsilon": 1e-5}
         found = problem.run(bn_ext.batch_norm_backward, **options).diff_src
-        want = problem.run(reference.batch_norm_backward, wide=np.longdouble, **options)
+        want = reference_of(problem, **options)
         exact = want.diff_src.astype(np.float64)
         error = abs(found.astype(np.float64) - exact)
         below, above = neighbors(found)
