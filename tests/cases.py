@@ -92,9 +92,12 @@ class Problem:
         """Call the general function or the reference, with some arguments changed."""
         given = self.arguments() | dict(zip(TENSORS, tensors, strict=False))
         given |= {name: options.pop(name) for name in options.keys() & {*INPUTS}}
-        return function(
-            *given.values(), **{"epsilon": EPSILON, "data_format": self.data_format, **options}
-        )
+        return function(*given.values(), **self.options(options))
+
+    def options(self, given):
+        """Options of a call: epsilon, and the layout; the reference is given an axis instead."""
+        layout = {} if "axis" in given else {"data_format": self.data_format}
+        return {"epsilon": EPSILON, **layout, **given}
 
 
 class Family(Problem):
@@ -119,7 +122,7 @@ class Family(Problem):
     def take(self, function, *names, **options):
         """Call a member of the family, or its reference, with arguments of these names."""
         given = (getattr(self, name) for name in names)
-        return function(*given, **{"epsilon": EPSILON, "data_format": self.data_format, **options})
+        return function(*given, **self.options(options))
 
 
 def packed(gate, like):

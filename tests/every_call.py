@@ -164,10 +164,10 @@ def sums(name):
         total, running = sum(parts), v.running()
         if name == "Statistics":
             total.update_running(*running, v.factor, correction=1)
-            running += total.variance
+            running = *running, total.variance
         return [
             guarded_calls(name)(v), *parts, total, total == parts[0], total.mean, total.count,
-            total.channels, *running, *[total.array.copy()] * exact,
+            total.channels, *running, *([total.array.copy()] if exact else []),
         ]  # fmt: skip
 
     members = dir(getattr(bn_ext, name))

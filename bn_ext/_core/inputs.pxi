@@ -182,15 +182,15 @@ cdef int check_sums(Call *c) except -1:
         pin(c, SUMS)
     if c.total == NULL:
         return 0
-    _, count, dtype, mean = <tuple>c.total
+    sums, count, dtype, mean = <tuple>c.total
     if dtype != DTYPES[c.dtype]:
         raise ValueError(
             f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
             f"sums of {dtype} data"
         )
-    if mean.shape != (c.channels,):
-        raise ValueError(f"sums: expected {c.channels} channels, got {mean.shape[0]}")
-    if not np.array_equal(as_doubles(array_of(c, MEAN)), mean, equal_nan=True):
+    if sums.shape[-1] != c.channels:
+        raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
+    if mean.shape != (c.channels,) or not are_equal(doubles_of(c, MEAN), mean):
         raise ValueError("sums: expected sums about this mean, got sums about another")
     c.problem.count = count
     if has(c, STATE):
@@ -203,10 +203,28 @@ cdef int check_sums(Call *c) except -1:
     return 0
 
 
-cdef object as_doubles(object a):
-    """A float64 copy of a vector."""
-    with _DefaultMode():
-        return a.astype(np.float64)
+cdef object doubles_of(Call *c, int role):
+    """A float64 copy of a pinned vector."""
+    copy = empty(c.channels)
+    cdef double[::1] to = copy
+    cdef uint64_t mode
+    if c.channels:
+        point(c, role)
+        mode = fp_mode_enter()
+        vector_read(&c.problem.vector[role - VECTORS], 0, c.channels, &to[0])
+        fp_mode_leave(mode)
+    return copy
+
+
+cdef bint are_equal(const double[::1] a, const double[::1] b) except -1:
+    """Are all numbers equal? Those that are NaN are."""
+    cdef Py_ssize_t i
+    cdef bint equal = True
+    cdef uint64_t mode = fp_mode_enter()
+    for i in range(a.shape[0]):
+        equal &= a[i] == b[i] or (a[i] != a[i] and b[i] != b[i])
+    fp_mode_leave(mode)
+    return equal
 
 
 cdef enum:
