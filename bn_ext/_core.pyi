@@ -1,37 +1,95 @@
-# What Python uses of the compiled part. The public functions, which call it, have the documentation.
+# What Python uses of the compiled part. The public functions have the documentation.
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bn_ext._results import (
+    BatchNormAddGradients,
+    BatchNormDoubleBackward,
+    BatchNormGradients,
+    BatchNormTraining,
+)
+
 DTYPES: tuple[str, ...]
 
 # ---- calls
 
 def training(
-    src: Any, gamma: Any = ..., beta: Any = ..., epsilon: Any = ..., data_format: Any = ...,
-    running_mean: Any = ..., running_variance: Any = ..., exponential_avg_factor: Any = ...,
-    correction: Any = ..., src_1: Any = ..., relu: Any = ..., workspace: Any = ..., out: Any = ...,
-    num_threads: Any = ..., exact: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    gamma: Any = ...,
+    beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    running_mean: Any = ...,
+    running_variance: Any = ...,
+    exponential_avg_factor: Any = ...,
+    correction: Any = ...,
+    src_1: Any = ...,
+    relu: Any = ...,
+    workspace: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    exact: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormTraining[NDArray[Any]]: ...
 def inference(
-    src: Any, mean: Any, variance: Any, gamma: Any = ..., beta: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., src_1: Any = ..., relu: Any = ..., workspace: Any = ..., out: Any = ...,
-    num_threads: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = ...,
+    beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    src_1: Any = ...,
+    relu: Any = ...,
+    workspace: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> NDArray[Any]: ...
 def backward(
-    src: Any, diff_dst: Any, mean: Any, variance: Any, gamma: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., is_training: Any = ..., param_grads: Any = ..., out: Any = ...,
-    num_threads: Any = ..., relu: Any = ..., beta: Any = ..., dst: Any = ..., workspace: Any = ...,
-    diff_src_1: Any = ..., exact: Any = ..., total: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    is_training: Any = ...,
+    param_grads: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    relu: Any = ...,
+    beta: Any = ...,
+    dst: Any = ...,
+    workspace: Any = ...,
+    diff_src_1: Any = ...,
+    exact: Any = ...,
+    total: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormGradients[NDArray[Any]] | BatchNormAddGradients[NDArray[Any]]: ...
 def double_backward(
-    src: Any, diff_dst: Any, mean: Any, variance: Any, gamma: Any, diff_diff_src: Any,
-    diff_diff_gamma: Any = ..., diff_diff_beta: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., is_training: Any = ..., out: Any = ..., num_threads: Any = ...,
-    words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any,
+    diff_diff_src: Any,
+    diff_diff_gamma: Any = ...,
+    diff_diff_beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    is_training: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormDoubleBackward[NDArray[Any]]: ...
 def _committed(call: Callable[[], Any], after: dict[str, Any], state: dict[str, Any]) -> Any: ...
 
 class _Words:
@@ -40,24 +98,41 @@ class _Words:
 # ---- sums
 
 def training_sums(
-    src: Any, data_format: Any = ..., exact: Any = ..., num_threads: Any = ..., words: Any = ...,
+    src: Any,
+    data_format: Any = ...,
+    exact: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
 ) -> tuple[NDArray[Any], int, str]: ...
 def backward_sums(
-    src: Any, diff_dst: Any, mean: Any, data_format: Any = ..., exact: Any = ...,
-    num_threads: Any = ..., relu: Any = ..., beta: Any = ..., dst: Any = ..., workspace: Any = ...,
-    variance: Any = ..., gamma: Any = ..., epsilon: Any = ..., words: Any = ...,
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    data_format: Any = ...,
+    exact: Any = ...,
+    num_threads: Any = ...,
+    relu: Any = ...,
+    beta: Any = ...,
+    dst: Any = ...,
+    workspace: Any = ...,
+    variance: Any = ...,
+    gamma: Any = ...,
+    epsilon: Any = ...,
+    words: Any = ...,
 ) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]: ...
 def update_running(
-    statistics: NDArray[np.float64], count: float, running_mean: Any, running_variance: Any,
-    exponential_avg_factor: Any, correction: Any,
+    statistics: NDArray[np.float64],
+    count: float,
+    running_mean: Any,
+    running_variance: Any,
+    exponential_avg_factor: Any,
+    correction: Any,
 ) -> None: ...
 def state_count(state: NDArray[np.int64]) -> int: ...
 def state_parts(state: NDArray[np.int64]) -> int: ...
 def state_sums(state: NDArray[np.int64]) -> NDArray[np.float64]: ...
 def canonical_state(state: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def state_statistics(
-    state: NDArray[np.int64], dtype: str
-) -> tuple[NDArray[np.float64], int]: ...
+def state_statistics(state: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.float64], int]: ...
 
 # ---- arguments and messages
 
@@ -84,11 +159,12 @@ def _cache_sizes() -> tuple[int, int]: ...
 def _set_cache_sizes(l2: int, last_level: int) -> None: ...
 def _default_threads() -> int: ...
 def _forked() -> bool: ...
+def _fork_limits() -> bool: ...
 def _has_openmp() -> bool: ...
 def _last_call() -> dict[str, Any]: ...
 def _parked_bytes() -> int: ...
 def _parked_limit() -> int: ...
-def _set_parked_limit(nbytes: int) -> None: ...
+def _set_parked_limit(nbytes: int, youngest: int) -> None: ...
 def _set_stack_bytes(nbytes: int) -> None: ...
 def _set_threads_limit(threads: int) -> None: ...
 

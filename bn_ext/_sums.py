@@ -86,7 +86,8 @@ class _Sums:
         count = self._count + other._count
         if count >= _MOST:
             raise ValueError(
-                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got {count}"
+                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got "
+                f"{count}"
             )
         if not self._count or not other._count:
             return self if self._count else other
@@ -121,7 +122,7 @@ class _Sums:
             borrow = state[k] == -1
             state[k] += borrow
             state[k - 1] -= borrow.astype(np.int64) << 40
-        rows = state.any(axis=(1, 2))
+        rows: NDArray[np.bool_] = np.asarray(state.any(axis=(1, 2)))
         rows[-_MORE_ROWS:] = True
         return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
 
@@ -343,7 +344,7 @@ class GradientSums(_Sums):
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_backward` and `Statistics`; from ``+`` also if the parts were summed about
+        As for `batch_norm_backward` and `Statistics`; from ``+`` also if parts were summed about
         different means.
 
     Notes

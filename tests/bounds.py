@@ -168,10 +168,10 @@ def second_errors(found, want, data, vector):
 # ---- backward, against the reference ------------------------------------------------
 
 
-def reference_of(problem, is_training=True, epsilon=EPSILON):
+def reference_of(problem, is_training=True):
     """The reference's gradients of a problem, in the widest float there is."""
     return reference.batch_norm_backward(
-        *problem.arguments().values(), epsilon=epsilon, axis=problem.axis, is_training=is_training,
+        *problem.arguments().values(), epsilon=EPSILON, axis=problem.axis, is_training=is_training,
         wide=np.longdouble,
     )  # fmt: skip
 

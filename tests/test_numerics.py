@@ -269,7 +269,7 @@ def test_random_16_bit(rng, data, vector):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("m", [3, 4, 5, 9, 31, 100, 1000])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 9, 31, 100, 1000])
 @pytest.mark.parametrize(("data", "vector"), SHORT_DTYPES)
 def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
     """If it is not small against its terms: in each kind of problem, not only on average."""
@@ -278,17 +278,15 @@ def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
         problem = Problem(
             rng, (m, 300_000 // m), "NXC", data, vector, ratio=ratio, statistics=statistics
         )
-        options = {"is_training": is_training, "epsilon": 1e-5}
-        found = problem.run(bn_ext.batch_norm_backward, **options).diff_src
-        want = reference_of(problem, **options)
+        grads, want = ran(problem, is_training)
         exact = want.diff_src.astype(np.float64)
-        error = abs(found.astype(np.float64) - exact)
-        below, above = neighbors(found)
+        error = abs(grads.diff_src.astype(np.float64) - exact)
+        below, above = neighbors(grads.diff_src)
         nearest = (error <= abs(below - exact)) & (error <= abs(above - exact))
         nearest = nearest[abs(exact) >= want.diff_src_terms / 10]
-        share = nearest.mean()
-        print(f"{ratio} {statistics} {is_training}: {100 * share:.4f} % of {nearest.size}")
-        assert share >= (0.9997 if data == "float16" else 0.9999)
+        wrong = np.count_nonzero(~nearest)
+        print(f"{ratio} {statistics} {is_training}: not {wrong} of {nearest.size}")
+        assert wrong <= 3e-4 * nearest.size
 
 
 # ---- many elements ---------------------------------------------------------------------
