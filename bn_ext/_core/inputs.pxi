@@ -178,8 +178,9 @@ cdef int check_workspace(Call *c) except -1:
 cdef int check_sums(Call *c) except -1:
     """Check the sums of all parts: they must be of this dtype and about this mean, and include this
     part."""
-    if has(c, SUMS):
-        pin(c, SUMS)
+    cdef int role = STATE if has(c, STATE) else SUMS
+    if has(c, role):
+        pin(c, role)
     if c.total == NULL:
         return 0
     sums, count, dtype, mean = <tuple>c.total
@@ -190,6 +191,11 @@ cdef int check_sums(Call *c) except -1:
         )
     if sums.shape[-1] != c.channels:
         raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double):  # as large as an int64
+        raise ValueError(
+            f"sums: expected an array of int64 of shape {expected_shape(c, STATE)}, got "
+            f"{sums.dtype} of shape {shape_of(&c.view[role])}"
+        )
     if mean.shape != (c.channels,) or not are_equal(doubles_of(c, MEAN), mean):
         raise ValueError("sums: expected sums about this mean, got sums about another")
     c.problem.count = count
