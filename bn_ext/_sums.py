@@ -206,7 +206,7 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
-    not always those of one call. If exact, mean and variance are within 0.501 ulp of the exact
+    not always those of one call; each part's variance must be below 1.8e308. If exact, mean and variance are within 0.501 ulp of the exact
     values, subnormal ones within one ulp.
 
     Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are

@@ -49,23 +49,22 @@ def beside(step):
 TRIES = 1000
 
 
-@pytest.mark.parametrize("function", ["backward", "reduce", "apply"])
+@pytest.mark.parametrize("function", ["backward", "sums", "backward with sums"])
 def test_gil_is_released(rng, function):
     """Another thread goes on counting during a call."""
     p = Problem(rng, (80_000, 40), "NXC")
     data, count = (p.src, p.diff_dst), [0]
     out = (np.empty_like(p.src), np.empty_like(p.mean), np.empty_like(p.mean))
     options = {"epsilon": EPSILON, "out": out, "num_threads": 1}
-    sums = bn_ext.batch_norm_backward_reduce(*data, p.mean)
+    if function == "backward with sums":
+        options["sums"] = bn_ext.GradientSums(*data, p.mean)
 
     def call():
         before = count[0]
-        if function == "backward":
-            bn_ext.batch_norm_backward(*data, *p.vectors(), **options)
-        elif function == "reduce":
-            bn_ext.batch_norm_backward_reduce(*data, p.mean, num_threads=1)
+        if function == "sums":
+            bn_ext.GradientSums(*data, p.mean, num_threads=1)
         else:
-            bn_ext.batch_norm_backward_apply(*data, *p.vectors(), sums, **options)
+            bn_ext.batch_norm_backward(*data, *p.vectors(), **options)
         return count[0] > before
 
     def step():
