@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from bn_ext._results import (
     BatchNormAddGradients,
@@ -13,6 +14,9 @@ from bn_ext._results import (
 )
 
 DTYPES: tuple[str, ...]
+# Their defaults, which Python 3.11 lacks: else an array of no known dtype would give one of Never.
+Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
+Vector = TypeVar("Vector", bound=np.generic, default=Any)
 
 # ---- calls
 
