@@ -8,8 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic, covariant=True)
-Scalar = TypeVar("Scalar", bound=np.generic)
-Vector = TypeVar("Vector", bound=np.generic)
+if TYPE_CHECKING:
+    import typing_extensions
+
+    # Without a default, an array of no known dtype would give arrays of Never.
+    Scalar = typing_extensions.TypeVar("Scalar", bound=np.generic, default=Any)
+    Vector = typing_extensions.TypeVar("Vector", bound=np.generic, default=Any)
+else:  # Python 3.11 has no defaults
+    Scalar, Vector = TypeVar("Scalar", bound=np.generic), TypeVar("Vector", bound=np.generic)
 
 
 class SupportsArray(Protocol[_Scalar]):

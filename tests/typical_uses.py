@@ -266,7 +266,7 @@ WRONG: list[Callable[[], object]] = [
     lambda: training(x32),  # type: ignore[call-arg]
     lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-arg]
     lambda: training(x32, 1.0, epsilon=0),  # type: ignore[arg-type]
-    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[call-arg]
+    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, relu=None),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[arg-type]
