@@ -206,8 +206,8 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
-    not always those of one call; each part's variance must be below 1.8e308. If exact, mean and variance are within 0.501 ulp of the exact
-    values, subnormal ones within one ulp.
+    not always those of one call; each part's variance must be below 1.8e308. If exact, the
+    mean is within 0.5001 ulp of the exact one, the variance within 1.51, subnormals within 1.
 
     Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
     equal. None of the arrays given is kept.

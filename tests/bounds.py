@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import reference
-from cases import EPSILON, arithmetic, dtype, half_ulp, unit
+from cases import arithmetic, dtype, half_ulp, unit
 
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
 #: statistics, plus one for terms of higher order.
@@ -170,8 +170,8 @@ def second_errors(found, want, data, vector):
 
 def reference_of(problem, is_training=True):
     """The reference's gradients of a problem, in the widest float there is."""
-    return reference.batch_norm_backward(
-        *problem.arguments().values(), epsilon=EPSILON, axis=problem.axis, is_training=is_training,
+    return problem.run(
+        reference.batch_norm_backward, axis=problem.axis, is_training=is_training,
         wide=np.longdouble,
     )  # fmt: skip
 
