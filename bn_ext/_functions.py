@@ -448,7 +448,8 @@ def batch_norm_backward(
         refuse_unknown(batch_norm_backward, next(iter(other)))
     return _core.backward(
         src, diff_dst, mean, variance, gamma, epsilon, data_format, is_training, param_grads, out,
-        num_threads, relu, beta, dst, workspace, diff_src_1, exact, total_of(sums),
+        num_threads, relu, beta, dst, workspace, diff_src_1, exact,
+        None if sums is None else total_of(sums),
     )  # fmt: skip
 
 

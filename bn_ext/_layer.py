@@ -462,7 +462,7 @@ class BatchNorm:
             out=out,
             num_threads=self.num_threads,
             exact=self.exact,
-            total=total_of(total),
+            total=None if total is None else total_of(total),
             diff_src_1=gated,
             **gate,
         )

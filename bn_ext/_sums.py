@@ -408,10 +408,8 @@ class GradientSums(_Sums):
         return sums
 
 
-def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]] | None:
+def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]:
     """What `_core.backward` needs of the sums of all parts."""
-    if sums is None:
-        return None
     if not isinstance(sums, GradientSums):
         raise TypeError(
             f"sums: expected GradientSums, the sum of those of all parts, got {_core._shown(sums)}"
