@@ -52,7 +52,7 @@ from cpython.object cimport Py_TYPE, descrgetfunc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
-from libc.math cimport INFINITY, floor, isfinite
+from libc.math cimport INFINITY, isfinite
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
