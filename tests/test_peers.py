@@ -372,7 +372,7 @@ def test_tensors_without_data():
 def test_operators_take_tensors():
     torch = pytest.importorskip("torch")
     arrays = problem((4, 3, 5, 6), "NXC").arguments().values()
-    wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3)
+    wanted = bn_ext.batch_norm_backward(*arrays, epsilon=1e-3, data_format="NXC")
     x, dy, m, v, g = (torch.from_numpy(a) for a in arrays)
     found = onednn_graph.batch_norm_training_backward(x, dy, m, v, g, epsilon=1e-3)
     assert found[0].tobytes() == wanted.diff_src.tobytes()
