@@ -1,4 +1,4 @@
-"""Builds bn_ext._core from bn_ext/_core/core.pyx and the C sources that build_c.py lists; packs the sources.
+"""Builds bn_ext._core from bn_ext/_core/ and the C sources that build_c.py lists; packs sources.
 
 setuptools cannot compile a source twice within an extension, nor sources with different
 flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
@@ -22,7 +22,6 @@ from setuptools.command.sdist import sdist
 # The build backend does not put the folder of setup.py on sys.path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import build_c
-
 
 with open("pyproject.toml", "rb") as file:
     PROJECT = tomllib.load(file)

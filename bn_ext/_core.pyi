@@ -1,37 +1,99 @@
-# What Python uses of the compiled part. The public functions, which call it, have the documentation.
-from collections.abc import Callable, Iterable
+# What Python uses of the compiled part. The public functions have the documentation.
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeVar
+
+from bn_ext._results import (
+    BatchNormAddGradients,
+    BatchNormDoubleBackward,
+    BatchNormGradients,
+    BatchNormTraining,
+)
 
 DTYPES: tuple[str, ...]
+# Their defaults, which Python 3.11 lacks: else an array of no known dtype would give one of Never.
+Scalar = TypeVar("Scalar", bound=np.generic, default=Any)
+Vector = TypeVar("Vector", bound=np.generic, default=Any)
 
 # ---- calls
 
 def training(
-    src: Any, gamma: Any = ..., beta: Any = ..., epsilon: Any = ..., data_format: Any = ...,
-    running_mean: Any = ..., running_variance: Any = ..., exponential_avg_factor: Any = ...,
-    correction: Any = ..., src_1: Any = ..., relu: Any = ..., workspace: Any = ..., out: Any = ...,
-    num_threads: Any = ..., exact: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    gamma: Any = ...,
+    beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    running_mean: Any = ...,
+    running_variance: Any = ...,
+    exponential_avg_factor: Any = ...,
+    correction: Any = ...,
+    src_1: Any = ...,
+    relu: Any = ...,
+    workspace: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    exact: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormTraining[NDArray[Any]]: ...
 def inference(
-    src: Any, mean: Any, variance: Any, gamma: Any = ..., beta: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., src_1: Any = ..., relu: Any = ..., workspace: Any = ..., out: Any = ...,
-    num_threads: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = ...,
+    beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    src_1: Any = ...,
+    relu: Any = ...,
+    workspace: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> NDArray[Any]: ...
 def backward(
-    src: Any, diff_dst: Any, mean: Any, variance: Any, gamma: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., is_training: Any = ..., param_grads: Any = ..., out: Any = ...,
-    num_threads: Any = ..., relu: Any = ..., beta: Any = ..., dst: Any = ..., workspace: Any = ...,
-    diff_src_1: Any = ..., exact: Any = ..., total: Any = ..., words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    is_training: Any = ...,
+    param_grads: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    relu: Any = ...,
+    beta: Any = ...,
+    dst: Any = ...,
+    workspace: Any = ...,
+    diff_src_1: Any = ...,
+    exact: Any = ...,
+    total: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormGradients[NDArray[Any]] | BatchNormAddGradients[NDArray[Any]]: ...
 def double_backward(
-    src: Any, diff_dst: Any, mean: Any, variance: Any, gamma: Any, diff_diff_src: Any,
-    diff_diff_gamma: Any = ..., diff_diff_beta: Any = ..., epsilon: Any = ...,
-    data_format: Any = ..., is_training: Any = ..., out: Any = ..., num_threads: Any = ...,
-    words: Any = ..., dry: bool = ...,
-) -> Any: ...
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    variance: Any,
+    gamma: Any,
+    diff_diff_src: Any,
+    diff_diff_gamma: Any = ...,
+    diff_diff_beta: Any = ...,
+    epsilon: Any = ...,
+    data_format: Any = ...,
+    is_training: Any = ...,
+    out: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
+    dry: bool = ...,
+) -> BatchNormDoubleBackward[NDArray[Any]]: ...
 def _committed(call: Callable[[], Any], after: dict[str, Any], state: dict[str, Any]) -> Any: ...
 
 class _Words:
@@ -40,24 +102,41 @@ class _Words:
 # ---- sums
 
 def training_sums(
-    src: Any, data_format: Any = ..., exact: Any = ..., num_threads: Any = ..., words: Any = ...,
+    src: Any,
+    data_format: Any = ...,
+    exact: Any = ...,
+    num_threads: Any = ...,
+    words: Any = ...,
 ) -> tuple[NDArray[Any], int, str]: ...
 def backward_sums(
-    src: Any, diff_dst: Any, mean: Any, data_format: Any = ..., exact: Any = ...,
-    num_threads: Any = ..., relu: Any = ..., beta: Any = ..., dst: Any = ..., workspace: Any = ...,
-    variance: Any = ..., gamma: Any = ..., epsilon: Any = ..., words: Any = ...,
+    src: Any,
+    diff_dst: Any,
+    mean: Any,
+    data_format: Any = ...,
+    exact: Any = ...,
+    num_threads: Any = ...,
+    relu: Any = ...,
+    beta: Any = ...,
+    dst: Any = ...,
+    workspace: Any = ...,
+    variance: Any = ...,
+    gamma: Any = ...,
+    epsilon: Any = ...,
+    words: Any = ...,
 ) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]: ...
 def update_running(
-    statistics: NDArray[np.float64], count: float, running_mean: Any, running_variance: Any,
-    exponential_avg_factor: Any, correction: Any,
+    statistics: NDArray[np.float64],
+    count: float,
+    running_mean: Any,
+    running_variance: Any,
+    exponential_avg_factor: Any,
+    correction: Any,
 ) -> None: ...
 def state_count(state: NDArray[np.int64]) -> int: ...
 def state_parts(state: NDArray[np.int64]) -> int: ...
 def state_sums(state: NDArray[np.int64]) -> NDArray[np.float64]: ...
 def canonical_state(state: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def state_statistics(
-    state: NDArray[np.int64], dtype: str
-) -> tuple[NDArray[np.float64], int]: ...
+def state_statistics(state: NDArray[np.int64], dtype: str) -> tuple[NDArray[np.float64], int]: ...
 
 # ---- arguments and messages
 
@@ -65,7 +144,7 @@ class _DefaultMode:
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-def _as_array(a: Any, name: str) -> NDArray[Any]: ...
+def _as_array(a: Any, name: str, whole: bool = ...) -> NDArray[Any]: ...
 def _as_epsilon(epsilon: Any, name: str = ...) -> float: ...
 def _as_flag(value: Any, name: str) -> bool: ...
 def _as_format(data_format: Any) -> int: ...
@@ -84,19 +163,52 @@ def _cache_sizes() -> tuple[int, int]: ...
 def _set_cache_sizes(l2: int, last_level: int) -> None: ...
 def _default_threads() -> int: ...
 def _forked() -> bool: ...
+def _fork_limits() -> bool: ...
 def _has_openmp() -> bool: ...
 def _last_call() -> dict[str, Any]: ...
 def _parked_bytes() -> int: ...
 def _parked_limit() -> int: ...
-def _set_parked_limit(nbytes: int) -> None: ...
-def _set_stack_bytes(nbytes: int) -> None: ...
+def _set_parked_limit(bytes: int, youngest: int) -> None: ...
+def _set_stack_bytes(bytes: int) -> None: ...
 def _set_threads_limit(threads: int) -> None: ...
 
 # ---- a kernel by itself
 
 def _formulas() -> tuple[str, ...]: ...
 def _kernel_interface() -> dict[str, Any]: ...
-def _run_sum_kernel(*arguments: Any, **options: Any) -> None: ...
-def _run_runs_kernel(*arguments: Any, **options: Any) -> None: ...
-def _run_write_kernel(*arguments: Any, **options: Any) -> None: ...
-def _run_passed(*arguments: Any, **options: Any) -> None: ...
+def _run_sum_kernel(
+    isa: str,
+    dtype: str,
+    formula: str,
+    folds: bool,
+    block: tuple[Any, ...],
+    coefs: NDArray[np.uint8],
+    stride: int,
+    planes: NDArray[np.float64],
+    group: NDArray[np.float64],
+    calls: int = ...,
+) -> None: ...
+def _run_runs_kernel(
+    isa: str,
+    dtype: str,
+    formula: str,
+    folded: bool,
+    parts: Sequence[tuple[Any, ...]],
+    apart: Any,
+    coefs: NDArray[np.uint8],
+    planes: NDArray[np.float64],
+) -> None: ...
+def _run_write_kernel(
+    isa: str,
+    dtype: str,
+    formula: str,
+    span: tuple[Any, ...],
+    coefs: NDArray[np.uint8],
+    stride: int,
+    period: int,
+    layout: int,
+    calls: int = ...,
+) -> None: ...
+def _run_passed(
+    isa: str, dtype: str, elements: NDArray[np.uint8], n: int, to: NDArray[np.uint64]
+) -> None: ...

@@ -341,7 +341,8 @@ def batch_norm_backward(
         Maximum number of threads. A call uses no more than the system can start. None means the
         least of OpenMP's maximum, the CPU affinity of the calling thread and the container's CPU
         quota (read at import). With None, a small problem uses one thread, and a call that starts
-        while at least two others use several threads may use fewer.
+        while at least two others use several threads may use fewer. A forked child uses one thread
+        if a call used several before the fork.
     relu : bool, optional
         True if the forward pass ended in a ReLU. Then dy is diff_dst where the ReLU passed the
         element, and 0 elsewhere. A ReLU passes every element except those that are 0 or less, so
@@ -369,8 +370,8 @@ def batch_norm_backward(
     -------
     BatchNormGradients or BatchNormAddGradients
         Named tuple of diff_src (src's shape, dtype and memory order), diff_gamma
-        and diff_beta (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are
-        themselves returned. With ``diff_src_1=True``, the tuple is a `BatchNormAddGradients`;
+        and diff_beta (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out`
+        are themselves returned. With ``diff_src_1=True``, the tuple is a `BatchNormAddGradients`;
         its fourth field is diff_src_1 (src's shape, dtype and memory order).
 
     Raises
@@ -407,8 +408,9 @@ def batch_norm_backward(
     forward pass is computed again, with the bits that `batch_norm_inference` gives for the same
     mean, variance, gamma and beta. Pass the float64 statistics of
     `batch_norm_training` to find exactly the elements that its ReLU passed. With statistics rounded
-    to float32, different elements may pass where the result is within rounding error of 0. With dst or workspace, the call allocates one bit for each
-    element, and dst is read once.
+    to float32, different elements may pass where the result is within rounding error of 0. With dst
+    or workspace, the call allocates one bit for each element, and dst is read
+    once.
 
     The bits of the result depend only on the values and (unless exact) on the order of src's axes
     in memory: not on the CPU, the number of threads, alignment, `out`, the dtype of a vector that
@@ -514,7 +516,8 @@ def batch_norm_double_backward(
     -------
     BatchNormDoubleBackward
         Named tuple of diff_src and diff_diff_dst (src's shape, dtype and memory order) and
-        diff_gamma (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are themselves returned.
+        diff_gamma (shape (C,), gamma's dtype, or mean's without gamma). Arrays passed in `out` are
+        themselves returned.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 A step is two passes:
 
-    forward     src, src_1 -> dst                    makes `saved`: src, the statistics, the ReLU's gate
+    forward     src, src_1 -> dst                    leaves `saved`: src, statistics, gate
     backward    diff_dst -> diff_src, diff_src_1     writes diff_gamma, diff_beta
 
 With `allreduce`, each pass first sums over all processes:
@@ -128,8 +128,8 @@ class BatchNorm:
     pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
-    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype,
-    exact and track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
+    gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact and
+    track_running_stats cannot change. Nor can you set attributes of other packages, such as weight,
     momentum and trainable, except in a subclass: the layer would not read them.
 
     Examples
@@ -196,8 +196,9 @@ class BatchNorm:
         """Raise now the errors that the first step would raise."""
         if self.correction is None:
             raise TypeError("correction: expected 0 or 1, got None")
-        if self.allreduce is not None and not callable(self.allreduce):
-            got = _core._shown(self.allreduce)
+        reduces: Any = self.allreduce
+        if reduces is not None and not callable(reduces):
+            got = _core._shown(reduces)
             raise TypeError(f"allreduce: expected a callable or None, got {got}")
         axes = _core._as_format(self.data_format) >> 2 or 2
         shape = [0] * axes
@@ -304,6 +305,7 @@ class BatchNorm:
         if self.relu and added is not None and keep:
             workspace = np.empty(-(-data.size // 8), np.uint8)
         options = {**self._options(added), "workspace": workspace}
+        options |= {"src": data, "gamma": self.gamma, "beta": self.beta}
         after: dict[str, Any] = {}
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         total = None
@@ -317,13 +319,11 @@ class BatchNorm:
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
             after["saved"] = Saved(data, mean, variance, from_batch, added is not None, gate)
         if not from_batch or total:
-            given = data, mean, variance, self.gamma, self.beta
-            call = partial(_core.inference, *given, **options)
+            options |= {"mean": mean, "variance": variance}
+            call: Callable[[], Any] = partial(_core.inference, **options)
         else:
-            tracking = self._tracking() if track else {}
-            given = data, self.gamma, self.beta
-            out = None, mean, variance
-            call = partial(_core.training, *given, out=out, exact=self.exact, **tracking, **options)
+            options |= {**(self._tracking() if track else {}), "exact": self.exact}
+            call = partial(_core.training, out=(None, mean, variance), **options)
         if from_batch and track and (total.count if total else data.size):
             after["num_batches_tracked"] = self.num_batches_tracked + 1
         if not total or not track:
@@ -445,13 +445,15 @@ class BatchNorm:
         out: list[Any] = [None, None, None, *[None] * gated]
         if param_grads and not accumulate:
             out[1:3] = self.diff_gamma, self.diff_beta
+        elif param_grads:
+            _check_writable(diff_gamma=self.diff_gamma, diff_beta=self.diff_beta)
         gate: dict[str, Any] = {"relu": True, **saved.gate} if self.relu else {}
         given = saved.src, diff, saved.mean, saved.variance, self.gamma
         total = None
         if self.allreduce and (saved.from_batch or param_grads):
             known = {"variance": saved.variance, "gamma": self.gamma, "epsilon": self.epsilon}
             total = self._total(GradientSums, *given[:3], **gate, **known)
-        found = _core.backward(
+        found: Any = _core.backward(
             *given,
             epsilon=self.epsilon,
             data_format=self.data_format,
@@ -602,6 +604,12 @@ def _as_count(count: SupportsIndex) -> int:
     return number
 
 
+def _check_writable(**arrays: NDArray[Any] | None) -> None:
+    for name, array in arrays.items():
+        if array is not None and not array.flags.writeable:
+            raise ValueError(f"{name}: expected a writable array in the layer")
+
+
 def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """{name: array to be copied into the layer's own array}."""
     if not isinstance(state, Mapping):
@@ -631,8 +639,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise _core._wrong_dtype(name, array, " or ".join(_FLOATS), "float32")
         if tracked:
             _as_count(int(array))
-        if not own[name].flags.writeable:
-            raise ValueError(f"{name}: expected a writable array in the layer")
+        _check_writable(**{name: own[name]})
         with _core._DefaultMode():
             new[name] = array.astype(own[name].dtype)
     return new

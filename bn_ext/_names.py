@@ -157,8 +157,8 @@ def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given
     for p in shown.parameters.values():
         kinds.setdefault(p.kind, {})[p.name] = ... if p.default is p.empty else p.default
     first, *rest = kinds.values()
-    function.__defaults__ = tuple(first.values())  # type: ignore[attr-defined]
-    function.__kwdefaults__ = rest[0]  # type: ignore[attr-defined]
+    function.__defaults__ = tuple(first.values())
+    function.__kwdefaults__ = rest[0]
     return function
 
 

@@ -86,7 +86,8 @@ class _Sums:
         count = self._count + other._count
         if count >= _MOST:
             raise ValueError(
-                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got {count}"
+                f"{type(self).__name__}: expected fewer than 2**53 elements per channel, got "
+                f"{count}"
             )
         if not self._count or not other._count:
             return self if self._count else other
@@ -121,7 +122,7 @@ class _Sums:
             borrow = state[k] == -1
             state[k] += borrow
             state[k - 1] -= borrow.astype(np.int64) << 40
-        rows = state.any(axis=(1, 2))
+        rows: NDArray[np.bool_] = np.asarray(state.any(axis=(1, 2)))
         rows[-_MORE_ROWS:] = True
         return {**vars(self), "_sums": state[rows], "_rows": rows, "_count": 0}
 
@@ -205,8 +206,8 @@ class Statistics(_Sums):
     Sums of one part have the bits of `batch_norm_training`. Unless exact, parts are merged by the
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
-    not always those of one call. If exact, mean and variance are within 0.501 ulp of the exact
-    values, subnormal ones within one ulp.
+    not always those of one call; each part's variance must be below 1.8e308. If exact, the
+    mean is within 0.5001 ulp of the exact one, the variance within 1.51, subnormals within 1.
 
     Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
     equal. None of the arrays given is kept.
@@ -343,7 +344,7 @@ class GradientSums(_Sums):
     Raises
     ------
     TypeError, ValueError, MemoryError
-        As for `batch_norm_backward` and `Statistics`; from ``+`` also if the parts were summed about
+        As for `batch_norm_backward` and `Statistics`; from ``+`` also if parts were summed about
         different means.
 
     Notes

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic, covariant=True)
-Scalar = TypeVar("Scalar", bound=np.generic)
-Vector = TypeVar("Vector", bound=np.generic)
+if TYPE_CHECKING:
+    from bn_ext._core import Scalar as Scalar, Vector as Vector
+else:
+    Scalar, Vector = TypeVar("Scalar", bound=np.generic), TypeVar("Vector", bound=np.generic)
 
 
 class SupportsArray(Protocol[_Scalar]):

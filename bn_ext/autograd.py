@@ -78,7 +78,8 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
         step.workspace = options["workspace"] = np.empty(-(-src.size // 8), np.uint8)
     dst: NDArray[Any]
     if step.stats:
-        return _core.inference(src, *step.stats, gamma, beta, **options)
+        mean, variance = step.stats
+        return _core.inference(src, mean, variance, gamma, beta, **options)
     dst, *step.stats = _core.training(src, gamma, beta, **options, **step.training)
     return dst
 
@@ -87,7 +88,8 @@ def _normalize(src: Any, gamma: Any, beta: Any, src_1: Any, step: _Step) -> NDAr
 def _gradients(src: Any, diff_dst: Any, gamma: Any, added: bool, step: _Step) -> tuple[Any, ...]:
     diff = _as(diff_dst, src)
     options = {**step.backward, "diff_src_1": added and step.relu, "exact": step.exact}
-    found = _core.backward(src, diff, *step.stats, gamma, **options)
+    mean, variance = step.stats
+    found = _core.backward(src, diff, mean, variance, gamma, **options)
     return (*found, diff)[:4] if added else tuple(found)
 
 
@@ -428,6 +430,6 @@ class BatchNorm(_layer.BatchNorm):
         self.num_batches_tracked += self.running_mean is not None and dst.size > 0
         return dst
 
-    def backward(self, diff_dst: Array) -> Any:
+    def backward(self, *given: Any, **options: Any) -> Any:
         """Raise a TypeError: autograd computes the gradients."""
         raise TypeError("backward: expected autograd to differentiate; call autograd.grad")

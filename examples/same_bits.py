@@ -109,8 +109,12 @@ def train(images, labels, steps, ranks):
     rng = np.random.default_rng(0)
     cut = 3 * len(images) // 4
     layers = [
-        Dense(rng, 64, 48), Norm(48, ranks), Dense(rng, 48, 32), Norm(32, ranks), Dense(rng, 32, 10),
-    ]  # fmt: skip
+        Dense(rng, 64, 48),
+        Norm(48, ranks),
+        Dense(rng, 48, 32),
+        Norm(32, ranks),
+        Dense(rng, 32, 10),
+    ]
     wanted = 2.0 * (labels[:, None] == np.arange(10)) - 1
     for _ in range(steps):
         batch = rng.integers(cut, size=BATCH)

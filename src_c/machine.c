@@ -20,27 +20,32 @@
 
 /* ---- forks --------------------------------------------------------------- */
 
-static atomic_bool forked, fork_limits;
+static atomic_bool forked, had_team, limits;
 
 bool bn_forked(void) {
     return atomic_load(&forked);
 }
 
 bool bn_fork_limits(void) {
-    return atomic_load(&fork_limits);
+    return atomic_load(&limits);
+}
+
+void bn_has_team(void) {
+    atomic_store(&had_team, true);
 }
 
 #ifndef _WIN32
 #ifdef _OPENMP
-/* There, if LLVM's or Intel's runtime has taken libgomp's place. */
+/* There, if LLVM's or Intel's runtime has taken libgomp's place: in a child that a thread other
+ * than the first has forked, LLVM's hangs. */
 __attribute__((weak)) int kmp_get_blocktime(void);
 #endif
 
 static void mark_forked(void) {
     atomic_store(&forked, true);
 #ifdef _OPENMP
-    if (kmp_get_blocktime || omp_get_level() > 0)
-        atomic_store(&fork_limits, true);
+    if (atomic_load(&had_team) || kmp_get_blocktime || omp_get_level() > 0)
+        atomic_store(&limits, true);
 #endif
 }
 
@@ -87,8 +92,7 @@ static int processors(void) {
 
 int bn_default_threads(void) {
 #ifdef _OPENMP
-    const int64_t threads =
-        bn_fork_limits() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
+    const int64_t threads = limits ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
 #else
     const int64_t threads = processors();
 #endif

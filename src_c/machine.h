@@ -11,10 +11,10 @@ int bn_default_threads(void);           /* the most that num_threads = 0 may use
 void bn_set_threads_limit(int threads); /* in addition to OpenMP's own limit; 0: none */
 bool bn_has_openmp(void);
 bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
-/* Must a forked child use one thread? Before a fork, pool.c gives up libgomp's pool, but within a
- * region it cannot: the child's next region would wait forever for threads that the fork did not
- * copy. So does LLVM's runtime, if a thread other than the first forks. */
+/* Must we use one thread, because the process that forked us had a team of OpenMP's threads? A fork
+ * copies what the runtime knows of them, but not the threads: it would wait for them forever. */
 bool bn_fork_limits(void);
+void bn_has_team(void); /* to be called before the first team exists */
 
 /* ---- caches, in bytes; Python asks the system ------------------------------- */
 

@@ -109,9 +109,11 @@ void bn_leave(int threads) {
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
 
+#ifndef _OPENMP
 void bn_forget_calls(void) {
     atomic_store_explicit(&calls_in_flight, 0, memory_order_relaxed);
 }
+#endif
 
 /* ---- pieces ----------------------------------------------------------------- */
 
@@ -298,6 +300,7 @@ static int startable_team(int threads, bool *grows) {
         return threads;
     const int64_t room = at_least(stack_left() - OF_A_CALL, 0) / OF_A_THREAD;
     const int more = (int)at_most(threads - have, room);
+    bn_has_team();
     pthread_mutex_lock(&growing);
     threads = have + (int)at_least(startable(more + 1) - 1, 0);
     *grows = threads > 1;
@@ -306,21 +309,15 @@ static int startable_team(int threads, bool *grows) {
     return threads;
 }
 
-/* Give up the pool before a fork, whoever made it: else the child's thread would wait for threads
- * that the child lacks, in its next region and when it ends. Within a region, this fails. */
+/* Give up the pool before a fork, whoever made it: else the child's thread, in its next region or
+ * when it ends, would wait for threads that the child lacks. Within a region, this fails. */
 static void leave_pool(void) {
     if (!bn_fork_limits() && omp_pause_resource_all(omp_pause_soft) == 0)
         pool_size = 1;
 }
 
-static void begin_again(void) {
-    static const pthread_mutex_t free_mutex = PTHREAD_MUTEX_INITIALIZER;
-    growing = free_mutex;
-    bn_forget_calls();
-}
-
 __attribute__((constructor)) static void watch_forks(void) {
-    pthread_atfork(leave_pool, NULL, begin_again);
+    pthread_atfork(leave_pool, NULL, NULL);
 }
 
 /* No yield before this time: after the last yield, another process kept the CPU for long. */

@@ -10,7 +10,8 @@
  * the call, pass the returned number to bn_leave. */
 int bn_enter(int num_threads, int64_t elements);
 void bn_leave(int threads);
-/* For a forked child: forget the other threads' calls, which the fork did not copy. */
+/* For a forked child, without OpenMP: forget the other threads' calls, which the fork did not
+ * copy. */
 void bn_forget_calls(void);
 
 /* Tell pool.c the stack size that the environment sets for OpenMP's threads; 0: the system's

@@ -9,7 +9,7 @@ from cases import arithmetic, dtype, half_ulp, unit
 #: Roundings on the longest path from exact operands to diff_src, in training and with frozen
 #: statistics, plus one for terms of higher order.
 DIFF_SRC, FROZEN_DIFF_SRC = 8, 3
-#: The same for reduce's sum(dy * xc), where xc is src - mean.
+#: The same for sum(dy * xc), where xc is src - mean.
 SUM = {"float32": 12, "float64": 13, "float16": 12, "bfloat16": 12}
 #: What products and coefficients lose to underflow, in units of the smallest number.
 UNDERFLOW = 8
@@ -55,7 +55,7 @@ def distance(got, exact):
 
 
 def sum_errors(gamma_sum, beta_sum, want, data, vector=None, parts=1):
-    """{output: Error} of sums rounded to `vector` (None: doubles, as reduce returns them).
+    """{output: Error} of sums rounded to `vector` (None: to doubles, which is not counted).
 
     `parts` is the number of partial sums that were added up in float64.
     """
@@ -91,22 +91,17 @@ def errors(grads, want, data, vector, *, is_training=True, parts=1):
 # ---- forward --------------------------------------------------------------------------
 
 
-def statistics_errors(mean, variance, want, data, vector=None):
-    """{output: Error} of a batch's mean and variance, rounded to `vector` (None: not rounded)."""
+def statistics_errors(mean, variance, want, data, vector="float64"):
+    """{output: Error} of a batch's mean and variance, rounded to `vector`."""
     u, least = np.longdouble(unit(arithmetic(data))), smallest(data)
     bounds = {
         "mean": MEAN * u * want.deviation + UNDERFLOW * least,
         "variance": VARIANCE * u * want.variance + UNDERFLOW * least,
     }
     return {
-        name: Error(
-            distance(got, exact), half_ulp(exact, vector) if vector else 0 * bounds[name],
-            bounds[name],
-        )
-        for name, got, exact in (
-            ("mean", mean, want.mean), ("variance", variance, want.variance),
-        )
-    }  # fmt: skip
+        name: Error(distance(got, exact), half_ulp(exact, vector), bounds[name])
+        for name, got, exact in (("mean", mean, want.mean), ("variance", variance, want.variance))
+    }
 
 
 def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
@@ -128,11 +123,11 @@ def dst_error(dst, want, data, axis, *, from_batch=True, added=False):
     return Error(distance(dst, want.dst), rounded, bound)
 
 
-def forward_errors(found, want, data, vector, axis, *, added=False):
+def forward_errors(found, want, data, axis, *, added=False):
     """{output: Error} of a training step."""
     return {
         "dst": dst_error(found.dst, want, data, axis, added=added),
-        **statistics_errors(found.mean, found.variance, want, data, vector),
+        **statistics_errors(found.mean, found.variance, want, data),
     }
 
 

@@ -53,18 +53,6 @@ def all_bits(grads):
     return [None if a is None else (a.dtype, a.shape, bits(a)) for a in grads]
 
 
-def with_count(sums, count):
-    """Sums as the first half of a gradient returns them."""
-    return np.vstack([sums, np.broadcast_to(np.float64(count), (1, np.shape(sums)[1]))])
-
-
-def as_stats(moments, count):
-    """Statistics as the first half of a forward pass returns them: the mean and the squares, then
-    the number of elements and of parts.
-    """
-    return with_count(with_count(moments, count), 1)
-
-
 def shape(n, c, x, data_format):
     return (n, x, c) if data_format == "NXC" else (n, c, x)
 
@@ -100,14 +88,16 @@ class Problem:
         """An `out` of sevens."""
         return [np.full_like(a, 7) for a in (self.src, self.mean, self.mean)]
 
-    def run(self, function, src=None, diff_dst=None, **options):
-        """Call the general function or the reference."""
-        return function(
-            self.src if src is None else src,
-            self.diff_dst if diff_dst is None else diff_dst,
-            *self.vectors(),
-            **{"epsilon": EPSILON, "data_format": self.data_format, **options},
-        )
+    def run(self, function, *tensors, **options):
+        """Call the general function or the reference, with some arguments changed."""
+        given = self.arguments() | dict(zip(TENSORS, tensors, strict=False))
+        given |= {name: options.pop(name) for name in options.keys() & {*INPUTS}}
+        return function(*given.values(), **self.options(options))
+
+    def options(self, given):
+        """Options of a call: epsilon, and the layout; the reference is given an axis instead."""
+        layout = {} if "axis" in given else {"data_format": self.data_format}
+        return {"epsilon": EPSILON, **layout, **given}
 
 
 class Family(Problem):
@@ -132,7 +122,7 @@ class Family(Problem):
     def take(self, function, *names, **options):
         """Call a member of the family, or its reference, with arguments of these names."""
         given = (getattr(self, name) for name in names)
-        return function(*given, **{"epsilon": EPSILON, "data_format": self.data_format, **options})
+        return function(*given, **self.options(options))
 
 
 def packed(gate, like):

@@ -1,14 +1,12 @@
 """Every public function and method except bn_ext.torch's, called on values of every kind.
 
 Calls are made in each floating-point mode and error mode (MODES) that a caller may be in. A test
-fails if a public name of MODULES has no call here. Calls over ranks run separately:
-
-    python -m mpi4py tests/every_call.py bn_ext.mpi.        prints the calls that a mode changes
+fails if a public name of MODULES has no call here.
 """
 
 import contextlib
 import inspect
-import sys
+import pickle
 import warnings
 from fractions import Fraction
 from importlib import import_module
@@ -24,7 +22,7 @@ from sheets import SHEETS
 import bn_ext
 from bn_ext.specs import tensorflow
 
-NEEDS = {"bn_ext.autograd": "autograd", "bn_ext.dask": "dask", "bn_ext.mpi": "mpi4py"}
+NEEDS = {"bn_ext.autograd": "autograd", "bn_ext.dask": "dask"}
 MODULES = [
     "bn_ext",
     *(f"bn_ext.specs.{name}" for name in bn_ext.specs.__all__),
@@ -91,8 +89,6 @@ class Values:
         self.channels, self.number = self.src.shape[1], np.dtype(vector)
         self.mean, self.gamma, self.beta = (of(vector, (), turn + i) for i in range(3))
         self.variance = of(vector, (), turn, absolute=True)
-        self.stats = of("float64", (3, 4), turn, absolute=True)
-        self.stats[:, 2], self.stats[:, 3] = [[3], [7], [11]], 1  # counts; parts
         self.epsilon = [1e-3, np.float32(1e-40), Fraction(1, 3)][turn % 3]
         self.factor = [0.1, Fraction(1, 3), np.float32(1e-40)][turn % 3]
         self.wide = {"weight": of("float64", (), turn), "bias": of("float64", (), turn + 1),
@@ -117,6 +113,8 @@ def bits(found):
         found = list(found.values())
     if isinstance(found, (list, tuple)):
         return [bits(each) for each in found]
+    if isinstance(found, (bn_ext.Statistics, bn_ext.GradientSums)):
+        return pickle.dumps(found)
     if isinstance(found, np.ndarray):
         return found.dtype.str, found.shape, found.tobytes()
     return found if isinstance(found, (bytes, int, str)) else repr(type(found))
@@ -133,7 +131,7 @@ def both(call):
 def operands(v):
     """What guarded.py's calls take."""
     a = guarded.dense(np.random.default_rng(0), v.src.shape, "NXC", v.src.dtype.name)
-    a.epsilon, a.factor, a.parts = v.epsilon, v.factor, v.stats
+    a.epsilon, a.factor = v.epsilon, v.factor
     for name in ("src", "diff_dst", "src_1", "mean", "variance", "gamma", "beta"):
         setattr(a, name, getattr(v, name).copy())
     a.diff_diff_src, a.diff_diff_gamma, a.diff_diff_beta = v.g, v.beta, v.mean
@@ -151,6 +149,30 @@ def guarded_calls(name):
         return [*found, bits([a.running_mean, a.running_variance, a.workspace])]
 
     return call
+
+
+def sums(name):
+    """{name: call} of a class of sums, of its methods and its properties."""
+
+    def call(v, exact):
+        mean = [v.mean] if name == "GradientSums" else []
+        given = v.src, *[v.diff_dst] * len(mean)
+        parts = [
+            getattr(bn_ext, name)(*(a[rows] for a in given), *mean, exact=exact)
+            for rows in (slice(2), slice(2, 2), slice(2, None))
+        ]
+        total, running = sum(parts), v.running()
+        if name == "Statistics":
+            total.update_running(*running, v.factor, correction=1)
+            running = *running, total.variance
+        return [
+            guarded_calls(name)(v), *parts, total, total == parts[0], total.mean, total.count,
+            total.channels, *running, *([total.array.copy()] if exact else []),
+        ]  # fmt: skip
+
+    members = dir(getattr(bn_ext, name))
+    names = [name, *(f"{name}.{each}" for each in members if not each.startswith("_"))]
+    return dict.fromkeys((f"bn_ext.{each}" for each in names), both(call))
 
 
 def of_lists(v):
@@ -220,6 +242,8 @@ CALLS = {
     "bn_ext.batch_norm_training": lambda v: [
         guarded_calls("batch_norm_training")(v), of_lists(v)
     ],
+    **sums("Statistics"),
+    **sums("GradientSums"),
     **layers("bn_ext.BatchNorm", bn_ext.BatchNorm),
     **{name: by_sheets(sheets) for name, sheets in OPERATORS.items()},
     "bn_ext.specs.tensorflow.fused_batch_norm_ex": lambda v: tensorflow.fused_batch_norm_ex(
@@ -311,43 +335,6 @@ if "bn_ext.autograd" in MODULES:
         ),
     }  # fmt: skip
 
-if "bn_ext.mpi" in MODULES:
-    import bn_ext.mpi
-
-    def over_ranks(function, **more):
-        """Call with the same samples on all ranks."""
-        from mpi4py import MPI
-
-        return lambda *arguments, **options: function(
-            *arguments, **options, **more, comm=MPI.COMM_WORLD
-        )
-
-    def mpi_training(v, exact):
-        kept = v.kept()
-        step = over_ranks(bn_ext.mpi.batch_norm_training, exact=exact)
-        return *step(v.src, v.gamma, v.beta, epsilon=v.epsilon, **kept), *kept.values()
-
-    def mpi_backward(v, exact):
-        step = over_ranks(bn_ext.mpi.batch_norm_backward, exact=exact)
-        return step(v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)
-
-    def mpi_started(v, exact):
-        step = over_ranks(bn_ext.mpi.batch_norm_backward_start, exact=exact)
-        pending = step(v.src, v.diff_dst, v.mean, v.variance, v.gamma, epsilon=v.epsilon)
-        pending.done()
-        return pending.wait()
-
-    CALLS |= {
-        "bn_ext.mpi.batch_norm_training": both(mpi_training),
-        "bn_ext.mpi.batch_norm_backward": both(mpi_backward),
-        **dict.fromkeys(
-            ("bn_ext.mpi.batch_norm_backward_start", "bn_ext.mpi.Pending",
-             "bn_ext.mpi.Pending.done", "bn_ext.mpi.Pending.wait"),
-            both(mpi_started),
-        ),
-        **layers("bn_ext.mpi.BatchNorm", lambda *a, **o: over_ranks(bn_ext.mpi.BatchNorm)(*a, **o)),
-    }  # fmt: skip
-
 
 # ---- modes ----------------------------------------------------------------------------------
 
@@ -396,8 +383,3 @@ def changes(name):
 
 #: One name for each call: a layer's methods share a call, which is made once.
 ONCE = list({call: name for name, call in CALLS.items()}.values())
-
-if __name__ == "__main__":
-    for each in (name for name in ONCE if name.startswith(sys.argv[1])):
-        for change in changes(each):
-            print(each, change)

@@ -14,7 +14,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, Family, as_stats, dtype
+from cases import DATA_DTYPES, FORMATS, Family, dtype
 
 import bn_ext
 from bn_ext import _core
@@ -94,11 +94,9 @@ def calls(a, options):
         "running_mean": a.running_mean, "running_variance": a.running_variance,
         "exponential_avg_factor": factor, "correction": 0,
     }  # fmt: skip
-    yield ready(bn_ext.batch_norm_training_reduce, "src", **options)
-    yield ready(bn_ext.batch_norm_training_merge, "parts")
+    yield ready(bn_ext.Statistics, "src", **options)
     for function, names in (
         (bn_ext.batch_norm_training, "src gamma beta"),
-        (bn_ext.batch_norm_training_apply, "src stats gamma beta"),
         (bn_ext.batch_norm_inference, "src mean variance gamma beta"),
     ):
         alone = function is bn_ext.batch_norm_inference
@@ -117,12 +115,11 @@ def calls(a, options):
     from_src, gates = {"beta": a.beta, **relu}, ({"dst": a.src_1, **relu}, bits)
     known = {"variance": a.variance, "epsilon": epsilon}
     for more in ({}, {"gamma": a.gamma, **from_src, **known}, *gates):
-        yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **options)
+        yield ready(bn_ext.GradientSums, operands, **more, **options)
     results = (a.result, *vectors)
-    for function, names in (
-        (bn_ext.batch_norm_backward, statistics),
-        (bn_ext.batch_norm_backward_apply, f"{statistics} sums"),
-    ):
+    sums = bn_ext.GradientSums(a.src, a.diff_dst, a.mean, **options)
+    sums._sums = a.sums
+    for total in ({}, {"sums": sums}):
         for out, more in (
             (results, {}),
             ((a.src, *vectors), {}),
@@ -131,7 +128,10 @@ def calls(a, options):
             *(((*results, a.another), {"diff_src_1": True, **gate}) for gate in gates),
         ):
             for is_training in (True, False):
-                yield ready(function, names, out=out, is_training=is_training, **more, **given)
+                yield ready(
+                    bn_ext.batch_norm_backward, statistics, out=out, is_training=is_training,
+                    **more, **total, **given,
+                )  # fmt: skip
     for is_training, two in itertools.product(
         (True, False), ((a.result, a.another), (a.src, a.diff_diff_src))
     ):
@@ -145,19 +145,11 @@ def calls(a, options):
 
     exact = {"exact": True, **options}
     for more in ({}, {**from_src, **known}, bits):
-        yield ready(bn_ext.batch_norm_backward_reduce, operands, **more, **exact)
-    yield ready(bn_ext.batch_norm_training_reduce, "src", **exact)
+        yield ready(bn_ext.GradientSums, operands, **more, **exact)
+    yield ready(bn_ext.Statistics, "src", **exact)
     yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=epsilon, **exact)
-    a.state = bn_ext.batch_norm_backward_reduce(a.src, a.diff_dst, a.mean, **exact)
-    a.moments = bn_ext.batch_norm_training_reduce(a.src, **exact)
-    yield ready(bn_ext.batch_norm_backward_apply, f"{statistics} state", out=results, **given)
-    yield ready(bn_ext.batch_norm_training_stats, "moments")
-    for function in (
-        bn_ext.batch_norm_sums,
-        bn_ext.batch_norm_count,
-        bn_ext.batch_norm_canonical,
-    ):
-        yield ready(function, "state")
+    sums = bn_ext.GradientSums(a.src, a.diff_dst, a.mean, **exact)
+    yield ready(bn_ext.batch_norm_backward, statistics, out=results, sums=sums, **given)
 
 
 def dense(rng, shape, layout, data):
@@ -165,13 +157,12 @@ def dense(rng, shape, layout, data):
     a = Family(rng, shape, layout, data)
     a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
     a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
-    a.stats = as_stats(np.ones((2, len(a.mean))), a.count)
-    a.sums, a.parts = a.stats[:3], np.array([a.stats, a.stats])
+    a.sums = np.ones((2, len(a.mean)))
     a.workspace = np.full(-(-a.src.size // 8), 0x5A, np.uint8)
     return a
 
 
-def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
+def operands(regions, rng, shape, layout, data, gaps, at_end):
     """All arrays that functions read and write, each in its region."""
     channels = shape[FORMATS[layout]]
     a = SimpleNamespace()
@@ -185,13 +176,10 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
     for name in (*READ, *WRITTEN):
         put(name, shape, dtype(data), rng.standard_normal(shape, np.float32), gaps)
     for name in (*VECTORS, *VECTORS_WRITTEN):
-        put(name, (channels,), dtype(vector), 1)
+        put(name, (channels,), dtype(rng.choice(DATA_DTYPES)), 1)
     for name in RUNNING:
         put(name, (channels,), np.float64 if at_end else np.float32, 1)
-    count = int(np.prod(shape)) // channels
-    put("sums", (3, channels), np.float64, [[1], [1], [count]])
-    put("stats", (4, channels), np.float64, [[1], [1], [count], [1]])
-    put("parts", (2, *a.stats.shape), np.float64, a.stats)
+    put("sums", (2, channels), np.float64, 1)
     put("workspace", (-(-a.src.size // 8),), np.uint8, 0x5A)
     return a
 
@@ -199,7 +187,7 @@ def operands(regions, rng, shape, layout, data, vector, gaps, at_end):
 def run():
     """Make all calls; return their number."""
     regions = {name: Region(80) for name in (*READ, *WRITTEN)}
-    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "stats", "parts", "workspace"):
+    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "workspace"):
         regions[name] = Region(10)
     rng = np.random.default_rng(0)
     count = 0
@@ -208,8 +196,7 @@ def run():
         for data, at_end in itertools.product(DATA_DTYPES, (False, True)):
             # Trying all gaps with each shape and dtype would make 2.5 times as many calls.
             gaps = some_gaps[rng.integers(len(some_gaps))]
-            vector = rng.choice(_core._TABLE[data])
-            a = operands(regions, rng, shape, layout, data, vector, gaps, at_end)
+            a = operands(regions, rng, shape, layout, data, gaps, at_end)
             for call in calls(a, {"data_format": layout}):
                 call()
                 count += 1

@@ -257,7 +257,7 @@ def fits(p, want, data, vector):
     return good
 
 
-def fits_forward(p, want, form, data, vector):
+def fits_forward(p, want, form, data):
     """(C,): True where a forward pass's bounds are promised, as no value comes near overflow, and
     what a variance loses to underflow does not matter.
     """
@@ -269,9 +269,7 @@ def fits_forward(p, want, form, data, vector):
     good = (largest < tops(data)).all(axis=0) & (
         spread > 2.0**16 / unit(arithmetic(data)) * bounds.smallest(data)
     )
-    for values, name in ((sizes, data), (want.mean, vector), (want.variance, vector)):
-        good &= abs(values) < limit(name)
-    return good
+    return good & (sizes < limit(data))
 
 
 def fits_second(p, want, form, data, vector):
@@ -324,54 +322,40 @@ def gradient(
     return found, fits(p, want, data, vector)
 
 
-def exact_gradient_sums(src, diff_dst, mean, data_format):
-    """A state's two sums. Kernels may subtract a rounded mean; this is undone here."""
-    reduce = bn_ext.batch_norm_backward_reduce
-    state = reduce(src, diff_dst, mean, data_format=data_format, exact=True)
-    sums = bn_ext.batch_norm_sums(state)
-    wide = mean.astype(np.float64)
-    low = 0 if src.dtype == np.float64 else wide - wide.astype(np.float32)
-    return np.array([sums[0], sums[1] - low * sums[0]])
-
-
-def gradient_sums(p, form, data, vector, *, function=bn_ext.batch_norm_backward_reduce):
-    """Errors of reduce's sums, which are doubles, so rounding hides none. As rstd is 1, diff_gamma
-    is sum(dy * xc).
+def gradient_sums(p, form, data, vector, *, exact=False):
+    """Errors of sums as doubles, so rounding hides none. As rstd is 1, diff_gamma is sum(dy * xc),
+    and as gamma is a double, so are both gradients.
     """
-    p = p._replace(variance=np.ones_like(p.variance), epsilon=0.0)
+    ones = np.ones(len(p.src))
+    p = p._replace(variance=ones, gamma=ones, epsilon=0.0)
 
-    def sums_of(src, diff_dst, mean, *_, data_format, epsilon):
-        return function(src, diff_dst, mean, data_format=data_format)
+    def gradient_of(*arrays, data_format, epsilon):
+        options = {"data_format": data_format}
+        sums = bn_ext.GradientSums(*arrays[:3], exact=exact, **options)
+        return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, sums=sums, **options)
 
-    want, sums = computed(p, form, INPUTS, sums_of, reference.batch_norm_backward)
-    return bounds.sum_errors(sums[1], sums[0], want, data), fits(p, want, data, vector)
+    want, found = computed(p, form, INPUTS, gradient_of, reference.batch_norm_backward)
+    wrong = bounds.sum_errors(found.diff_gamma, found.diff_beta, want, data)
+    return wrong, fits(p, want, data, "float64")
 
 
 def training(p, form, data, vector, *, exact=False):
     function = functools.partial(bn_ext.batch_norm_training, exact=exact)
     want, found = computed(p, form, ["src", *AFFINE], function, reference.batch_norm_training)
-    wrong = bounds.forward_errors(found, want, data, vector, FORMATS[FORMS[form][0]])
-    return wrong, fits_forward(p, want, form, data, vector)
-
-
-def exact_statistics(src, data_format):
-    state = bn_ext.batch_norm_training_reduce(src, data_format=data_format, exact=True)
-    return bn_ext.batch_norm_training_stats(state)
+    wrong = bounds.forward_errors(found, want, data, FORMATS[FORMS[form][0]])
+    return wrong, fits_forward(p, want, form, data)
 
 
 def statistics(p, form, data, vector, *, exact=False):
-    """Errors of reduce's statistics, which are doubles.
+    """Bounds are promised unless squares almost overflow."""
 
-    Bounds are promised unless squares almost overflow.
-    """
-    function = exact_statistics if exact else bn_ext.batch_norm_training_reduce
+    def statistics_of(src, *, data_format, epsilon):
+        return bn_ext.Statistics(src, data_format=data_format, exact=exact)
 
-    def stats_of(src, *, data_format, epsilon):
-        return function(src, data_format=data_format)
-
-    want, (mean, squares, *_) = computed(p, form, ["src"], stats_of, reference.batch_norm_training)
-    found = bounds.statistics_errors(mean, squares / p.src.shape[1], want, data, "float64")
-    return found, want.variance < tops("float64") / p.src.shape[1]
+    functions = statistics_of, reference.batch_norm_training
+    want, found = computed(p, form, ["src"], *functions)
+    errors = bounds.statistics_errors(found.mean, found.variance, want, data)
+    return errors, want.variance < tops("float64") / p.src.shape[1]
 
 
 def inference(p, form, data, vector):
@@ -380,7 +364,7 @@ def inference(p, form, data, vector):
         p, form, names, bn_ext.batch_norm_inference, reference.batch_norm_inference
     )
     found = {"dst": bounds.dst_error(dst, want, data, FORMATS[FORMS[form][0]], from_batch=False)}
-    return found, fits_forward(p, want, form, data, vector)
+    return found, fits_forward(p, want, form, data)
 
 
 def double_backward(p, form, data, vector, *, is_training=True):
@@ -394,17 +378,17 @@ _exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
 MEMBERS = {
     "backward": gradient,
     "backward, frozen": functools.partial(gradient, is_training=False),
-    "backward_reduce": gradient_sums,
+    "GradientSums": gradient_sums,
     "training": training,
-    "training_reduce": statistics,
+    "Statistics": statistics,
     "inference": inference,
     "double_backward": double_backward,
     "double_backward, frozen": functools.partial(double_backward, is_training=False),
     "backward, exact": functools.partial(gradient, function=_exactly),
     "backward, frozen, exact": functools.partial(gradient, function=_exactly, is_training=False),
-    "backward_reduce, exact": functools.partial(gradient_sums, function=exact_gradient_sums),
+    "GradientSums, exact": functools.partial(gradient_sums, exact=True),
     "training, exact": functools.partial(training, exact=True),
-    "training_reduce, exact": functools.partial(statistics, exact=True),
+    "Statistics, exact": functools.partial(statistics, exact=True),
 }
 
 

@@ -52,7 +52,7 @@ def attempt(call, n):
 
 def bits(result):
     """The bits of all arrays and numbers of a result, which may be just one."""
-    several = result if isinstance(result, (list, tuple)) else (result,)
+    several = result if isinstance(result, (list, tuple)) else (getattr(result, "_sums", result),)
     return [np.asarray(a).tobytes() for a in several]
 
 
@@ -171,7 +171,7 @@ def written_by(call):
     out = given.get("out")
     arrays = [*(out if isinstance(out, tuple) else [out])]
     arrays += [given.get(name) for name in ("running_mean", "running_variance")]
-    if "backward" not in call.__name__:  # the backward pass reads it
+    if call in (bn_ext.batch_norm_training, bn_ext.batch_norm_inference):  # others read it
         arrays.append(given.get("workspace"))
     owners = [a if a.base is None else a.base for a in arrays if a is not None]
     return [owner.ravel(order="K").view(np.uint8) for owner in owners]

@@ -7,21 +7,20 @@ import functools
 
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, TENSORS, all_bits, as_stats, with_count
+from cases import EPSILON, INPUTS, all_bits
 
 import bn_ext
 from bn_ext import _core
+from bn_ext._sums import total_of
 
 SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
 AFFINE = ["gamma", "beta"]
 #: The arguments that each function gets here.
 OPERANDS = {
     "backward": INPUTS,
-    "backward_reduce": INPUTS[:3],
-    "backward_apply": [*INPUTS, "sums"],
+    "GradientSums": INPUTS[:3],
     "training": ["src", *AFFINE],
-    "training_reduce": ["src"],
-    "training_apply": ["src", "stats", *AFFINE],
+    "Statistics": ["src"],
     "inference": ["src", "mean", "variance", *AFFINE],
     "double_backward": [*INPUTS, *SECOND],
 }
@@ -30,9 +29,7 @@ GRADIENTS = {"diff_src": "src", "diff_gamma": "mean", "diff_beta": "mean"}
 #: The results of each function that takes `out`, and the argument that each is like.
 RESULTS = {
     "backward": GRADIENTS,
-    "backward_apply": GRADIENTS,
     "training": FOUND,
-    "training_apply": FOUND,
     "inference": {"dst": "src"},
     "double_backward": {"diff_src": "src", "diff_diff_dst": "src", "diff_gamma": "mean"},
 }
@@ -41,15 +38,20 @@ OPTIONAL = [*AFFINE, *SECOND[1:]]
 
 
 def function_of(name):
-    return getattr(bn_ext, f"batch_norm_{name}")
+    """The function, or the class, whose call makes sums."""
+    return getattr(bn_ext, name if name[0].isupper() else f"batch_norm_{name}")
+
+
+def dry(name, **given):
+    """Check a call's arguments, and compute nothing."""
+    if "sums" in given:
+        given["total"] = total_of(given.pop("sums"))
+    return getattr(_core, name)(**given, dry=True)
 
 
 def arguments(p, name):
-    """The arguments that a function needs; sums and statistics count more elements than p has."""
+    """The arguments that a function needs."""
     given = {each: getattr(p, each, None) for each in OPERANDS[name]}
-    moments = np.ones((2, len(p.mean)))
-    whole = {"sums": with_count(moments, 2**40), "stats": as_stats(moments, 2**40)}
-    given |= {each: whole[each] for each in given.keys() & whole.keys()}
     given["data_format"] = p.data_format
     return given | ({"epsilon": EPSILON} if name in RESULTS else {})
 
@@ -75,14 +77,10 @@ def four(p, **changed):
 def refused(kind, message, p, *names, **changed):
     """Check that each of these functions and its dry run raise this error and write nothing.
 
-    Without names: the gradient and its halves. The first half gets only the changes that it takes.
+    Without names: the gradient, and its sums if they take what is changed.
     """
-    if not names:
-        of_reduce = [*TENSORS, "mean", "data_format", "num_threads"]
-        refused(kind, message, p, "backward", "backward_apply", **changed)
-        changed = {name: value for name, value in changed.items() if name in of_reduce}
-        names = ["backward_reduce"] if changed else []
-    for name in names:
+    of_sums = {*OPERANDS["GradientSums"], "data_format", "num_threads"}
+    for name in names or ["backward", "GradientSums"][: 1 + (changed.keys() <= of_sums)]:
         given = arguments(p, name)
         if name in RESULTS:
             given["out"] = as_out(name, outs(p, name))
@@ -91,7 +89,7 @@ def refused(kind, message, p, *names, **changed):
         arrays = [*vars(p).values(), *changed.values(), *(out if isinstance(out, tuple) else [out])]
         arrays = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype != object]
         before = all_bits(arrays)
-        for call in (function_of(name), functools.partial(_core._dry_run, function_of(name))):
+        for call in (function_of(name), functools.partial(dry, name))[: 1 + (name in RESULTS)]:
             with pytest.raises(kind, match=message):
                 call(**given)
         assert all_bits(arrays) == before

@@ -1,13 +1,16 @@
 """Arguments: which are accepted, and in what forms."""
 
 import array
+import copy
 import importlib.util
 import inspect
+import pickle
 
+import members
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, DTYPES, EPSILON, INPUTS, Problem, all_bits, dtype, with_count
-from refusals import refused
+from cases import DATA_DTYPES, EPSILON, INPUTS, Family, Problem, all_bits, dtype
+from refusals import OPERANDS, SECOND, arguments, function_of, refused
 
 import bn_ext
 from bn_ext import _core, specs
@@ -19,9 +22,7 @@ def test_accepted_kinds_of_arrays(rng, p, tmp_path):
     want = p.run(bn_ext.batch_norm_backward)
 
     def same(**changed):
-        arguments = {**p.arguments(), "epsilon": EPSILON, **changed}
-        grads = bn_ext.batch_norm_backward(**arguments)
-        for got, expected in zip(grads, want, strict=True):
+        for got, expected in zip(p.run(bn_ext.batch_norm_backward, **changed), want, strict=True):
             assert type(got) is np.ndarray
             assert got.tobytes() == expected.tobytes()
 
@@ -56,8 +57,9 @@ def test_numbers_of_any_dtype(p, kind):
     for make in (float, number, lambda value: np.array(value, number)):
         running = {name: np.ones(len(p.mean)) for name in ("running_mean", "running_variance")}
         result = bn_ext.batch_norm_training(
-            p.src, epsilon=make(2), exponential_avg_factor=make(3), correction=0, **running
-        )
+            p.src, epsilon=make(2), exponential_avg_factor=make(3), correction=0, **running,
+            data_format="NXC",
+        )  # fmt: skip
         layer = bn_ext.BatchNorm(3, epsilon=make(2))
         found.append([all_bits([*result, *running.values()]), layer.epsilon])
     assert found[0] == found[1] == found[2]
@@ -66,9 +68,9 @@ def test_numbers_of_any_dtype(p, kind):
 
 
 def all_functions():
-    """Yield the layer, and the functions of each module in `needs` that can be imported here."""
-    yield bn_ext.BatchNorm
-    needs = {"": "numpy", ".autograd": "autograd", ".dask": "dask", ".mpi": "mpi4py"}
+    """Yield the classes, and the functions of each module in `needs` that can be imported here."""
+    yield from (bn_ext.BatchNorm, bn_ext.Statistics, bn_ext.GradientSums)
+    needs = {"": "numpy", ".autograd": "autograd", ".dask": "dask"}
     for name, package in needs.items():
         if importlib.util.find_spec(package):
             module = importlib.import_module(f"bn_ext{name}")
@@ -92,8 +94,8 @@ def test_other_packages_names_are_translated(p, theirs):
     for function in all_functions():
         parameters = inspect.signature(function).parameters
         ours = next((name for name in OTHER_NAMES[theirs] if name in parameters), "")
-        if len(parameters) == 1 or theirs in parameters:
-            continue  # takes a state or statistics alone, or an argument of this name
+        if theirs in parameters:
+            continue
         if theirs == "save_mean" and "diff_dst" not in parameters:
             ours = ""  # a result of the forward pass
         hint = f", which is called {ours} here" if ours else ""
@@ -132,6 +134,7 @@ def test_unknown_names(p):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, p.mean, rstd=p.variance)
     for function, name, hint in (
         (bn_ext.batch_norm_inference, "momentum", "; batch_norm_training updates running stat"),
+        (bn_ext.Statistics, "epsilon", "$"),
         (bn_ext.batch_norm_training, "variance", "; batch_norm_inference normalizes with a give"),
         (bn_ext.batch_norm_inference, "save_mean", "$"),
         (bn_ext.batch_norm_backward, "saved_mean", ", which is called mean here$"),
@@ -158,6 +161,8 @@ def test_unknown_names(p):
     ):
         with pytest.raises(TypeError, match=f"keyword argument '{name}'{hint}"):
             function(**{name: 1})
+    with pytest.raises(TypeError, match=r"^momentum: .*\(PyTorch\).*\(oneDNN, Flax, Keras\)"):
+        bn_ext.batch_norm_training(p.src, momentum=0.1)
     of_a_subclass = type("S", (str,), {})("eps")
     with pytest.raises(TypeError, match="'eps', which is called epsilon here$"):
         bn_ext.batch_norm_training(p.src, **{of_a_subclass: EPSILON})
@@ -194,16 +199,14 @@ def test_unaligned_out_vectors(p):
 
 
 def test_sequences_are_what_numpy_makes_of_them(rng, p):
-    """Lists of Python's floats become float64, a dtype that vectors may have with any data."""
+    """Lists of Python's floats become float64."""
     for message, changed in (
-        ("mean: expected float64 with float64 data, got float32",
-         {"src": p.src.tolist(), "diff_dst": p.diff_dst.tolist()}),
+        ("diff_dst: expected float64, like src, got float32", {"src": p.src.tolist()}),
         ("src: expected an array of numbers: ", {"src": [[1.0], [2.0, 3.0]]}),
         ("diff_dst: expected an array of numbers: ", {"diff_dst": ([1.0], 2.0)}),
         ("src: expected float32, .*, got int64", {"src": [[1, 2], [3, 4]]}),
         ("src: expected float32, .*, got <U1", {"src": ["a", "b"]}),
-        ("variance: expected float64, like mean, got float32; pass ", {"mean": p.mean.tolist()}),
-        ("gamma: expected float32, like mean, got int", {"gamma": [1] * 5}),
+        ("gamma: expected float32, float64, float16 or bfloat16, got int", {"gamma": [1] * 5}),
         ("gamma: ", {"gamma": [[1.0], [2.0, 3.0]]}),
     ):  # fmt: skip
         refused(TypeError, f"^{message}", p, "backward", **changed)
@@ -217,9 +220,6 @@ def test_sequences_are_what_numpy_makes_of_them(rng, p):
     for name in INPUTS:
         setattr(double, name, tuple(getattr(double, name).tolist()))
     assert all_bits(double.run(bn_ext.batch_norm_backward)) == want
-    double.mean = [1, 2, 3, 4, 5]
-    with pytest.raises(TypeError, match="^mean: expected float64"):
-        double.run(bn_ext.batch_norm_backward)
 
 
 @pytest.mark.parametrize("flag", ["is_training", "param_grads"])
@@ -273,52 +273,108 @@ HOST = [1, 3, 11, 13]
 def test_devices(rng, device, kind):
     """An array that the CPU can read is viewed; others are not asked for their data."""
     p = Problem(rng, (6, 5), "NXC")
-    arrays = p.arguments()
     wanted = all_bits(p.run(bn_ext.batch_norm_backward))
     for name in INPUTS:
-        changed = {**arrays, name: kind(arrays[name], device)}
+        exported = kind(getattr(p, name), device)
         if device in HOST:
-            grads = bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
-            assert all_bits(grads) == wanted
-            assert np.shares_memory(_core._as_array(changed[name], name), arrays[name])
+            assert all_bits(p.run(bn_ext.batch_norm_backward, **{name: exported})) == wanted
+            assert np.shares_memory(_core._as_array(exported, name), getattr(p, name))
         else:
             with pytest.raises(TypeError, match=f"^{name}: .* is not in CPU memory; copy it"):
-                bn_ext.batch_norm_backward(**changed, epsilon=EPSILON)
+                p.run(bn_ext.batch_norm_backward, **{name: exported})
+
+
+# ---- layouts ---------------------------------------------------------------------
+
+#: {layout: {number of axes: names}}; names for any number of axes are under 0
+LAYOUTS = {
+    "NXC": {0: ["NXC", "channels_last"], 2: ["NC"], 3: ["NLC", "NWC"], 4: ["NHWC"], 5: ["NDHWC"]},
+    "NCX": {0: ["NCX", "channels_first"], 3: ["NCL", "NCW"], 4: ["NCHW"], 5: ["NCDHW"]},
+}
+
+
+@pytest.mark.parametrize("ndim", range(2, 7))
+@pytest.mark.parametrize("name", OPERANDS)
+def test_names_of_layouts(rng, name, ndim):
+    """A name must fit the number of axes. It may be left out only where it does not matter."""
+    for layout, names in LAYOUTS.items():
+        given = arguments(Family(rng, (2, 3, 4, 5, 3, 2)[:ndim], layout), name)
+        call = function_of(name)
+        wanted = pickle.dumps(call(**given))
+        for axes, theirs in names.items():
+            for said in theirs:
+                changed = {**given, "data_format": np.str_(said)}
+                if axes in (0, ndim):
+                    assert pickle.dumps(call(**changed)) == wanted
+                else:
+                    message = f"^data_format: expected a format for {ndim} axes, .* one for {axes};"
+                    with pytest.raises(ValueError, match=message):
+                        call(**changed)
+        del given["data_format"]
+        if ndim == 2:
+            assert pickle.dumps(call(**given)) == wanted
+        else:
+            with pytest.raises(ValueError, match="^data_format: .* is missing and has no default$"):
+                call(**given)
 
 
 # ---- dtypes ----------------------------------------------------------------------
 
-
-def test_doubles_to_float32():
-    rng = np.random.default_rng(5)
-    numbers = rng.standard_normal(10000) * 10.0 ** rng.integers(-50, 45, 10000)
-    n = len(numbers)
-    data, vector = np.ones((1, n), np.float32), np.ones(n, np.float32)
-    with np.errstate(over="ignore", under="ignore"):
-        want = numbers.astype(np.float32)
-    grads = bn_ext.batch_norm_backward_apply(
-        data, data, vector, vector, None, with_count([numbers, numbers], 1), epsilon=0.0
-    )
-    assert (grads.diff_beta == want).all()
+AFFINE_AND_MORE = ["mean", "variance", "gamma", "beta", *SECOND[1:]]
 
 
 @pytest.mark.parametrize("data", DATA_DTYPES)
-def test_the_table_and_nothing_else(rng, data):
-    """Vectors may have another dtype than the data if _TABLE has the pair; others are refused."""
-    for other in DATA_DTYPES:
-        p = Problem(rng, (6, 5), "NXC", data, other)
-        if (data, other) in DTYPES or other == "float64":
-            grads = p.run(bn_ext.batch_norm_backward)
-            assert [a.dtype for a in grads] == [dtype(data), dtype(other), dtype(other)]
-        else:
-            refused(TypeError, f"^mean: expected .* with {data} data, got {other}", p)
-        if other == data:
-            continue
-        p = Problem(rng, (6, 5), "NXC", data, data)
+@pytest.mark.parametrize("name", members.MEMBERS)
+def test_bits_depend_on_the_values_of_vectors_alone(rng, name, data):
+    """Not on the dtypes that hold them."""
+    member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
+    found = []
+    for kind in DATA_DTYPES:
+        q = copy.copy(p)
+        for vector in AFFINE_AND_MORE:  # rounded to what all dtypes hold
+            setattr(q, vector, (np.round(8 * getattr(p, vector)) / 8).astype(dtype(kind)))
+        out = [None if like.ndim > 1 else np.empty(4) for like in member.like(q)]
+        found.append(member.run(q, out=out)[1])
+    assert found[1:] == found[:1] * 3
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("name", members.MEMBERS)
+def test_dtypes_of_results(rng, name, data):
+    """Statistics are float64, gradients of vectors have gamma's dtype or mean's. An array in `out`
+    of another dtype gets the same doubles, rounded.
+    """
+    member, p = members.MEMBERS[name], members.problem(rng, (6, 5, 4), "NXC", data)
+    for kind, other in zip(DATA_DTYPES, DATA_DTYPES[1:] + DATA_DTYPES[:1], strict=True):
+        q = copy.copy(p)
+        q.gamma, q.mean = p.gamma.astype(dtype(kind)), p.mean.astype(dtype(other))
+        wide = [None if like.ndim > 1 else np.empty(4) for like in member.like(q)]
+        wide, _ = member.run(q, out=wide)
+        for found, like, double in zip(member.run(q)[0], member.like(q), wide, strict=True):
+            assert found.dtype == like.dtype
+            assert found.tobytes() == double.astype(like.dtype).tobytes()
+        q.gamma = None
+        if "vector" in member.returns:
+            index = member.returns.index("vector")
+            assert member.run(q)[0][index].dtype == dtype(other)
+
+
+def test_doubles_to_float32():
+    rng = np.random.default_rng(5)
+    numbers = rng.standard_normal((1, 10000)) * 10.0 ** rng.integers(-50, 45, 10000)
+    ones = np.ones(10000)
+    with np.errstate(over="ignore", under="ignore"):
+        want = numbers[0].astype(np.float32)
+    gamma = ones.astype(np.float32)
+    grads = bn_ext.batch_norm_backward(numbers, numbers, ones, ones, gamma, epsilon=0.0)
+    assert grads.diff_beta.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_tensors_have_one_dtype(rng, data):
+    for other in {*DATA_DTYPES} - {data}:
+        p = Problem(rng, (6, 5), "NXC", data)
         changed = p.diff_dst.astype(dtype(other))
-        message = f"^diff_dst: expected {data}, like src, got {other}"
-        refused(TypeError, message, p, diff_dst=changed)
-        for name in ("variance", "gamma"):
-            changed = getattr(p, name).astype(dtype(other))
-            message = f"^{name}: expected {data}, like mean, got {other}"
-            refused(TypeError, message, p, **{name: changed})
+        refused(
+            TypeError, f"^diff_dst: expected {data}, like src, got {other}", p, diff_dst=changed
+        )

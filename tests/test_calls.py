@@ -1,4 +1,4 @@
-"""Calls, whole and in halves: which arguments they accept, and that they keep none alive."""
+"""Calls: which arguments they accept, and that they keep none alive."""
 
 import tracemalloc
 import weakref
@@ -6,7 +6,7 @@ import weakref
 import guarded
 import numpy as np
 import pytest
-from cases import EPSILON, FORMATS, placed, with_count
+from cases import FORMATS, placed
 
 import bn_ext
 
@@ -75,12 +75,3 @@ def test_copies_are_let_go_of(rng, how):
 def test_epsilon_has_no_default(p):
     with pytest.raises(TypeError, match="epsilon"):
         bn_ext.batch_norm_backward(p.src, p.diff_dst, *p.vectors())
-
-
-@pytest.mark.parametrize("given", [np.asfortranarray, np.ndarray.tolist])
-def test_sums_in_any_order(p, given):
-    sums = with_count(np.arange(10).reshape(2, 5), 24)
-    found = bn_ext.batch_norm_backward_apply(
-        p.src, p.diff_dst, *p.vectors(), given(sums), epsilon=EPSILON
-    )
-    assert (found.diff_beta == sums[0]).all()

@@ -5,34 +5,32 @@ For every refused call, refusals.py also makes a dry run, which must raise the s
 
 import numpy as np
 import pytest
-from cases import EPSILON, all_bits
-from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs
+from cases import all_bits
+from refusals import RESULTS, arguments, as_out, dry, four, outs
 
 import bn_ext
 from bn_ext import _core
 
 pytestmark = pytest.mark.quick
 
-EXACT = ["backward", "backward_reduce", "training", "training_reduce"]
 each = pytest.mark.parametrize(
     ("name", "options"),
-    [*((name, {}) for name in OPERANDS), *((name, {"exact": True}) for name in EXACT)],
+    [
+        *((name, {}) for name in RESULTS),
+        *((name, {"exact": True}) for name in ("backward", "training")),
+    ],
 )
-
-
-def dry(name, **given):
-    assert _core._dry_run(getattr(bn_ext, f"batch_norm_{name}"), **given) is None
 
 
 @each
 def test_nothing_is_written(p, name, options):
-    written = outs(p, name) if name in RESULTS else []
-    given = arguments(p, name) | options | ({"out": as_out(name, written)} if written else {})
-    if name in ("training", "training_apply"):
+    written = outs(p, name)
+    given = arguments(p, name) | options | {"out": as_out(name, written)}
+    if name == "training":
         given |= (running := four(p))
         written += [running["running_mean"], running["running_variance"]]
     before = all_bits(written)
-    dry(name, **given)
+    assert dry(name, **given) is None
     assert all_bits(written) == before
 
 
@@ -48,30 +46,19 @@ def test_data_is_neither_read_nor_copied(p, name, options):
 def test_too_many_elements(exact):
     many = np.broadcast_to(np.float32(0), (2**53 + 1, 1))
     with pytest.raises(ValueError, match=r"^src: expected fewer than 2\*\*(39|53) elements"):
-        dry("training_reduce", src=many, exact=exact)
-
-
-def test_sums_that_are_not_known_yet(p):
-    given = arguments(p, "backward_apply") | {"sums": None}
-    dry("backward_apply", **given)
-    part = p.src[:1, :1]
-    dry("training_apply", src=part, stats=None, epsilon=EPSILON, **four(p))
-    with pytest.raises(ValueError, match="^gamma: expected shape"):
-        dry("backward_apply", **{**given, "gamma": p.gamma[1:]})
-    with pytest.raises(TypeError, match="^sums: expected an array"):
-        bn_ext.batch_norm_backward_apply(**given)
+        bn_ext.Statistics(many, exact=exact)
 
 
 def test_words_of_a_specification(p):
     """A specification has its own names for outputs, too."""
-    words = _core._Words("NXC", {"src": "input", "out: mean": "save_mean", "gamma": "weight"})
+    words = _core._Words({"src": "input", "out: mean": "save_mean", "gamma": "weight"})
     for out, message in (
         ((None, p.gamma, None), "^save_mean: shares memory with weight$"),
         ((None, p.gamma.tolist(), None), "^save_mean: expected a numpy.ndarray, got list$"),
         ((None, p.gamma[1:], None), r"^save_mean: expected shape \(5,\), got \(4,\)$"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
-            dry("training", **{**arguments(p, "training"), "data_format": words}, out=out)
+            dry("training", **arguments(p, "training"), words=words, out=out)
 
 
 def test_of_two_bad_options(p):

@@ -24,12 +24,12 @@ SHAPES = [
 
 
 def training(p, *names, **options):
-    return p.take(bn_ext.batch_norm_training, "src", *names, data_format=p.data_format, **options)
+    return p.take(bn_ext.batch_norm_training, "src", *names, **options)
 
 
 def inference(p, **options):
     names = "src", "mean", "variance", *AFFINE
-    return p.take(bn_ext.batch_norm_inference, *names, data_format=p.data_format, **options)
+    return p.take(bn_ext.batch_norm_inference, *names, **options)
 
 
 def wanted(p, *names, **options):
@@ -47,8 +47,8 @@ def wanted(p, *names, **options):
 def test_training(rng, data, vector, dims, data_format, ratio):
     p = Family(rng, dims, data_format, data, vector, ratio=ratio)
     found = training(p, *AFFINE)
-    assert [a.dtype for a in found] == [dtype(data), dtype(vector), dtype(vector)]
-    for name, error in forward_errors(found, wanted(p, *AFFINE), data, vector, p.axis).items():
+    assert [a.dtype for a in found] == [dtype(data), np.float64, np.float64]
+    for name, error in forward_errors(found, wanted(p, *AFFINE), data, p.axis).items():
         assert error.holds(), name
 
 
@@ -57,10 +57,10 @@ def test_training(rng, data, vector, dims, data_format, ratio):
 def test_statistics_of_random_data_are_nearly_exact(rng, data, dims, data_format):
     """The errors are a few u, although the bounds allow far more."""
     p = Family(rng, dims, data_format, data)
-    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
-    errors = statistics_errors(mean, squares / p.count, wanted(p), data)
+    found = bn_ext.Statistics(p.src, data_format=data_format)
+    errors = statistics_errors(found.mean, found.variance, wanted(p), data)
     u = unit(arithmetic(data))
-    assert (errors["mean"].found <= 4 * u * wanted(p).deviation + u * abs(mean)).all()
+    assert (errors["mean"].found <= 4 * u * wanted(p).deviation + u * abs(found.mean)).all()
     assert (errors["variance"].found <= 4 * u * wanted(p).variance).all()
 
 
@@ -100,10 +100,9 @@ def test_absent_vectors_are_ones_and_zeros(rng, data, names):
 def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale):
     p = Family(rng, dims, data_format)
     p.src = ((rng.standard_normal(dims) + ratio) * scale).astype(np.float32)
-    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
-    for error in statistics_errors(mean, squares / p.count, wanted(p), "float32").values():
-        assert (error.found <= error.bound).all()
     found = bn_ext.batch_norm_training(p.src, epsilon=0.0, data_format=data_format)
+    for error in statistics_errors(*found[1:], wanted(p), "float32").values():
+        assert (error.found <= error.bound).all()
     assert p.count == 1 or (abs(found.dst) < 1000).all()
 
 
@@ -117,14 +116,13 @@ def test_values_whose_squares_are_no_floats(rng, dims, data_format, ratio, scale
 def test_statistics_of_data_times_a_power_of_two(rng, data, power, dims, data_format, ratio):
     """If squares underflow, elements and pivot are scaled alike, which changes no bit."""
     p = Family(rng, dims, data_format, data, ratio=ratio)
-    mean, squares = bn_ext.batch_norm_training_reduce(p.src, data_format=data_format)[:2]
     scaled = (p.src.astype(np.float64) * 2.0**power).astype(p.src.dtype)
-    found = bn_ext.batch_norm_training_reduce(scaled, data_format=data_format)[:2]
-    want = np.array([np.ldexp(mean, power), np.ldexp(squares, 2 * power)])
+    as_it_is, found = (bn_ext.Statistics(a, data_format=data_format) for a in (p.src, scaled))
+    want = np.ldexp(as_it_is.mean, power), np.ldexp(as_it_is.variance, 2 * power)
     if power < 0:
-        assert found.tobytes() == want.tobytes()
+        assert all_bits([found.mean, found.variance]) == all_bits(want)
     else:  # if squares overflow, the pivot is reset to 0
-        np.testing.assert_allclose(found, want, rtol=1e-6)
+        np.testing.assert_allclose([found.mean, found.variance], want, rtol=1e-6)
 
 
 def test_squares_that_vanish_where_none_is_sampled():
@@ -150,12 +148,12 @@ def test_deviations_that_count_as_none(data):
     src = np.zeros((4096, 4), kind)
     src[11, :3], src[12, :3] = [d, more, d], [-d, -more, d]
     src[212, 3], src[886, 3] = d, -d  # sampled, and balanced: the pivot stays 0
-    mean, squares = bn_ext.batch_norm_training_reduce(src)[:2]
-    assert (squares > 0).tolist() == [False, True, True, True]
-    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
-    for error in statistics_errors(mean, squares / 4096, want, data, "float64").values():
-        assert (error.found <= error.bound).all()
     found = bn_ext.batch_norm_training(src, epsilon=0.0)
+    # A variance of float64 data is then below the smallest double.
+    assert (found.variance > 0).tolist() == [False, *[data != "float64"] * 3]
+    want = reference.batch_norm_training(src, epsilon=0.0, wide=np.longdouble)
+    for error in statistics_errors(*found[1:], want, data).values():
+        assert (error.found <= error.bound).all()
     assert not np.isfinite(found.dst[:, 0].astype(np.float64)).any()  # as in a constant channel
     assert abs(bn_ext.batch_norm_training(src, epsilon=1e-5).dst.astype(np.float64)).max() < 1e-15
 
@@ -166,11 +164,11 @@ def test_a_constant_channel_has_no_variance(data, value):
     for dims, data_format in SHAPES:
         with np.errstate(over="ignore"):
             src = np.full(dims, value, np.float32).astype(dtype(data))
-        mean, squares = bn_ext.batch_norm_training_reduce(src, data_format=data_format)[:2]
+        found = bn_ext.Statistics(src, data_format=data_format)
         constant = src.flat[0].astype(np.float64)
         if np.isfinite(constant):
-            assert (mean == constant).all()
-            assert (squares == 0).all()
+            assert (found.mean == constant).all()
+            assert (found.variance == 0).all()
 
 
 #: Data of few bits, in sixteenths.
@@ -193,17 +191,17 @@ def exact_statistics(sixteenths):
 
 
 def check_exact_statistics(src, data_format, sixteenths):
-    """Float32 vectors are exact values, rounded; so are float64 ones if the mean has few bits."""
+    """They are exact values, rounded to float32, or to float64 if the mean has few bits."""
     want, m = exact_statistics(sixteenths), sixteenths.shape[1]
-    for vector in dict.fromkeys([cases.vector_dtype(src.dtype.name), "float64"]):
-        out = None, *(np.empty(len(sixteenths), vector) for _ in range(2))
-        found = bn_ext.batch_norm_training(src, epsilon=EPSILON, data_format=data_format, out=out)
-        for name, got, exact in zip(found._fields[1:], found[1:], want, strict=True):
-            if vector == "float32" or m & (m - 1) == 0:
-                np.testing.assert_array_equal(got, exact.astype(vector), f"{name} {src.shape}")
-            else:
-                deviations = np.sqrt(want[1]) ** (1 if name == "mean" else 2)
-                assert (abs(got - exact) <= 1e-14 * (deviations + abs(want[0]))).all(), src.shape
+    found = bn_ext.Statistics(src, data_format=data_format)
+    for got, exact, power in zip((found.mean, found.variance), want, (1, 2), strict=True):
+        if m & (m - 1) == 0:
+            np.testing.assert_array_equal(got, exact, src.shape)
+        else:
+            spread = np.sqrt(want[1]) ** power + abs(want[0])
+            assert (abs(got - exact) <= 1e-14 * spread).all(), src.shape
+        if src.dtype != np.float64:
+            np.testing.assert_array_equal(got.astype("f4"), exact.astype("f4"), src.shape)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -238,13 +236,13 @@ def test_a_pivot_that_is_far_off(rng, data, data_format):
     far = 0.01 * rng.standard_normal((m, m)) + 1000 * np.eye(m)
     some = far[:: 3 if data_format == "NXC" else 1]
     src = np.ascontiguousarray(some.T if data_format == "NXC" else some[None]).astype(dtype(data))
-    mean, squares = bn_ext.batch_norm_training_reduce(src, data_format=data_format)[:2]
+    found = bn_ext.Statistics(src, data_format=data_format)
     want = reference.batch_norm_training(
         src, epsilon=EPSILON, axis=cases.FORMATS[data_format], wide=np.longdouble
     )
-    for error in statistics_errors(mean, squares / m, want, data).values():
-        assert (error.found <= error.bound).all()
-    assert (abs(squares / m - want.variance) <= 8 * unit(arithmetic(data)) * want.variance).all()
+    errors = statistics_errors(found.mean, found.variance, want, data)
+    assert all((error.found <= error.bound).all() for error in errors.values())
+    assert (errors["variance"].found <= 8 * unit(arithmetic(data)) * want.variance).all()
 
 
 def test_gates_of_what_is_no_number(rng):
@@ -317,7 +315,7 @@ def test_a_factor_of_one_does_not_read_what_was_there(fam):
     assert np.isfinite(old).all()
 
 
-# ---- halves ---------------------------------------------------------------------
+# ---- parts ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -330,18 +328,10 @@ def test_parts_have_the_statistics_of_the_whole(rng, data):
     p = Family(rng, (200, 7), "NXC", data)
     cuts = [0, 10, 10, 77, 200]
     parts = [p.src[a:b] for a, b in itertools.pairwise(cuts)]
-    stats = bn_ext.batch_norm_training_merge(
-        [bn_ext.batch_norm_training_reduce(part) for part in parts]
-    )
-    found = [
-        bn_ext.batch_norm_training_apply(part, stats, p.gamma, p.beta, epsilon=EPSILON)
-        for part in parts
-    ]
-    dst = np.concatenate([part.dst for part in found])
-    assert len({part.mean.tobytes() for part in found}) == 1
-    want = wanted(p, *AFFINE)
-    vector = cases.vector_dtype(data)
-    for error in forward_errors(found[0]._replace(dst=dst), want, data, vector, p.axis).values():
+    total = sum(map(bn_ext.Statistics, parts))
+    p.mean, p.variance = total.mean, total.variance
+    found = bn_ext.BatchNormTraining(inference(p), p.mean, p.variance)
+    for error in forward_errors(found, wanted(p, *AFFINE), data, p.axis).values():
         assert error.holds()
 
 
@@ -359,16 +349,13 @@ def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ra
         src, exact=exact, exponential_avg_factor=1, correction=int(m > 1), **running, **options
     )
     cuts = 0, 1, len(src) // 2, len(src) // 2
-    parts = [
-        bn_ext.batch_norm_training_reduce(part, data_format=data_format, exact=exact)
+    merged = sum(
+        bn_ext.Statistics(part, data_format=data_format, exact=exact)
         for part in np.split(src, cuts)
-    ]
-    stats = bn_ext.batch_norm_training_stats(sum(parts)) if exact else (
-        bn_ext.batch_norm_training_merge(parts))  # fmt: skip
-    merged = bn_ext.batch_norm_training_apply(src, stats, **options)
+    )
     assert np.array_equal(found.mean, running["running_mean"])
     if exact:
-        assert all_bits(merged) == all_bits(found)
+        assert all_bits([merged.mean, merged.variance]) == all_bits(found[1:])
     columns = reference.by_channel(src, axis)
     for c, (mean, variance) in enumerate(map(statistics, columns)):
         deviation = float(variance) ** 0.5
@@ -386,11 +373,11 @@ def test_a_variance_that_fits_although_squares_do_not(rng, dims, data_format, ra
             assert abs(got - true).max() <= 1e-14 * (1 + ratio) * max(1, abs(true).max())
 
 
-def test_training_is_inference_with_its_statistics_in_float64(rng):
+@pytest.mark.parametrize(("data", "vector"), DTYPES)
+def test_training_is_inference_with_its_statistics(rng, data, vector):
     for dims, data_format in SHAPES:
-        p = Family(rng, dims, data_format, vector="float64", ratio=100)
+        p = Family(rng, dims, data_format, data, vector, ratio=100)
         whole = training(p, *AFFINE)
-        assert whole.mean.dtype == np.float64
         p.mean, p.variance = whole.mean, whole.variance
         assert inference(p).tobytes() == whole.dst.tobytes()
 
@@ -402,4 +389,4 @@ def test_one_element_a_channel(fam):
     found = bn_ext.batch_norm_training(fam.src[:1], epsilon=EPSILON)
     assert (found.variance == 0).all()
     assert (found.dst == 0).all()
-    assert found.mean.tobytes() == fam.src[0].tobytes()
+    assert (found.mean == fam.src[0]).all()

@@ -4,12 +4,9 @@ import every_call
 import guarded
 import numpy as np
 import pytest
-from engines import needs_mpi, run
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import with_libgomp
-
-OVER_RANKS = "bn_ext.mpi."
 
 
 @pytest.mark.parametrize("name", FP_MODES)
@@ -44,18 +41,11 @@ def test_every_public_function_and_method_is_called():
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", [n for n in every_call.ONCE if not n.startswith(OVER_RANKS)])
+@pytest.mark.parametrize("name", every_call.ONCE)
 def test_every_call_gives_the_same_in_any_mode(name, capfd):
     """It gives the same bits, and no error, warning or output, in np.seterr's modes, too."""
     assert every_call.changes(name) == []
     assert capfd.readouterr() == ("", "")
-
-
-@needs_mpi
-def test_every_call_over_ranks_gives_the_same_in_any_mode(tmp_path):
-    """MPI, too, adds up in the default mode."""
-    ended = run(2, [every_call.__file__, OVER_RANKS], tmp_path)
-    assert (ended.status, ended.printed) == (0, "")
 
 
 @needs_openmp

@@ -54,7 +54,7 @@ def test_any_strides(rng, name, data, vector, data_format):
         p = problem(rng, dims, data_format, data, vector)
         for read in member.reads:
             setattr(p, read, any_view(rng, dims, p.src.dtype))
-        options = {"is_training": bool(rng.random() < 0.6), "halves": bool(rng.random() < 0.3)}
+        options = {"is_training": bool(rng.random() < 0.6), "summed": bool(rng.random() < 0.3)}
         found, bits = member.run(p, **options)
         if name == "backward":
             assert_near(p, found, options["is_training"])

@@ -62,13 +62,13 @@ def test_an_output_that_lies(p, which):
     but is the memory of a bytes object, which others may hold too.
     """
     like = (p.src, p.mean, p.mean)[which]
-    short, memory = fenced(like.shape, "float16")
+    short, memory = fenced(like.shape, "int16")
     small, others = fenced((2,))
     held = bytes(like.nbytes)
     says = {name: getattr(like, name) for name in ("shape", "ndim", "strides", "size")}
     for lying, message in (
         (lambda: lie(short, dtype=np.dtype(np.float32), itemsize=4),
-         "expected dtype float32, got float16"),
+         "expected dtype float32.*, got int16"),
         (lambda: lie(small, **says), "expected shape"),
         (lambda: lie(np.frombuffer(held, np.float32).reshape(like.shape), flags=Flags()),
          "expected a writable array"),
@@ -135,9 +135,8 @@ def test_a_dtype_whose_type_runs_code(p):
     ):  # fmt: skip
         asked.clear()
         p.src.shape = (6, 4, 5)
-        arguments = p.arguments()
         with pytest.raises((TypeError, ValueError), match=f"^{next(iter(changed))}: "):
-            bn_ext.batch_norm_backward(**{**arguments, **changed}, epsilon=EPSILON)
+            p.run(bn_ext.batch_norm_backward, **changed)
         assert not asked
 
 
@@ -170,9 +169,8 @@ def test_a_class_that_lies_about_being_an_array(p):
         dtype, shape, ndim, nbytes = p.src.dtype, p.src.shape, 3, p.src.nbytes
 
     for argument in INPUTS:
-        arguments = {**p.arguments(), argument: Pretender()}
         with pytest.raises(TypeError, match=f"^{argument}: expected"):
-            bn_ext.batch_norm_backward(**arguments, epsilon=EPSILON)
+            p.run(bn_ext.batch_norm_backward, **{argument: Pretender()})
     with pytest.raises((TypeError, ValueError), match="^out: diff_src: expected"):
         p.run(bn_ext.batch_norm_backward, out=(Pretender(), None, None))
 
@@ -186,9 +184,8 @@ def test_an_object_that_does_not_tell_its_class(p, argument):
         def __class__(self):
             raise KeyError("none of your business")
 
-    arguments = p.arguments()
     with pytest.raises((KeyError, TypeError), match=f"none of your business|^{argument}: "):
-        bn_ext.batch_norm_backward(**{**arguments, "epsilon": EPSILON, argument: Silent()})
+        p.run(bn_ext.batch_norm_backward, **{argument: Silent()})
 
 
 def test_names_that_are_not_told(p):
@@ -211,9 +208,8 @@ def test_names_that_are_not_told(p):
         def __repr__(self):
             raise KeyError
 
-    arguments = p.arguments()
     for argument in ("src", "mean", "epsilon", "is_training", "num_threads", "data_format"):
         for thing in (Thing(), Mute()):
             with pytest.raises((TypeError, ValueError), match=f"^{argument}: ") as caught:
-                bn_ext.batch_norm_backward(**{**arguments, "epsilon": EPSILON, argument: thing})
+                p.run(bn_ext.batch_norm_backward, **{argument: thing})
             assert len(str(caught.value)) < 200

@@ -40,7 +40,7 @@ def test_one_cpu_alone():
 
 @needs_fork
 def test_fork_while_another_thread_is_inside_a_call():
-    """A child has no OpenMP threads to use; bn_ext's own workers start anew."""
+    """The child of a team has no OpenMP threads to use; bn_ext's own workers start anew."""
     code = """
 import threading, warnings
 warnings.simplefilter("ignore")  # CPython warns of forking with threads: that is the point
@@ -49,6 +49,7 @@ def work():
     while not stop.is_set():
         call(40000, num_threads=4)
 callers = [threading.Thread(target=work) for _ in range(3)]
+call(40000, num_threads=4)
 for caller in callers: caller.start()
 right = 0
 for _ in range(30):

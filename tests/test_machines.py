@@ -1,14 +1,17 @@
 """The programs of docs/howto/several_machines.md give the bits of one call, with every engine."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from machines import BATCH, expected
+from machines import BATCH, OPTIONS, digest, expected, share
 from tree import ROOT, TESTS
+
+import bn_ext
 
 PAGE = (ROOT / "docs" / "howto" / "several_machines.md").read_text()
 BLOCKS = dict(re.findall(r"^```python\n# (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -27,14 +30,20 @@ if rank == 0:
     print(digest(statistics), digest_of_arrays(*joined, diff_gamma, diff_beta))
 """
 AFFINE = "gamma, beta = affine()\n"
+#: Open MPI refuses to run as root, or with more ranks than cores, unless it is told to.
+OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
-def run(tmp_path, text, command=(), **options):
+def run(tmp_path, text, command=()):
     program = tmp_path / "program.py"
     program.write_text(HEAD + text)
     found = subprocess.run(
         [*command, sys.executable, *(["-m", "mpi4py"] if command else []), str(program)],
-        capture_output=True, text=True, timeout=300, check=False, **options,
+        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **OPEN_MPI},
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     return found.stdout.split()
@@ -97,8 +106,5 @@ def test_torch(tmp_path):
 
 
 def test_more_ranks_than_samples_are_parts_too():
-    import bn_ext
-    from machines import OPTIONS, digest, share
-
     parts = [bn_ext.Statistics(share(rank, BATCH + 2)[0], **OPTIONS) for rank in range(BATCH + 2)]
     assert digest(sum(parts)) == expected()[0]

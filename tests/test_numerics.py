@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import reference
 from bounds import errors, reference_of, sum_errors
-from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, shape, unit, vector_dtype
+from cases import DATA_DTYPES, DTYPES, FORMATS, INPUTS, SHORT, Problem, arithmetic, shape, unit
 from needs import needs_long_double
 
 import bn_ext
 from bn_ext import BatchNormGradients
 
 pytestmark = needs_long_double
+
+OTHER = [name for name in DATA_DTYPES if name != "float64"]
 
 # ---- any input: a search -----------------------------------------------------------
 
@@ -28,12 +30,12 @@ GRADIENT_AIMS = {
     ("backward", "diff_src"): (0.35, 0.35, 0.05, 0.1),
     ("backward", "diff_gamma"): (0.55, 0.4, 0.65, 0.65),
     ("backward, frozen", "diff_src"): (0.6, 0.6, 0, 0),
-    ("backward_reduce", "diff_gamma"): (0.45, 0.6, 0.68, 0.68),
-    ("backward_reduce", "diff_beta"): (0.5, 0.45, 0.68, 0.68),
+    ("GradientSums", "diff_gamma"): (0.45, 0.6, 0.68, 0.68),
+    ("GradientSums", "diff_beta"): (0.5, 0.45, 0.68, 0.68),
 }
 FAMILY_AIMS = {
-    ("training_reduce", "mean"): (0.1, 0.15, 0.08, 0.1),
-    ("training_reduce", "variance"): (0.08, 0.08, 0.08, 0.04),
+    ("Statistics", "mean"): (0.1, 0.15, 0.08, 0.1),
+    ("Statistics", "variance"): (0.08, 0.08, 0.08, 0.04),
     ("training", "dst"): (0.7, 0.8, 0.01, 0.01),
     ("inference", "dst"): (0.8, 0.8, 0.3, 0.25),
     ("double_backward", "diff_src"): (0.25, 0.2, 0.03, 0.04),
@@ -45,9 +47,9 @@ FAMILY_AIMS = {
 EXACT_AIMS = [
     ("backward, exact", "diff_src"),
     ("backward, frozen, exact", "diff_src"),
-    ("backward_reduce, exact", "diff_gamma"),
-    ("training_reduce, exact", "mean"),
-    ("training_reduce, exact", "variance"),
+    ("GradientSums, exact", "diff_gamma"),
+    ("Statistics, exact", "mean"),
+    ("Statistics, exact", "variance"),
     ("training, exact", "dst"),
 ]
 
@@ -68,7 +70,7 @@ def searched(rng, form, data, vector, generations, aims):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", hostile_data.FORMS)
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
+@pytest.mark.parametrize(("data", "vector"), [*DTYPES, *((name, "float64") for name in OTHER)])
 def test_no_search_breaks_a_bound(rng, data, vector, form):
     """Hostile data of every kind, made worse by a search of a few generations for each aim."""
     searched(rng, form, data, vector, 4, GRADIENT_AIMS)
@@ -80,7 +82,7 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_bounds_are_near(rng, data):
     """For each aim, the search reaches the required share of the bound: GRADIENT_AIMS says why."""
-    vector = vector_dtype(data)
+    vector = arithmetic(data)
     for aims, generations in ((GRADIENT_AIMS, 25), (FAMILY_AIMS, 14)):
         least = {aim: shares[DATA_DTYPES.index(data)] for aim, shares in aims.items()}
         for _ in range(4):
@@ -110,17 +112,16 @@ def exact_gradient(p):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_reference_is_exact_enough(rng, data):
     """The reference's errors, measured with fractions, are at most a hundredth of every bound."""
-    vector = vector_dtype(data)
     for form in ("few positions", "channels last"):
-        p = hostile_data.population(rng, form, data, vector)
+        p = hostile_data.population(rng, form, data, "float64")
         with np.errstate(all="ignore"):
             want = reference.batch_norm_backward(
                 p.src, p.diff_dst, p.mean, p.variance, p.gamma, axis=0, epsilon=p.epsilon,
                 wide=np.longdouble,
             )  # fmt: skip
-            good = hostile_data.fits(p, want, data, vector)
+            good = hostile_data.fits(p, want, data, "float64")
             found = BatchNormGradients(want.diff_src, want.diff_gamma, want.diff_beta)
-            bounds = errors(found, want, data, vector)
+            bounds = errors(found, want, data, "float64")
         some = np.flatnonzero(good)[: 60 if form == "few positions" else 8]
         assert len(some) >= 8
         for channel in some:
@@ -135,22 +136,18 @@ def test_reference_is_exact_enough(rng, data):
 
 
 def in_parts(parts):
-    """Return a gradient function that adds sums of parts in float64, then applies them to each."""
+    """Return a gradient function that adds sums of parts, then computes each part's gradient."""
 
     def gradient(src, diff_dst, mean, *vectors, data_format, **options):
         pieces = [np.array_split(a, parts) for a in (src, diff_dst)]
         pieces = list(zip(*pieces, strict=True))
-        sums = sum(
-            bn_ext.batch_norm_backward_reduce(*piece, mean, data_format=data_format)
-            for piece in pieces
-        )
-        applied = [
-            bn_ext.batch_norm_backward_apply(
-                *piece, mean, *vectors, sums, data_format=data_format, **options
-            )
+        how = {"data_format": data_format}
+        total = sum(bn_ext.GradientSums(*piece, mean, **how) for piece in pieces)
+        found = [
+            bn_ext.batch_norm_backward(*piece, mean, *vectors, sums=total, **how, **options)
             for piece in pieces
         ]
-        return applied[0]._replace(diff_src=np.concatenate([a.diff_src for a in applied]))
+        return found[0]._replace(diff_src=np.concatenate([each.diff_src for each in found]))
 
     return gradient
 
@@ -159,11 +156,10 @@ def in_parts(parts):
 @pytest.mark.parametrize("data", DATA_DTYPES)
 def test_parts(rng, data, parts):
     """Bounds hold for data in parts; for float64 data, each further part adds a rounding."""
-    vector = vector_dtype(data)
     for form in ("channels last", "short runs"):
-        p = hostile_data.population(rng, form, data, vector)
+        p = hostile_data.population(rng, form, data, "float64")
         shares, broken = hostile_data.measured(
-            p, form, data, vector, function=in_parts(parts), parts=parts
+            p, form, data, "float64", function=in_parts(parts), parts=parts
         )
         assert not broken, form
         print(form, *(f"{name} {100 * share.max():.0f} %" for name, share in shares.items()))
@@ -273,7 +269,7 @@ def test_random_16_bit(rng, data, vector):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("m", [3, 4, 5, 9, 31, 100, 1000])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 9, 31, 100, 1000])
 @pytest.mark.parametrize(("data", "vector"), SHORT_DTYPES)
 def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
     """If it is not small against its terms: in each kind of problem, not only on average."""
@@ -282,17 +278,15 @@ def test_almost_every_16_bit_result_is_correctly_rounded(rng, data, vector, m):
         problem = Problem(
             rng, (m, 300_000 // m), "NXC", data, vector, ratio=ratio, statistics=statistics
         )
-        options = {"epsilon": 1e-5, "is_training": is_training}
-        found = problem.run(bn_ext.batch_norm_backward, **options).diff_src
-        want = problem.run(reference.batch_norm_backward, wide=np.longdouble, **options)
+        grads, want = ran(problem, is_training)
         exact = want.diff_src.astype(np.float64)
-        error = abs(found.astype(np.float64) - exact)
-        below, above = neighbors(found)
+        error = abs(grads.diff_src.astype(np.float64) - exact)
+        below, above = neighbors(grads.diff_src)
         nearest = (error <= abs(below - exact)) & (error <= abs(above - exact))
         nearest = nearest[abs(exact) >= want.diff_src_terms / 10]
-        share = nearest.mean()
-        print(f"{ratio} {statistics} {is_training}: {100 * share:.4f} % of {nearest.size}")
-        assert share >= (0.9997 if data == "float16" else 0.9999)
+        wrong = np.count_nonzero(~nearest)
+        print(f"{ratio} {statistics} {is_training}: not {wrong} of {nearest.size}")
+        assert wrong <= 3e-4 * nearest.size
 
 
 # ---- many elements ---------------------------------------------------------------------
@@ -350,9 +344,14 @@ def test_sum_of_a_hundred_million(rng):
     row = rng.standard_normal((1, 1, 100_000)).astype(np.float32)
     mean = np.array([0.25], np.float32)
     src = np.broadcast_to(row, (1000, 1, 100_000))
-    sums = bn_ext.batch_norm_backward_reduce(src, src, mean, data_format="NCX")
+    sums = bn_ext.GradientSums(src, src, mean, data_format="NCX")
+    one = np.ones(1)  # a gamma of float64, for gradients of float64
+    none = np.ones((0, 1, 1), np.float32)
+    found = bn_ext.batch_norm_backward(
+        none, none, mean, one, one, epsilon=0, data_format="NCX", sums=sums
+    )
     wide = row.astype(np.longdouble).ravel()
-    for got, terms in zip(sums[:2], (wide, wide * (wide - mean[0])), strict=True):
+    for got, terms in zip(found[:0:-1], (wide, wide * (wide - mean[0])), strict=True):
         exact, norm = 1000 * terms.sum(), np.sqrt(1000 * (terms**2).sum())
         # Terms that are repeated 1000 times have 1000 times the error, not sqrt(1000) times.
         assert abs(got[0] - exact) <= 6 * unit("float32") * norm * np.sqrt(1000)
@@ -363,7 +362,5 @@ def test_more_elements_than_32_bits_count():
     row = np.zeros((1, 1, 2**16), np.float32)
     row[..., ::2] = 2
     src = np.broadcast_to(row, (2**16 + 1, 1, 2**16))
-    state = bn_ext.batch_norm_training_reduce(src, exact=True, data_format="NCX")
-    count = 2**32 + 2**16
-    stats = bn_ext.batch_norm_training_stats(state)
-    assert stats.tolist() == [[1], [count], [count], [1]]
+    found = bn_ext.Statistics(src, exact=True, data_format="NCX")
+    assert (found.mean, found.variance, found.count) == (1, 1, 2**32 + 2**16)

@@ -7,7 +7,7 @@ gamma, rounded.
 
 import numpy as np
 import pytest
-from cases import SHORT, dtype, with_count
+from cases import SHORT, dtype
 
 import bn_ext
 
@@ -34,16 +34,10 @@ def test_every_pattern_up(isa, name):
     one = np.ones(1, values.dtype)
     zeros = np.zeros(1 << 16, np.float32)
     for length in (1 << 16, (1 << 16) - 1):  # whole registers, and an edge
-        sums = bn_ext.batch_norm_backward_reduce(
-            np.broadcast_to(one, (1, length)), values[None, :length], zeros[:length]
-        )
+        given = np.broadcast_to(one, (1, length)), values[None, :length]
         want = as_doubles(values[:length])
-
-        assert same(sums[0], want)
-        sums = bn_ext.batch_norm_backward_reduce(
-            values[None, :length], np.broadcast_to(one, (1, length)), zeros[:length]
-        )
-        assert same(sums[1], want)
+        assert same(bn_ext.GradientSums(*given, zeros[:length])._sums[0], want)
+        assert same(bn_ext.GradientSums(*given[::-1], zeros[:length])._sums[1], want)
 
 
 def boundaries(name):
@@ -99,8 +93,7 @@ def test_doubles_are_rounded_once(isa, name):
     n = len(numbers)
     vector = np.ones(n, dtype(name))
     data = np.ones((1, n), dtype(name))
-    grads = bn_ext.batch_norm_backward_apply(
-        data, data, vector, vector, None, with_count([numbers, numbers], 1), epsilon=0.0
-    )
+    sums = bn_ext.GradientSums(data, data, vector)._with(np.array([numbers, numbers]), 1)
+    grads = bn_ext.batch_norm_backward(data, data, vector, vector, epsilon=0.0, sums=sums)
     assert (grads.diff_beta.view(np.uint16) == want).all()
     assert (grads.diff_gamma.view(np.uint16) == want).all()

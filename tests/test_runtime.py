@@ -54,6 +54,16 @@ def test_what_sets_the_number_of_threads():
         assert strict(code + THREADS).stdout.startswith("1 OpenMP's current limit")
         code = "import bn_ext; bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
         assert strict(code + THREADS).stdout == "1 the container's CPU quota\n"
+    if hasattr(os, "fork"):
+        # With OpenMP, a child of a process that had a team has one thread.
+        code = (
+            "import os, sys, numpy, bn_ext\n"
+            "a, v = numpy.ones((4000, 64)), numpy.ones(64)\n"
+            "bn_ext.batch_norm_backward(a, a, v, v, epsilon=0, num_threads=2)\n"
+            "pid = os.fork()\n"
+            "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
+        )
+        assert strict(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
 
 
 def test_a_machine_without_the_systems_lists(monkeypatch):

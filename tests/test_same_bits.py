@@ -2,10 +2,11 @@
 
 A call's values and the order of src's axes in memory decide the bits. All else is a factor here:
 instruction set, threads, alignment, outputs (new, given or in place), gaps in memory, one call or
-two, cache sizes, the caller's floating-point mode. Every member of the family is run with pairwise
-combinations of the factors.
+two, dtypes of vectors, cache sizes, the caller's floating-point mode. Every member of the family is
+run with pairwise combinations of the factors.
 """
 
+import copy
 import itertools
 
 import members
@@ -39,7 +40,8 @@ CIRCUMSTANCES = {
     "src_memory": ["contiguous", "gaps", "backwards", "spread"],
     "other_memory": ["contiguous", "gaps", "backwards", "spread"],
     "out": ["fresh", "given", "given with gaps", "over src", "over another"],
-    "halves": [False, True],
+    "summed": [False, True],
+    "vectors": ["alike", "in doubles", "of several dtypes"],
     "fp": list(FP_MODES),
     # Also sizes for the narrowest or the widest tiles, with non-temporal stores or without.
     "caches": [_core._cache_sizes(), (1, 1), (1 << 40, 1), (1, 1 << 40)],
@@ -92,7 +94,20 @@ def make(rng, dims, types, data_format, values):
     return problem
 
 
-def outputs(how, member, tensors, vector, order):
+def recast(problem, how):
+    """The problem with vectors in other dtypes that hold their values. Results have gamma's dtype,
+    so it keeps its own.
+    """
+    found = copy.copy(problem)
+    others = {"alike": [], "in doubles": ["f8"], "of several dtypes": ["f4", "f8"]}[how]
+    names = ("mean", "variance", "beta", "diff_diff_gamma", "diff_diff_beta")
+    for name, other in zip(names, itertools.cycle(others), strict=False):
+        vector = getattr(problem, name)
+        setattr(found, name, vector.astype(np.promote_types(vector.dtype, other)))
+    return found
+
+
+def outputs(how, tensors, like, order):
     """The argument `out`: None, or arrays and None; for "over ...", operands of the same call."""
     fresh = np.full_like(tensors[0], 7)
     given = {
@@ -105,14 +120,14 @@ def outputs(how, member, tensors, vector, order):
     if given is None:
         return None
     out = []
-    for k, kind in enumerate(MEMBERS[member].returns):
-        given_vector = np.full_like(vector, 7) if how == "given" or k % 2 else None
-        out.append(given() if kind == "tensor" else given_vector)
+    for k, array in enumerate(like):
+        given_vector = np.full_like(array, 7) if how == "given" or k % 2 else None
+        out.append(given() if array.ndim > 1 else given_vector)
     return out
 
 
 def run(problem, *, member, channels_last, is_training, isa, threads, src_offset, other_offset,
-        src_memory, other_memory, out, halves, fp, caches):  # fmt: skip
+        src_memory, other_memory, out, summed, vectors, fp, caches):  # fmt: skip
     """The bits of all outputs under these circumstances."""
     order = memory_order(problem.src.ndim, problem.axis, channels_last)
     bytes_off = {"aligned": 0, "element": problem.src.itemsize, "byte": 1}
@@ -121,13 +136,14 @@ def run(problem, *, member, channels_last, is_training, isa, threads, src_offset
     for name in MEMBERS[member].reads[1:]:
         other = getattr(problem, name)
         tensors[name] = placed(other, other_memory, bytes_off[other_offset], order)
-    outs = outputs(out, member, list(tensors.values()), problem.mean, order)
+    outs = outputs(out, list(tensors.values()), MEMBERS[member].like(problem), order)
     _core._use_isa(isa)
     _core._set_cache_sizes(*caches)
     with fp_mode(fp):
         results, bits = MEMBERS[member].run(
-            problem, tensors, is_training=is_training, halves=halves, out=outs, num_threads=threads
-        )
+            recast(problem, vectors), tensors, is_training=is_training, summed=summed, out=outs,
+            num_threads=threads,
+        )  # fmt: skip
         started, tasks, _ = _core._last_call().values()
     assert are_expected(started, threads, tasks)
     for given, returned in zip(outs or (), results, strict=False):

@@ -72,7 +72,8 @@ def test_an_unbuilt_clone_says_what_to_run(clone, options):
 
 def test_an_installed_package_without_its_core(clone):
     core_of(clone).unlink()
-    shutil.rmtree(clone / "src_c")
+    for sources in "src_c", "bn_ext/_core":
+        shutil.rmtree(clone / sources)
     status, _, printed = imported(clone)
     assert status == 1
     assert printed.splitlines()[-1].startswith(f"ImportError: bn_ext in {clone} has no compiled")
@@ -121,7 +122,7 @@ def sources(tmp_path):
     tree = tmp_path / "sources"
     for folder in "bn_ext", "src_c":
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("*.so"))
-    for name in "setup.py", "build_c.py", "build_stubs.py", "pyproject.toml", "README.md":
+    for name in "setup.py", "build_c.py", "pyproject.toml", "README.md":
         shutil.copy(ROOT / name, tree)
     for path in ROOT.glob("LICENSE*"):
         shutil.copy(path, tree)

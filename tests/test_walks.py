@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, dtype, with_count
+from cases import DATA_DTYPES, dtype
 from order_of_sums import form_of, sums_of
 
 import bn_ext
@@ -35,7 +35,7 @@ WHERE = [(True, True, True), (True, False, False), (False, True, False), (False,
 #: Cache sizes: stores bypass the cache or not, and tiles are narrow or as wide as they get.
 NEVER, ALWAYS = 1 << 40, 1
 CACHES = [(1, NEVER), (1, ALWAYS), (1 << 14, ALWAYS), (1 << 40, ALWAYS)]
-WAYS = ["backward", "frozen", "two calls"]
+WAYS = ["backward", "frozen", "sums"]
 EPSILON = 0.25
 FEW = 7  # the quick test takes one shape in seven
 #: Fills memory that belongs to no element, and diff_src before a call.
@@ -101,8 +101,8 @@ class Problem:
 
 
 def assert_right(p, way, gaps, where, offset, num_threads):
-    """Check the bits of one call, or two, over operands with this layout."""
-    formula = "backward" if way == "two calls" else way
+    """Check the bits of a call, or of sums and a call, over operands with this layout."""
+    formula = "backward" if way == "sums" else way
     memory = [
         p.laid_out(values, gaps if has_gaps else (), offset)
         for values, has_gaps in zip([*p.operands, UNTOUCHED], where, strict=True)
@@ -111,12 +111,10 @@ def assert_right(p, way, gaps, where, offset, num_threads):
     options = {"data_format": "NCX", "num_threads": num_threads}
     vectors = p.mean, p.variance, p.gamma
     more = {"epsilon": EPSILON, "is_training": formula == "backward", "out": (diff_src, None, None)}
-    if way == "two calls":
-        sums = bn_ext.batch_norm_backward_reduce(src, diff_dst, p.mean, **options)
-        assert sums.tobytes() == with_count(p.sums, p.count).tobytes()
-        found = bn_ext.batch_norm_backward_apply(src, diff_dst, *vectors, sums, **options, **more)
-    else:
-        found = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **more)
+    if way == "sums":
+        more["sums"] = sums = bn_ext.GradientSums(src, diff_dst, p.mean, **options)
+        assert (sums.count, sums._sums.tobytes()) == (p.count, p.sums.tobytes())
+    found = bn_ext.batch_norm_backward(src, diff_dst, *vectors, **options, **more)
     for gradient, right in zip(found[1:], p.gradients, strict=True):
         assert gradient.tobytes() == right.tobytes()
     around, written = memory[2]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from cases import LARGE, Problem, all_bits, threads_used
-from needs import CPUS, needs_fork, needs_linux
+from needs import CPUS, needs_cpus, needs_fork, needs_linux
 from processes import CALL, in_new_process
 from test_pool import threads_used as threads_of_calls
 
@@ -79,6 +79,30 @@ print(most(2))
 """
     parent, child, forked, after = in_new_process(CALL + MOST + code)
     assert (parent, child, forked, after) == ("2", "2", "True", "2")
+
+
+@needs_cpus
+@needs_fork
+def test_a_child_does_not_count_its_parents_calls():
+    """Concurrent calls share the CPUs; calls that a fork cut off must not be counted."""
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        call(100_000, num_threads=2)
+callers = [threading.Thread(target=work) for _ in range(4)]
+for caller in callers: caller.start()
+child = os.fork()
+if child == 0:
+    print(max(call(40_000) for _ in range(50)), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+stop.set()
+for caller in callers: caller.join()
+"""
+    assert in_new_process(CALL + code, OMP_NUM_THREADS="2", OPENBLAS_NUM_THREADS="1") == ["2"]
 
 
 @needs_linux

@@ -16,20 +16,15 @@ from numpy.typing import NDArray
 import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
-x32, v32 = np.ones((4, 2, 3), np.float32), np.ones(3, np.float32)
-x64, v64 = np.ones((4, 2, 3)), np.ones(3)
-x16 = np.ones((4, 2, 3), np.float16)
+x32, v32 = np.ones((8, 3), np.float32), np.ones(3, np.float32)
+x64, v64 = np.ones((8, 3)), np.ones(3)
+x16 = np.ones((8, 3), np.float16)
 
-# dtypes are inferred, for a mixed pair too.
+# The dtype of the data is inferred. Vectors may have others.
 grads = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5)
 assert_type(grads.diff_src, NDArray[np.float32])
-assert_type(grads.diff_gamma, NDArray[np.float32])
-assert_type(
-    bn_ext.batch_norm_backward(x64, x64, v64, v64, epsilon=0).diff_beta, NDArray[np.float64]
-)
-mixed = bn_ext.batch_norm_backward(x16, x16, v32, v32, epsilon=1e-5, data_format="NXC")
+mixed = bn_ext.batch_norm_backward(x16, x16, v32, v64, epsilon=1e-5, data_format="NXC")
 assert_type(mixed.diff_src, NDArray[np.float16])
-assert_type(mixed.diff_gamma, NDArray[np.float32])
 
 # As a tuple.
 diff_src, diff_gamma, diff_beta = bn_ext.batch_norm_backward(x64, x64, v64, v64, epsilon=0)
@@ -39,24 +34,18 @@ total: np.float64 = diff_gamma.sum() + diff_beta.sum()
 # Parameter gradients may be left out.
 alone = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, param_grads=False)
 assert_type(alone.diff_src, NDArray[np.float32])
-assert_type(alone.diff_gamma, NDArray[np.float32] | Any)
 
 
-# Forward, then backward. Types do not tell the dtype of the statistics.
+# Forward, then backward.
 def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
     r = bn_ext.batch_norm_training(x, g, g, epsilon=1e-5)
     back = bn_ext.batch_norm_backward(x, r.dst, r.mean, r.variance, g, epsilon=1e-5)
     assert_type(back.diff_src, NDArray[np.float32])
-    assert_type(back.diff_gamma, NDArray[Any])
-    parts = bn_ext.batch_norm_backward_apply(
-        x, x, r.mean, r.variance, g, bn_ext.batch_norm_backward_reduce(x, x, r.mean), epsilon=1
-    )
-    assert_type(parts.diff_src, NDArray[np.float32])
     twice = bn_ext.batch_norm_double_backward(x, x, r.mean, r.variance, g, x, epsilon=1)
     assert_type(twice.diff_src, NDArray[np.float32])
-    operator = onednn_graph.batch_norm_training_backward(x, x, r.mean, r.variance, epsilon=1)
+    operator = onednn_graph.batch_norm_training_backward(x, x, g, g, epsilon=1)
     assert_type(operator.diff_src, NDArray[np.float32])
-    step = onednn_graph.batch_norm_forward_training(x, r.mean, r.variance, epsilon=1)
+    step = onednn_graph.batch_norm_forward_training(x, g, g, epsilon=1)
     assert_type(step.dst, NDArray[np.float32])
     return bn_ext.batch_norm_inference(x, r.mean, r.variance, g, g, epsilon=1e-5)
 
@@ -65,7 +54,7 @@ def of_any_dtype(x: NDArray[Any]) -> None:
     r = bn_ext.batch_norm_training(x, epsilon=1e-5)
     assert_type(r.dst, NDArray[Any])
     back = bn_ext.batch_norm_backward(x, x, r.mean, r.variance, epsilon=1e-5)
-    assert_type(back, bn_ext.BatchNormGradients[NDArray[Any], NDArray[Any]])
+    assert_type(back, bn_ext.BatchNormGradients[NDArray[Any]])
 
 
 chain(x32, v32)
@@ -89,12 +78,12 @@ assert_type(
 )
 assert_type(
     bn_ext.batch_norm_backward(
-        memoryview(x64.tobytes()).cast("d", (4, 2, 3)), x64, v64, v64, epsilon=0
+        memoryview(x64.tobytes()).cast("d", (8, 3)), x64, v64, v64, epsilon=0
     ).diff_src,
     NDArray[Any],
 )
-bn_ext.batch_norm_backward_reduce(x64, x64, array.array("d", [0.0] * 3))
-bn_ext.batch_norm_backward_reduce(x64, x64, (ctypes.c_double * 3)())
+bn_ext.GradientSums(x64, x64, array.array("d", [0.0] * 3))
+bn_ext.GradientSums(x64, x64, (ctypes.c_double * 3)())
 
 
 class WithArray:
@@ -110,19 +99,24 @@ class WithDLPack:
         return (1, 0)
 
 
-bn_ext.batch_norm_backward_reduce(x64, x64, WithArray())
-bn_ext.batch_norm_backward_reduce(x64, x64, WithDLPack())
+bn_ext.GradientSums(x64, x64, WithArray())
+bn_ext.GradientSums(x64, x64, WithDLPack())
 
-# The two halves.
-sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32)
-assert_type(sums, NDArray[np.float64])
-half = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, sums, epsilon=1e-5)
+# Data in parts. To a type checker, sum() without a start may be 0.
+parts = [bn_ext.Statistics(part, data_format="NXC") for part in (x32, x32)]
+statistics = sum(parts[1:], parts[0])
+assert_type(statistics, bn_ext.Statistics)
+assert_type(statistics + parts[0], bn_ext.Statistics)
+statistics += parts[0]
+assert_type(statistics.variance, NDArray[np.float64])
+assert_type(statistics.count, int)
+statistics.update_running(v32.copy(), v64.copy(), 0.1, correction=1)
+sums = bn_ext.GradientSums(x32, x32, v32)
+half = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, sums=sums + sums)
 assert_type(half.diff_src, NDArray[np.float32])
-# To a type checker, sum() of a generator may be 0.
-added = sum(bn_ext.batch_norm_backward_reduce(x32, x32, v32) for _ in range(2))
-bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, None, added, epsilon=1e-5)
+assert_type(bn_ext.Statistics(x32, exact=True).array, NDArray[np.int64])
 
-# Forward, at once (statistics have gamma's dtype, whatever that is) and in parts.
+# Forward.
 normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
 assert_type(normalized.dst, NDArray[np.float16])
 assert_type(normalized.mean, NDArray[Any])
@@ -135,13 +129,6 @@ bn_ext.batch_norm_training(
     exponential_avg_factor=0.1, correction=1, src_1=x32, relu=True, workspace=bits,
     out=(np.empty_like(x32), None, None), num_threads=1,
 )  # fmt: skip
-parts = [bn_ext.batch_norm_training_reduce(part) for part in (x32, x32)]
-assert_type(parts[0], NDArray[np.float64])
-stats = bn_ext.batch_norm_training_merge(parts)
-assert_type(stats, NDArray[np.float64])
-assert_type(
-    bn_ext.batch_norm_training_apply(x32, stats, v32, v32, epsilon=1e-5).dst, NDArray[np.float32]
-)
 assert_type(bn_ext.batch_norm_inference(x16, v32, v32, epsilon=1e-5), NDArray[np.float16])
 assert_type(
     bn_ext.batch_norm_inference(
@@ -155,18 +142,17 @@ assert_type(
 
 # With a fused ReLU: three results, or four.
 gated = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5, relu=True, beta=v32)
-assert_type(gated, bn_ext.BatchNormGradients[NDArray[np.float32], NDArray[np.float32]])
+assert_type(gated, bn_ext.BatchNormGradients[NDArray[np.float32]])
 four = bn_ext.batch_norm_backward(
     x32, x32, v32, v32, epsilon=1e-5, relu=True, workspace=bits, diff_src_1=True
 )
 assert_type(four.diff_src_1, NDArray[np.float32])
-sums = bn_ext.batch_norm_backward_reduce(x32, x32, v32, relu=True, dst=x32)
+bn_ext.GradientSums(x32, x32, v32, relu=True, dst=x32)
 
 # Double backward.
 second = bn_ext.batch_norm_double_backward(x16, x16, v32, v32, None, x16, v32, v32, epsilon=1e-5)
 assert_type(second.diff_src, NDArray[np.float16])
 assert_type(second.diff_diff_dst, NDArray[np.float16])
-assert_type(second.diff_gamma, NDArray[np.float32])
 
 # The layer.
 layer = bn_ext.BatchNorm(3, exponential_avg_factor=None, correction=0, relu=True, dtype=np.float32)
@@ -194,7 +180,7 @@ assert_type(tf.x_backprop, NDArray[np.float16])
 assert_type(tf.scale_backprop, NDArray[np.float32])
 assert_type(
     bn_ext.specs.ngraph.batch_norm_training_backprop(
-        [[0.0, 1.0], [2.0, 4.0]], v64[:2], [0.0, 0.0], v64[:2], v64[:2], x64[:2, 0, :2], epsilon=0
+        [[0.0, 1.0], [2.0, 4.0]], v64[:2], [0.0, 0.0], v64[:2], v64[:2], x64[:2, :2], epsilon=0
     ).input_delta,
     NDArray[Any],
 )
@@ -217,19 +203,7 @@ isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
 version: str = bn_ext.__version__
 
-# Exact sums: the type that reduce returns follows from the flag.
-state = bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=True)
-assert_type(state, NDArray[np.int64])
-assert_type(bn_ext.batch_norm_backward_reduce(x32, x32, v32, exact=False), NDArray[np.float64])
-of_all = bn_ext.batch_norm_backward_apply(x32, x32, v32, v32, v32, state + state, epsilon=1e-5)
-assert_type(of_all.diff_src, NDArray[np.float32])
-assert_type(bn_ext.batch_norm_sums(state), NDArray[np.float64])
-assert_type(bn_ext.batch_norm_count(state), int)
-assert_type(bn_ext.batch_norm_canonical(state), NDArray[np.int64])
-moments = bn_ext.batch_norm_training_reduce(x32, exact=True)
-assert_type(moments, NDArray[np.int64])
-exact_stats = bn_ext.batch_norm_training_stats(moments)
-bn_ext.batch_norm_training_apply(x32, exact_stats, epsilon=1e-5)
+# Exact sums.
 assert_type(
     bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, exact=True).diff_src,
     NDArray[np.float32],
@@ -239,32 +213,30 @@ assert_type(bn_ext.batch_norm_training(x32, epsilon=1e-5, exact=True).dst, NDArr
 
 # What the functions refuse, type checkers must refuse too.
 general = bn_ext.batch_norm_backward
-reduce = bn_ext.batch_norm_backward_reduce
+reduce = bn_ext.GradientSums
 backprop = ngraph.batch_norm_training_backprop
 backward = onednn_graph.batch_norm_training_backward
 fused = tensorflow.fused_batch_norm_grad_v3
 training = bn_ext.batch_norm_training
-training_reduce = bn_ext.batch_norm_training_reduce
-merge = bn_ext.batch_norm_training_merge
-training_apply = bn_ext.batch_norm_training_apply
 inference = bn_ext.batch_norm_inference
 double = bn_ext.batch_norm_double_backward
 made = bn_ext.BatchNorm
 fused_v3 = tensorflow.fused_batch_norm_v3
 fused_ex = tensorflow.fused_batch_norm_ex
 WRONG: list[Callable[[], object]] = [
-    lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[call-overload]
-    lambda: training_reduce(x32, exact=True, mean=0.0),  # type: ignore[call-overload]
-    lambda: bn_ext.batch_norm_sums("abc"),  # type: ignore[arg-type]
-    lambda: bn_ext.batch_norm_training_stats(None),  # type: ignore[arg-type]
-    lambda: reduce(b"abc", x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(1.0, x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(np.float32(1), x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(np.str_("abc"), x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(None, x32, v32),  # type: ignore[call-overload]
-    lambda: reduce({1: 2}, x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(range(3), x32, v32),  # type: ignore[call-overload]
-    lambda: reduce(object(), x32, v32),  # type: ignore[call-overload]
+    lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[arg-type]
+    lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
+    lambda: bn_ext.Statistics(x32, exact="yes"),  # type: ignore[arg-type]
+    lambda: bn_ext.Statistics("abc"),  # type: ignore[arg-type]
+    lambda: general(x32, x32, v32, v32, epsilon=0, sums=sums.mean),  # type: ignore[call-overload]
+    lambda: reduce(b"abc", x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(1.0, x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(np.float32(1), x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(np.str_("abc"), x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(None, x32, v32),  # type: ignore[arg-type]
+    lambda: reduce({1: 2}, x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(range(3), x32, v32),  # type: ignore[arg-type]
+    lambda: reduce(object(), x32, v32),  # type: ignore[arg-type]
     lambda: general(x32, "abc", v32, v32, epsilon=0),  # type: ignore[call-overload]
     lambda: general("abc", x32, v32, v32, epsilon=0),  # type: ignore[call-overload]
     lambda: general(x32, x32, "abc", v32, epsilon=0),  # type: ignore[call-overload]
@@ -273,7 +245,7 @@ WRONG: list[Callable[[], object]] = [
     lambda: general(x32, x32, v32, v32),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon="1e-5"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=1j),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, v32, epsilon=0, data_format="NHWC"),  # type: ignore[call-overload]
+    lambda: general(x32, x32, v32, v32, epsilon=0, data_format="nhwc"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, is_training="False"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, is_training=2),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, param_grads="no"),  # type: ignore[call-overload]
@@ -290,21 +262,17 @@ WRONG: list[Callable[[], object]] = [
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst="abc"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, workspace=8),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst=x32, diff_src_1=2),  # type: ignore[call-overload]
-    lambda: reduce(x32, x32, v32, relu="yes", dst=x32),  # type: ignore[call-overload]
+    lambda: reduce(x32, x32, v32, relu="yes", dst=x32),  # type: ignore[arg-type]
     lambda: training(x32),  # type: ignore[call-arg]
     lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-arg]
     lambda: training(x32, 1.0, epsilon=0),  # type: ignore[arg-type]
-    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[call-arg]
+    lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, relu=None),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, running_mean=[0.0] * 3),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, out=x32),  # type: ignore[arg-type]
-    lambda: training_reduce(x32, data_format="NHWC"),  # type: ignore[call-overload]
-    lambda: merge(iter(parts)),  # type: ignore[arg-type]
-    lambda: merge(parts, [8, 8]),  # type: ignore[call-arg]
-    lambda: training_apply(x32, None, epsilon=0),  # type: ignore[arg-type]
-    lambda: training_apply(x32, stats, epsilon=0, count=16),  # type: ignore[call-arg]
+    lambda: bn_ext.Statistics(x32, data_format="nhwc"),  # type: ignore[arg-type]
     lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-arg]
     lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[arg-type]
     lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._typing import DataFormat
 from bn_ext._verify.dtypes import dtype_of
 
 __all__ = [
@@ -28,7 +27,7 @@ __all__ = [
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-Layout = DataFormat
+Layout = Literal["NXC", "NCX"]
 
 
 @dataclass(frozen=True)

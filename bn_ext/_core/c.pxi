@@ -79,6 +79,10 @@ cdef extern from "state.h" nogil:
     int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats)
 
 
+cdef extern from "channel.h" nogil:
+    void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to)
+
+
 cdef extern from "gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
     void bn_make_bits(const bn_problem *p, const char *given, char *to)

@@ -169,7 +169,7 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
         convert_gate(c, relu, beta, dst, workspace, False)
         convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
         sums = call(c, None)
-        return sums, c.elements, DTYPES[c.dtype], as_doubles(array_of(c, MEAN))
+        return sums, c.elements, DTYPES[c.dtype], doubles_of(c, MEAN)
     finally:
         end(c)
 

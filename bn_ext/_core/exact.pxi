@@ -27,12 +27,6 @@ cdef int round_state(Call *c) except -1:
     cdef bn_problem *p = &c.problem
     cdef int64_t stranger, wrong
     cdef uint64_t mode
-    pin(c, STATE)
-    if not fits(c, STATE) or view.itemsize != sizeof(int64_t):
-        raise ValueError(
-            f"sums: expected an array of int64 of shape {expected_shape(c, STATE)}, got "
-            f"{array_of(c, STATE).dtype} of shape {shape_of(view)}"
-        )
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
     p.dtype = <bn_dtype>c.dtype

@@ -178,19 +178,25 @@ cdef int check_workspace(Call *c) except -1:
 cdef int check_sums(Call *c) except -1:
     """Check the sums of all parts: they must be of this dtype and about this mean, and include this
     part."""
-    if has(c, SUMS):
-        pin(c, SUMS)
+    cdef int role = STATE if has(c, STATE) else SUMS
+    if has(c, role):
+        pin(c, role)
     if c.total == NULL:
         return 0
-    _, count, dtype, mean = <tuple>c.total
+    sums, count, dtype, mean = <tuple>c.total
     if dtype != DTYPES[c.dtype]:
         raise ValueError(
             f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
             f"sums of {dtype} data"
         )
-    if mean.shape != (c.channels,):
-        raise ValueError(f"sums: expected {c.channels} channels, got {mean.shape[0]}")
-    if not np.array_equal(as_doubles(array_of(c, MEAN)), mean, equal_nan=True):
+    if sums.shape[-1] != c.channels:
+        raise ValueError(f"sums: expected {c.channels} channels, got {sums.shape[-1]}")
+    if not fits(c, role) or c.view[role].itemsize != sizeof(double):  # as large as an int64
+        raise ValueError(
+            f"sums: expected an array of int64 of shape {expected_shape(c, STATE)}, got "
+            f"{sums.dtype} of shape {shape_of(&c.view[role])}"
+        )
+    if mean.shape != (c.channels,) or not are_equal(doubles_of(c, MEAN), mean):
         raise ValueError("sums: expected sums about this mean, got sums about another")
     c.problem.count = count
     if has(c, STATE):
@@ -203,10 +209,28 @@ cdef int check_sums(Call *c) except -1:
     return 0
 
 
-cdef object as_doubles(object a):
-    """A float64 copy of a vector."""
-    with _DefaultMode():
-        return a.astype(np.float64)
+cdef object doubles_of(Call *c, int role):
+    """A float64 copy of a pinned vector."""
+    copy = empty(c.channels)
+    cdef double[::1] to = copy
+    cdef uint64_t mode
+    if c.channels:
+        point(c, role)
+        mode = fp_mode_enter()
+        vector_read(&c.problem.vector[role - VECTORS], 0, c.channels, &to[0])
+        fp_mode_leave(mode)
+    return copy
+
+
+cdef bint are_equal(const double[::1] a, const double[::1] b) except -1:
+    """Are all numbers equal? Those that are NaN are."""
+    cdef Py_ssize_t i
+    cdef bint equal = True
+    cdef uint64_t mode = fp_mode_enter()
+    for i in range(a.shape[0]):
+        equal &= a[i] == b[i] or (a[i] != a[i] and b[i] != b[i])
+    fp_mode_leave(mode)
+    return equal
 
 
 cdef enum:

@@ -1,0 +1,710 @@
+"""Sums of parts, as objects: what `+` gives, and the integers of exact ones."""
+
+import copy
+import functools
+import itertools
+import operator
+import pickle
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cases import DATA_DTYPES, EPSILON, FORMATS, Problem, all_bits, dtype, shape
+from exact_sums import (
+    BEYOND,
+    BITS,
+    LIMB,
+    MOMENTS,
+    MOST_PARTS,
+    STATES,
+    integer_of,
+    rounded,
+    state_of,
+    statistics,
+)  # fmt: skip
+
+import bn_ext
+from bn_ext import GradientSums, Statistics, _core
+
+pytestmark = pytest.mark.quick
+of_both_kinds = pytest.mark.parametrize("exact", [False, True])
+
+
+def statistics_of(parts, **options):
+    return [Statistics(part, **options) for part in parts]
+
+
+def gradient_sums_of(p, cuts=(), **options):
+    """The sums of a problem's parts."""
+    options = {"data_format": p.data_format, **options}
+    parts = zip(np.split(p.src, cuts), np.split(p.diff_dst, cuts), strict=True)
+    return [GradientSums(*part, p.mean, **options) for part in parts]
+
+
+def found(sums):
+    """All that an object knows, as bits."""
+    known = [sums.mean] if isinstance(sums, GradientSums) else [sums.mean, sums.variance]
+    return [*all_bits(known), sums.count, sums.channels, sums.dtype, sums.exact]
+
+
+# ---- + -----------------------------------------------------------------------------------
+
+
+@of_both_kinds
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("mean", [0, 1e3])
+def test_parts_are_the_whole(rng, mean, data, exact):
+    """Whatever adds them up, also empty ones."""
+    src = (rng.standard_normal((50, 3)) + mean).astype(dtype(data))
+    parts = statistics_of(np.split(src, (0, 5, 5, 6, 30)), exact=exact)
+    total = sum(parts)
+    one = Statistics(src, exact=exact)
+    assert (total.count, total.channels, total.dtype, total.exact) == (50, 3, data, exact)
+    close = {"rtol": 1e-6, "atol": 1e-6 * (mean == 0)}
+    np.testing.assert_allclose(total.mean, one.mean, **close)
+    np.testing.assert_allclose(total.variance, one.variance, **close)
+    before = [found(part) for part in parts]
+    onto = parts[0]
+    for part in parts[1:]:
+        onto += part
+    for same in (functools.reduce(operator.add, parts), sum(parts, parts[0] + 0), onto):
+        assert same == total or not exact
+        assert np.allclose(same.mean, total.mean)
+    assert found(onto) == found(total)
+    assert [found(part) for part in parts] == before
+    if exact:
+        assert sum(parts[i] for i in rng.permutation(len(parts))) == one == total
+
+
+def test_one_part_is_itself_bit_for_bit(rng):
+    """For any values, and beside empty parts."""
+    none = Statistics(np.empty((0, 4)))
+    special = np.array([[-0.0, np.inf, np.nan, 1.0], [-0.0, 1.0, 0.0, np.inf]])
+    for src in (rng.uniform(1, 2, (5, 4)), special):
+        part = Statistics(src)
+        for total in (sum([part]), none + none + part + none, 0 + part, part + 0):
+            assert found(total) == found(part)
+            assert total == part
+
+
+def test_a_nan_is_the_canonical_one():
+    total = sum(statistics_of([[[np.inf]], [[1.0]]]))
+    for array in (total.mean, total.variance, total._sums):
+        assert array.tobytes() == np.full(array.shape, np.nan).tobytes()
+
+
+@of_both_kinds
+@pytest.mark.parametrize("parts", [1, 2])
+def test_no_elements(parts, exact):
+    for channels in (3, 0):
+        total = sum([Statistics(np.empty((0, channels)), exact=exact)] * parts)
+        nan = np.full(channels, np.nan).tobytes()
+        assert (total.mean.tobytes(), total.variance.tobytes()) == (nan, nan)
+        assert (total.count, total.channels) == (0, channels)
+        running = np.ones(channels), np.ones(channels)
+        total.update_running(*running, 0.5, correction=1)
+        assert (np.array(running) == 1).all()
+    no_channels = Statistics(np.ones((3, 0)), exact=exact)
+    assert (no_channels + no_channels).mean.shape == (0,)
+
+
+def plain(mean, count):
+    """Statistics of `count` elements that all have this value."""
+    return Statistics(np.zeros((0, 1)))._with(np.array([[mean], [0.0]]), count)
+
+
+@pytest.mark.parametrize(
+    ("off", "counts"),
+    [
+        (1.6e154, (1, 1)), (1e150, (10**5, 10**5)), (-1e148, (3, 2**40)), (1e148, (2**40, 3)),
+        (1.0, (2**52, 2**51)), (1e-155, (2**30, 2**31)),
+    ],
+)  # fmt: skip
+def test_nothing_overflows_that_both_together_do_not(off, counts):
+    """What the distance between two means adds to the variance, compared with fractions."""
+    total = sum(plain(m, n) for m, n in zip((0.0, off), counts, strict=True))
+    first, second = map(Fraction, counts)
+    mean = Fraction(off) * second / (first + second)
+    variance = Fraction(off) ** 2 * first * second / (first + second) ** 2
+    for got, want in ((total.mean[0], mean), (total.variance[0], variance)):
+        assert abs(Fraction(got) - want) <= abs(want) / 2**50 + Fraction(2**-1073)
+    assert total.count == first + second
+
+
+def test_what_fits_a_double_is_right_however_large(rng):
+    """Near the largest double, in parts whose variances fit one; compared with fractions."""
+    largest = np.finfo(float).max
+    for _ in range(200):
+        parts = []
+        for _ in range(int(rng.integers(2, 5))):
+            n, scale = int(rng.integers(1, 9)), 10.0 ** rng.choice([153, 154, 307])
+            parts.append(rng.uniform(-1.79, 1.79, (n, 20)) * scale)
+        total = sum(statistics_of(parts))
+        for c, column in enumerate(np.concatenate(parts).T):
+            mean, variance = statistics(column)
+            assert abs(Fraction(total.mean[c]) - mean) <= Fraction(abs(column).max()) / 2**49
+            if max(variance, *(statistics(part[:, c])[1] for part in parts)) <= Fraction(largest):
+                assert abs(Fraction(total.variance[c]) - variance) <= variance / 2**46
+            elif variance > Fraction(largest) * 2:
+                assert total.variance[c] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("means", "counts"),
+    [((-1.7e308, 1.7e308), (3, 3)), ((1.7e308, -1.7e308), (1, 7)), ((1.7e308, 1.7e308), (9, 2))],
+)
+def test_means_as_far_apart_as_doubles_are(means, counts):
+    total = sum(map(plain, means, counts))
+    mean = sum(Fraction(m) * n for m, n in zip(means, counts, strict=True)) / sum(counts)
+    assert abs(Fraction(total.mean[0]) - mean) <= Fraction(1.7e308) / 2**50
+
+
+@of_both_kinds
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_elements_are_counted_not_samples(rng, data_format, exact):
+    src = rng.standard_normal((4, 2, 3, 5))
+    channels = src.shape[FORMATS[data_format]]
+    options = {"data_format": data_format, "exact": exact}
+    for sums in (Statistics(src, **options), GradientSums(src, src, [0.0] * channels, **options)):
+        assert (sums.count, sums.channels) == (src.size // channels, channels)
+        assert f": {sums.count} elements in each of {channels} channels, float64" in repr(sums)
+        assert repr(sums).endswith(", exact>") == exact
+
+
+# ---- the gradient from the sums of all parts ------------------------------------------------
+
+
+@of_both_kinds
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_every_part_has_the_gradients_of_the_whole(rng, data, data_format, is_training, exact):
+    """Those of the parameters, even without elements; exact sums give the bits of one call."""
+    p = Problem(rng, shape(12, 5, 7, data_format), data_format, data)
+    cuts = 5, 5
+    total = sum(gradient_sums_of(p, cuts, exact=exact))
+    options = {"is_training": is_training, "sums": total}
+    parts = [*zip(np.split(p.src, cuts), np.split(p.diff_dst, cuts), strict=True)]
+    grads = [p.run(bn_ext.batch_norm_backward, *part, **options) for part in parts]
+    assert [len(g.diff_src) for g in grads] == [5, 0, 7]
+    assert all_bits(grads[1][1:]) == all_bits(grads[0][1:]) == all_bits(grads[2][1:])
+    whole = p.run(bn_ext.batch_norm_backward, is_training=is_training, exact=exact)
+    joined = np.concatenate([g.diff_src for g in grads]), *grads[1][1:]
+    if exact:
+        assert all_bits(joined) == all_bits(whole)
+    for got, want in zip(joined, whole, strict=True):
+        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-2, atol=1e-5)
+    out = (np.empty_like(parts[1][0]), *(np.full_like(p.mean, 7) for _ in range(2)))
+    given = p.run(bn_ext.batch_norm_backward, *parts[1], out=out, **options)
+    assert all(a is b for a, b in zip(given, out, strict=True))
+    assert all_bits(given) == all_bits(grads[1])
+
+
+@of_both_kinds
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_shortest_whole(rng, number, exact):
+    """It may have one element a channel, beside an empty part."""
+    p = Problem(rng, (number, 5), "NXC", "float64")
+    none, one = gradient_sums_of(p, (0,), exact=exact)
+    for total in (none + one, one + none):
+        assert total == one
+        assert all_bits(p.run(bn_ext.batch_norm_backward, sums=total)) == all_bits(
+            p.run(bn_ext.batch_norm_backward, exact=exact)
+        )
+
+
+@pytest.mark.parametrize("data", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("x", [1, 5, 1100])
+def test_sums_that_are_nan_have_one_pattern(rng, isa, data, data_format, x):
+    """Otherwise a NaN's sign would depend on the CPU and the order of additions."""
+    p = Problem(rng, shape(9, 4, x, data_format), data_format, data)
+    for array, sign in ((p.src, -1), (p.diff_dst, 1)):
+        np.moveaxis(array, p.axis, 0)[2].flat[::4] = np.copysign(np.nan, sign)
+        np.moveaxis(array, p.axis, 0)[1].flat[:2] = np.inf, -np.inf
+    for sums in (*gradient_sums_of(p), sum(gradient_sums_of(p, (2, 5)))):
+        assert np.isnan(sums._sums[[0, 0, 1], [1, 2, 2]]).all()
+        assert set(sums._sums[np.isnan(sums._sums)].view(np.uint64)) == {0x7FF8 << 48}
+
+
+# ---- running statistics ---------------------------------------------------------------------
+
+
+@of_both_kinds
+@pytest.mark.parametrize("correction", [0, 1])
+@pytest.mark.parametrize("running", DATA_DTYPES)
+def test_running_statistics_are_updated_as_by_training(rng, running, correction, exact):
+    src = rng.standard_normal((9, 4)).astype(np.float32)
+    start = [a.astype(dtype(running)) for a in rng.uniform(1, 2, (2, 4))]
+    mine, theirs = ([a.copy() for a in start] for _ in "ab")
+    Statistics(src, exact=exact).update_running(*mine, 0.3, correction)
+    bn_ext.batch_norm_training(
+        src, epsilon=EPSILON, exact=exact, running_mean=theirs[0], running_variance=theirs[1],
+        exponential_avg_factor=0.3, correction=correction,
+    )  # fmt: skip
+    assert all_bits(mine) == all_bits(theirs)
+    assert all_bits(mine) != all_bits(start)
+
+
+@of_both_kinds
+def test_running_statistics_that_cannot_be_updated(exact):
+    """Nothing is written then."""
+    one = Statistics(np.ones((1, 2)), exact=exact)
+    mean, variance = np.zeros(2), np.zeros(2)
+    for given, error, message in (
+        ((mean, variance, 0.1, 1), ValueError, "correction=1"),
+        ((mean, variance, 0.1, 2), ValueError, "^correction: expected 0 or 1, got 2"),
+        ((mean, variance, np.nan, 0), ValueError, "^exponential_avg_factor: expected"),
+        ((mean, variance[:1], 0.1, 0), ValueError, r"^running_variance: expected shape \(2,\)"),
+        ((mean, [0.0, 0.0], 0.1, 0), TypeError, "^running_variance: expected a numpy.ndarray"),
+        ((None, None, 0.1, 0), (TypeError, ValueError), "^running_mean"),
+        ((mean, mean, 0.1, 0), ValueError, "shares memory"),
+    ):
+        with pytest.raises(error, match=message):
+            one.update_running(*given)
+    assert not mean.any()
+    assert not variance.any()
+    (one + one).update_running(mean, variance, 1, 1)
+    assert (mean == 1).all()
+
+
+# ---- equality, pickles, copies --------------------------------------------------------------
+
+
+def numbers(rng, data):
+    """Of either sign, over many exponents."""
+    values = rng.standard_normal((8, 5)) * 2.0 ** rng.integers(-9, 9, (8, 5))
+    return values.astype(dtype(data))
+
+
+COPIES = [
+    *(
+        lambda sums, protocol=protocol: pickle.loads(pickle.dumps(sums, protocol))
+        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+    ),
+    copy.copy,
+    copy.deepcopy,
+]
+
+
+@of_both_kinds
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_copies_and_pickles(rng, data, exact):
+    """They are equal, and add as the original does."""
+    src, mean = numbers(rng, data), rng.standard_normal(5)
+    for data_of_part in (src, src[:0]):
+        for kind, more in ((Statistics, ()), (GradientSums, (data_of_part, mean))):
+            sums = kind(data_of_part, *more, exact=exact)
+            for make, one in itertools.product(COPIES, (sums, sums + sums)):
+                again = make(one)
+                assert again == one
+                assert found(again) == found(one)
+                assert again + sums == sums + one
+                assert pickle.dumps(again) == pickle.dumps(one)
+
+
+@pytest.mark.parametrize("data", DATA_DTYPES)
+def test_pickles_of_exact_sums_are_canonical_and_small(rng, data):
+    """They do not show how parts were added; rows of zeros are left out."""
+    src = numbers(rng, data)
+    parts = statistics_of(np.split(src, (3, 4)), exact=True)
+    in_place = copy.deepcopy(parts[0])
+    for part in parts[1:]:
+        in_place.array[...] += part.array
+    whole = Statistics(src, exact=True)
+    for total in (sum(parts), parts[2] + parts[0] + parts[1], in_place):
+        assert pickle.dumps(total) == pickle.dumps(whole)
+    negative = Statistics(-abs(src), exact=True)
+    for sums in (whole, negative, sum([negative] * 3)):
+        assert len(pickle.dumps(sums)) - 700 < sums.array.nbytes * (
+            0.3 if data == "float64" else 0.6
+        )
+        assert pickle.loads(pickle.dumps(sums)) == sums
+
+
+@of_both_kinds
+def test_equality_is_of_values(rng, exact):
+    src = rng.standard_normal((6, 3))
+    mean = np.array([1.0, np.nan, -2.0])
+    one = Statistics(src, exact=exact)
+    of_gradient = GradientSums(src, src, mean, exact=exact)
+    assert one == Statistics(src.copy(), exact=exact)
+    assert of_gradient == GradientSums(src, src, mean, exact=exact)
+    other = np.where(np.arange(3) == 1, src + 1, src)
+    for different in (
+        Statistics(other, exact=exact), Statistics(src, exact=not exact),
+        Statistics(src[:, :2], exact=exact), Statistics(src[:5], exact=exact),
+        Statistics(src.astype(np.float32), exact=exact), of_gradient, 0, None,
+    ):  # fmt: skip
+        assert one != different
+    for different in (
+        GradientSums(src, src, mean + 1, exact=exact), GradientSums(src, other, mean, exact=exact)
+    ):  # fmt: skip
+        assert of_gradient != different
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+# ---- what is refused ------------------------------------------------------------------------
+
+
+@of_both_kinds
+def test_parts_that_do_not_belong_together(rng, exact):
+    """The message names both."""
+    src = rng.standard_normal((6, 3))
+    short, mean = src.astype(np.float32), np.zeros(3)
+    one, gradient = Statistics(src, exact=exact), GradientSums(src, src, mean, exact=exact)
+    for a, b, first, second in (
+        (one, Statistics(src, exact=not exact), f"exact={exact}", f"exact={not exact}"),
+        (one, Statistics(short, exact=exact), "dtype='float64'", "dtype='float32'"),
+        (one, Statistics(src[:, :2], exact=exact), "channels=3", "channels=2"),
+        (gradient, GradientSums(src, src, mean + 1, exact=exact), "mean=array", "mean=array"),
+        (gradient, GradientSums(src[:, 1:], src[:, 1:], mean[1:], exact=exact), "channels=3",
+         "channels=2"),
+    ):  # fmt: skip
+        for left, right, names in ((a, b, (first, second)), (b, a, (second, first))):
+            message = "expected parts of one whole, got one with {}.* and one with {}"
+            with pytest.raises(ValueError, match=message.format(*map(re.escape, names))):
+                left + right
+    for left, right in itertools.permutations((one, gradient, 3, src, None, 0.0), 2):
+        if isinstance(left, Statistics) or isinstance(right, Statistics):
+            with pytest.raises(TypeError):
+                left + right
+    with pytest.raises(AttributeError):
+        one.count = 3
+
+
+def test_sums_that_are_not_those_of_the_part(rng):
+    p = Problem(rng, (6, 3), "NXC", "float64")
+    (sums,) = gradient_sums_of(p)
+    other, fewer = p.mean + 1, GradientSums(p.src[1:], p.diff_dst[1:], p.mean)
+    for wrong, error, message in (
+        (np.ones((2, 3)), TypeError, "sums: expected GradientSums, .* got array"),
+        (Statistics(p.src), TypeError, "sums: expected GradientSums, .* got <Statistics"),
+        ([sums], TypeError, "sums: expected GradientSums"),
+        (GradientSums(p.src, p.diff_dst, other), ValueError, "sums: .* about this mean"),
+        (fewer, ValueError, "sums: expected at least 6 elements .* got 5"),
+        (GradientSums(p.src[:, 1:], p.src[:, 1:], p.mean[1:]), ValueError, "sums: .*channels"),
+        (GradientSums(*np.float32([p.src, p.src]), p.mean), ValueError, "sums: .*float32"),
+    ):
+        for exact in (False, True):
+            with pytest.raises(error, match=f"^{message}"):
+                p.run(bn_ext.batch_norm_backward, sums=wrong, exact=exact)
+
+
+def test_more_elements_than_are_counted():
+    half = plain(1.0, 2**52)
+    with pytest.raises(ValueError, match=r"^Statistics: expected fewer than 2\*\*53 elements"):
+        half + half
+    for exact, most in ((False, 53), (True, 39)):
+        huge = np.broadcast_to(np.zeros(3, np.float32), (2**most, 3))
+        for call in (Statistics, lambda src, **how: GradientSums(src, src, np.zeros(3), **how)):
+            with pytest.raises(ValueError, match=rf"^src: expected fewer than 2\*\*{most} elem"):
+                call(huge, exact=exact)
+
+
+@of_both_kinds
+def test_arguments_of_a_sum(exact):
+    """A layout is required if there are more than two axes; options are checked."""
+    src = np.ones((2, 3, 3))
+    for call in (Statistics, lambda src, **how: GradientSums(src, src, np.zeros(3), **how)):
+        with pytest.raises(ValueError, match="^data_format: expected 'NXC' .* or 'NCX'"):
+            call(src, exact=exact)
+        with pytest.raises(ValueError, match="^data_format: expected a format for 3 axes"):
+            call(src, exact=exact, data_format="NHWC")
+        for name, same in (("NXC", "NLC"), ("NXC", "channels_last"), ("NCX", "NCL")):
+            assert call(src, data_format=name) == call(src, data_format=same)
+        with pytest.raises(TypeError, match="^exact: expected True or False, got 2"):
+            call(src[0], exact=2)
+    with pytest.raises(TypeError, match="'x', which is called src here$"):
+        Statistics(x=src)
+    with pytest.raises(TypeError, match="'dout', which is called diff_dst here$"):
+        GradientSums(src, dout=src, mean=[0.0] * 3)
+
+
+# ---- the integers of an exact sum -----------------------------------------------------------
+
+
+def data_of(rows):
+    return np.float64 if rows in (57, 111) else np.float32
+
+
+def exact_part(rows, channels, samples=2):
+    """The sum of this many zeros, whose array has this many rows."""
+    zeros = np.zeros((samples, channels), data_of(rows))
+    return (
+        Statistics(zeros, exact=True)
+        if rows in MOMENTS
+        else GradientSums(zeros, zeros, np.zeros(channels), exact=True)
+    )
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_an_engine_adds_integers(rng, rows):
+    """In place, and in any order."""
+    zeros = exact_part(rows, 3)
+    assert zeros.array.shape == (rows, 2, 3)
+    assert zeros.array.dtype == np.int64
+    src = [rng.standard_normal((4, 3)).astype(data_of(rows)) for _ in range(4)]
+    if rows in MOMENTS:
+        parts = statistics_of(src, exact=True)
+    else:
+        parts = [GradientSums(x, x[::-1], np.zeros(3), exact=True) for x in src]
+    total = sum(parts)
+    parts[0].array[...] += sum(part.array for part in parts[:0:-1])
+    assert parts[0] == total
+    assert found(parts[0]) == found(total)
+
+
+def test_plain_sums_have_no_integers():
+    for sums in (Statistics(np.ones((2, 3))), GradientSums(*np.ones((2, 2, 3)), np.zeros(3))):
+        message = rf"^array: expected {type(sums).__name__}\(..., exact=True\)$"
+        with pytest.raises(AttributeError, match=message):
+            sums.array  # noqa: B018
+
+
+def test_parts_are_counted():
+    """An engine may add 2**20 - 1 parts; `+` takes any number, of fewer than 2**43 elements."""
+    part = Statistics(np.ones((3, 2)), exact=True)
+    most = copy.deepcopy(part)
+    most.array[...] *= MOST_PARTS
+    assert most.count == 3 * MOST_PARTS
+    assert (most.mean == 1).all()
+    assert (most + part).count == (part + most).count == 3 * 2**20
+    assert (most + part).mean.tolist() == [1, 1]
+    more = copy.deepcopy(most)
+    more.array[...] = most.array + part.array
+    expected = r"^array: expected integers of at most 2\*\*20 - 1 parts, got a sum of 1048576"
+    with pytest.raises(ValueError, match=expected):
+        more.mean  # noqa: B018
+    total = part
+    for doubled in range(1, 42):
+        total = total + total
+        assert total.count == 3 * 2**doubled
+    for k in (0, 19, 20, 30):
+        assert (sum([part] * k) + part).count == 3 * (k + 1)
+    total = total + total
+    with pytest.raises(ValueError, match=r"^array: expected fewer than 2\*\*43 elements"):
+        total.count  # noqa: B018
+
+
+def test_numbers_of_parts_below_0():
+    part = exact_part(20, 2)
+    part.array[-1, 0] = -1
+    for use in (found, pickle.dumps, lambda a: a == a):
+        with pytest.raises(ValueError, match="2[*][*]20 - 1 parts, got a sum of -1"):
+            use(part)
+
+
+def value(integer, rows):
+    return rounded(Fraction(integer) * Fraction(2) ** STATES[rows][1])
+
+
+def sums_of(integers, rows, rng=None):
+    return _core.state_sums(state_of(integers, rows, rng))[:, 0]
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_integers_of_every_size(rng, rows):
+    """Integers are rounded as fractions are, whatever limbs hold them."""
+    for _ in range(600):
+        size = int(rng.integers(1, BITS[rows] - 8))
+        integers = [int.from_bytes(rng.bytes(size // 8 + 1)) >> int(rng.integers(8)) for _ in "ab"]
+        integers = [i * int(sign) for i, sign in zip(integers, rng.choice([1, -1], 2), strict=True)]
+        expected = [value(i, rows) for i in integers]
+        assert sums_of(integers, rows).tolist() == expected
+        assert sums_of(integers, rows, rng).tolist() == expected
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_ties(rows):
+    """Ties round to even; lower bits break ties. Random data never comes so near to a tie."""
+    for top in range(54, BITS[rows] - 2, 7):
+        for odd in (0, 1):
+            kept = (1 << 52 | odd) << (top - 52)
+            half = 1 << (top - 53)
+            for beside in (0, 1, -1, half >> 1, -(half >> 1)):
+                for sign in (1, -1):
+                    integer = sign * (kept + half + beside)
+                    expected = value(integer, rows)
+                    assert sums_of([integer, -integer], rows).tolist() == [expected, -expected]
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_nothing_is_plus_zero(rows):
+    assert not np.signbit(sums_of([0, 0], rows)).any()
+
+
+@pytest.mark.parametrize("rows", [57, 111])
+def test_the_ends_of_float64(rows):
+    _, lowest = STATES[rows]
+    largest, half = ((2**53 - 1) << (971 - lowest)), 1 << (970 - lowest)
+    most, tiny = np.finfo(float).max, 1 << (-1074 - lowest)
+    assert sums_of([largest, -largest], rows).tolist() == [most, -most]
+    assert sums_of([largest + half - 1, -largest - half], rows).tolist() == [most, -np.inf]
+    ends = sums_of([tiny, -(2**52 - 1) * tiny], rows).tolist()
+    assert ends == [2.0**-1074, -(2.0**-1022) + 2.0**-1074]
+    # Odd multiples of half the smallest number are rounded to even, unless lower bits decide.
+    for units, expected in ((1, 0), (3, 2), (5, 2), (2**53 - 1, 2**52), (2**53 + 1, 2**52)):
+        for below, up in ((0, 0), (1, units % 4 == 1), (-1, -(units % 4 == 3))):
+            got = sums_of([units * tiny // 2 + below, 0], rows)[0]
+            assert got == (expected + up) * 2.0**-1074, (units, below)
+
+
+@pytest.mark.parametrize("rows", STATES)
+@pytest.mark.parametrize("flags", range(8))
+def test_flags(rows, flags):
+    """NaN wins, both infinities make a NaN, and all of a sum's 2**20 - 1 parts may have flags."""
+    state = state_of([7, -7], rows)
+    state[-3, 0] = sum(MOST_PARTS << 20 * i for i in range(3) if flags >> i & 1)
+    expected = {0: value(7, rows), 2: np.inf, 4: -np.inf}.get(flags, np.nan)
+    got = _core.state_sums(state)
+    assert np.array_equal(got[:, 0], [expected, value(-7, rows)], equal_nan=True)
+    canonical = _core.canonical_state(state)
+    assert canonical[-3, 0, 0] == sum(1 << 20 * i for i in range(3) if flags >> i & 1)
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_canonical_limbs(rng, rows):
+    """The same integer has the same limbs; the caller's array is left alone."""
+    for integer in (-1, 5, -(2**200) + 3, 2**300 - 1):
+        loose, own = state_of([integer, -integer], rows, rng), state_of([integer, -integer], rows)
+        before = loose.copy()
+        assert np.array_equal(_core.canonical_state(loose), own)
+        assert np.array_equal(loose, before)
+
+
+# ---- integers that somebody made up ---------------------------------------------------------
+
+
+def used(sums):
+    """What is made of a sum: statistics, or a gradient."""
+    if isinstance(sums, Statistics):
+        return sums.mean, sums.variance
+    zeros = np.zeros((1, sums.channels), sums.dtype)
+    return bn_ext.batch_norm_backward(zeros, zeros, *[zeros[0]] * 2, epsilon=1.0, sums=sums)
+
+
+def may_be_moments(state, count):
+    """Are squares as large as the sums demand?"""
+    _, lowest = STATES[len(state)]
+    sums = ([integer_of(state, s, c) for s in (0, 1)] for c in range(state.shape[2]))
+    return all(q >= 0 and count * q << -lowest >= s * s for s, q in sums)
+
+
+def refused_or_right(sums):
+    """Do all uses of the integers refuse them? If not, the sums must be those of the limbs."""
+    state, count, results = sums.array, sums.count, []
+    for call, given in ((_core.state_sums, state), (_core.canonical_state, state), (used, sums)):
+        try:
+            results.append(call(given))
+        except ValueError as error:
+            expected = r"(array|sums): the integers of channel \d+ are impossible"
+            assert re.search(expected, str(error))  # noqa: PT017
+    if not results:
+        return True
+    doubles, canonical, *_ = results
+    assert len(results) == 2 + (len(state) not in MOMENTS or may_be_moments(state, count))
+    for c, s in np.ndindex(sums.channels, 2):
+        integer = integer_of(state, s, c)
+        assert integer_of(canonical, s, c) == integer
+        assert doubles[s, c] == value(integer, len(state))
+    return False
+
+
+@pytest.mark.parametrize("limb", [-1, -3])
+def test_squares_below_0(limb):
+    """Negative sums of squares are refused, however large."""
+    sums = Statistics(np.ones((3, 2)), exact=True)
+    sums.array[-4, 1, 1] = limb
+    with pytest.raises(ValueError, match="array: the integers of channel 1 are impossible"):
+        sums.mean  # noqa: B018
+
+
+def test_flags_that_no_parts_have():
+    """A sum has flags only if it has terms; squares have flags if and only if their numbers do."""
+    numbers, squares = (Statistics(np.ones((3, 2)), exact=True) for _ in "ab")
+    empty = exact_part(111, 2, 0)
+    numbers.array[-3, 0, 0] = squares.array[-3, 1, 0] = empty.array[-3, 0, 0] = 1
+    for sums, use in ((numbers, used), (squares, used), (empty, used), (empty, pickle.dumps)):
+        with pytest.raises(ValueError, match=r"array: the integers of channel \d+ are impossible"):
+            use(sums)
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_limbs_of_any_size_are_refused_or_summed(rng, rows):
+    """Sums never overflow, and never change their sign."""
+    limbs, _ = STATES[rows]
+    refused = set()
+    for _ in range(300):
+        channels, parts = (int(rng.integers(1, n)) for n in (40, 2 ** int(rng.integers(1, 21))))
+        sums = exact_part(rows, channels)
+        sums.array[...] *= parts
+        for _ in range(3):
+            at = tuple(int(rng.integers(n)) for n in (limbs, 2, channels))
+            size = 2 ** int(rng.integers(64))
+            sums.array[at] = int(rng.integers(-size if rng.random() < 0.1 else 0, size))
+        refused.add(refused_or_right(sums))
+    assert refused == {True, False}
+
+
+@pytest.mark.parametrize("rows", STATES)
+def test_the_largest_limbs(rows):
+    """A sum of `parts` states can have limbs from `least` to `most`; others are refused."""
+    limbs, lowest = STATES[rows]
+    for parts in (1, 5, MOST_PARTS):
+        highest = (2 * parts << BEYOND[rows] - lowest) >> LIMB * (limbs - 1)
+        for k, least, most in (
+            (0, 0, parts * (2**LIMB - 1)),
+            (limbs - 2, 0, parts * (2**LIMB - 1)),
+            (limbs - 1, -highest - parts, highest),
+        ):
+            for limb, wrong in (
+                (least, False), (most, False), (least - 1, True), (most + 1, True),
+                (-(2**63), True), (2**63 - 1, True),
+            ):  # fmt: skip
+                sums = exact_part(rows, 33)
+                sums.array[...] *= parts
+                sums.array[k, :, 32] = limb
+                assert refused_or_right(sums) == wrong, (parts, k, limb)
+    empty = exact_part(rows, 3, 0).array
+    assert not _core.state_sums(empty).any()
+    empty[2] = 1
+    with pytest.raises(ValueError, match=r"the integers of channel \d+ are impossible"):
+        _core.state_sums(empty)
+
+
+STATE = np.zeros((20, 2, 3), np.int64)
+CALLS = [_core.state_sums, _core.state_count, _core.canonical_state,
+         lambda state: _core.state_statistics(state, "float32")]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "state",
+    [STATE.astype(float), STATE.astype(STATE.dtype.newbyteorder()), STATE[1:], STATE[:, :1],
+     STATE[0], STATE - 1],
+)  # fmt: skip
+def test_what_is_no_state(call, state):
+    """An array's dtype and shape can be changed from outside."""
+    with pytest.raises(ValueError, match="^array: expected "):
+        call(state)
+
+
+def test_any_strides_and_alignment(rng):
+    """An array received over a network may have any."""
+    p = Problem(rng, (40, 3), "NXC")
+    for sums in (Statistics(p.src, exact=True), *gradient_sums_of(p, exact=True)):
+        state = sums.array
+        spread = np.zeros((len(state), 4, 6), np.int64)[:, ::2, ::2]
+        unaligned = np.zeros(state.nbytes + 1, np.uint8)[1:].view(np.int64).reshape(state.shape)
+        for given in (spread, unaligned):
+            given[...] = state
+            other = sums._with(given, 0)
+            assert other == sums
+            assert other + sums == sums + other == sums + sums
+            assert found(other) == found(sums)
+            assert np.array_equal(given, state)
+    want, got = (p.run(bn_ext.batch_norm_backward, sums=each) for each in (sums, other))
+    assert all_bits(want) == all_bits(got)
