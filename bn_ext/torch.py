@@ -3,21 +3,20 @@
 The extra ``torch`` installs what this module needs. ``import bn_ext`` does not import it.
 
     batch_norm         what the layers call; updates running statistics in place
-      _normalize         the operator bn_ext::batch_norm: input -> result, saved statistics, ...
+      _update            input -> result, saved statistics, bits of the ReLU
+        _shared            exact sums over the processes of a group
+      _normalize         the same as the operator bn_ext::batch_norm, for what traces
       _gradients         bn_ext::batch_norm_backward: its gradient
       _second            bn_ext::batch_norm_double_backward: the gradient of the gradient
-    _over_processes    exact sums over the processes of a group
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import pairwise
-from typing import Any
-from weakref import WeakKeyDictionary
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 try:
     import torch
@@ -31,14 +30,12 @@ except ImportError as _error:
 
 from bn_ext import _core
 from bn_ext._gated import gated_double_backward
-from bn_ext._mpi.agreement import WORDS, CollectiveError, fingerprints, judge, words
-from bn_ext._mpi.parts import GradientPart, LocalPart, TrainingPart
+from bn_ext._sums import GradientSums, Statistics, total_of
 
 __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
-    "CollectiveError",
     "SyncBatchNorm",
     "batch_norm",
     "convert",
@@ -52,10 +49,8 @@ def __dir__() -> list[str]:
 # ---- tensors as arrays, and the options of every call -------------------------------------------
 
 _WORDS = _core._Words(
-    "NCX",
-    {"src": "input", "gamma": "weight", "beta": "bias", "mean": "running_mean",
-     "variance": "running_var", "running_variance": "running_var"},
-)  # fmt: skip
+    {"src": "input", "gamma": "weight", "beta": "bias", "running_variance": "running_var"}
+)
 
 
 #: The dtypes of data and vectors, with the methods that convert to them.
@@ -80,7 +75,9 @@ class _Memory:
             "typestr": _CODES[tensor.dtype],
             "data": (address, not written),
             "shape": tensor.shape,
-            "strides": tuple([step * size for step in tensor.stride()]),
+            "strides": None
+            if tensor.is_contiguous()
+            else tuple([step * size for step in tensor.stride()]),
         }
 
 
@@ -88,8 +85,9 @@ def _array(tensor: Tensor | None, written: bool = False) -> Any:
     """An array over the tensor's memory; a lazily negated tensor is copied."""
     if tensor is None:
         return None
-    tensor = tensor.detach()
     if tensor.is_neg():
+        if written:
+            raise ValueError("running statistics: expected plain tensors, got a negated view")
         tensor = tensor.resolve_neg()
     address = tensor.data_ptr() if written else tensor.const_data_ptr()
     if address == tensor.storage_offset() * tensor.itemsize and tensor.numel():
@@ -109,207 +107,164 @@ def _writable(tensor: Tensor) -> Any:
     return _array(tensor, True)
 
 
-def _wide(tensor: Tensor | None) -> Any:
-    """A copy in float64, which works with data of any dtype."""
-    return None if tensor is None else _array(tensor).astype(np.float64)
-
-
-def _options(eps: float) -> dict[str, Any]:
+def _options() -> dict[str, Any]:
     """Options of every call; with no more threads than torch would use."""
     threads = torch.get_num_threads()
     limited = threads < _core._default_threads()
-    return {"epsilon": eps, "data_format": _WORDS, "num_threads": threads if limited else None}
+    return {"data_format": "NCX", "num_threads": threads if limited else None}
 
 
-def _vector(src: Tensor, size: int | None = None, dtype: torch.dtype = torch.float64) -> Tensor:
-    return src.new_empty(src.shape[1] if size is None else size, dtype=dtype)
+def _vector(src: Tensor, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return src.new_empty(shape or src.shape[1], dtype=dtype)
 
 
 # ---- several processes ------------------------------------------------------------------------
 
 
-#: How many sums each group has begun; a process with another number is in another call.
-_begun: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_SumsT = TypeVar("_SumsT", Statistics, GradientSums)
 
 
-class _Sums:
-    """A call's sums over a group's processes, with numbers that show whether all made the call."""
+def _shared(
+    function: str, group: str, src: Tensor, eps: float, find: Callable[[], _SumsT]
+) -> _SumsT:
+    """What `find` returns, exact sums of this process, with those of all others added.
 
-    def __init__(self, function: str, group: str) -> None:
-        self.function = function
-        found = distributed.distributed_c10d._resolve_process_group(group) if group else None
-        self.ranks, self.rank, self.size = found, 0, 1
-        if found:
-            self.rank, self.size = found.rank(), found.size()
-
-    @property
-    def begun(self) -> int:
-        return _begun.get(self.ranks, 0) if self.ranks else 0
-
-    def begin(self) -> None:
-        self.number = self.begun + 1
-        if self.ranks:
-            _begun[self.ranks] = self.number
-
-    def send(self, alike: Mapping[str, Any] | None, sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the total. If this process has failed, alike is None and sums are zeros."""
-        prints = None
-        if alike is not None:
-            alike = {"call": self.number, **alike}
-            prints = fingerprints({"function": self.function, **alike})
-        total: NDArray[np.int64] = np.append(words(prints, self.rank), sums)
-        if self.ranks:
-            distributed.all_reduce(torch.from_numpy(total), group=self.ranks)
-        if alike is not None:
-            judged = judge(total[:WORDS], prints, self.rank, self.size, alike)
-            if judged:
-                raise CollectiveError(f"{self.function}: {judged.partition(';')[0]}")
-        return total[WORDS:]
-
-
-def _over_processes(part: LocalPart, function: str, group: str, **alike: Any) -> NDArray[np.int64]:
-    """Apply the sums of all processes to a part; return the sums of this process."""
-    part.exact = True
-    over = _Sums(function, group)
-    over.begin()
-    try:
-        sums = part.find(None)
-    except BaseException:  # raised after the others have been told
-        given = part.given
-        vectors = (given.get(name) for name in ("mean", "running_mean", "gamma", "beta"))
-        channels = next((v.size for v in vectors if v is not None), given["src"].shape[1])
-        over.send(None, _nothing(function, channels, given["src"].dtype == np.float64))
-        raise
-    part.apply(over.send({**part.alike, **alike}, sums))
-    return sums
-
-
-def _nothing(function: str, channels: int, in_doubles: bool) -> NDArray[np.int64]:
-    """Zeros in the shape that the arguments suggest for the other processes' sums."""
-    empty = np.empty((0, channels), np.float64 if in_doubles else np.float32)
-    if function == "batch_norm":
-        return np.zeros_like(_core.batch_norm_training_reduce(empty, exact=True))
-    mean = np.zeros(channels, empty.dtype)
-    return np.zeros_like(_core.batch_norm_backward_reduce(empty, empty, mean, exact=True))
-
-
-@contextmanager
-def _telling(
-    function: str, group: str, sizes: list[int], dtype: torch.dtype | None
-) -> Iterator[None]:
-    """If the body fails before the sums have begun, the other processes raise CollectiveError.
-
-    If `sizes` is empty (channels are unknown), the others wait until the next call tells them.
+    Integers of different lengths must not meet, so a word goes ahead: a hash of what is alike.
     """
-    over = _Sums(function, group)
-    before = over.begun
-    try:
-        yield
-    except BaseException:
-        if over.begun == before:
-            over.begin()
-            if sizes:
-                over.send(None, _nothing(function, sizes[0], dtype == torch.float64))
-        raise
+    processes = distributed.distributed_c10d._resolve_process_group(group)
+    call = f"{function} of {src.shape[1]} channels, {src.dtype}, eps={float(eps)}"
+    word = zlib.crc32(call.encode())
+    words = torch.tensor([word])
+    sent = distributed.all_reduce(words, group=processes, async_op=True)
+    sums = find()
+    sent.wait()
+    if words.item() != word * processes.size():
+        raise RuntimeError(
+            "batch_norm: expected the same function, channels, dtype and eps in all processes of "
+            f"the group, got {call} in process {processes.rank()} and others in another"
+        )
+    distributed.all_reduce(torch.from_numpy(sums.array), group=processes)
+    return sums
 
 
 # ---- the operators ----------------------------------------------------------------------------
 #
 # group is the name of a process group. An empty name means exact sums in this process alone; None
-# means plain sums. An operator must not return None or one of its arguments.
+# means plain sums. statistics are mean and variance. An operator must not return None or one of its
+# arguments, nor change them.
 
 
-def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Memory for what `_normalize` returns; the running statistics hold their old values."""
-    _, _, _, *running, training, _, _, _, gate, _, _ = rest
-    bits = _vector(src, (src.numel() + 7) // 8 if gate else 0, torch.uint8)
-    old = [_vector(src, 0) if each is None or not training else each.clone() for each in running]
-    return torch.empty_like(src), _vector(src), _vector(src), bits, *old
+def _bits(src: Tensor, gate: bool) -> Tensor:
+    return _vector(src, (src.numel() + 7) // 8 if gate else 0, dtype=torch.uint8)
 
 
-def _check_alone(running: tuple[Any, Any], **others: Tensor | None) -> None:
-    """Raise a ValueError if running statistics, which are written, share memory with a tensor."""
-    given = {name: each for name, each in others.items() if each is not None}
-    given |= zip(("running_mean", "running_var"), running, strict=True)
-    for each in running:
-        each.data_ptr()  # gives a lazy copy memory of its own
-    spans = sorted(  # quick: do the storages overlap?
-        (t.const_data_ptr() - t.storage_offset() * t.itemsize, t.untyped_storage().nbytes())
-        for t in given.values()
-    )
-    if all(start + size <= after for (start, size), (after, _) in pairwise(spans)):
-        return
-    arrays = {name: _array(each) for name, each in given.items()}
-    for name in ("running_mean", "running_var"):
-        written = arrays.pop(name)
-        for other, array in arrays.items():
-            if np.shares_memory(written, array):
-                raise ValueError(f"{name}: shares memory with {other}")
-
-
-def _normalize(
+def _update(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, src_1: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None,
     training: bool, momentum: float, eps: float, relu: bool, gate: bool,
-    group: str | None, whole: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dst, mean, variance, workspace, and running statistics after the step."""
-    outputs = _outputs(src, weight, bias, src_1, running_mean, running_var, training, momentum, eps,
-                       relu, gate, group, whole)  # fmt: skip
-    dst, mean, variance, workspace, *running = map(_writable, outputs)
+    group: str | None, whole: bool, *, dry: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """dst, statistics, workspace. In training, running statistics are updated in place.
+
+    With `dry`, a step of training is only checked.
+    """
+    outputs = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    dst, (mean, variance), workspace = map(_writable, outputs)
+    x, how = _array(src), _options()
     given: dict[str, Any] = {
-        "src": _array(src), "gamma": _wide(weight), "beta": _wide(bias), "src_1": _array(src_1),
-        "relu": relu, "workspace": workspace if gate else None, **_options(eps),
+        "gamma": _array(weight), "beta": _array(bias), "src_1": _array(src_1), "epsilon": eps,
+        "relu": relu, "workspace": workspace if gate else None, "words": _WORDS, **how,
     }  # fmt: skip
+    running: dict[str, Any] = {}
     if not training:
-        mean[:], variance[:] = _array(running_mean), _array(running_var)
-        _core.batch_norm_inference(mean=mean, variance=variance, out=dst, **given)
-        return outputs
-    given["out"] = dst, mean, variance
-    names = "running_mean", "running_variance", "exponential_avg_factor", "correction"
-    tracks = running_mean is not None
-    if tracks:
-        _check_alone((running_mean, running_var), input=src, weight=weight, bias=bias, src_1=src_1)
-    given |= zip(names, (*running, momentum, 1) if tracks else (None,) * 4, strict=True)
-    if group is None:
-        _core.batch_norm_training(**given)
-    else:
-        _over_processes(TrainingPart(given), "batch_norm", group)
+        with _core._DefaultMode():
+            mean[:], variance[:] = _array(running_mean), _array(running_var)
+    elif running_mean is not None and running_var is not None:
+        running = {
+            "running_mean": _writable(running_mean), "running_variance": _writable(running_var),
+            "exponential_avg_factor": momentum, "correction": 0 if group else 1,
+        }  # fmt: skip
+        torch.autograd.graph.increment_version((running_mean, running_var))
+    if training:  # with a group, errors come before others wait
+        out = dst, mean, variance
+        first = dry or bool(group)
+        _core.training(x, out=out, exact=group is not None, dry=first, **given, **running)
+        if not group or dry:
+            return outputs
+        total = _shared("batch_norm", group, src, eps, partial(Statistics, x, exact=True, **how))
+        mean[:], variance[:] = total.mean, total.variance
+    _core.inference(x, mean, variance, out=dst, **given)
+    if running:
+        total.update_running(**running | {"correction": 1})
     return outputs
+
+
+def _after(given: tuple[Any, ...]) -> list[Tensor]:
+    """Copies of the running statistics that a step updates, or empty tensors."""
+    src, _, _, _, *running, training, _, _, _, _, _, _ = given
+    return [each.clone() if training and each is not None else _vector(src, 0) for each in running]
+
+
+#: As for `_update`.
+_SCHEMA = (
+    "(Tensor src, Tensor? weight, Tensor? bias, Tensor? src_1, Tensor? running_mean, "
+    "Tensor? running_var, bool training, float momentum, float eps, bool relu, bool gate, "
+    "str? group, bool whole) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _normalize(*given: Any) -> tuple[Tensor, ...]:
+    """What `_update` returns, and running statistics after the step."""
+    after = _after(given)
+    if len(after[0]):
+        _update(*given, dry=True)
+        given = *given[:4], *after, *given[6:]
+    return *_update(*given), *after
+
+
+def _outputs(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, gate, _, _ = rest
+    new = torch.empty_like(src), _vector(src, 2, src.shape[1]), _bits(src, gate)
+    return *new, *_after((src, *rest))
 
 
 def _outputs_of_gradients(src: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, relu, added, vectors, _, _ = rest
-    size = None if vectors else 0
+    size = () if vectors else (0,)
     last = torch.empty_like(src) if relu and added else _vector(src, 0)
-    return torch.empty_like(src), _vector(src, size), _vector(src, size), last
+    return torch.empty_like(src), _vector(src, *size), _vector(src, *size), last
 
 
 def _gradients(
-    src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
-    workspace: Tensor, training: bool, eps: float, relu: bool, added: bool, vectors: bool,
+    src: Tensor, diff_dst: Tensor, statistics: Tensor, weight: Tensor | None, workspace: Tensor,
+    training: bool, eps: float, relu: bool, added: bool, vectors: bool,
     group: str | None, whole: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """diff_src, diff_weight, diff_bias, and diff_src_1 if it is not diff_dst."""
     outputs = _outputs_of_gradients(src, relu, added, vectors, group, whole)
     diff_src, *diff_vectors, diff_src_1 = map(_writable, outputs)
-    out = [diff_src, *(diff_vectors if vectors else (None, None))]
-    given: dict[str, Any] = {
-        "src": _array(src), "diff_dst": _array(diff_dst), "mean": _array(mean),
-        "variance": _array(variance), "gamma": _wide(weight), "is_training": training,
-        "param_grads": vectors, **_options(eps),
-    }  # fmt: skip
-    gate: dict[str, Any] = {"relu": relu, "workspace": _array(workspace) if relu else None,
-            "diff_src_1": relu and added}  # fmt: skip
-    gate["out"] = [*out, diff_src_1] if gate["diff_src_1"] else out
-    if group is None or not training:
-        _core.batch_norm_backward(**given, **gate)
-        return outputs
-    part = GradientPart({"beta": None, "dst": None, **given, **gate})
-    own = _over_processes(part, "batch_norm_backward", group, whole_gradients=whole)
-    if vectors and not whole:  # apply this process's own sums to no elements
-        given |= {name: given[name][:0] for name in ("src", "diff_dst")}
-        _core.batch_norm_backward_apply(**given, sums=own, out=[None, *diff_vectors])
+    x, diff, (mean, variance), how = _array(src), _array(diff_dst), _array(statistics), _options()
+    gate: dict[str, Any] = {"relu": True, "workspace": _array(workspace)} if relu else {}
+    rest: dict[str, Any] = {"variance": variance, "gamma": _array(weight), "epsilon": eps,
+                            "words": _WORDS, **how}  # fmt: skip
+
+    def find() -> GradientSums:
+        own = GradientSums(x, diff, mean, exact=True, **gate, **how)
+        if vectors and not whole:  # apply them to no elements
+            out = None, *diff_vectors
+            _core.backward(x[:0], diff[:0], mean, out=out, total=total_of(own), **rest)
+        return own
+
+    total = None
+    if group and training:
+        total = _shared("batch_norm_backward", group, src, eps, find)
+        vectors &= whole
+    out = [diff_src, *(diff_vectors if vectors else (None, None)), diff_src_1]
+    _core.backward(
+        x, diff, mean, is_training=training, param_grads=vectors, diff_src_1=relu and added,
+        out=out if relu and added else out[:3], exact=training and group is not None,
+        total=total_of(total), **gate, **rest,
+    )  # fmt: skip
     return outputs
 
 
@@ -318,40 +273,33 @@ def _outputs_of_second(src: Tensor, *_: Any) -> tuple[Tensor, ...]:
 
 
 def _second(
-    src: Tensor, diff_dst: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None,
+    src: Tensor, diff_dst: Tensor, statistics: Tensor, weight: Tensor | None,
     workspace: Tensor, of_src: Tensor | None, of_weight: Tensor | None, of_bias: Tensor | None,
     of_src_1: Tensor | None, training: bool, eps: float, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of src, diff_dst and weight, given those of what `_gradients` returns."""
     outputs = _outputs_of_second(src)
     of_src = torch.zeros_like(src) if of_src is None else of_src
+    mean, variance = _array(statistics)
     gated_double_backward(
-        _array(src), _array(diff_dst), _array(mean), _array(variance), _wide(weight),
-        _array(of_src), _array(of_weight), _array(of_bias), _array(of_src_1),
+        _array(src), _array(diff_dst), mean, variance, _array(weight), _array(of_src),
+        _array(of_weight), _array(of_bias), _array(of_src_1),
         workspace=_array(workspace) if relu else None, is_training=training,
-        out=tuple(map(_writable, outputs)), **_options(eps),
+        out=tuple(map(_writable, outputs)), epsilon=eps, words=_WORDS, **_options(),
     )  # fmt: skip
     return outputs
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     src, weight, _, src_1, _, _, training, _, eps, relu, _, *over = inputs
-    _, mean, variance, workspace, *_ = output
+    _, statistics, workspace, *_ = output
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(src, mean, variance, weight, workspace)
+    ctx.save_for_backward(src, statistics, weight, workspace)
     ctx.options, ctx.over = (training, eps, relu, src_1 is not None), over
-    ctx.shared = (over[0], [mean.numel()], src.dtype) if training and over[0] else None
 
 
 def _backward(ctx: Any, diff_dst: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if ctx.shared and not torch.compiler.is_compiling():
-        with _telling("batch_norm_backward", *ctx.shared):
-            return _backward_here(ctx, diff_dst)
-    return _backward_here(ctx, diff_dst)
-
-
-def _backward_here(ctx: Any, diff_dst: Tensor | None) -> tuple[Tensor | None, ...]:
     needed, rest = ctx.needs_input_grad[:4], (None,) * 9
     if diff_dst is None:
         return (None,) * 4 + rest
@@ -379,30 +327,38 @@ def _backward_of_gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | No
         )
     tensors = ctx.saved_tensors
     diff_src, diff_diff_dst, diff_weight = _call_of_second(*tensors, *grads, *ctx.options)
-    weight = None if tensors[4] is None else diff_weight
-    return diff_src, diff_diff_dst, None, None, weight, *(None,) * 8
+    weight = None if tensors[3] is None else diff_weight
+    return diff_src, diff_diff_dst, None, weight, *(None,) * 8
 
 
-def _operator(name: str, kernel: Any, fake: Any) -> Any:
-    made: Any = custom_op(f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu")
+def _operator(name: str, kernel: Any, fake: Any, schema: str | None = None) -> Any:
+    made: Any = custom_op(
+        f"bn_ext::{name}", kernel, mutates_args=(), device_types="cpu", schema=schema
+    )
     made.register_fake(fake)
     return made
 
 
-def _update(inputs: Any, outputs: Any, tracked: Tensor | None) -> None:
-    """Write the running statistics, and count the batch in tracked."""
-    *_, running_mean, running_var, training, _, _, _, _, _, _ = inputs
-    if training and running_mean is not None:
-        running_mean.copy_(outputs[-2])
-        running_var.copy_(outputs[-1])
+def _is_transformed() -> bool:
+    """Whether torch.func or forward mode, which autograd functions refuse, look at the call."""
+    transforms: bool = torch._C._are_functorch_transforms_active()
+    return transforms or torch.autograd.forward_ad._current_level >= 0
+
+
+def _count(given: Any, outputs: Any, tracked: Tensor | None) -> None:
+    """Count the batch in tracked, and write the running statistics that the operator returns."""
     if tracked is not None:
         tracked.add_(1)
+    for old, new in zip(given[4:6], outputs[3:], strict=False):
+        if len(new):
+            old.copy_(new)
 
 
 def _differentiable(
-    operator: Any, kernel: Any, keep: Any, backward: Any, then: Any = lambda *_: None
-) -> Any:
-    """A function that calls an operator with its gradient, and `then`.
+    operator: Any, kernel: Any, tensors: int, keep: Any, backward: Any,
+    then: Any = lambda *_: None,
+) -> Any:  # fmt: skip
+    """A function that calls an operator with its gradient by its first tensors, and `then`.
 
     Unless the call is traced, it is an autograd function, which calls `then` before it saves
     tensors: that may raise an error, to end a checkpoint's recomputation. It has a third of the
@@ -411,37 +367,40 @@ def _differentiable(
     """
 
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        *given, run, tracked = inputs
+        *first, (rest, run, tracked) = inputs
+        given = *first, *rest
         output: tuple[Tensor, ...] = run(*given)
         then(given, output, tracked)
         keep(ctx, given, output)
         return output
 
     def gradient(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return *backward(ctx, *grads), None, None
+        return *backward(ctx, *grads)[:tensors], None
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
     function: Any = type("BatchNorm", (torch.autograd.Function,), methods)
     operator.register_autograd(backward, setup_context=keep)
 
-    def call(src: Tensor, *rest: Any, tracked: Tensor | None = None) -> Any:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
-            output = operator(src, *rest)
-            then((src, *rest), output, tracked)
+    def call(*given: Any, tracked: Tensor | None = None) -> Any:
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        is_real = type(given[0]) in (Tensor, nn.Parameter) and given[0].device.type == "cpu"
+        is_plain = is_real and not is_traced and not torch._C._len_torch_dispatch_stack()
+        run = kernel if is_plain else operator
+        if is_traced or not (torch.is_grad_enabled() or _is_transformed()):
+            output = run(*given)
+            then(given, output, tracked)
             return output
-        is_real = type(src) in (Tensor, nn.Parameter) and src.device.type == "cpu"
-        run = kernel if is_real and not torch._C._len_torch_dispatch_stack() else operator
-        return function.apply(src, *rest, run, tracked)
+        return function.apply(*given[:tensors], (given[tensors:], run, tracked))
 
     return call
 
 
 _call = _differentiable(
-    _operator("batch_norm", _normalize, _outputs), _normalize, _keep, _backward, _update
+    _operator("batch_norm", _normalize, _outputs, _SCHEMA), _update, 4, _keep, _backward, _count
 )
 _call_of_gradients = _differentiable(
     _operator("batch_norm_backward", _gradients, _outputs_of_gradients),
-    _gradients, _keep_gradients, _backward_of_gradients,
+    _gradients, 5, _keep_gradients, _backward_of_gradients,
 )  # fmt: skip
 _call_of_second = _operator("batch_norm_double_backward", _second, _outputs_of_second)
 
@@ -495,7 +454,7 @@ def batch_norm(
     ------
     TypeError, ValueError, MemoryError
         As for `bn_ext.batch_norm_training` and `bn_ext.batch_norm_inference`.
-    CollectiveError, RuntimeError
+    RuntimeError
         As for `SyncBatchNorm`, if there is a group.
 
     Examples
@@ -506,20 +465,10 @@ def batch_norm(
     >>> y.detach().flatten()
     tensor([-1.,  1.])
     """
-    given = (input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu,
-             group, whole_gradients)  # fmt: skip
-    return _told(*given, None)
-
-
-def _told(*given: Any) -> Tensor:
-    """`_batch_norm`; if there is a group, its processes are told of an error."""
-    input, running_mean, _, weight, bias, training, *_, group, _, _ = given
-    if not training or not group or torch.compiler.is_compiling():
-        return _batch_norm(*given)
-    tensors = [t for t in (input, running_mean, weight, bias) if isinstance(t, Tensor)]
-    sizes = [t.numel() for t in tensors if t is not input] + [*getattr(input, "shape", ())[1:2]]
-    with _telling("batch_norm", group, sizes, tensors[0].dtype if tensors else None):
-        return _batch_norm(*given)
+    return _batch_norm(
+        input, running_mean, running_var, weight, bias, training, momentum, eps, src_1, relu, group,
+        whole_gradients, None,
+    )  # fmt: skip
 
 
 def _wrong_kind(
@@ -572,8 +521,6 @@ def _batch_norm(
         if tensor.shape != input.shape[1:2]:
             got, wanted = tuple(tensor.shape), tuple(input.shape[1:2])
             raise ValueError(f"{name}: expected shape {wanted}, got {got}")
-        if name in running and training and tensor.stride(0) == 0 and len(tensor) > 1:
-            raise ValueError(f"{name}: expected a tensor whose elements do not share memory")
     if not torch.compiler.is_compiling():
         _core._as_epsilon(eps, "eps")
         _core._as_real(momentum, "momentum", "a finite number")
@@ -606,10 +553,11 @@ class _BatchNorm:
         momentum = self.momentum
         if momentum is None:  # all batches weigh the same
             momentum = 0.0 if tracked is None else 1 / (int(tracked) + 1)
-        running = (self.running_mean, self.running_var) if kept else (None, None)
-        return _told(
-            input, *running, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
-            self.relu, *self._over(), tracked,
+        mean, variance = (self.running_mean, self.running_var) if kept else (None, None)
+        group, whole = self._over()
+        return _batch_norm(
+            input, mean, variance, self.weight, self.bias, from_batch, momentum, self.eps, src_1,
+            self.relu, group, whole, tracked,
         )  # fmt: skip
 
     def _over(self) -> tuple[str | None, bool]:
@@ -673,18 +621,17 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
     ------
     TypeError, ValueError, MemoryError
         As for `batch_norm`; ValueError also if this process is not in process_group.
-    CollectiveError
-        If a process failed, on all processes except those that failed themselves; if arguments
-        differ, on all processes.
     RuntimeError
-        If the gradient of a training step is differentiated.
+        On all processes, if they differ in num_features, eps or the dtype of the input, or if one
+        is in a forward and another in a backward pass. If the gradient of a training step is
+        differentiated.
 
     Notes
     -----
     In training, sums are exact and added as integers, by any backend that adds int64, such as gloo.
     So the result, the statistics and the gradient of the input have the same bits for any number of
     processes (also for one, without a group) and any distribution of the samples. A process may
-    have no samples. If a process does not make a call, the others wait until the group's timeout.
+    have no samples. If a process fails or makes no call, the others wait for it, as in torch.
     The layer is not a subclass of `torch.nn.SyncBatchNorm`, because DistributedDataParallel refuses
     that class on a CPU.
 
@@ -716,7 +663,7 @@ class SyncBatchNorm(_BatchNorm, nn.modules.batchnorm._BatchNorm):
         self.whole_gradients = _core._as_flag(whole_gradients, "whole_gradients")
 
     def _check_input_dim(self, input: Tensor) -> None:
-        pass  # batch_norm checks it, and tells the other processes
+        pass  # batch_norm does
 
     def _over(self: Any) -> tuple[str | None, bool]:
         group = ""
