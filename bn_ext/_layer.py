@@ -12,7 +12,7 @@ With `allreduce`, each pass first sums over all processes:
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -63,6 +63,23 @@ class Saved(NamedTuple):
     from_batch: bool  # were the statistics computed from src?
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
+
+
+def _forgets_if_interrupted(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a forward pass that is interrupted anywhere leave nothing for `backward`."""
+
+    @wraps(forward)
+    def whole(layer: "BatchNorm", *given: Any, **options: Any) -> Any:
+        try:
+            found = forward(layer, *given, **options)  # it may come right after this call
+        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
+            raise
+        except BaseException:
+            layer.saved = None
+            raise
+        return found
+
+    return whole
 
 
 class BatchNorm:
@@ -247,6 +264,7 @@ class BatchNorm:
 
     # ---- passes -----------------------------------------------------------------------
 
+    @_forgets_if_interrupted
     @refuses_other_names
     def forward(
         self, src: Array, src_1: Array | None = None, *, keep: Flag = True, track: Flag = True
@@ -283,13 +301,9 @@ class BatchNorm:
         or neither is.
         """
         keep, track = _core._as_flag(keep, "keep"), _core._as_flag(track, "track")
-        before, self.saved = self.saved, None
-        try:
-            found: Any = self._forward(src, src_1, keep, track and self.running_mean is not None)
-        except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
-            self.saved = before
-            raise
-        return found if isinstance(found, np.ndarray) else found.dst
+        found = self._forward(src, src_1, keep, track and self.running_mean is not None)
+        dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
+        return dst
 
     def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
         """Call `forward`, which a subclass may override."""
@@ -306,7 +320,7 @@ class BatchNorm:
             workspace = np.empty(-(-data.size // 8), np.uint8)
         options = {**self._options(added), "workspace": workspace}
         options |= {"src": data, "gamma": self.gamma, "beta": self.beta}
-        after: dict[str, Any] = {}
+        after: dict[str, Any] = {"saved": None}
         from_batch, mean, variance = self._from_batch(), self.running_mean, self.running_variance
         total = None
         if from_batch and self.allreduce:
@@ -427,7 +441,7 @@ class BatchNorm:
 
         Notes
         -----
-        `backward` can be called again, even if it was interrupted.
+        `backward` can be called again, even if it was interrupted (unless it accumulates).
         """
         saved = self.saved if saved is None else saved
         if saved is None:
