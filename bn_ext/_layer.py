@@ -13,7 +13,7 @@ With `allreduce`, each pass first sums over all processes:
 
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, ParamSpec, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -65,16 +65,21 @@ class Saved(NamedTuple):
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
 
 
-def _forgets_if_interrupted(forward: Callable[..., Any]) -> Callable[..., Any]:
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def _forgets_if_interrupted(forward: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Make a forward pass that is interrupted anywhere leave nothing for `backward`."""
 
     @wraps(forward)
-    def whole(layer: "BatchNorm", *given: Any, **options: Any) -> Any:
+    def whole(*given: _Given.args, **options: _Given.kwargs) -> _Result:
         try:
-            found = forward(layer, *given, **options)  # it may come right after this call
+            found = forward(*given, **options)  # it may come right after this call
         except (TypeError, ValueError, MemoryError):  # a refusal, which has changed nothing
             raise
         except BaseException:
+            layer: Any = given[0]
             layer.saved = None
             raise
         return found
@@ -301,9 +306,8 @@ class BatchNorm:
         or neither is.
         """
         keep, track = _core._as_flag(keep, "keep"), _core._as_flag(track, "track")
-        found = self._forward(src, src_1, keep, track and self.running_mean is not None)
-        dst: NDArray[Any] = found if isinstance(found, np.ndarray) else found.dst
-        return dst
+        found: Any = self._forward(src, src_1, keep, track and self.running_mean is not None)
+        return found if isinstance(found, np.ndarray) else found.dst
 
     def __call__(self, *given: Any, **options: Any) -> NDArray[Any]:
         """Call `forward`, which a subclass may override."""
@@ -343,7 +347,8 @@ class BatchNorm:
         if not total or not track:
             return _core._committed(call, after, vars(self))
         dst = call()
-        _core._committed(partial(total.update_running, **self._tracking()), after, vars(self))
+        update = partial(_core.update_running, *total._found(), **self._tracking())
+        _core._committed(update, after, vars(self))
         return dst
 
     def _total(self, kind: Any, *given: Any, **options: Any) -> Any:
