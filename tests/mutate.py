@@ -8,7 +8,7 @@ Run in an environment that has what the tests need, in a git clone. Each mutant 
 of the tree. First come the checks of the row's heading (`verify` or test files), then the fast
 tests, then the whole suite but test_example.py, until something fails; hanging counts as failing.
 The exit status is 1 if one survived or does not compile, or if the text of a row does not occur
-exactly once.
+exactly once, or a heading names tests that do not exist.
 
 Most of the time goes into compiling kernels. BN_EXT_BUILD_ISAS=baseline builds one level. That is
 enough for all mutants except those of vec_avx2.h and vec_avx512.h, and one of spans.inc that needs
@@ -148,7 +148,8 @@ def main(arguments=None):
     for mutant in chosen:
         here = [path for path in paths if path.as_posix().endswith(f"/{mutant.file}")]
         text = mutant.applied((ROOT / here[0]).read_text("utf-8")) if len(here) == 1 else None
-        if text is None:
+        tests = [f"tests/{name}.py" for name in mutant.finders if name != "verify"]
+        if text is None or not {*tests} <= {*map(str, paths)}:
             print(f"{mutant}: NOT FOUND", flush=True)
         else:
             broken[mutant] = here[0], text
