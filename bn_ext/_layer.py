@@ -64,6 +64,9 @@ class Saved(NamedTuple):
     added: bool  # was there a src_1?
     gate: dict[str, Any]  # arguments that tell which elements the ReLU passed
 
+    def __repr__(self) -> str:
+        return f"<Saved: a forward pass of {self.src.dtype} data of shape {self.src.shape}>"
+
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -451,7 +454,7 @@ class BatchNorm:
         saved = self.saved if saved is None else saved
         if saved is None:
             raise RuntimeError(
-                "backward: expected a successful forward before it; call forward first"
+                "backward: expected a successful forward, with keep=True, before it; call it first"
             )
         if not isinstance(saved, Saved):
             raise TypeError(

@@ -360,7 +360,8 @@ keep_much_and_leave(6 << 20)
 grads = bn_ext.batch_norm_backward(wide, wide, ones, ones, epsilon=1)  # smaller results
 assert (grads.diff_beta == 2).all() and kept() == 0
 try:
-    bn_ext.batch_norm_inference(np.broadcast_to(y, (50, *y.shape)).reshape(-1, 64), x[0], x[1] ** 2, epsilon=1)
+    large = np.broadcast_to(y, (50, *y.shape)).reshape(-1, 64)
+    bn_ext.batch_norm_inference(large, x[0], x[1] ** 2, epsilon=1)
 except MemoryError:
     print("refused")
 """)  # fmt: skip

@@ -66,9 +66,15 @@ def test_mpi(tmp_path, ranks):
 
 
 def test_processes(tmp_path):
-    text = "def part(number): return share(number, 4)[0]\n"
-    shows = 'if __name__ == "__main__": print(digest(statistics))\n'
-    assert run(tmp_path, text + BLOCKS["processes"] + shows) == [expected()[0]]
+    text = "def part(number): return share(number, 4)\n"
+    each = "".join("  " + line for line in (AFFINE + BLOCKS["each"]).splitlines(keepends=True))
+    shows = (
+        'if __name__ == "__main__":\n results = []\n for src, diff_dst in map(part, range(4)):\n'
+        f"{each}  results.append((dst, diff_src))\n"
+        " joined = [np.concatenate(each) for each in zip(*results)]\n"
+        " print(digest(statistics), digest_of_arrays(*joined, diff_gamma, diff_beta))\n"
+    )
+    assert run(tmp_path, text + BLOCKS["processes"] + shows) == [*expected()]
 
 
 @pytest.mark.cluster
