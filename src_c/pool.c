@@ -25,12 +25,9 @@
 #include <unistd.h>
 #endif
 
-/* For at least two MOMENTs (in ns) after a call, its threads still look for work; in that time, it
- * pays to use one thread for each ELEMENTS_PER_THREAD elements. Waking threads takes 15 to 50 us;
- * it pays in a call of WORTH_WAKING elements, or after LOOP elements in calls at most a MOMENT
- * apart. With a lower LOOP, short loops would lose more than a tenth (both bounds measured). */
-enum { ELEMENTS_PER_THREAD = 49152, WORTH_WAKING = 16 * ELEMENTS_PER_THREAD };
-enum { MOMENT = 20000, LOOP = 2 * WORTH_WAKING };
+/* Waking threads takes 15 to 50 us. Behind other work, that pays in a call of WORTH_THREADS elements
+ * or more (measured behind NumPy's), with a thread for each ELEMENTS_PER_THREAD. */
+enum { ELEMENTS_PER_THREAD = 49152, WORTH_THREADS = 4 * ELEMENTS_PER_THREAD };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 
 /* ---- how many threads -------------------------------------------------- */
@@ -47,43 +44,12 @@ static int shared_with_others(int threads) {
     return (int)at_least(1, at_most(threads, 2 * threads / calls));
 }
 
-/* A series of this thread's calls, each large enough for a second thread. While threads are awake,
- * longer pauses are allowed: with a single bound, calls with pauses near it would wake threads
- * again and again. */
-static _Thread_local struct {
-    int64_t ended;    /* when the last of these calls did */
-    int64_t elements; /* of the series; less than 0: threads slept in spite of short pauses */
-    bool now;         /* is the current call large enough? */
-    bool awake;       /* did the series' last call have several threads, still looking for work? */
-    bool late;        /* did a thread begin this call only after the caller's own part? */
-} row;
-
-static int64_t nanoseconds(void) {
-    struct timespec t;
-    (void)timespec_get(&t, TIME_UTC);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-/* Is this call in a series that is worth several threads? */
-static bool in_loop(int64_t elements) {
-    const bool soon = nanoseconds() - row.ended <= (row.awake ? 2 * MOMENT : MOMENT);
-    const int64_t before = soon ? row.elements : at_most(row.elements, 0);
-    row.awake = row.awake && soon;
-    row.elements = at_most(before + elements, LOOP);
-    return before == LOOP;
-}
-
 static int threads_wanted(int num_threads, int64_t elements) {
-    row.now = elements >= 2 * ELEMENTS_PER_THREAD;
-    row.late = false;
     if (bn_fork_limits())
         return 1;
-    if (num_threads > 0) {
-        row.elements = 0;
-        row.awake = false;
+    if (num_threads > 0)
         return num_threads < MOST_THREADS ? num_threads : MOST_THREADS;
-    }
-    if (!row.now || (!in_loop(elements) && elements < WORTH_WAKING))
+    if (elements < WORTH_THREADS)
         return 1;
     return (int)at_most(elements / ELEMENTS_PER_THREAD, shared_with_others(bn_default_threads()));
 }
@@ -96,15 +62,6 @@ int bn_enter(int num_threads, int64_t elements) {
 }
 
 void bn_leave(int threads) {
-    if (row.now) {
-        /* libgomp's threads sleep at once if all callers together have more threads than there are
-         * CPUs. If they slept, a team is tried again much later. */
-        const bool slept = row.awake && row.late;
-        row.ended = nanoseconds();
-        row.awake = threads > 1 && !slept;
-        if (threads > 1)
-            row.elements = slept ? -8 * LOOP : LOOP;
-    }
     if (threads > 1)
         atomic_fetch_sub_explicit(&calls_in_flight, 1, memory_order_relaxed);
 }
@@ -320,6 +277,12 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    (void)timespec_get(&t, TIME_UTC);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* No yield before this time: after the last yield, another process kept the CPU for long. */
 static _Thread_local int64_t keeps_cpu;
 
@@ -377,8 +340,6 @@ void bn_run_team(int threads, bn_team_work *work, void *argument) {
         atomic_fetch_add(&entered, 1);
         if (me == 0 || has_stack())
             work(argument, me);
-        if (me == 0)
-            row.late = atomic_load(&entered) < omp_get_num_threads();
         if (me == 0 && room)
             wait_for_late(&entered, omp_get_num_threads());
     }
