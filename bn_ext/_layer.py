@@ -147,10 +147,9 @@ class BatchNorm:
 
     Notes
     -----
-    `backward` reads src and the parameters again, and the running statistics if `forward` used
-    them. Do not change any of these between the two passes. Use a layer in one thread at a time.
-    A copy or pickle of a layer has no saved pass; a pickle needs an `allreduce` that can be
-    pickled.
+    `backward` reads src and the parameters again. Do not change them between the two passes. Use a
+    layer in one thread at a time. A copy or pickle of a layer has no saved pass; a pickle needs an
+    `allreduce` that can be pickled.
 
     An array that you set as an attribute must be a NumPy array of shape (C,) and the layer's dtype.
     gamma and beta may be None. The channels, epsilon, data_format, affine, relu, dtype, exact and
@@ -335,6 +334,8 @@ class BatchNorm:
             mean, variance = total.mean, total.variance
         elif from_batch or mean is None or variance is None:
             mean, variance = np.empty((2, self.channels))
+        elif keep:  # a later pass may update them
+            mean, variance = mean.copy(), variance.copy()
         if keep:
             beta = np.zeros(self.channels) if self.beta is None else self.beta
             gate = {"beta": beta} if workspace is None else {"workspace": workspace}
@@ -359,10 +360,8 @@ class BatchNorm:
         how = {"data_format": self.data_format, "num_threads": self.num_threads}
         own = kind(*given, exact=self.exact, **how, **options)
         total = self.allreduce(own)  # type: ignore[misc]
-        if type(total) is not kind:
-            raise TypeError(
-                f"allreduce: expected it to return {kind.__name__}, got {_core._shown(total)}"
-            )
+        if type(total) is not kind or total.exact != own.exact or total.count < own.count:
+            raise TypeError(f"allreduce: expected a sum with {own!r}, got {_core._shown(total)}")
         return total
 
     def _options(self, src_1: Any) -> dict[str, Any]:
@@ -407,6 +406,8 @@ class BatchNorm:
         axis = self._channel_axis
         if data.ndim < 2 or data.shape[axis] == self.channels:
             return data
+        if data.ndim > 2 and self.data_format is None:
+            return data  # the functions refuse it
         other, format_ = (1, "NCX") if axis == -1 else (-1, "NXC")
         fits = data.shape[other] == self.channels
         hint = f'; axis {other} has {self.channels}: pass data_format="{format_}" to BatchNorm'
@@ -573,7 +574,7 @@ class BatchNorm:
             return
         if not getattr(self, option):
             raise ValueError(f"{name}: expected None, since the layer has {option}=False")
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(f"{name}: expected a numpy.ndarray, got {type(array).__name__}")
         if array.shape != (self.channels,):
             raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")

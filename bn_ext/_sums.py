@@ -71,16 +71,10 @@ class _Sums:
 
     def __add__(self, other: Any) -> Self:
         if type(other) is int and other == 0:  # where sum() starts
-            return self
+            return self._with(self._sums.copy(), self._count)
         if type(other) is not type(self):
             return NotImplemented
-        for name in self._ALIKE:
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if not np.array_equal(ours, theirs, equal_nan=name == "mean"):
-                raise ValueError(
-                    f"{type(self).__name__}: expected parts of one whole, got one with "
-                    f"{name}={_core._shown(ours)} and one with {name}={_core._shown(theirs)}"
-                )
+        self._check_whole(other)
         if self.exact:
             return self._with(self._few_parts() + other._few_parts(), 0)
         count = self._count + other._count
@@ -157,6 +151,18 @@ class _Sums:
         vars(new).update(vars(self), _sums=sums, _count=count)
         return new
 
+    def _check_whole(self, other: Self) -> None:
+        """Can both be parts of one whole?"""
+        for name in self._ALIKE:
+            self._require_same(name, getattr(self, name), getattr(other, name))
+
+    def _require_same(self, name: str, ours: Any, theirs: Any) -> None:
+        if ours != theirs:
+            raise ValueError(
+                f"{type(self).__name__}: expected parts of one whole, got one with {name}={ours} "
+                f"and one with {name}={theirs}"
+            )
+
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
         """The plain sums of both, which have `count` elements per channel."""
         raise NotImplementedError
@@ -207,7 +213,7 @@ class Statistics(_Sums):
     formulas of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for computing
     sample variances", 1979): the same parts in the same order give the same bits every time, but
     not always those of one call; each part's variance must be below 1.8e308. If exact, the
-    mean is within 0.5001 ulp of the exact one, the variance within 1.51, subnormals within 1.
+    mean is within 0.5001 ulp of the exact one (subnormal: 1), the variance within 1.51.
 
     Pickles of exact sums hold no zeros, and are equal for equal sums. Objects with equal values are
     equal. None of the arrays given is kept.
@@ -283,6 +289,10 @@ class Statistics(_Sums):
         (array([0.2]), array([1.1]))
         """
         found, count = self._found()
+        for name, a in (("running_mean", running_mean), ("running_variance", running_variance)):
+            shape = getattr(a, "shape", None)
+            if shape not in (None, (self.channels,)):
+                raise ValueError(f"{name}: expected shape ({self.channels},), got {shape}")
         _core.update_running(
             found, count, running_mean, running_variance, exponential_avg_factor, correction
         )
@@ -374,9 +384,8 @@ class GradientSums(_Sums):
     """
 
     __module__ = "bn_ext"
-    _ALIKE = (*_Sums._ALIKE, "mean")
 
-    mean: NDArray[np.float64]
+    _mean: NDArray[np.float64]
 
     @refuses_other_names
     def __init__(
@@ -401,7 +410,23 @@ class GradientSums(_Sums):
             src, diff_dst, mean, data_format, self.exact, num_threads, relu, beta, dst, workspace,
             variance, gamma, epsilon,
         )  # fmt: skip
-        self._sums, self._count, self.dtype, self.mean = found
+        self._sums, self._count, self.dtype, mean = found
+        self._mean = mean + 0.0  # one kind of 0
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean about which src was summed."""
+        return self._mean.copy()
+
+    def _check_whole(self, other: Self) -> None:
+        super()._check_whole(other)
+        for channel in np.flatnonzero(self._mean != other._mean)[:1].tolist():
+            both = self._mean[channel].item(), other._mean[channel].item()
+            if not np.isnan(both).all():
+                self._require_same(f"mean[{channel}]", *both)
+
+    def _values(self) -> tuple[NDArray[Any], ...]:
+        return (*super()._values(), self._mean)
 
     def _joined(self, other: Self, count: int) -> NDArray[np.float64]:
         sums: NDArray[np.float64] = self._sums + other._sums
@@ -414,4 +439,4 @@ def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]
         raise TypeError(
             f"sums: expected GradientSums, the sum of those of all parts, got {_core._shown(sums)}"
         )
-    return sums._sums, sums._count, sums.dtype, sums.mean
+    return sums._sums, sums._count, sums.dtype, sums._mean

@@ -806,3 +806,33 @@ def test_what_is_exchanged(rng):
     with pytest.raises(TypeError, match="^allreduce: expected it to return GradientSums, got 3$"):
         layer.backward(p.diff_dst, layer.saved._replace(from_batch=True))
     assert kept(layer) == before
+
+
+def test_a_pass_saved_in_eval_mode_survives_a_training_pass(rng):
+    layer = bn_ext.BatchNorm(3)
+    src, diff_dst = rng.standard_normal((2, 5, 3))
+    layer.eval().forward(src)
+    saved, expected = layer.saved, layer.backward(diff_dst)
+    layer.train().forward(src + 7)
+    assert np.array_equal(layer.backward(diff_dst, saved), expected)
+    assert len(repr(saved)) < 80
+
+
+def test_what_allreduce_may_return(rng):
+    src = rng.standard_normal((5, 3))
+    for wrong in (
+        lambda own: bn_ext.Statistics(src),
+        lambda own: bn_ext.Statistics(src[:2], exact=True),
+        id,
+    ):
+        layer = bn_ext.BatchNorm(3, exact=True, allreduce=wrong)
+        with pytest.raises(
+            TypeError, match="^allreduce: expected a sum with <Statistics: 5 elements"
+        ):
+            layer.forward(src)
+        assert layer.num_batches_tracked == 0
+
+
+def test_a_missing_layout_is_said_first():
+    with pytest.raises(ValueError, match="^data_format: expected"):
+        bn_ext.BatchNorm(7).forward(np.ones((2, 3, 4, 5)))

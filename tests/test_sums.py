@@ -708,3 +708,56 @@ def test_any_strides_and_alignment(rng):
             assert np.array_equal(given, state)
     want, got = (p.run(bn_ext.batch_norm_backward, sums=each) for each in (sums, other))
     assert all_bits(want) == all_bits(got)
+
+
+def test_refusals_show_where_means_differ(rng):
+    x, mean = rng.standard_normal((5, 2000)), np.zeros(2000)
+    other = mean.copy()
+    other[1000] = np.nextafter(0, 1)
+    one, two = (bn_ext.GradientSums(x, x, each) for each in (mean, other))
+    with pytest.raises(ValueError, match=r"mean\[1000\]=0.0 and one with mean\[1000\]=5e-324$"):
+        one + two
+    with pytest.raises(ValueError, match="mean, 5e-324 in channel 1000, got sums about 0.0$"):
+        bn_ext.batch_norm_backward(x, x, other, mean + 1, epsilon=1, sums=one)
+
+
+def test_the_sign_of_a_mean_of_0_does_not_matter(rng):
+    x, zeros = rng.standard_normal((5, 3)), np.zeros(3)
+    one, two = (bn_ext.GradientSums(x, x, each, exact=True) for each in (zeros, -zeros))
+    assert one == two
+    assert pickle.dumps(one) == pickle.dumps(two)
+    assert pickle.dumps(one + two) == pickle.dumps(two + one)
+
+
+def test_a_total_of_one_part_is_not_the_part(rng):
+    """An engine may add to its integers in place."""
+    part = bn_ext.Statistics(rng.standard_normal((5, 3)), exact=True)
+    before = part.array.copy()
+    total = sum([part])
+    total.array[...] += part.array
+    assert np.array_equal(part.array, before)
+    assert total.count == 10
+
+
+def test_a_mean_cannot_be_changed(rng):
+    x, mean = rng.standard_normal((5, 3)), np.zeros(3)
+    sums = bn_ext.GradientSums(x, x, mean)
+    sums.mean[:] = 5
+    mean[:] = 5
+    with pytest.raises(ValueError, match="sums about 0.0"):
+        bn_ext.batch_norm_backward(x, x, mean, mean, epsilon=1, sums=sums)
+
+
+def test_integers_of_another_size_are_refused(rng):
+    statistics = bn_ext.Statistics(rng.standard_normal((5, 3)), exact=True)
+    statistics.array.resize((20, 2, 3), refcheck=False)
+    with pytest.raises(ValueError, match="array: expected int64 of shape"):
+        statistics.mean  # noqa: B018
+
+
+def test_messages_of_update_running_have_its_words(rng):
+    statistics = bn_ext.Statistics(rng.standard_normal((1, 3)))
+    with pytest.raises(ValueError, match=r"^running_mean: expected shape \(3,\), got \(4,\)$"):
+        statistics.update_running(np.zeros(4), np.zeros(3), 1, 0)
+    with pytest.raises(ValueError, match="^statistics: expected more than one element"):
+        statistics.update_running(np.zeros(3), np.zeros(3), 1, 1)

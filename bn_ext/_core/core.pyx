@@ -174,12 +174,16 @@ def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_thread
         end(c)
 
 
+cdef _Words OF_SUMS = _Words({"src": "statistics"})
+
+
 def update_running(statistics, double count, running_mean, running_variance,
                    exponential_avg_factor, correction):
     """Update running statistics with those of `count` elements per channel, a dense array of
     doubles as `training_sums` returns it."""
     cdef Call *c = begin(RUNNING)
     try:
+        c.words = <PyObject *>OF_SUMS
         keep(c, SRC, empty((0, statistics.shape[1])))
         c.problem.epsilon = 0
         convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)

@@ -147,7 +147,8 @@ def state_statistics(state, str dtype):
     (M*q - s**2) / M. M*q - s**2 is computed as an integer, so cancellation loses nothing.
     """
     cdef int64_t count, wrong = -1
-    cdef const int64_t[:, :, ::1] limbs = as_state(state, MOMENT_STATES, &count)
+    cdef int code = DTYPES.index(dtype)
+    cdef const int64_t[:, :, ::1] limbs = as_state(state, (rows_of_state(code, True),), &count)
     cdef Py_ssize_t channels = limbs.shape[2]
     result = np.zeros((BN_SUMS, channels))
     cdef double[:, ::1] found = result
@@ -156,7 +157,7 @@ def state_statistics(state, str dtype):
         return result, count
     memset(&p, 0, sizeof(bn_problem))
     p.channel.size = channels
-    p.dtype = <bn_dtype><int>DTYPES.index(dtype)
+    p.dtype = <bn_dtype>code
     cdef int64_t stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
     if stranger >= 0:
         raise ValueError(f"array: expected a sum of parts of {dtype} data; channel {stranger} is not such a sum")

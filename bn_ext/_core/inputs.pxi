@@ -196,8 +196,7 @@ cdef int check_sums(Call *c) except -1:
             f"sums: expected an array of int64 of shape {expected_shape(c, STATE)}, got "
             f"{sums.dtype} of shape {shape_of(&c.view[role])}"
         )
-    if mean.shape != (c.channels,) or not are_equal(doubles_of(c, MEAN), mean):
-        raise ValueError("sums: expected sums about this mean, got sums about another")
+    check_mean(doubles_of(c, MEAN), mean)
     c.problem.count = count
     if has(c, STATE):
         round_state(c)
@@ -222,15 +221,20 @@ cdef object doubles_of(Call *c, int role):
     return copy
 
 
-cdef bint are_equal(const double[::1] a, const double[::1] b) except -1:
-    """Are all numbers equal? Those that are NaN are."""
-    cdef Py_ssize_t i
-    cdef bint equal = True
+cdef int check_mean(const double[::1] given, const double[::1] of_sums) except -1:
+    """All numbers must be equal; those that are NaN are."""
+    cdef Py_ssize_t i, different = -1
     cdef uint64_t mode = fp_mode_enter()
-    for i in range(a.shape[0]):
-        equal &= a[i] == b[i] or (a[i] != a[i] and b[i] != b[i])
+    for i in range(given.shape[0]):
+        if given[i] != of_sums[i] and (given[i] == given[i] or of_sums[i] == of_sums[i]):
+            different = i
     fp_mode_leave(mode)
-    return equal
+    if different >= 0:
+        raise ValueError(
+            f"sums: expected sums about this mean, {given[different]!r} in channel {different}, got "
+            f"sums about {of_sums[different]!r}"
+        )
+    return 0
 
 
 cdef enum:
