@@ -118,7 +118,11 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize("options", LAYERS, ids=str)
+def named(options):
+    return "-".join(f"{k}={getattr(v, '__name__', v)}" for k, v in options.items())
+
+
+@pytest.mark.parametrize("options", LAYERS, ids=named)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Interrupted, TroubleError])
 def test_forward_interrupted_anywhere(rng, options, error):
     """The batch is in the count and in the running statistics, or in neither; nothing is saved."""
@@ -143,7 +147,7 @@ def test_forward_interrupted_anywhere(rng, options, error):
     assert found == ({0, 1} if options["mode"] == "train" else {0})
 
 
-@pytest.mark.parametrize("options", LAYERS, ids=str)
+@pytest.mark.parametrize("options", LAYERS, ids=named)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TroubleError])
 def test_backward_interrupted_anywhere(rng, options, error):
     """What forward saved stays as it was: backward can be called again."""

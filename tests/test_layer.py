@@ -603,11 +603,9 @@ def test_a_layer_guesses_no_layout():
     layer = bn_ext.BatchNorm(5)
     for shape in ((2, 5), (0, 5)):
         assert layer.forward(np.ones(shape)).shape == shape
-    for shape in ((2, 5, 5), (2, 5, 3), (2, 5, 3, 4)):
+    for shape in ((2, 5, 5), (2, 5, 3), (2, 5, 3, 4), (2, 3, 5), (2, 3, 4)):
         with pytest.raises(ValueError, match="^data_format: expected 'NXC' .* or 'NCX'"):
             layer.forward(np.ones(shape))
-    with pytest.raises(ValueError, match='^src: .*; axis -1 has 5: pass data_format="NXC" to Ba'):
-        layer.forward(np.ones((2, 3, 5)))
 
 
 @pytest.mark.parametrize(
@@ -801,9 +799,9 @@ def test_what_is_exchanged(rng):
     layer.train().freeze(False)
     before = kept(layer)
     layer.allreduce = lambda own: 3
-    with pytest.raises(TypeError, match="^allreduce: expected it to return Statistics, got 3$"):
+    with pytest.raises(TypeError, match="^allreduce: expected a sum with <Statistics: .*>, got 3$"):
         layer.forward(p.src)
-    with pytest.raises(TypeError, match="^allreduce: expected it to return GradientSums, got 3$"):
+    with pytest.raises(TypeError, match="^allreduce: expected a sum with <GradientSums: .*>, got 3$"):
         layer.backward(p.diff_dst, layer.saved._replace(from_batch=True))
     assert kept(layer) == before
 

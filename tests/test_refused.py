@@ -113,7 +113,7 @@ def sums(q, rows=slice(None), channels=slice(None), **changed):
 
 def given(total, mean):
     """Sums whose mean somebody has changed."""
-    total.mean = mean
+    total._mean = mean
     return total
 
 
@@ -239,7 +239,7 @@ REFUSED = [
            lambda q, **o: sums(cast(q, np.float64), **o)),
           ("5 channels, got 4$", lambda q, **o: sums(q, channels=slice(4), **o)),
           ("5 channels, got 4$", lambda q, **o: given(sums(q, channels=slice(4), **o), q.mean)),
-          ("sums about this mean, got sums about another$",
+          ("sums about this mean, .* got sums about ",
            lambda q, **o: sums(q, mean=np.nextafter(q.mean, np.float32(9)), **o)),
           ("at least 24 elements per channel, as many as this part has, got 20$",
            lambda q, **o: sums(q, slice(5), **o)),

@@ -209,14 +209,17 @@ cdef int check_sums(Call *c) except -1:
 
 
 cdef object doubles_of(Call *c, int role):
-    """A float64 copy of a pinned vector."""
+    """A float64 copy of a pinned vector, with one kind of 0."""
     copy = empty(c.channels)
     cdef double[::1] to = copy
     cdef uint64_t mode
+    cdef Py_ssize_t i
     if c.channels:
         point(c, role)
         mode = fp_mode_enter()
         vector_read(&c.problem.vector[role - VECTORS], 0, c.channels, &to[0])
+        for i in range(c.channels):
+            to[i] += 0.0
         fp_mode_leave(mode)
     return copy
 
