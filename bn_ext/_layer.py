@@ -485,7 +485,7 @@ class BatchNorm:
             out=out,
             num_threads=self.num_threads,
             exact=self.exact,
-            total=None if total is None else total_of(total),
+            total=total_of(total),
             diff_src_1=gated,
             **gate,
         )

@@ -433,8 +433,10 @@ class GradientSums(_Sums):
         return sums
 
 
-def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]]:
-    """What `_core.backward` needs of the sums of all parts."""
+def total_of(sums: object) -> tuple[NDArray[Any], int, str, NDArray[np.float64]] | None:
+    """What `_core.backward` needs of the sums of all parts, if there are any."""
+    if sums is None:
+        return None
     if not isinstance(sums, GradientSums):
         raise TypeError(
             f"sums: expected GradientSums, the sum of those of all parts, got {_core._shown(sums)}"
