@@ -1,1 +1,7 @@
 """bn_ext compared with the memory floor and with its peers: python -m benchmarks."""
+
+import sys
+from pathlib import Path
+
+# For the reference and the oracle.
+sys.path.append(str(Path(__file__).parent.parent / "tests"))

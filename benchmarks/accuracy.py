@@ -304,7 +304,6 @@ def versions():
 
 def report(options, console):
     """Write docs/accuracy*.csv, and some rows to docs/numerics.md."""
-    sys.path.append(str(pages.ROOT / "tests"))
     backward = table(measure(), (0, "bounds"), (1, "u of terms"))
     forward = measure_forward()
     said = f"{date.today()}, {versions()}"

@@ -4,15 +4,15 @@ import math
 import time
 
 import numpy as np
+from oracle import running
+from oracle.arithmetic import GROUP, ROWS
+from oracle.dtypes import DTYPES
+from oracle.formulas import COEFS, GATE, KERNELS, OPERANDS, SUMS, needs
+from oracle.values import Case, padded
 
 from bn_ext import available_isas
 from bn_ext._bench.problems import aligned
 from bn_ext._bench.timing import markdown
-from bn_ext._verify import running
-from bn_ext._verify.arithmetic import GROUP, ROWS
-from bn_ext._verify.dtypes import DTYPES
-from bn_ext._verify.formulas import COEFS, GATE, KERNELS, OPERANDS, SUMS, needs
-from bn_ext._verify.values import Case, padded
 
 from . import pages
 

@@ -32,7 +32,7 @@ FAST = ["-m", "quick"]
 REST = ["--slow", "--ignore=tests/test_example.py"]
 #: Seconds after which tests count as hanging.
 HANGS = 1800
-#: The same for `bn-ext verify --all`, which takes fifty.
+#: The same for `bn-ext verify` and for tests/oracle, which takes thirty.
 VERIFY_HANGS = 180
 #: pytest's exit status if it collects no test, as from a file that needs a missing package.
 NO_TESTS = 5
@@ -123,10 +123,10 @@ def kill(folder, finders):
     """Return what finds the mutant in this folder, or ''."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     files = [f"tests/{name}.py" for name in finders if name != "verify"]
-    for depth in ([], ["--all"]) if "verify" in finders else ():
-        why = run([sys.executable, "-m", "bn_ext", "verify", *depth], folder, VERIFY_HANGS)
+    for check in (["-m", "bn_ext", "verify"], ["tests/oracle"]) if "verify" in finders else ():
+        why = run([sys.executable, *check], folder, VERIFY_HANGS)
         if why:
-            return " ".join(["bn-ext verify", *depth]) + f": {why}"
+            return f"{' '.join(check)}: {why}"
     for part in [["--slow", *files], FAST, REST][not files :]:
         why = run(pytest + part, folder)
         if why:

@@ -1,15 +1,14 @@
 """The order of every sum, in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
 For dense arrays, it repeats src_c/plan.c and the walks, in plan.c's terms. The order depends on
-shape and dtype alone. The arithmetic of one block is in bn_ext/_verify/arithmetic.py.
+shape and dtype alone. The arithmetic of one block is in oracle/arithmetic.py.
 """
 
 import numpy as np
-
-from bn_ext._verify import formulas
-from bn_ext._verify.arithmetic import add_sums, expected, folded, stretch_of, sum_columns
-from bn_ext._verify.formulas import COEFS
-from bn_ext._verify.values import Case
+from oracle import formulas
+from oracle.arithmetic import add_sums, expected, folded, stretch_of, sum_columns
+from oracle.formulas import COEFS
+from oracle.values import Case
 
 SUMS = formulas.SUMS["gradients"]
 PLANES = 2 * SUMS  # sums, and what each of them lost

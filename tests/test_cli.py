@@ -1,8 +1,6 @@
 """The command line: what it prints, what it writes, how it ends."""
 
 import importlib.metadata
-import importlib.util
-import itertools
 import json
 import os
 import re
@@ -15,10 +13,8 @@ from command_line import run
 from processes import python
 
 import bn_ext
-from bn_ext import _cli, _runtime
+from bn_ext import _cli, _runtime, _verify
 from bn_ext._cli import bench
-from bn_ext._verify import command, digests
-from bn_ext._verify.dtypes import DTYPES
 
 
 def test_as_a_module_and_as_a_script():
@@ -55,7 +51,6 @@ def test_help_names_every_command_and_exit_status(capsys):
         (["bench", "--shapes", "x".join(["9" * 10] * 2)], "fewer than 2**60 elements, got '999"),
         (["bench", "--shapes", "x".join("1" * 71)], "expected at most 32 sizes"),
         (["bench", "--threads", "z" * 99], f"got '{'z' * 57}...'"),
-        (["verify", "--seed", "-1"], "expected a whole number, 0 or more, got '-1'"),
         (["bench", "--seconds", "0"], "expected a number of seconds, more than 0, got '0'"),
         (["bench", "--seconds", "soon"], "expected a number of seconds, more than 0, got 'soon'"),
         (["bench", "--threads", "two"], "expected a whole number, 1 or more, got 'two'"),
@@ -131,8 +126,9 @@ def test_interrupted(capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "verify", interrupt)
-    assert run(capsys, "verify") == (130, "", "interrupted\n")
+    monkeypatch.setattr(_verify, "changed_mode", interrupt)
+    status, _, err = run(capsys, "verify")
+    assert (status, err) == (130, "interrupted\n")
 
 
 def test_interrupted_while_python_imports(tmp_path):
@@ -157,7 +153,7 @@ def test_the_reader_closes_the_pipe():
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "arguments", ["--help", "--version", "info", "info --json", "bench --help", "verify --digests"]
+    "arguments", ["--help", "--version", "info", "info --json", "bench --help", "verify"]
 )
 def test_standard_output_that_is_full(arguments, unbuffered):
     """Whether Python notices at once or when the buffer is written."""
@@ -216,35 +212,3 @@ def test_info_warns_of_two_pools(capsys, monkeypatch):
     monkeypatch.setattr(_runtime, "_openmp_libraries", lambda: ["/a/libgomp.so"])
     _, out, _ = run(capsys, "info")
     assert "warning" not in out
-
-
-# ---- verify -----------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_verify(capsys):
-    status, out, _ = run(capsys, "verify", "--all", "--seed", "7")
-    assert status == 0
-    runs = re.findall(r"(\w+): (\d+) kernel runs of (\w+) correct", out)
-    isas = bn_ext.available_isas()
-    assert [(isa, dtype) for isa, _, dtype in runs] == [*itertools.product(isas, DTYPES)]
-    assert all(int(number) > 5_000 for _, number, _ in runs)
-    levels = re.findall(r"(\w+): (\d+) digests", out)
-    assert [isa for isa, _ in levels] == list(isas)
-    bfloat16 = importlib.util.find_spec("ml_dtypes") is not None
-    for _, found in levels:
-        assert (int(found) == len(digests.DIGESTS)) == bfloat16
-    assert ("no bfloat16" in out) != bfloat16
-    assert "every bit as promised" in out
-
-
-def test_digests_are_printed_as_they_stand_in_the_source(capsys):
-    pytest.importorskip("ml_dtypes")
-    status, out, _ = run(capsys, "verify", "--digests")
-    assert status == 0
-    assert out.splitlines() == [f'    "{k}": "{v}",' for k, v in digests.DIGESTS.items()]
-
-
-def test_a_wrong_bit_ends_with_1(capsys, monkeypatch):
-    monkeypatch.setattr(command, "verify", lambda *_: 1)
-    assert run(capsys, "verify") == (1, "", "")

@@ -8,12 +8,12 @@ import cases
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, DTYPES, EPSILON, SHORT, Family, all_bits, bits, dtype, packed, shape
+from oracle import running
+from oracle.dtypes import DTYPES as STORED
+from oracle.values import boundary
 from relu_gates import GATES, SIZES, forward, gated, lets_pass, passed, plain, problem
 
 import bn_ext
-from bn_ext._verify import running
-from bn_ext._verify.dtypes import DTYPES as STORED
-from bn_ext._verify.values import boundary
 
 pytestmark = pytest.mark.quick
 

@@ -1,6 +1,6 @@
 """Kernels: one pattern for NaN, a fence, no read past the last coefficient.
 
-test_verify.py compares each kernel by itself with NumPy, bit for bit; test_rounding.py has
+oracle/ compares each kernel by itself with NumPy, bit for bit; test_rounding.py has
 every conversion of 16-bit types.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from cases import DTYPES, FORMATS, Problem, dtype, shape
 from needs import needs_linux
+from oracle import running
+from oracle.dtypes import DTYPES as STORED
+from oracle.values import case_of
 
 import bn_ext
 from bn_ext import _core
-from bn_ext._verify import running
-from bn_ext._verify.dtypes import DTYPES as STORED
-from bn_ext._verify.values import case_of
 
 
 @pytest.mark.quick

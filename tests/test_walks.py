@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, dtype
+from oracle.dtypes import DTYPES
+from oracle.formulas import RESULTS
 from order_of_sums import form_of, sums_of
 
 import bn_ext
-from bn_ext import _core
-from bn_ext._verify.dtypes import DTYPES
-from bn_ext._verify.formulas import RESULTS
-from bn_ext._verify.problems import EXPONENTS, STARTS, numbers
+from bn_ext import _core, _verify
+from bn_ext._verify import STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
@@ -56,8 +56,9 @@ class Problem:
         number, computed = self.dtype.number, self.dtype.computed
         dense = (positions, channels, run)
         self.shape = (*split(positions), channels, *split(run))
+        exponents = _verify.DTYPES[name].exponents
         src, diff_dst = (
-            numbers(self.dtype, positions * channels * run, start, EXPONENTS[name]).reshape(dense)
+            numbers(self.dtype, positions * channels * run, start, exponents).reshape(dense)
             for start in STARTS
         )
         self.mean, self.gamma = (

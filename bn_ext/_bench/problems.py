@@ -8,8 +8,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bn_ext._verify.dtypes import dtype_of
-
 __all__ = [
     "DTYPES",
     "LAYOUTS",
@@ -23,6 +21,7 @@ __all__ = [
     "Shape",
     "aligned",
     "dims",
+    "dtype_of",
 ]
 
 Array = NDArray[Any]
@@ -88,6 +87,13 @@ SETS: dict[str, list[Shape]] = {
 Places = tuple[int, int, int]
 #: Where NumPy's large arrays begin: malloc maps pages for each, and uses the first 16 bytes itself.
 NUMPYS: Places = (16, 16, 16)
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401  (NumPy knows the name from then on)
+    return np.dtype(name)
 
 
 def dims(shape: Shape, layout: Layout) -> Shape:

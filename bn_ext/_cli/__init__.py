@@ -2,6 +2,7 @@
 
 commands.py   the commands, their options, and their exit status
 info.py       what is in use here
+verify.py     are the bits what they must be?
 bench.py      rows: measured, shown and written
 table.py      rows as text
 usage.py      conversion of arguments, and error messages

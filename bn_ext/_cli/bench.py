@@ -11,11 +11,10 @@ from typing import Any
 
 import bn_ext
 from bn_ext._bench.peers import PEERS, Peer
-from bn_ext._bench.problems import SETS
+from bn_ext._bench.problems import SETS, dtype_of
 from bn_ext._bench.timing import Case, Row, cases_of, row
 from bn_ext._cli.table import table
 from bn_ext._cli.usage import UsageError, demand_writable, writing
-from bn_ext._verify.dtypes import dtype_of
 
 __all__ = ["BENCH", "bench"]
 

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import bn_ext
@@ -14,20 +13,13 @@ from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
 from bn_ext._cli.bench import BENCH, bench
 from bn_ext._cli.info import INFO, info
 from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
-from bn_ext._verify import command as _verify
+from bn_ext._cli.verify import VERIFY, verify
 
 __all__ = ["run"]
 
 EXIT = """Exit status: 0 on success; 1 if verify found a wrong bit; 2 for wrong usage (with no
 command, this help is printed), a missing package, a file that cannot be written or too little
 memory; 130 if interrupted, or if the reader of the output closed the pipe."""
-
-
-def verify(options: argparse.Namespace) -> int:
-    if options.digests:
-        _verify.print_digests()
-        return 0
-    return _verify.verify(options.seed, options.all)
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,8 +42,8 @@ def parser() -> Parser:
     top.add_argument("-V", "--version", action="version", version=f"bn_ext {bn_ext.__version__}")
     commands = top.add_subparsers(dest="command", metavar="{info,verify,bench}")
 
-    def add_command(run: Callable[..., int], said: str, description: str | None, **how: Any) -> Any:
-        command = commands.add_parser(run.__name__, help=said, description=description, **how)
+    def add_command(run: Callable[..., int], said: str, description: str) -> Any:
+        command = commands.add_parser(run.__name__, help=said, description=description)
         command.set_defaults(run=run)
         return command.add_argument
 
@@ -60,14 +52,7 @@ def parser() -> Parser:
     add("--with", dest="together_with", nargs="+", default=[], metavar="MODULE",
         help="import these first, to see which OpenMP runtimes they load")  # fmt: skip
 
-    add = add_command(
-        verify, "check that results have the same bits as on other CPUs", _verify.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add("--seed", type=partial(as_whole, least=0), default=0,
-        help="seed of the random values of --all (default: %(default)s)")  # fmt: skip
-    add("--all", action="store_true", help="check every kernel too: about a minute")
-    add("--digests", action="store_true", help="print the digests, check nothing")
+    add_command(verify, "check that results have the same bits as on other CPUs", VERIFY)
 
     add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", BENCH)
     add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
@@ -83,7 +68,7 @@ def parser() -> Parser:
             metavar=name.removesuffix("s").upper(),
             help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
     every = _core._default_threads()
-    add("--threads", nargs="+", type=partial(as_whole, least=1), default=[every], metavar="N",
+    add("--threads", nargs="+", type=as_whole, default=[every], metavar="N",
         help=f"numbers of threads (default: {every}, a call's default)")  # fmt: skip
     add("--seconds", type=as_seconds, default=1.0,
         help="seconds per row, tripled for small tensors (default: %(default)s)")  # fmt: skip

@@ -51,11 +51,9 @@ def as_seconds(text: str) -> float:
     return value
 
 
-def as_whole(text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number, {least} or more, got {shown(text)}"
-        )
+def as_whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {shown(text)}")
     return int(text)
 
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
-from bn_ext._verify.values import Case
+from oracle.dtypes import Array, Dtype
+from oracle.formulas import COEFS, GATE, RESULTS, SUMS, TERMS, Kernel, needs
+from oracle.values import Case
 
 __all__ = [
     "GROUP", "ROWS", "add_sums", "expand", "expected", "folded", "stretch_of", "sum_columns",

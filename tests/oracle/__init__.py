@@ -1,9 +1,7 @@
-"""`bn-ext verify`: are the bits what they must be, on this CPU?
+"""What every kernel must return, bit for bit: the same arithmetic, in NumPy.
 
-    command.py      the command: every level, its kernels, then whole calls
-    digests.py      compares whole calls with known digests
-    problems.py     the data of whole calls: the same bits on every machine
-    kernels.py      compares kernels with the arithmetic, bit for bit
+    __main__.py     the command: every level, every dtype
+    kernels.py      compares kernels with the arithmetic
     running.py      runs a single kernel
     arithmetic.py   how a kernel evaluates a formula: the order of sums, rounding
     values.py       the data of kernels: numbers of every kind

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import COEFS, GATE, INPUTS
+from oracle.dtypes import Array, Dtype
+from oracle.formulas import COEFS, GATE, INPUTS
 
 __all__ = ["PAD", "Case", "case_of", "padded", "values"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._verify import arithmetic
-from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import GATE, OPERANDS, Kernel, needs
-from bn_ext._verify.values import Case
+from oracle import arithmetic
+from oracle.dtypes import Array, Dtype
+from oracle.formulas import GATE, OPERANDS, Kernel, needs
+from oracle.values import Case
 
 __all__ = [
     "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",

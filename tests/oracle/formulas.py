@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bn_ext import _core
-from bn_ext._verify.dtypes import Array
+from oracle.dtypes import Array
 
 __all__ = [
     "COEFS", "GATE", "INPUTS", "KERNELS", "OPERANDS", "RESULTS", "SUMS", "TERMS", "Kernel", "needs",
@@ -108,7 +108,7 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
 
 if (*TERMS, *RESULTS) != _core._formulas():
     raise RuntimeError(
-        f"verify: expected the formulas of formulas.h in their order, {_core._formulas()}, "
+        f"expected the formulas of formulas.h in their order, {_core._formulas()}, "
         f"got {(*TERMS, *RESULTS)}"
     )
 

@@ -1,14 +1,12 @@
 """Storage types as bits, so that kernels are checked in bfloat16 even without ml_dtypes."""
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "Array", "Dtype", "dtype_of", "known_dtypes"]
+__all__ = ["DTYPES", "Array", "Dtype"]
 
 Array = NDArray[Any]
 
@@ -54,23 +52,6 @@ class Dtype:
     def computed(self) -> "Dtype":
         """The arithmetic type, as a storage type."""
         return DTYPES[self.number.name]
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a name in DTYPES; ImportError for bfloat16 without ml_dtypes."""
-    if name != "bfloat16":
-        return np.dtype(name)
-    import ml_dtypes
-
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
-
-
-def known_dtypes() -> Iterator[tuple[Dtype, np.dtype[Any]]]:
-    """All of DTYPES, each with NumPy's dtype; without bfloat16 if there is no ml_dtypes."""
-    for dtype in DTYPES.values():
-        with suppress(ImportError):
-            yield dtype, dtype_of(dtype.name)
 
 
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)

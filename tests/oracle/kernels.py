@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from bn_ext._verify import arithmetic, running
-from bn_ext._verify.arithmetic import GROUP, ROWS
-from bn_ext._verify.dtypes import Array, Dtype
-from bn_ext._verify.formulas import KERNELS, SUMS, Kernel, needs, where_positive
-from bn_ext._verify.running import PAIRED, REGISTER, STRANDS, Memory, Span
-from bn_ext._verify.values import Case, case_of
+from oracle import arithmetic, running
+from oracle.arithmetic import GROUP, ROWS
+from oracle.dtypes import Array, Dtype
+from oracle.formulas import KERNELS, SUMS, Kernel, needs, where_positive
+from oracle.running import PAIRED, REGISTER, STRANDS, Memory, Span
+from oracle.values import Case, case_of
 
 __all__ = ["WrongBitsError", "check_kernels", "demand"]
 
 
 class WrongBitsError(AssertionError):
-    """The bits of a kernel or a call differ from what they must be."""
+    """The bits of a kernel differ from what they must be."""
 
 
 def _wrong(found: Array, wanted: Array) -> Array:

@@ -1,0 +1,115 @@
+"""The check of kernels passes, and it can fail."""
+
+import ctypes
+import itertools
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle import arithmetic, formulas, kernels, running
+from oracle.dtypes import DTYPES
+from oracle.values import case_of
+from processes import python
+from tree import TESTS
+
+import bn_ext
+from bn_ext import _core, _verify
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.slow
+def test_kernels():
+    done = python(TESTS / "oracle", "--seed", 7, timeout=500)
+    assert done.returncode == 0, done.stdout
+    runs = re.findall(r"(\w+): (\d+) kernel runs of (\w+) correct", done.stdout)
+    levels = itertools.product(bn_ext.available_isas(), DTYPES)
+    assert [(isa, dtype) for isa, _, dtype in runs] == [*levels]
+    assert all(int(number) > 5_000 for _, number, _ in runs)
+
+
+def test_digests_are_printed_as_they_stand_in_the_source():
+    pytest.importorskip("ml_dtypes")
+    lines = python(TESTS / "oracle", "--digests").stdout
+    assert len(lines.splitlines()) == len(_verify.DIGESTS)
+    assert lines in Path(_verify.__file__).read_text()
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_what_is_too_large_for_a_format_is_infinite_without_a_warning(name):
+    dtype = DTYPES[name]
+    largest = np.array([np.finfo(dtype.number).max], dtype.number)
+    wide = dtype.widen(dtype.narrow(largest))
+    assert np.isinf(wide) == (dtype.bits.itemsize == 2)
+
+
+def test_every_formula_of_the_table_is_checked(monkeypatch):
+    assert [formula for _, formula in formulas.KERNELS] == [*_core._formulas()]
+    monkeypatch.setattr(_core, "_formulas", lambda: ("squares",))
+    with pytest.raises(RuntimeError, match=r"expected the formulas of formulas.h .*'squares'"):
+        runpy.run_path(formulas.__file__)
+
+
+@pytest.mark.parametrize("kernel", formulas.KERNELS, ids=" ".join)
+def test_an_operand_or_a_coefficient_too_many_is_refused(kernel, monkeypatch):
+    """An expression may use only what the C table names, and uses all of it."""
+    dtype = DTYPES["float32"]
+    case = case_of(dtype, 1, 8, np.random.default_rng(0))
+    needs = formulas.needs(kernel)
+    for i in (0, 2):
+        for name in needs[i]:
+            fewer = tuple(tuple(n for n in found if n != name) for found in needs)
+            with monkeypatch.context() as patched:
+                patched.setattr(arithmetic, "needs", lambda _, fewer=fewer: fewer)
+                with pytest.raises(AttributeError, match=f"'{name}'"):
+                    arithmetic.expected(kernel, case, 1)
+
+
+@pytest.mark.parametrize("kernel", formulas.KERNELS, ids=" ".join)
+def test_a_wrong_bit_is_found(kernel, monkeypatch):
+    right = arithmetic.expected
+
+    def wrong(*arguments, **options):
+        found = right(*arguments, **options)
+        array = next(iter(found.values()))
+        array.reshape(-1).view(f"u{array.itemsize}")[-1:] ^= 1
+        return found
+
+    monkeypatch.setattr(arithmetic, "expected", wrong)
+    isa, dtype = bn_ext.get_isa(), DTYPES["float64"]
+    pass_, formula = kernel
+    check = kernels.check_sum_kernel if pass_ == "sum" else kernels.check_write_kernel
+    with pytest.raises(kernels.WrongBitsError, match=f"{isa} {pass_} {formula} float64: "):
+        check(isa, formula, dtype, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "at"),
+    [
+        ([0.0, -0.0], [0.0, 0.0], 1),
+        ([-0.0, 1.0], [-0.0, 2.0], 1),
+        ([np.nan, 1.0], [-np.nan, 2.0], 1),
+        ([1.0, np.nan, 3.0], [1.0, 2.0, 2.0], 1),
+    ],
+)
+def test_a_wrong_bit_is_found_where_it_is(found, wanted, at):
+    """== would not do: zeros of either sign are equal, and NaN is not equal to itself."""
+    found, wanted = np.array([found]), np.array([wanted])
+    with pytest.raises(kernels.WrongBitsError, match=rf"here: at \(0, {at}\) got .*, expected"):
+        kernels.demand(found, wanted, "here")
+    kernels.demand(wanted, wanted.copy(), "here")
+
+
+def test_a_kernel_that_writes_outside_its_rows_is_found(monkeypatch):
+    right = running.run_write
+
+    def wrong(isa, formula, case, operands, *options):
+        right(isa, formula, case, operands, *options)
+        ctypes.memset(operands["diff_src"].ctypes.data - 1, 0, 1)
+
+    monkeypatch.setattr(running, "run_write", wrong)
+    dtype = DTYPES["float64"]
+    with pytest.raises(kernels.WrongBitsError, match="wrote outside its rows"):
+        kernels.check_write_kernel(bn_ext.get_isa(), "backward", dtype, np.random.default_rng(0))
