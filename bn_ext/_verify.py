@@ -52,8 +52,7 @@ def known_dtypes() -> list[Dtype]:
 
 
 SHAPES: dict[str, dict[DataFormat, list[tuple[int, ...]]]] = {
-    # Each form of src_c/plan.c, and lengths on both sides of every limit at which a problem takes
-    # another form, or splits its sums in another way.
+    # Each form of src_c/plan.c, on both sides of every limit of forms and of splits of sums.
     "dense": {
         "NXC": [(1, 8), (3, 5), (300, 7), (40, 200), (5000, 16), (700, 127), (700, 128), (3000, 9)],
         "NCX": [
@@ -66,17 +65,14 @@ SHAPES: dict[str, dict[DataFormat, list[tuple[int, ...]]]] = {
         "NXC": [(6, 50, 7), (3, 5, 140)],
         "NCX": [(40, 3, 5, 6), (2, 2, 30, 90), (5, 2, 30, 90)],
     },
-    # How sums are split depends on the number of tasks, and on the bytes of a strand: 0 stands for
-    # 4096 bytes. Rows overlap, to save memory.
+    # Split by the number of tasks and the bytes of a strand (0: 4096 bytes); rows overlap.
     "large": {
         "NXC": [(20_000, 128), (67_100, 128), (17_500, 0)],
         "NCX": [(300, 2, 1100), (3, 2, 200_000), (3, 64, 16_900)],
     },
-    # Large, too; the last chunk (src_c/plan.c) ends within a group. In the first, a channel has two
-    # runs; in the second, the last strand has three rows fewer than the others.
+    # Large, too; the last chunk ends within a group, the second's last strand is shorter.
     "seams": {"NCX": [(2, 2, 20_000)], "NXC": [(19_929, 128)]},
-    # By rows and by runs: parts of blocks, a few blocks, and so many blocks that the method of
-    # exact addition changes, and later changes back.
+    # Parts of blocks, a few blocks, and so many that the method of exact addition changes twice.
     "exact": {
         "NXC": [(1, 8), (40, 200), (700, 130), (300, 7), (9000, 64)],
         "NCX": [(2, 3, 48), (37, 6, 49), (70, 2, 255), (1, 2, 70_000)],

@@ -801,7 +801,9 @@ def test_what_is_exchanged(rng):
     layer.allreduce = lambda own: 3
     with pytest.raises(TypeError, match="^allreduce: expected a sum with <Statistics: .*>, got 3$"):
         layer.forward(p.src)
-    with pytest.raises(TypeError, match="^allreduce: expected a sum with <GradientSums: .*>, got 3$"):
+    with pytest.raises(
+        TypeError, match="^allreduce: expected a sum with <GradientSums: .*>, got 3$"
+    ):
         layer.backward(p.diff_dst, layer.saved._replace(from_batch=True))
     assert kept(layer) == before
 

@@ -150,3 +150,13 @@ def test_without_ml_dtypes_bfloat16_has_no_digest(capsys, monkeypatch):
     status, out, _ = run(capsys, "verify")
     assert status == 0
     assert "36 digests correct (no bfloat16 without ml_dtypes)" in out
+
+
+def test_an_exception_is_a_wrong_result_with_its_name(capsys, monkeypatch):
+    def fail(*_):
+        raise ValueError("array: impossible")
+
+    monkeypatch.setattr(_verify, "digests", fail)
+    status, out, _ = run(capsys, "verify")
+    assert status == 1
+    assert "WRONG: ValueError: array: impossible\n" in out

@@ -8,12 +8,12 @@ from bn_ext import _verify
 
 __all__ = ["VERIFY", "verify"]
 
-VERIFY = """At every instruction-set level of this CPU, compare whole calls with digests that are
-the same on every machine. The calls cover every way to split a problem and its sums, exact sums
-included. Importing bn_ext must not have changed the process's floating-point mode, either."""
+VERIFY = """At every level of this CPU, compare whole calls, of every way to split a problem, with
+digests that are the same on every machine; then the process's floating-point mode."""
 
-REPORT = """This breaks the promise of equal bits: please report it to the project's issue tracker,
-with the lines above and the output of `bn-ext info`."""
+REPORT = (
+    "This breaks the promise of equal bits: please report it, with the output of `bn-ext info`."
+)
 
 
 def wrong() -> str:
@@ -34,7 +34,13 @@ def wrong() -> str:
 def verify(_: argparse.Namespace) -> int:
     print(f"bn_ext {bn_ext.__version__}, levels: {', '.join(bn_ext.available_isas())}", flush=True)
     start = time.perf_counter()
-    if fault := wrong():
+    try:
+        fault = wrong()
+    except (MemoryError, OSError):  # no memory, or the output is closed
+        raise
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+    if fault:
         print(f"WRONG: {fault}\n{REPORT}")
         return 1
     print(f"every bit as promised, {time.perf_counter() - start:.1f} s")
