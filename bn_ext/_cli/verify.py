@@ -11,9 +11,7 @@ __all__ = ["VERIFY", "verify"]
 VERIFY = """At every level of this CPU, compare whole calls, of every way to split a problem, with
 digests that are the same on every machine; then the process's floating-point mode."""
 
-REPORT = (
-    "This breaks the promise of equal bits: please report it, with the output of `bn-ext info`."
-)
+REPORT = "This breaks the promise of equal bits: please report it, and what `bn-ext info` says."
 
 
 def wrong() -> str:
