@@ -50,10 +50,11 @@ X86 = ("x86_64", "amd64")
 # The target machine; in a cross build, _PYTHON_HOST_PLATFORM names it.
 MACHINE = sysconfig.get_platform().rpartition("-")[2]
 
-# These come after the user's CFLAGS, because the promise of equal bits depends on them. The linker
-# gets them as well: otherwise gcc may add start-up code that flushes subnormal numbers to zero.
-FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
-FLAGS += ["-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wno-psabi"]
+# These come after the user's CFLAGS, because the promise of equal bits depends on them.
+FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
+# Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
+LINK = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
 # Flags of the user that are left out, because they change bits or the floating-point mode of the
 # process. Later flags cannot undo them all: there are none for some, and compilers know others.
 LEFT_OUT = re.compile(

@@ -55,7 +55,7 @@ class BuildExt(build_ext):
         if self.compiler.compiler_type != "msvc":
             # The user's CFLAGS are here, too.
             self.compiler.linker_so = build_c.harmless(self.compiler.linker_so)
-            link = [*build_c.FLAGS, *link]
+            link = [*build_c.LINK, *link]
         self.compiler.force = True  # flags may have changed; linking takes a moment
         self.compiler.link_shared_object(
             [str(made) for made in objects],
