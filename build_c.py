@@ -54,7 +54,7 @@ MACHINE = sysconfig.get_platform().rpartition("-")[2]
 FLAGS = ["-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno"]
 FLAGS += ["-fvisibility=hidden", "-Wno-psabi"]
 # Otherwise gcc may link start-up code that flushes subnormal numbers to zero.
-LINK = ["-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
+LINK = ["-std=gnu11", "-O3", "-fno-fast-math", "-fno-unsafe-math-optimizations"]
 # Flags of the user that are left out, because they change bits or the floating-point mode of the
 # process. Later flags cannot undo them all: there are none for some, and compilers know others.
 LEFT_OUT = re.compile(
