@@ -141,7 +141,7 @@ typedef bn_status bn_entry(const bn_problem *p);
 /* sums are sum(dy), then sum(dy * xc). diff_src_1 is written if it and the gate have data. */
 bn_entry bn_backward, bn_backward_reduce;
 
-/* sums are statistics: mean, then sum(xc * xc) / bn_power_above(M). src_1 is added if it has data. */
+/* sums are statistics: mean, then sum(xc * xc) / bn_power_above(M). src_1, if any, is added. */
 bn_entry bn_training, bn_training_reduce, bn_inference;
 
 bn_entry bn_double_backward;

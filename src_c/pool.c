@@ -25,8 +25,8 @@
 #include <unistd.h>
 #endif
 
-/* Waking threads takes 15 to 50 us. Behind other work, that pays in a call of WORTH_THREADS elements
- * or more (measured behind NumPy's), with a thread for each ELEMENTS_PER_THREAD. */
+/* Waking threads takes 15 to 50 us. Behind other work, that pays in a call of WORTH_THREADS
+ * elements or more (measured behind NumPy's), with a thread for each ELEMENTS_PER_THREAD. */
 enum { ELEMENTS_PER_THREAD = 49152, WORTH_THREADS = 4 * ELEMENTS_PER_THREAD };
 enum { MOST_THREADS = 1024 }; /* of num_threads; by default, the CPUs are the limit */
 

@@ -93,8 +93,8 @@ int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels);
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums);
 
 /* From a state of moments, set `stats` of shape (BN_SUMS, channels): the mean, and the sum of
- * squares about it over bn_power_above(terms); zeros if there are no terms. Also return a channel whose sum of squares is
- * impossible for its sum. */
+ * squares about it over bn_power_above(terms); zeros if there are no terms. Also return a channel
+ * whose sum of squares is impossible for its sum. */
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats);
 
 /* Set a part's count, stamp and number of parts (1). */
