@@ -71,8 +71,8 @@ OURS = ["-fno-wrapv"]
 # because each call restores the flags of its caller.
 SERIAL = ["-fno-tree-slp-vectorize", "-fno-trapping-math"]
 
-# With a stack protector, batch_norm_backward_apply takes a sixth longer at v4. Kernels hardly need
-# one: each copy to their buffers on the stack has a constant size.
+# With a stack protector, batch_norm_backward with sums= takes a sixth longer at v4. Kernels hardly
+# need one: each copy to their buffers on the stack has a constant size.
 KERNEL = ["-fno-stack-protector"]
 
 
