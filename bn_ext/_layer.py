@@ -597,8 +597,6 @@ class BatchNorm:
 
 # ---- conversion of arguments, with errors that name them ----------------------------------
 
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
-
 
 def _as_number(dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype of parameters and statistics."""
@@ -658,8 +656,8 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
         if tracked and array.dtype.kind not in "iu":
             raise TypeError(f"{name}: expected an integer, got {array.dtype}")
-        if not tracked and array.dtype.name not in _FLOATS:
-            raise _core._wrong_dtype(name, array, " or ".join(_FLOATS), "float32")
+        if not tracked and array.dtype.name not in _core.DTYPES:
+            raise _core._wrong_dtype(name, array, " or ".join(_core.DTYPES), "float32")
         if tracked:
             _as_count(int(array))
         _check_writable(**{name: own[name]})

@@ -289,10 +289,6 @@ class Statistics(_Sums):
         (array([0.2]), array([1.1]))
         """
         found, count = self._found()
-        for name, a in (("running_mean", running_mean), ("running_variance", running_variance)):
-            shape = getattr(a, "shape", None)
-            if shape not in (None, (self.channels,)):
-                raise ValueError(f"{name}: expected shape ({self.channels},), got {shape}")
         _core.update_running(
             found, count, running_mean, running_variance, exponential_avg_factor, correction
         )

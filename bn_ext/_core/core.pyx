@@ -185,7 +185,6 @@ def update_running(statistics, double count, running_mean, running_variance,
     try:
         c.words = <PyObject *>OF_SUMS
         keep(c, SRC, empty((0, statistics.shape[1])))
-        c.problem.epsilon = 0
         convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
         keep(c, SUMS, statistics)
         c.problem.count = count

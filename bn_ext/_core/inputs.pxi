@@ -115,6 +115,8 @@ cdef object wrong_vector(const Call *c, int role):
     cdef bint last = c.channels_last
     cdef int axis
     a, name, data = array_of(c, role), name_of(c, role), input_name(c, SRC)
+    if c.entry == RUNNING:  # there is no data to speak of
+        return ValueError(f"{name}: expected shape ({c.channels},), got {a.shape}")
     here, there = ("the last axis", "axis 1") if last else ("axis 1", "the last axis")
     cdef Py_ssize_t size = a.size
     cdef Py_ssize_t others = src.shape[1 if last else src.ndim - 1]
