@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-# For the reference and the oracle.
+# For the reference and the bounds.
 sys.path.append(str(Path(__file__).parent.parent / "tests"))

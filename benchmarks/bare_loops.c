@@ -1,15 +1,12 @@
-/* bare_loops.c: bare loops that bound what any operation can reach on this memory.
+/* bare_loops.c: a bare loop that bounds what any operation can reach on this memory.
  *
- * Compiled by benchmarks/bare_loops.py with this machine's compiler, for this machine. A loop moves
- * bytes as an operation must and computes nothing that costs time. In one pass it reads some
- * tensors and writes others (the floor). With two passes, it first reads the former once more, as
- * an operation that sums before it writes must if no cache helps. Every thread takes one contiguous
- * share. With `nontemporal`, stores bypass the cache. For comparison, `plain` computes the gradient
- * itself, as plain loops that nobody tuned.
+ * Compiled by benchmarks/compiled.py for this machine. The loop moves bytes as an operation must
+ * and computes nothing that costs time. In one pass it reads some tensors and writes others (the
+ * floor). With two passes, it first reads the former once more, as an operation that sums before it
+ * writes must if no cache helps. Every thread takes one contiguous share. With `nontemporal`,
+ * stores bypass the cache.
  */
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -112,34 +109,4 @@ void loop(const char **read, int reads, char **written, int writes, int64_t byte
         move(from, 2, to, 1, n, passes, threads, nontemporal);
     else
         move(from, 3, to, 2, n, passes, threads, nontemporal);
-}
-
-/* The gradient as a textbook has it: two loops in memory order, sums in doubles, one thread. `sums`
- * is working space of 2 * channels. */
-void plain(const float *src, const float *diff_dst, float *diff_src, int64_t outer,
-           int64_t channels, int64_t inner, const float *mean, const float *variance,
-           const float *gamma, float *diff_gamma, float *diff_beta, float epsilon, double *sums) {
-    const double m = (double)outer * (double)inner;
-    memset(sums, 0, 2 * (size_t)channels * sizeof *sums);
-    for (int64_t n = 0; n < outer; n++)
-        for (int64_t c = 0; c < channels; c++)
-            for (int64_t x = 0; x < inner; x++) {
-                const int64_t i = (n * channels + c) * inner + x;
-                sums[c] += diff_dst[i];
-                sums[channels + c] += diff_dst[i] * (src[i] - mean[c]);
-            }
-    for (int64_t c = 0; c < channels; c++) {
-        diff_beta[c] = (float)sums[c];
-        diff_gamma[c] = (float)(sums[channels + c] / sqrt(variance[c] + epsilon));
-    }
-    for (int64_t n = 0; n < outer; n++)
-        for (int64_t c = 0; c < channels; c++) {
-            const float rstd = 1 / sqrtf(variance[c] + epsilon), scale = gamma[c] * rstd;
-            const float shift = (float)(diff_beta[c] / m),
-                        slope = (float)(rstd * diff_gamma[c] / m);
-            for (int64_t x = 0; x < inner; x++) {
-                const int64_t i = (n * channels + c) * inner + x;
-                diff_src[i] = scale * (diff_dst[i] - (shift + (src[i] - mean[c]) * slope));
-            }
-        }
 }

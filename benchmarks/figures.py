@@ -1,42 +1,39 @@
 """docs/figures.csv, which has all measured rows, and what is made of it for docs and the README.
 
-The file begins with a line for each run, which tells the machine and the versions. Times are in
-microseconds. A row that is measured again replaces the old one, so a run can be split into parts.
+The file begins with a line for each run, which tells the machine and the versions. Times are
+medians in microseconds, if the run does not say otherwise. A row that is measured again replaces
+the old one, so a run can be split into parts.
 """
 
 import csv
+import math
+import os
 import statistics
+import textwrap
 
-from bn_ext._bench.problems import SETS
+import bn_ext
+from bn_ext._bench.problems import BEHIND
 
-from . import pages, rows
-from .pictures import GREY, picture
+from . import pages
+from .peers import FLOOR, GIVEN, GIVEN_OUTPUTS, OTHER_LAYOUT, PEERS, TWO_PASSES
 
 CSV = pages.ROOT / "docs" / "figures.csv"
-KEY = ["level", "malloc", "op", "set", "shape", "layout", "dtype", "threads"]
-MEDIAN, OVER_PLACES = "median", "over places"
-TIMES = [*rows.LOOPS, "bn_ext", MEDIAN, rows.FRESH, *rows.ALL_PEERS]
-COLUMNS = [*KEY, "run", OVER_PLACES, *TIMES]
-#: The shapes that the page and the README compare.
-SHAPES = ["x".join(map(str, shape)) for shape in SETS["resnet"]]
+KEY = ["level", "malloc", "op", "set", "shape", "view", "layout", "dtype", "threads", "behind"]
+TIMES = ["bn_ext", *PEERS, "dense", "copied"]
+COLUMNS = [*KEY, "run", *TIMES]
 
 
 def load():
     """([description of each run], [row])"""
-    if not CSV.exists():
-        return [], []
     with CSV.open(newline="") as file:
         lines = file.readlines()
     runs = [line.split(": ", 1)[1].strip() for line in lines if line.startswith("# ")]
     found = []
     for line in csv.DictReader(line for line in lines if not line.startswith("# ")):
-        seconds = {name: 1e-6 * float(line[name]) for name in TIMES if line[name]}
-        medians = {"bn_ext": seconds.pop(MEDIAN)}
         facts = {name: line[name] for name in KEY}
         facts |= {"threads": int(line["threads"]), "run": int(line["run"])}
-        found.append(
-            {**facts, OVER_PLACES: float(line[OVER_PLACES]), "seconds": seconds, "medians": medians}
-        )
+        times = {name: 1e-6 * float(line[name]) for name in TIMES if line[name]}
+        found.append({**facts, "medians": times})
     return runs, found
 
 
@@ -49,33 +46,86 @@ def save(runs, found):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for r in found:
-            times = {**r["seconds"], MEDIAN: r["medians"]["bn_ext"]}
+            times = r["medians"]
             cells = [f"{1e6 * times[name]:.4g}" if name in times else "" for name in TIMES]
-            facts = [r[name] for name in KEY]
-            writer.writerow([*facts, kept.index(r["run"]), f"{r[OVER_PLACES]:.2f}", *cells])
+            writer.writerow([*(r[name] for name in KEY), kept.index(r["run"]), *cells])
 
 
-def add(run, new):
+def add(measured):
     """Add the rows of a run; they replace the same rows of earlier runs."""
     runs, found = load()
     by_key = {tuple(r[name] for name in KEY): r for r in found}
+    run = pages.run([name for name in PEERS if any(name in r["medians"] for r in measured)])
     runs = runs if run in runs else [*runs, run]
-    for r in new:
-        by_key[tuple(r[name] for name in KEY)] = {**r, "run": runs.index(run)}
+    for r in measured:
+        r = {
+            **r,
+            "run": runs.index(run),
+            "level": bn_ext.get_isa(),
+            "malloc": "keeps" if os.environ.get("MALLOC_MMAP_MAX_") == "0" else "default",
+            "shape": "x".join(map(str, r["shape"])),
+        }
+        by_key[tuple(r[name] for name in KEY)] = r
     save(runs, list(by_key.values()))
 
 
 # ---- what is made of it ---------------------------------------------------------------
 
 
-def compared(
-    found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), malloc="default"
-):
+def floor(r):
+    return r["medians"].get(FLOOR, math.nan)
+
+
+def over_peers(r):
+    """{peer on the same data: how many times faster bn_ext is, with outputs of the same kind}."""
+    times = r["medians"]
+    others = times.keys() & PEERS.keys() - {FLOOR, TWO_PASSES, GIVEN, OTHER_LAYOUT}
+    return {n: times[n] / times[GIVEN if n in GIVEN_OUTPUTS else "bn_ext"] for n in others}
+
+
+def over_best_peer(r):
+    """How many times faster bn_ext is than the fastest peer."""
+    return min(over_peers(r).values(), default=math.nan)
+
+
+def compared(found, level="v4", ops=("backward",), dtypes=("float32", "bfloat16"), **also):
     """The rows of the shapes of ResNet-50 with the most threads."""
-    wanted = {"level": level, "malloc": malloc, "set": "resnet"}
+    wanted = {"level": level, "malloc": "default", "set": "resnet", **also}
     mine = [r for r in found if wanted.items() <= r.items() and r["op"] in ops]
     most = max((r["threads"] for r in mine), default=0)
     return [r for r in mine if r["dtype"] in dtypes and r["threads"] == most]
+
+
+def headlined(found, level="v4"):
+    """Those rows with the work before each call that is nearest to a program's."""
+    mine = compared(found, level)
+    behind = max((r["behind"] for r in mine), key=BEHIND.index)
+    return behind, [r for r in mine if r["behind"] == behind]
+
+
+def summary(found):
+    """Markdown: a line for each level, operation, layout, dtype and work; geometric means."""
+    groups = {}
+    for r in found:
+        key = tuple(r[name] for name in ("level", "op", "layout", "dtype", "behind"))
+        groups.setdefault(key, []).append(r)
+    heading = [
+        "level", "op", "layout", "dtype", "behind", "x floor", "out=, x floor",
+        "best peer / bn_ext", "worst row", "torch / bn_ext",
+    ]  # fmt: skip
+    lines = []
+    for key, mine in groups.items():
+        best = [over_best_peer(r) for r in mine if over_peers(r)]
+        columns = [
+            [r["medians"]["bn_ext"] / floor(r) for r in mine],
+            [r["medians"][GIVEN] / floor(r) for r in mine if GIVEN in r["medians"]],
+            best,
+            [min(best)] if best else [],
+            [over_peers(r)["torch"] for r in mine if "torch" in over_peers(r)],
+        ]
+        means = (f"{statistics.geometric_mean(c):.2f}" if c else "" for c in columns)
+        lines.append([*key, *means])
+    return pages.markdown(heading, lines)
 
 
 def page(runs, found):
@@ -90,41 +140,47 @@ def page(runs, found):
         said = "; ".join(runs[number] for number in sorted({r["run"] for r in mine}))
         machines.append(f"- {level}: {threads} threads; {said}")
         shown += mine + [{**r, "level": f"{level}, kept"} for r in kept]
-    parts = "ResNet-50's shapes, measured on:", "\n".join(machines), rows.summary(shown)
+    parts = "ResNet-50's shapes, measured on:", "\n".join(machines), summary(shown)
     return "\n\n".join(parts) + "\n"
 
 
 def speed(runs, mine):
     """The CPU; the rows' median and range of how many times faster bn_ext is than the best peer."""
     (cpu,) = {runs[r["run"]].partition(",")[0] for r in mine}
-    ratios = [rows.over_best_peer(r)[0] for r in mine]
+    ratios = [over_best_peer(r) for r in mine]
     return cpu, f"{statistics.median(ratios):.1f}", f"{min(ratios):.2g} to {max(ratios):.2g}"
+
+
+WORDS = {
+    "nothing": "in a loop of nothing else",
+    "pass": "behind an elementwise pass of NumPy",
+    "product": "behind a matrix product of NumPy",
+}
 
 
 def headline(runs, found):
     """The README's sentences."""
-    shown = compared(found)
+    behind, shown = headlined(found)
     cpu, median, spread = speed(runs, shown)
-    other, other_median, other_spread = speed(runs, compared(found, "v3"))
-    return (
-        f"bn_ext's gradient is **{median} times as fast** as that of the "
-        "fastest of NumPy, torch, JAX, TensorFlow and oneDNN on the\n"
-        f"same arrays (median of {len(shown)} comparisons; range {spread}), on two "
-        f"threads ({cpu}, AVX-512).\n"
-        f"On an {other} with AVX2, it is {other_median} times as fast ({other_spread}).\n"
+    other, other_median, other_spread = speed(runs, headlined(found, "v3")[1])
+    said = (
+        f"bn_ext's gradient is **{median} times as fast** as that of the fastest of NumPy, torch, "
+        f"JAX, TensorFlow and oneDNN on the same arrays, {WORDS[behind]} (median of {len(shown)} "
+        f"comparisons; range {spread}), on two threads ({cpu}, AVX-512). On an {other} with AVX2, "
+        f"it is {other_median} times as fast ({other_spread})."
     )
+    return textwrap.fill(said, 120) + "\n"
 
 
 def draw(found, path):
     """Draw each peer's time as a multiple of ours: the median of its rows."""
-    mine = compared(found)
-    by_peer = {}
-    for r in mine:
-        for name, ratio in rows.over_peers(r).items():
+    by_peer = {"bn_ext": [1]}
+    for r in found:
+        for name, ratio in over_peers(r).items():
             by_peer.setdefault(name, []).append(ratio)
-    times = {"bn_ext": 1, **{name: statistics.median(all) for name, all in by_peer.items()}}
+    times = {name: statistics.median(all) for name, all in by_peer.items()}
     names = sorted(times, key=times.get)
-    with picture(path, size=(5.2, 1.9), dpi=120) as (_, panels):
+    with pages.picture(path, size=(5.2, 1.9), dpi=120) as (_, panels):
         (panel,) = panels.flat
         bars = panel.barh(names, [times[n] for n in names], color="#8a9bab")
         bars[names.index("bn_ext")].set_color("#1f6fb2")
@@ -134,24 +190,25 @@ def draw(found, path):
         panel.margins(x=0.1)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(labelsize=8, length=0)
-        panel.set_title(f"time of the gradient, bn_ext = 1: median of {len(mine)} rows", fontsize=9)
+        panel.set_title(
+            f"time of the gradient, bn_ext = 1: median of {len(found)} rows", fontsize=9
+        )
 
 
 def draw_rows(found, path):
     """Draw the multiples of the floor: a panel per layout and dtype, a group of bars per shape."""
     kinds = {}
-    for r in compared(found):
+    for r in found:
         kinds.setdefault((r["layout"], r["dtype"]), []).append(r)
-    seen = {name for r in compared(found) for name in r["seconds"]}
-    names = [n for n in TIMES if n in seen and n != rows.FLOOR]
+    names = [n for n in TIMES if n != FLOOR and any(n in r["medians"] for r in found)]
     size = 11, 2.6 * len(kinds) + 0.6
-    with picture(path, rows=len(kinds), size=size, dpi=90) as (figure, axes):
+    with pages.picture(path, rows=len(kinds), size=size, dpi=90) as (figure, axes):
         for panel, (kind, mine) in zip(axes[:, 0], kinds.items(), strict=True):
             for k, name in enumerate(names):
-                heights = [r["seconds"].get(name, float("nan")) / rows.floor(r) for r in mine]
+                heights = [r["medians"].get(name, math.nan) / floor(r) for r in mine]
                 places = [i + (k - len(names) / 2) * 0.8 / len(names) for i in range(len(mine))]
                 panel.bar(places, heights, 0.8 / len(names), label=name, align="edge")
-            panel.axhline(1, color=GREY, linewidth=0.8)
+            panel.axhline(1, color=pages.GREY, linewidth=0.8)
             panel.set_yscale("log")
             panel.set_xticks(range(len(mine)), [r["shape"] for r in mine], fontsize=8)
             panel.set_ylabel("times the floor")
@@ -160,10 +217,11 @@ def draw_rows(found, path):
         figure.legend(*bars, loc="outside lower center", ncols=len(names), fontsize=8)
 
 
-def report(options, console):
+def report(options):
     """Update the page and the README from the file, with their pictures."""
     runs, found = load()
-    pages.put("figures", "docs/figures.md", page(runs, found), console)
-    pages.put("benchmarks", "README.md", headline(runs, found), console)
-    draw(found, pages.ROOT / "docs" / "headline.png")
-    draw_rows(found, pages.ROOT / "docs" / "figures.png")
+    pages.put("figures", "docs/figures.md", page(runs, found))
+    pages.put("benchmarks", "README.md", headline(runs, found))
+    _, shown = headlined(found)
+    draw(shown, pages.ROOT / "docs" / "headline.png")
+    draw_rows(shown, pages.ROOT / "docs" / "figures.png")

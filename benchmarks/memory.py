@@ -8,11 +8,11 @@ import numpy as np
 import bn_ext
 
 from . import pages
-from .pictures import picture
 
 STEPS, IDLE = 8, 6
 #: Three layers, whose activations live until the backward pass.
 SHAPES = [(32, 112, 112, 64), (32, 56, 56, 128), (32, 28, 28, 256)]
+LIMITS = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
 
 
 def mebibytes():
@@ -41,26 +41,20 @@ def steps():
         yield mebibytes()
 
 
-def report(options, console):
-    """Draw the sizes: with no memory kept, with half a gibibyte, and with the default."""
-    limits = {"nothing": 0, "at most 512 MiB": 512 << 20, "the default": None}
-    drawn = {}
-    for title, limit in limits.items():
-        bn_ext.keep_memory(0)  # releases what the previous run left
-        bn_ext.keep_memory(limit)
-        drawn[title] = list(steps())
+def report(options):
+    """Draw the sizes with each limit of what is kept."""
     path = pages.ROOT / "docs" / "howto" / "memory.png"
-    with picture(path, columns=3, size=(9, 2.2), dpi=90) as (_, axes):
-        for panel, (title, sizes) in zip(axes[0], drawn.items(), strict=True):
+    with pages.picture(path, columns=3, size=(9, 2.2), dpi=90) as (_, axes):
+        for panel, (title, limit) in zip(axes[0], LIMITS.items(), strict=True):
+            bn_ext.keep_memory(0)  # releases what the previous run left
+            bn_ext.keep_memory(limit)
+            sizes = list(steps())
             calls, taken = range(len(sizes)), [r - o for r, o in sizes]
             panel.fill_between(calls, [r for r, _ in sizes], color="#cfd8e0", label="offered")
             panel.fill_between(calls, taken, color="#1f6fb2", label="in use or held")
-            panel.set(title=f"kept: {title}", xlabel="call", ylabel="MiB", ylim=(0, 700))
-            panel.title.set_fontsize(9)
+            panel.set(xlabel="call", ylabel="MiB", ylim=(0, 700))
+            panel.set_title(f"kept: {title}", fontsize=9)
+            (resident, offered), most = sizes[-1], max(sizes)[0]
+            print(f"{title}: at most {most:.0f} MiB resident, {resident:.0f} at the end, "
+                  f"{offered:.0f} of it offered")  # fmt: skip
         axes[0, 1].legend(fontsize=8)
-    for title, sizes in drawn.items():
-        most, last = max(sizes), sizes[-1]
-        console.print(
-            f"{title}: at most {most[0]:.0f} MiB resident, {last[0]:.0f} at the end, "
-            f"{last[1]:.0f} of it offered"
-        )

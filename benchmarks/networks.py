@@ -6,17 +6,17 @@ turns. For docs/howto/torch.md.
 """
 
 import copy
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
+from statistics import median
 
 import torch
 from torch import nn
 
 import bn_ext.torch
-from bn_ext._bench.timing import least_seconds
+from bn_ext._bench.timing import burst, in_turns, work
 
 from . import pages
-
-FUSED = "fused"
 
 
 class Norm(nn.Module):
@@ -101,7 +101,8 @@ def mlp(fuse):
 NETWORKS = {"ResNet-18": resnet18, "MobileNetV2": mobilenet_v2, "MLP": mlp}
 
 
-def step_of(net, x, target):
+def burst_of(net, x, target):
+    """A function that times some steps."""
     optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
 
     def step():
@@ -109,50 +110,40 @@ def step_of(net, x, target):
         nn.functional.cross_entropy(net(x).float(), target).backward()
         optimizer.step()
 
-    return step
+    return partial(burst, step, work("nothing"))
 
 
 def seconds_of(name, dtype, layout, threads, seconds):
-    """Seconds of a step: {"torch", "bn_ext" and, if the network allows fusion, "fused"}"""
+    """Median seconds of a step: {"torch", "bn_ext" and, if the network allows fusion, "fused"}"""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     net, dims = NETWORKS[name](False)
     nets = {"torch": net, "bn_ext": bn_ext.torch.convert(copy.deepcopy(net))}
     if name != "MobileNetV2":  # ReLU6 cannot be fused
-        nets[FUSED] = bn_ext.torch.convert(NETWORKS[name](True)[0])
-        nets[FUSED].load_state_dict(net.state_dict())
-    memory_format = torch.channels_last if layout == "NXC" else torch.contiguous_format
+        nets["fused"] = bn_ext.torch.convert(NETWORKS[name](True)[0])
+        nets["fused"].load_state_dict(net.state_dict())
     options = {"dtype": getattr(torch, dtype)}
     if len(dims) == 4:
-        options["memory_format"] = memory_format
+        formats = {"NXC": torch.channels_last, "NCX": torch.contiguous_format}
+        options["memory_format"] = formats[layout]
     x, target = torch.randn(dims).to(**options), torch.randint(100, dims[:1])
-    calls = {kind: step_of(each.to(**options), x, target) for kind, each in nets.items()}
-    return least_seconds(calls, seconds)
+    bursts = {kind: burst_of(each.to(**options), x, target) for kind, each in nets.items()}
+    return {kind: median(times) for kind, times in in_turns(bursts, seconds).items()}
 
 
-def report(options, console):
+def report(options):
     """Every network, in each dtype and memory format, on these numbers of threads."""
-    cases = [
-        (name, dtype, layout, threads)
-        for name in NETWORKS
-        for dtype in options.dtypes
-        for layout in options.layouts
-        for threads in options.threads
-        if name != "MLP" or layout == "NXC"
-    ]
-    lines = []
-    with pages.counted(console, "steps", len(cases)) as advance:
-        for case in cases:
-            times = seconds_of(*case, options.seconds)
-            ratios = (times["torch"] / times[kind] if kind in times else None
-                      for kind in ("bn_ext", FUSED))  # fmt: skip
-            cells = ("" if ratio is None else f"{ratio:.2f}" for ratio in ratios)
-            name, dtype, layout, threads = case
-            where = {"NXC": "last", "NCX": "first"}[layout] if name != "MLP" else ""
-            lines.append([name, dtype, where, threads, f"{1e3 * times['torch']:.1f}", *cells])
-            advance()
+    counts, lines = [n or torch.get_num_threads() for n in options.threads], []
+    for name, dtype, layout, threads in product(NETWORKS, options.dtypes, options.layouts, counts):
+        if name == "MLP" and layout == "NCX":
+            continue
+        times = seconds_of(name, dtype, layout, threads, options.seconds)
+        cells = [f"{times['torch'] / times[kind]:.2f}" if kind in times else ""
+                 for kind in ("bn_ext", "fused")]  # fmt: skip
+        where = {"NXC": "last", "NCX": "first"}[layout] if name != "MLP" else ""
+        lines.append([name, dtype, where, threads, f"{1e3 * times['torch']:.1f}", *cells])
+        print(*lines[-1])
     heading = ["network", "dtype", "channels", "threads", "torch's step, ms", "torch / bn_ext",
                "torch / bn_ext with ReLU and addition fused"]  # fmt: skip
-    most = max(options.threads)
     pages.put_rows("networks", "docs/howto/torch.md", pages.run(["torch"]), heading, lines,
-                   lambda line: line[3] == most, console)  # fmt: skip
+                   lambda line: line[3] == max(counts))  # fmt: skip

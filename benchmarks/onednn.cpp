@@ -1,8 +1,8 @@
 // onednn.cpp: oneDNN's batch normalization as a peer, behind five C functions.
 //
-// Compiled by benchmarks/onednn.py against libdnnl 2.x or 3.x. `layout`
-// is 0 for channels last, 1 for channels first, 2 for oneDNN's own blocks of 16
-// channels; blocked tensors are oneDNN's, filled once from channels-first ones.
+// Compiled by benchmarks/compiled.py against libdnnl 3. `layout` is 0 for channels last, 1 for
+// channels first, 2 for oneDNN's own blocks of 16 channels; blocked tensors are oneDNN's, filled
+// once from channels-first ones.
 #include <omp.h>
 
 #include <cstdint>
@@ -35,8 +35,7 @@ memory::format_tag tag_of(int layout, size_t ndims) {
 enum { BACKWARD, FROZEN, TRAINING, INFERENCE };
 
 // data: src, diff_dst, diff_src; for TRAINING and INFERENCE, src, dst. vectors: mean, variance,
-// gamma, beta; for BACKWARD and FROZEN, diff_gamma and diff_beta too. Returns NULL if oneDNN has no
-// such implementation.
+// gamma; then diff_gamma and diff_beta, or beta. Returns NULL if oneDNN has no such implementation.
 extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, void **data,
                         float **vectors, float epsilon, int op, int threads) try {
     omp_set_num_threads(threads);
@@ -51,21 +50,11 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
         flags |= normalization_flags::use_global_stats;
 
     auto c = std::make_unique<Call>();
-#if DNNL_VERSION_MAJOR < 3
-    const auto forward =
-        batch_normalization_forward::primitive_desc({kind, md, epsilon, flags}, c->eng);
-#else
     const auto forward =
         batch_normalization_forward::primitive_desc(c->eng, kind, md, md, epsilon, flags);
-#endif
     if (is_backward) {
-#if DNNL_VERSION_MAJOR < 3
-        const auto backward = batch_normalization_backward::primitive_desc(
-            {prop_kind::backward, md, md, epsilon, flags}, c->eng, forward);
-#else
         const auto backward = batch_normalization_backward::primitive_desc(
             c->eng, prop_kind::backward, md, md, md, epsilon, flags, forward);
-#endif
         c->work = batch_normalization_backward(backward);
     } else {
         c->work = batch_normalization_forward(forward);
@@ -85,26 +74,15 @@ extern "C" void *bn_new(int ndims, const int64_t *dims_, int layout, int dtype, 
         }
         c->arguments.insert({names[i], given});
     }
-    // A gradient is first tried without a shift, which it does not need.
-    std::vector<int> vector_names{DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE};
-    std::vector<float *> given(vectors, vectors + 3);
-    if (is_backward) {
-        vector_names.insert(vector_names.end(), {DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT});
-        given.insert(given.end(), vectors + 4, vectors + 6);
-    } else {
-        vector_names.push_back(DNNL_ARG_SHIFT);
-        given.push_back(vectors[3]);
-    }
+    const std::vector<int> vector_names =
+        is_backward
+            ? std::vector<int>{DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE,
+                               DNNL_ARG_DIFF_SCALE, DNNL_ARG_DIFF_SHIFT}
+            : std::vector<int>{DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, DNNL_ARG_SCALE, DNNL_ARG_SHIFT};
     const memory::desc vector({dims[1]}, memory::data_type::f32, memory::format_tag::x);
-    for (size_t i = 0; i < given.size(); i++)
-        c->arguments.insert({vector_names[i], memory(vector, c->eng, given[i])});
-    try {
-        c->work.execute(c->s, c->arguments);
-    } catch (const dnnl::error &) {
-        // Some versions demand a shift all the same; others refuse it.
-        c->arguments.insert({DNNL_ARG_SHIFT, memory(vector, c->eng, vectors[3])});
-        c->work.execute(c->s, c->arguments);
-    }
+    for (size_t i = 0; i < vector_names.size(); i++)
+        c->arguments.insert({vector_names[i], memory(vector, c->eng, vectors[i])});
+    c->work.execute(c->s, c->arguments);
     c->s.wait();
     return c.release();
 } catch (const dnnl::error &) {

@@ -1,77 +1,85 @@
-"""What the reports share: the machine's description, progress bars, tables in pages."""
+"""What the reports share: the machine's description, tables and pictures in pages."""
 
 import csv
 import platform
 import subprocess
-import sys
 from contextlib import contextmanager
 from datetime import date
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
-from rich.progress import Progress
-
 import bn_ext
-from bn_ext._bench.timing import markdown
 
-from . import onednn
+from .compiled import onednn_version
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def machine():
-    """The machine, in a line."""
-    config = bn_ext.show_config(mode="dicts")
-    l2, last_level = config["cache_sizes"]
-    return (
-        f"{config['processor']}, {config['isa']}, L2 {l2 >> 10} KiB, "
-        f"last level {last_level >> 20} MiB; {date.today()}"
-    )
+#: Can be read on white and on black.
+GREY = "#7a7a7a"
+INK = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"
 
 
 def versions(names):
-    """{name: version} of bn_ext, NumPy and the peers that were compared."""
-    import numpy
-
-    found = {"bn_ext": bn_ext.__version__, "NumPy": numpy.__version__}
-    for name in names:
-        module = sys.modules.get(name)
-        if module is not None and name != "numpy":
-            found[name] = module.__version__
-    if any(name.startswith("oneDNN") for name in names):
-        found["oneDNN"] = onednn.version()
-    return found
+    """The versions of bn_ext, of NumPy and of these peers, in words."""
+    installed = packages_distributions()
+    others = [name for name in dict.fromkeys(["numpy", *names]) if name in installed]
+    found = [f"{name} {version(installed[name][0])}" for name in others if name != "bn_ext"]
+    if "oneDNN" in names:
+        found.append(f"oneDNN {onednn_version()}")
+    return ", ".join([f"bn_ext {bn_ext.__version__}", *found])
 
 
 def run(names):
     """In one line: the machine, the date and the versions with which rows were measured."""
-    said = ", ".join(f"{name} {version}" for name, version in versions(names).items())
+    config = bn_ext.show_config(mode="dicts")
+    l2, last_level = config["cache_sizes"]
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout
-    compiler = compiler.partition("\n")[0]
-    return f"{machine()}; {platform.system()} {platform.release()}; {compiler}; {said}"
+    return "; ".join([
+        f"{config['processor']}, {config['isa']}, L2 {l2 >> 10} KiB, "
+        f"last level {last_level >> 20} MiB",
+        str(date.today()),
+        f"{platform.system()} {platform.release()}",
+        compiler.partition("\n")[0],
+        versions(names),
+    ])  # fmt: skip
 
 
-@contextmanager
-def counted(console, what, total):
-    """A progress bar on the console; yields a function that advances it by one."""
-    with Progress(console=console) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda: progress.advance(task)
+def markdown(heading, lines):
+    """A table in Markdown."""
+    return "\n".join(
+        ["| " + " | ".join(heading) + " |", "|" + "---|" * len(heading)]
+        + ["| " + " | ".join(map(str, cells)) + " |" for cells in lines]
+    )
 
 
-def put(name, page, text, console):
+def put(name, page, text):
     """Replace the text between the marks "name: begin" and "name: end" of a page, and print it."""
     begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
     path = ROOT / page
     before, rest = path.read_text().split(begin)
     _, after = rest.split(end)
     path.write_text(f"{before}{begin}\n{text}{end}{after}")
-    console.print(text, markup=False, soft_wrap=True)
+    print(text)
 
 
-def put_rows(name, page, said, heading, lines, shown, console):
+def put_rows(name, page, said, heading, lines, shown):
     """Write all rows to docs/NAME.csv, and put the table of those that are `shown` into a page."""
     with open(ROOT / "docs" / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
         file.write(f"# {said}\n")
         csv.writer(file, lineterminator="\n").writerows([heading, *lines])
     table = markdown(heading, [line for line in lines if shown(line)])
-    put(name, page, f"{said}:\n\n{table}\n", console)
+    put(name, page, f"{said}:\n\n{table}\n")
+
+
+@contextmanager
+def picture(path, rows=1, columns=1, *, size, dpi):
+    """The figure and its (rows, columns) panels, without a screen; written to `path` at the end."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(dict.fromkeys(INK, GREY))
+    figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    yield figure, panels
+    figure.savefig(path, dpi=dpi, transparent=True)
+    plt.close(figure)

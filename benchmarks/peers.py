@@ -1,23 +1,22 @@
 """More peers, for these benchmarks only; bn_ext._bench.peers describes what a peer is."""
 
-import os
+from functools import partial
 
 import numpy as np
 
-from bn_ext._bench.peers import PEERS, formulas
+from bn_ext._bench.peers import PEERS, bn_ext_call, formulas
+
+from .compiled import floor_call, onednn_call, two_passes_call, usable_cpus
 
 
-def usable_cpus():
-    """Number of CPUs that this process may run on, by its affinity if the system has that."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def uses_all_cpus(problem):
+    return problem.threads in (None, usable_cpus())
 
 
-def jax_call(problem, threads):
-    """The formula under jit, on the CPU; JAX uses every CPU it may run on."""
+def jax_call(problem):
+    """The formula under jit, on the CPU; JAX uses every CPU it may run on, and its own copies."""
     p = problem
-    if p.dtype == np.float64 or threads != usable_cpus():
+    if p.dtype == np.float64 or p.case.view or not uses_all_cpus(p):
         return None
     import jax
     import jax.numpy as jnp
@@ -30,10 +29,10 @@ def jax_call(problem, threads):
     return lambda: jax.block_until_ready(compiled(*arguments))
 
 
-def tensorflow_call(problem, threads):
-    """FusedBatchNormV3 and its gradient, eager; TensorFlow uses every CPU it may run on."""
+def tensorflow_call(problem):
+    """FusedBatchNormV3 and its gradient, eager, on copies; TensorFlow uses every CPU."""
     p, op = problem, problem.op
-    if p.src.ndim not in (4, 5) or p.dtype == np.float64 or threads != usable_cpus():
+    if p.src.ndim not in (4, 5) or p.dtype == np.float64 or p.case.view or not uses_all_cpus(p):
         return None
     import tensorflow as tf
 
@@ -56,5 +55,20 @@ def tensorflow_call(problem, threads):
     )  # fmt: skip
 
 
-#: The peers for which nothing is compiled here.
-PEERS = {**PEERS, "jax": jax_call, "tensorflow": tensorflow_call}
+#: Not peers: a loop that moves the bytes that the operation must; one that reads them twice, as an
+#: operation must that sums before it writes, if no cache helps; our own call with `out=`.
+FLOOR, TWO_PASSES, GIVEN = "floor", "two passes", "bn_ext, out="
+#: A peer in its own layout: shown, but not compared with calls on ordinary arrays.
+OTHER_LAYOUT = "oneDNN blocked"
+#: Peers that write to given outputs.
+GIVEN_OUTPUTS = {"oneDNN"}
+PEERS = {
+    FLOOR: floor_call,
+    TWO_PASSES: two_passes_call,
+    GIVEN: partial(bn_ext_call, given=True),
+    **PEERS,
+    "jax": jax_call,
+    "tensorflow": tensorflow_call,
+    "oneDNN": onednn_call,
+    OTHER_LAYOUT: partial(onednn_call, layout="blocked"),
+}

@@ -71,7 +71,7 @@
 #include "sizes.h"
 
 /* How sums are split: each of these decides bits. Values marked as measured can be measured again
- * by `python -m benchmarks --report rows`, with shapes on either side of the bound. */
+ * by `python -m benchmarks`, with shapes on either side of the bound. */
 enum {
     WIDE_ENOUGH = 128,   /* channels of one position: 16-bit ones fill four 64-byte registers */
     ROW_COLUMNS = 256,   /* the fewest in a row of several positions: twice WIDE_ENOUGH ... */

@@ -1,67 +1,69 @@
 """bn-ext bench: what it measures, prints and writes, and its problems and peers."""
 
-import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import run
+from fake_peers import FAKE
 
 from bn_ext import _core
-from bn_ext._bench import peers, problems, timing
-from bn_ext._cli import bench, commands, table, usage
+from bn_ext._bench import peers, problems, table, timing
+from bn_ext._bench.problems import Case, Problem
+from bn_ext._cli import bench, commands, usage
+
+BRIEFLY = ["--seconds", "1e-9"]
 
 
-def twice(problem, threads):
-    """A peer that makes bn_ext's call twice."""
-    call = peers.bn_ext_call(problem, threads)
-    return lambda: (call(), call())
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Here times do not matter."""
+    monkeypatch.setattr(timing, "PAUSE", 0)
+    monkeypatch.setattr(timing, "TURNS", 1)
 
 
-def absent(problem, threads):
-    raise ImportError("No module named 'absent'")
-
-
-def refusing(problem, threads):
-    raise RuntimeError
-
-
-FAKE = {"twice": twice, "absent": absent, "refusing": refusing, "none": lambda *_: None}
-
-
-def test_bench(capsys, monkeypatch, tmp_path):
+@pytest.fixture
+def fake(monkeypatch):
     for module in (bench, commands):
         monkeypatch.setattr(module, "PEERS", FAKE)
+
+
+def test_bench(capsys, fake, tmp_path):
+    """The table and the file have every row; what a peer refuses is said."""
     status, out, err = run(
-        capsys, "bench", "--shapes", "8x4x5", "2,3", "--sets", "odd", "--layouts", "NXC",
-        "--seconds", "1e-9", "--threads", "1", "3",
+        capsys, "bench", "--shapes", "8x4x5", "2,3", "--layouts", "NXC", *BRIEFLY,
+        "--behind", *problems.BEHIND, "--threads", "1", "3",
         "--json", str(tmp_path / "b.json"), "--peers", *(FAKE.keys() - {"absent"}),
     )  # fmt: skip
     assert status == 0
     assert "refusing: float32 NXC (2, 3): RuntimeError" in err
+    assert "ending: float32 NXC (8, 4, 5): the process of a package ended" in err
     found = json.loads((tmp_path / "b.json").read_text())
     assert found["complete"]
-    shapes = [tuple(r["shape"]) for r in found["rows"]]
-    assert shapes == 2 * [*problems.SETS["odd"], (8, 4, 5), (2, 3)]
+    kinds = [(tuple(r["shape"]), r["threads"], r["behind"]) for r in found["rows"]]
+    assert kinds == [
+        (shape, threads, behind)
+        for threads in (1, 3) for behind in problems.BEHIND for shape in ((8, 4, 5), (2, 3))
+    ]  # fmt: skip
     for r in found["rows"]:
-        assert set(r["seconds"]) == set(r["medians"]) == {"bn_ext", "twice"}
-        assert all(r["seconds"][name] <= r["medians"][name] for name in r["seconds"])
+        assert set(r["medians"]) == set(r["shortest"]) == {"bn_ext", "twice"}
+        assert all(r["shortest"][name] <= r["medians"][name] for name in r["medians"])
         shape = "x".join(map(str, r["shape"]))
         lines = [line.split() for line in out.splitlines() if line.startswith(f"{shape} ")]
-        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("seconds", "medians")]
+        ours = [f"{1e3 * r[key]['bn_ext']:.4f}" for key in ("medians", "shortest")]
         assert ours in [line[-4:-2] for line in lines]
 
 
-def test_a_peer_that_is_not_installed(capsys, monkeypatch):
+def test_a_peer_that_is_not_installed(capsys, fake):
     """It is left out, but an error if it was asked for."""
-    for module in (bench, commands):
-        monkeypatch.setattr(module, "PEERS", FAKE)
-    some = ["bench", "--shapes", "4x4", "--seconds", "1e-9"]
+    some = ["bench", "--shapes", "4x4", *BRIEFLY]
     status, _, err = run(capsys, *some)
     assert status == 0
     assert "absent" not in err
@@ -70,115 +72,70 @@ def test_a_peer_that_is_not_installed(capsys, monkeypatch):
     assert "bench: --peers: absent is not installed (No module named 'absent')" in err
 
 
-def test_bench_alone_and_of_every_operation(capsys, monkeypatch):
-    monkeypatch.setitem(problems.SETS, "resnet", [(4, 3, 2)])
-    status, out, _ = run(capsys, "bench", "--seconds", "1e-9", "--peers", "--op", *problems.OPS)
+def test_bench_of_every_operation(capsys):
+    status, out, _ = run(
+        capsys, "bench", "--shapes", "4x3x2", "--layouts", "NXC", *BRIEFLY, "--peers",
+        "--op", *problems.OPS,
+    )  # fmt: skip
     assert status == 0
-    ops = re.findall(r"^op: (.+), dtype: float32, layout: (\w+), threads: \d+$", out, re.MULTILINE)
-    assert ops == [*itertools.product(problems.OPS, problems.LAYOUTS)]
-    assert len(re.findall(r"^4x3x2 ", out, re.MULTILINE)) == len(ops)
+    assert re.findall(r"^(.+), dtype: float32, layout: NXC", out, re.M) == [*problems.OPS]
+    assert len(re.findall(r"^4x3x2 ", out, re.M)) == len(problems.OPS)
 
 
 @pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
-def test_every_shape_is_measured(capsys, layouts):
-    """One that is the same in all layouts, once."""
-    ops = "backward", "inference-add-relu"
-    status, out, _ = run(
-        capsys, "bench", "--shapes", "4x3", "4x3x2", "--layouts", *layouts, "--seconds", "1e-9",
-        "--peers", "numpy", "--op", *ops, "--json", "-",
-    )  # fmt: skip
-    assert status == 0
-    found = {(r["op"], r["layout"], tuple(r["shape"])) for r in json.loads(out)["rows"]}
-    shapes = [(layouts[0], (4, 3)), *((layout, (4, 3, 2)) for layout in layouts)]
-    assert found == {(op, *shape) for op in ops for shape in shapes}
-    assert len(found) == len(json.loads(out)["rows"])
-
-
-def a_row(shape=(50, 2048, 7, 7), dtype="bfloat16", layout="NXC", op="backward", used=2, **more):
-    """A row with made-up times."""
-    seconds = {"bn_ext": 0.0123, **dict.fromkeys(peers.PEERS, 0.456)}
-    return {
-        "shape": shape, "dtype": dtype, "layout": layout, "op": op, "threads": 2,
-        "threads_used": used, "bytes": 10**7, "bytes_moved": len(problems.OPS[op]) * 10**7,
-        "seconds": seconds, "medians": seconds, **more,
-    }  # fmt: skip
-
-
-ROWS = [
-    a_row(shape, dtype, layout, op, used)
-    for op in ("backward", "backward-frozen", "inference-add-relu")
-    for dtype in problems.DTYPES
-    for layout in problems.LAYOUTS
-    for shape, used in (((50, 2048, 7, 7), 2), ((8, 64, 28, 28), 1))
-]
-
-
-@pytest.mark.parametrize("names", [[], ["numpy"], ["numpy", "torch"], list(peers.PEERS)])
-@pytest.mark.parametrize("rows", [ROWS[:1], ROWS[:4], ROWS], ids=len)
-def test_the_table_fits_80_columns_and_says_all(rows, names):
-    lines = list(table.table(rows, names))
-    assert max(map(len, lines)) <= 80
-    found, facts, means = [], "", 0
-    for words in map(str.split, lines):
-        if words[:1] == ["op:"]:
-            facts = [word.rstrip(",") for word in words[1::2]]
-        elif words[:1] in (["50x2048x7x7"], ["8x64x28x28"]):
-            assert words[2:] == ["12.3000", "12.3000", "2.4", *["37.1x"] * len(names)]
-            found.append([*facts, *words[:2]])
-        elif words[:1] == ["geometric"]:
-            means += 1
-            assert words[2:] == ["37.1x"] * len(names)
-    assert sorted(found) == sorted(
-        [r["op"], r["dtype"], r["layout"], "2", "x".join(map(str, r["shape"])),
-         str(r["threads_used"])]
-        for r in rows
-    )  # fmt: skip
-    assert means == len({tuple(line[:3]) for line in found}) * bool(names)
-
-
-def test_bytes_of_each_operation():
-    one = 4 * 3 * 4
-    for op, tensors in (("backward", 3), ("backward-frozen-src", 2), ("double-backward", 5)):
-        found = timing.row(timing.Case((4, 3), "NXC", "float32", 1, op), 1e-9, print, {})
-        assert (found["bytes"], found["bytes_moved"]) == (one, tensors * one)
-    speeds = [table.cells(a_row(op=op), [])["GB/s"] for op in ("training", "inference-add-relu")]
-    assert speeds == [f"{x / 0.0123:.1f}" for x in (0.02, 0.03)]
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cannot set CPU affinity")
-def test_the_default_is_what_this_process_may_use(tmp_path):
-    code = (
-        "import os, sys\n"
-        "os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])\n"
-        "from bn_ext._cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
+def test_every_row_is_a_case(layouts):
+    """One that is the same in all layouts, once; a view in its own."""
+    views = problems.SETS["views"]
+    rows = [*problems.dense((4, 3), (4, 3, 2)), *views]
+    cases = problems.cases_of(
+        [("", row) for row in rows], ["backward"], [None], ["nothing"], ["float32"], layouts
     )
-    path = tmp_path / "b.json"
-    subprocess.run(
-        [sys.executable, "-P", "-c", code, "bench", "--shapes", "64x64x28x28", "--layouts", "NXC",
-         "--seconds", "1e-9", "--peers", "--json", str(path)],
-        check=True,
-    )  # fmt: skip
-    (found,) = json.loads(path.read_text())["rows"]
-    assert (found["threads"], found["threads_used"]) == (1, 1)
+    wanted = [((4, 3), layouts[0], ""), *(((4, 3, 2), layout, "") for layout in layouts)]
+    wanted += [(shape, own, view) for shape, (own,), view in views if own in layouts]
+    assert sorted((c.shape, c.layout, c.view) for c in cases) == sorted(wanted)
+
+
+@pytest.mark.parametrize("names", [[], ["numpy"], list(peers.PEERS)])
+def test_the_table_fits_80_columns_and_says_all(names):
+    times = {"bn_ext": 0.0123, **dict.fromkeys(peers.PEERS, 0.456)}
+    row = {
+        "shape": (50, 2048, 7, 7), "dtype": "bfloat16", "layout": "NXC", "threads": 16,
+        "op": "inference-add-relu", "view": "crop", "behind": "product", "threads_used": 2,
+        "bytes_moved": 3 * 10**7, "medians": times, "shortest": times,
+    }  # fmt: skip
+    lines = list(table.table([row, row, {**row, "behind": "nothing"}], names))
+    assert max(map(len, lines)) <= 80
+    facts = "inference-add-relu, dtype: bfloat16, layout: NXC, threads: 16, behind: "
+    assert [line for line in lines if ":" in line] == [f"{facts}product", f"{facts}nothing"]
+    cells = ["50x2048x7x7", "crop", "2", "12.3000", "12.3000", "2.4", *["37.1x"] * len(names)]
+    assert [line.split() for line in lines].count(cells) == 3
+    assert "\n".join(lines).count("geometric mean") == (2 if names else 0)
+
+
+def row_of(*facts):
+    packages = timing.packages_of({})
+    try:
+        return timing.row(Case(*facts), packages, 1e-9, print)
+    finally:
+        packages["bn_ext"].end()
+
+
+def test_bytes_of_an_operation():
+    found = row_of((4, 3), "NXC", "float32", "double-backward")
+    assert (found["bytes"], found["bytes_moved"]) == (48, 5 * 48)
 
 
 @pytest.mark.skipif(_core._default_threads() == 1, reason="one thread by default here")
 def test_threads_are_those_that_took_part():
     default = _core._default_threads()
-    small, large = (
-        timing.row(timing.Case(shape, "NXC", "float32", default), 1e-9, print, {})
-        for shape in ((2, 3), (64, 64, 56, 56))
-    )
-    assert small["threads_used"] == 1
+    small, large = (row_of(shape, "NXC", "float32") for shape in ((2, 3), (64, 64, 56, 56)))
+    assert (small["threads"], small["threads_used"]) == (default, 1)
     assert 1 < large["threads_used"] <= default
 
 
 def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(
-        capsys, "bench", "--shapes", "4x4", "--seconds", "1e-9", "--peers", "--json", "-"
-    )
+    status, out, err = run(capsys, "bench", "--shapes", "4x4", *BRIEFLY, "--peers", "--json", "-")
     assert status == 0
     assert [r["shape"] for r in json.loads(out)["rows"]] == [[4, 4]]
     assert "GB/s" in err
@@ -187,8 +144,8 @@ def test_json_to_standard_output(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
 def test_a_full_disk_is_named(capsys):
-    some = ["bench", "--shapes", "4x4", "--seconds", "1e-9", "--peers"]
-    status, _, err = run(capsys, *some, "--json", "/dev/full")
+    some = ["bench", "--shapes", "4x4", *BRIEFLY, "--peers", "--json", "/dev/full"]
+    status, _, err = run(capsys, *some)
     message = "bn-ext bench: --json /dev/full: cannot be written (No space left on device)\n"
     assert (status, err) == (2, message)
 
@@ -207,25 +164,38 @@ def test_bench_keeps_what_it_has(capsys, monkeypatch, tmp_path, error, status, l
         return timing.row(*arguments)
 
     monkeypatch.setattr(bench, "row", row)
+    path = tmp_path / "b.json"
     found, out, err = run(
-        capsys, "bench", "--shapes", "4x4", "5x5", "6x6", "--seconds", "1e-9", "--peers",
-        "--json", str(tmp_path / "b.json"),
-    )  # fmt: skip
+        capsys, "bench", "--shapes", "4x4", "5x5", "6x6", *BRIEFLY, "--peers", "--json", str(path)
+    )
     assert found == status
     assert err == f"{after} of 3 rows were measured\n{last}\n"
     assert sum(line.startswith(("4x4 ", "5x5 ", "6x6 ")) for line in out.splitlines()) == after
-    assert (tmp_path / "b.json").exists() == bool(after)
+    assert path.exists() == bool(after)
     if after:
-        written = json.loads((tmp_path / "b.json").read_text())
-        assert not written["complete"]
-        assert len(written["rows"]) == after
+        written = json.loads(path.read_text())
+        assert (written["complete"], len(written["rows"])) == (False, after)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no groups of processes here")
+def test_ctrl_c_ends_all_processes_in_a_sentence():
+    bench = subprocess.Popen(
+        [sys.executable, "-P", "-m", "bn_ext", "bench", "--peers", "numpy", "--seconds", "100"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    time.sleep(3)
+    os.killpg(bench.pid, signal.SIGINT)
+    _, err = bench.communicate(timeout=60)
+    assert bench.returncode == 130
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
 
 
 def test_files_are_tried_before_measuring(tmp_path):
     kept = tmp_path / "kept.json"
     kept.write_text("as it was")
-    usage.demand_writable("--json", kept)
-    usage.demand_writable("--json", tmp_path / "new.json")
+    for path in (kept, tmp_path / "new.json"):
+        usage.demand_writable("--json", path)
     assert kept.read_text() == "as it was"
     assert list(tmp_path.iterdir()) == [kept]
 
@@ -240,80 +210,48 @@ def test_devices_are_not_opened_to_try_them(monkeypatch):
 @pytest.mark.parametrize("dtype", problems.DTYPES)
 @pytest.mark.parametrize("layout", problems.LAYOUTS)
 def test_the_numpy_peer_computes_the_same(dtype, layout, op):
-    problem = problems.Problem((4, 3, 5, 6), layout, dtype, op=op)
-    peers.bn_ext_call(problem, 1)()
-    found = peers.numpy_call(problem, 1)()
-    rtol = {"float64": 1e-12, "float32": 1e-4}.get(dtype, 2e-2)
-    found = found if isinstance(found, tuple) else (found,)
-    for ours, theirs in zip(problem.out, found, strict=True):
-        np.testing.assert_allclose(
-            ours.astype(float), theirs.reshape(ours.shape).astype(float), rtol=rtol, atol=rtol
-        )
+    problem = Problem(Case((4, 3, 5, 6), layout, dtype, op))
+    peers.bn_ext_call(problem, given=True)()
+    theirs, near = peers.numpy_call(problem)(), {"float64": 1e-12, "float32": 1e-4}.get(dtype, 0.02)
+    for a, b in zip(problem.out, theirs if len(problem.out) > 1 else [theirs], strict=True):
+        a, b = a.astype(float), b.reshape(a.shape).astype(float)
+        np.testing.assert_allclose(a, b, rtol=near, atol=near)
 
 
-def test_numpy_users_write_no_others():
-    problem = problems.Problem((4, 3), "NXC", "float32", op="double-backward")
-    assert peers.numpy_call(problem, 1) is None
-
-
-@pytest.mark.parametrize("op", problems.OPS)
-def test_given_and_fresh_outputs_are_the_same(op):
-    problem = problems.Problem((4, 3, 5), "NXC", "float32", op=op)
-    given, fresh = (peers.bn_ext_call(problem, 1, fresh)() for fresh in (False, True))
-    given, fresh = ((a,) if isinstance(a, np.ndarray) else a for a in (given, fresh))
-    for ours, theirs, out in zip(fresh, given, problem.out, strict=True):
-        assert (ours is theirs is None) or (theirs is out and (ours.astype(out.dtype) == out).all())
-
-
-@pytest.mark.parametrize("op", ["backward", "training"])
-def test_a_call_with_exact_sums(op):
-    problem = problems.Problem((400, 3, 5), "NXC", "float32", op=op)
-    digests = set()
-    for exact in (False, True):
-        peers.bn_ext_call(problem, 1, exact=exact)()
-        digests.add(b"".join(a.tobytes() for a in problem.out))
-    assert len(digests) == 2
-
-
-def test_operations_differ():
+def test_operations_differ_and_write_to_given_outputs():
     digests = set()
     for op in problems.OPS:
-        problem = problems.Problem((40, 3, 5), "NXC", "float32", op=op)
+        problem = Problem(Case((40, 3, 5), "NXC", "float32", op))
         problem.src[::2] += 1
-        peers.bn_ext_call(problem, 1)()
+        peers.bn_ext_call(problem, given=True)()
         digests.add(problem.out[0].tobytes())
     # backward-frozen and backward-frozen-src give the same diff_src.
     assert len(digests) == len(problems.OPS) - 1
 
 
-def test_frozen_src_asks_for_no_parameter_gradients():
-    problem = problems.Problem((4, 3), "NXC", "float32", op="backward-frozen-src")
-    assert peers.bn_ext_call(problem, 1)().diff_gamma is None
+@pytest.mark.parametrize("layout", problems.LAYOUTS)
+@pytest.mark.parametrize("view", problems.VIEWS[1:])
+def test_views_are_compared_with_the_same_dense_data(view, layout):
+    problem = Problem(Case((4, 3, 5, 6), layout, "float32", view=view))
+    assert not problem.src.flags.c_contiguous
+    assert problem.out[0].flags.c_contiguous
+    wanted = peers.bn_ext_call(problem)().diff_src.tobytes()
+    for peer in peers.OF_VIEWS.values():
+        assert peer(problem)().diff_src.tobytes() == wanted
 
 
-def test_the_least_of_calls_in_turn():
+def test_bursts_take_turns_and_the_first_place_too(monkeypatch):
+    monkeypatch.setattr(timing, "TURNS", 2)
     order = []
-    calls = {name: lambda name=name: order.append(name) for name in "ab"}
-    times = timing.call_seconds(calls, 1e-9, after=order.append)
-    assert [len(found) + 5 for found in times.values()] == [order.count(name) for name in "ab"]
-    least = timing.least_seconds(calls, 1e-9)
-    assert list(least) == ["a", "b"]
-    assert all(value > 0 for value in least.values())
+    bursts = {name: lambda name=name: [order.append(name)] for name in "abc"}
+    timing.in_turns(bursts, 0)
+    assert "".join(order) == "abccab"
 
 
-def test_markdown():
-    assert timing.markdown(["a", "b"], [[1, 2]]) == "| a | b |\n|---|---|\n| 1 | 2 |"
-
-
-def test_what_is_as_large_as_the_problem():
-    problem = problems.Problem((6, 5), "NXC", "float32")
-    assert list(problem.tensors) == ["src", "diff_dst", "diff_src"]
-    assert [a.shape for a in problem.tensors.values()] == [(6, 5)] * 3
-
-
-@pytest.mark.parametrize("places", [(), (0, 1536, 2560), (48, 4000, 16)])
-def test_arrays_lie_where_they_shall(places):
-    """By default, arrays begin where NumPy's large ones do."""
-    problem = problems.Problem((6, 5), "NXC", "float32", *[places] * bool(places))
-    found = tuple(a.ctypes.data % 4096 for a in problem.tensors.values())
-    assert found == (places or (16, 16, 16))
+def test_every_call_stands_behind_other_work():
+    order = []
+    times = timing.burst(lambda: order.append("call"), lambda: order.append("before"))
+    assert order == ["before", "call"] * len(times)
+    assert [np.shape(timing.work(name)()) for name in problems.BEHIND] == [
+        (), (1_000_000,), (256, 256)
+    ]  # fmt: skip

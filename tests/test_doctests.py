@@ -97,8 +97,8 @@ FRESH_PEERS, GIVEN_PEERS = ["numpy", "torch", "jax", "tensorflow"], ["oneDNN"]
 
 
 def over_best_peer(row):
-    ratios = [float(row[n]) / float(row["bn_ext, fresh"]) for n in FRESH_PEERS if row[n]]
-    ratios += [float(row[n]) / float(row["bn_ext"]) for n in GIVEN_PEERS if row[n]]
+    ratios = [float(row[n]) / float(row["bn_ext"]) for n in FRESH_PEERS if row[n]]
+    ratios += [float(row[n]) / float(row["bn_ext, out="]) for n in GIVEN_PEERS if row[n]]
     return min(ratios)
 
 
@@ -115,8 +115,7 @@ def test_the_one_number():
             times.append(over_best_peer(row))
     said = re.search(
         r"\*\*(\S+) times as fast.*median of (\d+) comparisons; range (\S+) to (\S+)\), on",
-        (ROOT / "README.md").read_text(),
-        re.DOTALL,
+        " ".join((ROOT / "README.md").read_text().split()),
     )
     ends = [f"{ratio:.2g}" for ratio in (min(times), max(times))]
     assert [*said.groups()] == [f"{statistics.median(times):.1f}", str(len(times)), *ends]

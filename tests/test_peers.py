@@ -6,7 +6,6 @@ Values agree as far as the other package's arithmetic allows; NaN, Inf and -Inf 
 places. Where semantics.md says that a package differs, it is not compared.
 """
 
-import importlib
 import itertools
 import os
 import sys
@@ -19,7 +18,7 @@ from tree import ROOT
 
 import bn_ext
 from bn_ext._bench.peers import bn_ext_call
-from bn_ext._bench.problems import OPS, Problem as Timed
+from bn_ext._bench.problems import OPS, Case, Problem as Timed
 from bn_ext.specs import ngraph, onednn_graph, tensorflow as ours
 
 pytestmark = pytest.mark.peers
@@ -70,13 +69,18 @@ def tensor(array):
     return torch.from_numpy(array)
 
 
+def of_torch(found, axis=1):
+    """A tensor as an array, with its channels moved to an axis."""
+    from bn_ext.torch import _array
+
+    return np.moveaxis(_array(found), 1, axis) if found.ndim > 2 else _array(found)
+
+
 def aten(name, *arguments):
     """What torch's own operator returns."""
     torch = pytest.importorskip("torch")
-    from bn_ext.torch import _array as array
-
     given = (tensor(a.copy()) if isinstance(a, np.ndarray) else a for a in arguments)
-    return [array(a) for a in getattr(torch.ops.aten, name)(*given)]
+    return [of_torch(a) for a in getattr(torch.ops.aten, name)(*given)]
 
 
 def inverse(variance, like):
@@ -163,16 +167,22 @@ def tf():
     return pytest.importorskip("tensorflow")
 
 
-#: (layout, training): on CPUs, TensorFlow refuses NCX with frozen statistics.
-TENSORFLOWS = [("NXC", True), ("NXC", False), ("NCX", True)]
-NAMES = {("NXC", 4): "NHWC", ("NCX", 4): "NCHW", ("NXC", 5): "NDHWC", ("NCX", 5): "NCDHW"}
+#: On CPUs, TensorFlow refuses channels first with frozen statistics or five axes.
+FORMATS_OF_TENSORFLOW = {("NXC", 4): "NHWC", ("NCX", 4): "NCHW", ("NXC", 5): "NDHWC"}
 
 
-def tensorflows(tf, arguments, **options):
-    found = tf.raw_ops.FusedBatchNormV3(
-        **{name: tf.constant(a) for name, a in arguments.items()}, **options
-    )
-    return [t.numpy() for t in found]
+def problems_of_tensorflow(layout, data, training):
+    """(problem, the options of an operator)"""
+    for shape in SHAPES:
+        name = FORMATS_OF_TENSORFLOW.get((layout, len(shape)))
+        if name and (training or layout == "NXC"):
+            options = {"epsilon": EPSILON, "is_training": training, "data_format": name}
+            yield problem(shape, layout, data), options
+
+
+def tensorflows(tf, op, arguments, **options):
+    tensors = {name: tf.constant(a) for name, a in arguments.items()}
+    return [t.numpy() for t in getattr(tf.raw_ops, op)(**tensors, **options)]
 
 
 def v3(p, **changed):
@@ -180,52 +190,52 @@ def v3(p, **changed):
             "variance": p.variance, **changed}  # fmt: skip
 
 
+def v3_agrees(tf, arguments, outputs, data="float32", **options):
+    found = ours.fused_batch_norm_v3(**arguments, **options)
+    theirs = tensorflows(tf, "FusedBatchNormV3", arguments, **options)
+    if not options.get("is_training", True):  # a kernel leaves outputs 3 and 4 unwritten
+        theirs[3:5] = theirs[1:3]
+    agree(found[:outputs], theirs[:outputs], data)
+
+
 @pytest.mark.parametrize("factor", [0, 0.3, 1, 2, -1])
-@pytest.mark.parametrize(("layout", "training"), TENSORFLOWS)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
 def test_tensorflow(tf, data, layout, training, factor):
-    for shape in SHAPES:
-        options = {
-            "epsilon": EPSILON,
-            "exponential_avg_factor": factor,
-            "is_training": training,
-            "data_format": NAMES.get((layout, len(shape))),
-        }
-        if len(shape) not in (4, 5) or (layout == "NCX" and len(shape) == 5):
-            continue
-        arguments = v3(problem(shape, layout, data))
-        found = ours.fused_batch_norm_v3(**arguments, **options)
-        theirs = tensorflows(tf, arguments, **options)
-        if not training:  # one of TensorFlow's kernels leaves outputs 3 and 4 unwritten
-            theirs[3:5] = theirs[1:3]
-        agree(found[:5], theirs[:5], data)
+    for p, options in problems_of_tensorflow(layout, data, training):
+        v3_agrees(tf, v3(p), 5, data, exponential_avg_factor=factor, **options)
 
 
-def test_tensorflows_edges(tf):
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
+def test_tensorflows_gradient(tf, data, layout, training):
+    for p, options in problems_of_tensorflow(layout, data, training):
+        given = {"y_backprop": p.diff_dst, "x": p.src, "scale": p.gamma,
+                 "reserve_space_1": p.mean, "reserve_space_2": p.variance}  # fmt: skip
+        found = ours.fused_batch_norm_grad_v3(**given, reserve_space_3=None, **options)
+        given["reserve_space_3"] = np.empty(0, np.float32)
+        agree(found[:3], tensorflows(tf, "FusedBatchNormGradV3", given, **options)[:3], data)
+
+
+@pytest.mark.parametrize("options", [{}, {"exponential_avg_factor": 0.5}, {"is_training": False}])
+def test_tensorflows_edges(tf, options):
     p = problem((4, 5, 3, 2), "NXC")
-    one, with_nan, constant = p.src[:1, :1, :1], p.src.copy(), p.src.copy()
+    with_nan, constant = p.src.copy(), p.src.copy()
     with_nan[1, 2, 1, 2], constant[..., 2] = np.nan, 3
-    of_nan = np.full(5, np.nan, np.float32)
-    none = np.empty(0, np.float32)
-    for arguments, options in (
-        (v3(p, mean=none, variance=none), {}),
-        (v3(p, mean=p.mean[:2], variance=of_nan), {}),
-        (v3(p, mean=of_nan), {"exponential_avg_factor": 0.5}),
-        (v3(p, x=one), {}),
-        (v3(p, x=one), {"exponential_avg_factor": 0.5}),
-        (v3(p, x=with_nan), {}),
-        (v3(p, x=with_nan), {"exponential_avg_factor": 0.5}),
-        (v3(p, x=with_nan), {"is_training": False}),
-        (v3(p, x=constant), {}),
-        (v3(p, x=p.src[:0]), {}),
-        (v3(p, x=p.src[:0]), {"exponential_avg_factor": 0.5}),
-        (v3(p, x=p.src[:0]), {"is_training": False}),
-    ):
-        options = {"epsilon": EPSILON, **options}
-        found = ours.fused_batch_norm_v3(**arguments, **options)
-        theirs = tensorflows(tf, arguments, **options)
-        count = 5 if arguments["x"].size else 3  # without elements, kernels differ in the rest
-        agree(found[:count], theirs[:count], "float32")
+    for x in (p.src[:1, :1, :1], with_nan, constant):
+        v3_agrees(tf, v3(p, x=x), 5, epsilon=EPSILON, **options)
+    # Without elements, kernels differ in the other outputs.
+    v3_agrees(tf, v3(p, x=p.src[:0]), 3, epsilon=EPSILON, **options)
+
+
+def test_tensorflows_running_statistics(tf):
+    p = problem((4, 5, 3, 2), "NXC")
+    of_nan, none = np.full(5, np.nan, np.float32), np.empty(0, np.float32)
+    v3_agrees(tf, v3(p, mean=none, variance=none), 5, epsilon=EPSILON)
+    v3_agrees(tf, v3(p, mean=p.mean[:2], variance=of_nan), 5, epsilon=EPSILON)
+    v3_agrees(tf, v3(p, mean=of_nan), 5, epsilon=EPSILON, exponential_avg_factor=0.5)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -235,91 +245,66 @@ def test_tensorflows_fused_activation(tf, data, training):
 
     if data == "bfloat16" and "v4" not in bn_ext.available_isas():
         pytest.skip("oneDNN has no bfloat16 for this CPU")
-    for shape in SHAPES:
-        if len(shape) != 4:
+    for p, options in problems_of_tensorflow("NXC", data, training):
+        if options.pop("data_format") != "NHWC":
             continue
-        p = problem(shape, "NXC", data)
+        options |= {"exponential_avg_factor": 0.3, "activation_mode": "Relu"}
         tensors = [tf.constant(a) for a in v3(p).values()]
-        attributes = {
-            "T": tensors[0].dtype.as_datatype_enum, "U": tensors[1].dtype.as_datatype_enum,
-            "epsilon": EPSILON, "exponential_avg_factor": 0.3, "num_side_inputs": 0,
-            "activation_mode": "Relu", "data_format": "NHWC", "is_training": training,
-        }  # fmt: skip
-        flat = tuple(part for pair in attributes.items() for part in pair)
+        kinds = {"T": tensors[0].dtype.as_datatype_enum, "U": tensors[1].dtype.as_datatype_enum}
+        attributes = {**kinds, "num_side_inputs": 0, "data_format": "NHWC", **options}
+        flat = tuple(itertools.chain.from_iterable(attributes.items()))
         try:
             theirs = execute.execute(
                 b"_FusedBatchNormEx", 6, inputs=tensors, attrs=flat, ctx=context.context()
             )
         except tf.errors.NotFoundError:
             pytest.skip("this TensorFlow has no oneDNN")
-        found = ours.fused_batch_norm_ex(
-            **v3(p), epsilon=EPSILON, exponential_avg_factor=0.3, activation_mode="Relu",
-            is_training=training,
-        )  # fmt: skip
+        found = ours.fused_batch_norm_ex(**v3(p), **options)
         assert dtype(data) == found.y.dtype
         agree(found[:3], [t.numpy() for t in theirs[:3]], data)
 
 
-@pytest.mark.parametrize(("layout", "training"), TENSORFLOWS)
-@pytest.mark.parametrize("data", ["float32", "float16", "bfloat16"])
-def test_tensorflows_gradient(tf, data, layout, training):
-    for shape in SHAPES:
-        if len(shape) not in (4, 5):
-            continue
-        p = problem(shape, layout, data)
-        statistics = {"reserve_space_1": p.mean, "reserve_space_2": p.variance}
-        given = {"y_backprop": p.diff_dst, "x": p.src, "scale": p.gamma, **statistics}
-        options = {"epsilon": EPSILON, "is_training": training,
-                   "data_format": NAMES[layout, len(shape)]}  # fmt: skip
-        found = ours.fused_batch_norm_grad_v3(**given, reserve_space_3=None, **options)
-        tensors = {name: tf.constant(array) for name, array in given.items()}
-        theirs = tf.raw_ops.FusedBatchNormGradV3(**tensors, reserve_space_3=tf.zeros(0), **options)
-        agree(found[:3], [t.numpy() for t in theirs[:3]], data)
+# ---- what bench and benchmarks time ------------------------------------------------------
 
 
-# ---- oneDNN, and arrays of other packages -----------------------------------------------
-
-
-def benchmark(name):
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("data", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow", "oneDNN"])
+def test_what_is_timed_computes_the_same(name, data, layout, op):
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
-    return importlib.import_module(f"benchmarks.{name}")
+    from benchmarks.peers import PEERS
 
-
-def onednn_or_skip():
-    onednn = benchmark("onednn")
-    try:
-        onednn.load()
-    except ImportError as error:
-        pytest.skip(str(error))
-    return onednn
-
-
-@pytest.mark.parametrize("op", ["backward", "backward-frozen"])
-@pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_onednn(dtype, layout, op):
-    onednn = onednn_or_skip()
-    shapes = [shape for shape in [*SHAPES, (1, 5)] if len(shape) > 2 or layout == "NXC"]
-    compared = []
-    for shape in shapes:
-        p = Timed(shape, layout, dtype, op=op)
-        arrays = tuple(problem(shape, layout, dtype).arguments().values())
-        for own, array in zip((p.src, p.diff_dst, *p.vectors), arrays, strict=True):
-            own[...] = array
-        call = onednn.call(p, benchmark("peers").usable_cpus())
-        if call is None:
+    if (name, data, op) == ("torch", "bfloat16", "double-backward"):
+        pytest.skip("torch rounds what it computes on the way")
+    compared = 0
+    for shape in SHAPES:
+        p, given = Timed(Case(shape, layout, data, op)), problem(shape, layout, data)
+        for array in {"src", "diff_dst", "mean", "variance", "gamma"} & vars(p).keys():
+            getattr(p, array)[...] = getattr(given, array)
+        try:
+            call = PEERS[name](p)
+        except ImportError as error:
+            pytest.skip(str(error))
+        if call is None or (name, layout, op[:15]) == ("tensorflow", "NCX", "backward-frozen"):
             continue
-        call()
-        found = bn_ext.batch_norm_backward(
-            *arrays, epsilon=p.epsilon, data_format=layout, is_training=op == "backward",
-        )  # fmt: skip
-        agree(found, p.out, dtype)
-        compared.append(shape)
-    if dtype == "bfloat16" and not compared:
-        pytest.skip("oneDNN has no bfloat16 for this CPU")
-    assert compared == shapes
+        found, wanted = (
+            p.out if result is None else result if isinstance(result, (tuple, list)) else [result]
+            for result in (call(), bn_ext_call(p)())
+        )
+        if name == "torch":
+            found = [None if t is None else of_torch(t, p.axis) for t in found]
+        # Of the forward pass, peers return different statistics.
+        pairs = list(zip(wanted, found, strict=False))[: 3 if "backward" in op else 1]
+        pairs = [(a, np.asarray(b).reshape(a.shape)) for a, b in pairs if a is not None]
+        agree(*zip(*pairs, strict=True), data)
+        compared += 1
+    if not compared:
+        pytest.skip("this peer has no such call")
 
+
+# ---- arrays of other packages -------------------------------------------------------------
 
 EXPORTERS = {
     "torch": ("torch", lambda torch, a: torch.from_numpy(a.copy())),
@@ -348,25 +333,20 @@ def test_arrays_of_others_come_in_without_a_copy(name):
 def test_tensors_that_cannot_be_seen():
     torch = pytest.importorskip("torch")
     src, vector = torch.ones(4, 3), torch.ones(3)
+    meta, none = torch.ones(4, 3, device="meta"), "torch's device meta holds no data$"
     for tensor, why in (
         (src.requires_grad_(), r"detach\(\)"),
         (src.bfloat16(), r"view\(torch.int16\)"),
-        (torch.ones(4, 3, device="meta"), "[Dd]evice"),
+        (meta, none),
+        (meta.bfloat16(), none),
         (src.detach().to_sparse(), "[Ss]parse"),
     ):
         with pytest.raises((RuntimeError, TypeError, ValueError), match=why) as caught:
             bn_ext.batch_norm_backward(tensor, src, vector, vector, epsilon=1e-3)
         caught.match("(?m)^src: this torch.Tensor cannot be viewed as a NumPy array")
-
-
-def test_tensors_without_data():
-    torch = pytest.importorskip("torch")
-    src, message = torch.ones(4, 3, device="meta"), "; torch's device meta holds no data$"
-    for tensor in (src, src.bfloat16()):
-        with pytest.raises(ValueError, match=f"src: this torch.Tensor cannot be .*{message}"):
-            bn_ext.batch_norm_training(tensor, epsilon=1e-3)
-        with pytest.raises(TypeError, match=f"dst: expected a numpy.ndarray, .*{message}"):
-            bn_ext.batch_norm_inference(np.ones((4, 3)), *np.ones((2, 3)), epsilon=1e-3, out=tensor)
+    for out in (meta, meta.bfloat16()):
+        with pytest.raises(TypeError, match=f"dst: expected a numpy.ndarray, .*{none}"):
+            bn_ext.batch_norm_inference(np.ones((4, 3)), *np.ones((2, 3)), epsilon=1e-3, out=out)
 
 
 def test_operators_take_tensors():
@@ -381,28 +361,3 @@ def test_operators_take_tensors():
     x, dy = (t.movedim(-1, 1) for t in (x, dy))
     found = ngraph.batch_norm_training_backprop(x, g, g, m, v, dy, epsilon=1e-3)
     assert np.moveaxis(found[0], 1, -1).tobytes() == wanted.diff_src.tobytes()
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "tensorflow", "onednn"])
-def test_what_bench_times_computes_the_same(name, op):
-    p = Timed((4, 8, 5, 6), "NCX", "float32", op=op)
-    p.src[::2] += 1
-    # torch's second derivative takes only the batch's statistics.
-    p.mean[:], p.variance[:] = p.src.mean(axis=(0, 2, 3)), p.src.var(axis=(0, 2, 3))
-    if name == "onednn":
-        peer = onednn_or_skip().call
-    else:
-        pytest.importorskip(name)
-        peer = benchmark("peers").PEERS[name]
-    call = peer(p, benchmark("peers").usable_cpus())
-    if call is None:
-        pytest.skip("this peer has no such call")
-    p.out[0][...] = np.nan
-    found = call()
-    if found is None:  # the call wrote to p.out
-        found = p.out[0].copy()
-    elif isinstance(found, (tuple, list)):
-        found = found[0]
-    bn_ext_call(p, 1)()
-    np.testing.assert_allclose(np.asarray(found), p.out[0], rtol=1e-4, atol=1e-4)

@@ -1,27 +1,28 @@
 """Peers: what one could use instead of bn_ext.
 
-A peer is a function that returns a call on a problem's arrays, to be measured. It returns None if
-it does not have the operation, and raises ImportError if it is not installed.
+A peer is a function that returns a call on a problem's arrays, to be measured while the problem
+exists. It returns None if it does not have the operation, and raises ImportError if it is not
+installed.
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 import bn_ext
-from bn_ext import _core
 from bn_ext._bench.problems import OPS, Problem
 
-__all__ = ["PEERS", "Call", "Peer", "bn_ext_call", "formulas", "numpy_call"]
+__all__ = ["OF_VIEWS", "PEERS", "Call", "Peer", "bn_ext_call", "formulas", "numpy_call"]
 
 Call = Callable[[], object]
-Peer = Callable[[Problem, int], Call | None]
+Peer = Callable[[Problem], Call | None]
 
 
-def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any) -> Call:
-    """A call to bn_ext that writes to the problem's outputs or, like peers, to `fresh` ones.
+def bn_ext_call(problem: Problem, given: bool = False, **also: Any) -> Call:
+    """A call to bn_ext that returns new results, or with `given` writes to the problem's outputs.
 
     `also`: arguments that not every operation has.
     """
@@ -29,9 +30,8 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any
     more: dict[str, Any] = {
         "epsilon": p.epsilon,
         "data_format": p.layout,
-        # If `threads` is the default, let the package choose: a small problem gets one thread.
-        "num_threads": None if threads == _core._default_threads() else threads,
-        "out": None if fresh else p.out if len(p.out) > 1 else p.out[0],
+        "num_threads": p.threads,
+        "out": (p.out if len(p.out) > 1 else p.out[0]) if given else None,
         **also,
     }
     if op == "double-backward":
@@ -48,7 +48,7 @@ def bn_ext_call(problem: Problem, threads: int, fresh: bool = False, **also: Any
         )
     more["is_training"] = not op.startswith("backward-frozen")
     more["param_grads"] = op != "backward-frozen-src"
-    if not fresh and not more["param_grads"]:
+    if given and not more["param_grads"]:
         more["out"] = (p.out[0], None, None)
     if more["relu"]:
         more["beta"] = p.beta
@@ -90,7 +90,7 @@ def formulas(
     }
 
 
-def numpy_call(problem: Problem, threads: int) -> Call | None:
+def numpy_call(problem: Problem) -> Call | None:
     """The formula in NumPy."""
     known = formulas(problem, np)
     if problem.op not in known:
@@ -99,13 +99,20 @@ def numpy_call(problem: Problem, threads: int) -> Call | None:
     return partial(function, *given)
 
 
-def torch_call(  # pragma: no cover - held by pytest -m peers
-    problem: Problem, threads: int
-) -> Call | None:
+@cache
+def torchs_threads() -> int:  # pragma: no cover - held by pytest -m peers
+    """The default of torch, asked before it is changed."""
+    import torch
+
+    found: int = torch.get_num_threads()
+    return found
+
+
+def torch_call(problem: Problem) -> Call | None:  # pragma: no cover - held by pytest -m peers
     """The operator of torch, in the same memory format."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(problem.threads or torchs_threads())
 
     def tensor(array: Any) -> Any:
         if array.dtype.name == "bfloat16":
@@ -147,4 +154,24 @@ def torch_call(  # pragma: no cover - held by pytest -m peers
     return lambda: backward(others[0], x, *more, wanted)
 
 
+def dense_call(problem: Problem) -> Call:
+    """bn_ext on dense arrays instead of views."""
+    return bn_ext_call(Problem(replace(problem.case, view="")))
+
+
+def copied_call(problem: Problem) -> Call:
+    """bn_ext on dense arrays, to which NumPy first copies the views."""
+    copy = Problem(replace(problem.case, view=""))
+    call = bn_ext_call(copy)
+
+    def copied() -> object:
+        for name in OPS[problem.op].reads:
+            np.copyto(copy.tensors[name], problem.tensors[name])
+        return call()
+
+    return copied
+
+
 PEERS: dict[str, Peer] = {"numpy": numpy_call, "torch": torch_call}
+#: What calls on views are compared with, too.
+OF_VIEWS: dict[str, Peer] = {"dense": dense_call, "copied": copied_call}

@@ -1,26 +1,29 @@
-"""The problems: shapes as (N, C, ...), each in any layout."""
+"""The problems, in tables by name, and the arrays of one."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Any, Literal, get_args
+from itertools import product
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "BEHIND",
     "DTYPES",
     "LAYOUTS",
-    "NUMPYS",
     "OPS",
     "SETS",
+    "VIEWS",
+    "Behind",
+    "Case",
     "Layout",
     "Op",
-    "Places",
     "Problem",
     "Shape",
-    "aligned",
-    "dims",
+    "View",
+    "cases_of",
     "dtype_of",
 ]
 
@@ -28,31 +31,28 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 Layout = Literal["NXC", "NCX"]
 
-
-@dataclass(frozen=True)
-class Streams:
-    """The operands that are read and written, each as large as the problem."""
-
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.reads) + len(self.writes)
-
-
 Op = Literal[
     "backward", "backward-frozen", "backward-frozen-src", "backward-relu", "training",
     "training-relu", "inference", "inference-add-relu", "double-backward",
 ]  # fmt: skip
 
+
+class Streams(NamedTuple):
+    """The operands that are read and written, each as large as the problem."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+GRADIENT = Streams(("src", "diff_dst"), ("diff_src",))
 #: What can be timed. The gradient: in training; with frozen statistics, also diff_src alone;
 #: through a ReLU. The forward pass: in training, also with a ReLU; in inference, also with an
 #: addition and a ReLU. The gradient of the gradient.
 OPS: dict[Op, Streams] = {
-    "backward": Streams(("src", "diff_dst"), ("diff_src",)),
-    "backward-frozen": Streams(("src", "diff_dst"), ("diff_src",)),
+    "backward": GRADIENT,
+    "backward-frozen": GRADIENT,
     "backward-frozen-src": Streams(("diff_dst",), ("diff_src",)),
-    "backward-relu": Streams(("src", "diff_dst"), ("diff_src",)),
+    "backward-relu": GRADIENT,
     "training": Streams(("src",), ("dst",)),
     "training-relu": Streams(("src",), ("dst",)),
     "inference": Streams(("src",), ("dst",)),
@@ -63,30 +63,83 @@ OPS: dict[Op, Streams] = {
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
-SETS: dict[str, list[Shape]] = {
-    "resnet": [
+#: What a tensor that is read may be of a larger array: all but its border, every other sample, all
+#: in reverse order along an axis, or half of its channels.
+View = Literal["", "crop", "step", "flip", "half"]
+VIEWS: tuple[View, ...] = get_args(View)
+
+#: What stands before each timed call: nothing, an elementwise pass of NumPy, a matrix product.
+Behind = Literal["nothing", "pass", "product"]
+BEHIND: tuple[Behind, ...] = get_args(Behind)
+
+#: A shape as (N, C, ...), the layouts it is timed in, and the view its tensors are.
+Row = tuple[Shape, tuple[Layout, ...], View]
+
+
+def dense(*shapes: Shape) -> list[Row]:
+    return [(shape, LAYOUTS, "") for shape in shapes]
+
+
+SETS: dict[str, list[Row]] = {
+    "resnet": dense(
         (50, 64, 112, 112), (50, 256, 56, 56), (50, 64, 56, 56), (50, 512, 28, 28),
         (50, 256, 14, 14), (50, 2048, 7, 7), (8, 64, 28, 28),
-    ],
-    "mlp": [(256, 1024), (4096, 4096), (65536, 256), (1024, 64, 100), (32, 768, 512)],
-    "odd": [
+    ),
+    "mlp": dense((256, 1024), (4096, 4096), (65536, 256), (1024, 64, 100), (32, 768, 512)),
+    "odd": dense(
         (5, 33, 27, 27), (4, 200, 17, 16), (64, 23, 5, 5), (16, 12, 31, 33), (1, 19, 4, 6, 6),
         (128, 1000), (1, 3, 512, 512), (2, 1, 700, 701),
-    ],
-    "small": [
+    ),
+    "small": dense(
         (1, 8), (16, 64), (128, 64), (128, 512), (4, 6, 300), (2, 64, 14, 14), (8, 32, 14, 14),
         (32, 64, 14, 14),
-    ],
-    "few": [
+    ),
+    "few": dense(
         (1, 2048, 7, 7), (1, 1000, 10, 10), (1, 512, 14, 14), (1, 2000, 40), (5, 333, 8, 8),
         (1, 20000), (3, 10000),
+    ),
+    "views": [
+        ((8, 64, 28, 28), ("NCX",), "crop"),
+        ((32, 64, 56, 56), ("NCX",), "crop"),
+        ((32, 256, 12, 12), ("NCX",), "crop"),
+        ((32, 64, 56, 56), ("NXC",), "crop"),
+        ((32, 64, 56, 56), ("NXC",), "step"),
+        ((8, 64, 28, 28), ("NXC",), "flip"),
+        ((32, 128, 28, 28), ("NXC",), "half"),
     ],
 }  # fmt: skip
 
-#: Where the first three operands begin, in bytes past a page; further operands: the same again.
-Places = tuple[int, int, int]
-#: Where NumPy's large arrays begin: malloc maps pages for each, and uses the first 16 bytes itself.
-NUMPYS: Places = (16, 16, 16)
+
+@dataclass(frozen=True)
+class Case:
+    """What is timed in one row. threads: None is each package's default."""
+
+    shape: Shape
+    layout: Layout
+    dtype: str
+    op: Op = "backward"
+    view: View = ""
+    threads: int | None = None
+    behind: Behind = "nothing"
+    set: str = ""
+
+
+def cases_of(
+    rows: Iterable[tuple[str, Row]],
+    ops: Iterable[Op],
+    threads: Iterable[int | None],
+    behind: Iterable[Behind],
+    dtypes: Iterable[str],
+    layouts: Sequence[Layout],
+) -> list[Case]:
+    """Every combination; rows as (name of the set, row). (N, C) is the same in all layouts."""
+    return [
+        Case(shape, layout, dtype, op, view, count, before, name)
+        for op, count, before, dtype, layout, (name, (shape, own, view)) in product(
+            ops, threads, behind, dtypes, layouts, rows
+        )
+        if layout in own and (len(shape) > 2 or layout == layouts[0])
+    ]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -96,63 +149,67 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def dims(shape: Shape, layout: Layout) -> Shape:
-    """The shape as it is in memory."""
-    return shape if layout == "NCX" else (shape[0], *shape[2:], shape[1])
-
-
-def aligned(shape: Shape, dtype: np.dtype[Any], offset: int = 0) -> Array:
-    """An array of zeros that starts `offset` bytes past a page."""
+def as_large_ones(shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """An array of zeros where malloc puts large ones of NumPy: 16 bytes past a page."""
     nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(nbytes + 4096 + offset, np.uint8)
-    start = -memory.ctypes.data % 4096 + offset
+    memory = np.zeros(nbytes + 4096 + 16, np.uint8)
+    start = -memory.ctypes.data % 4096 + 16
     found: Array = memory[start : start + nbytes].view(dtype).reshape(shape)
     return found
 
 
+def as_view(dims: Shape, layout: Layout, dtype: np.dtype[Any], view: View) -> Array:
+    """An array of zeros with these sizes in memory, as a view of a larger one."""
+    spatial = range(2, len(dims)) if layout == "NCX" else range(1, len(dims) - 1)
+    channels = 1 if layout == "NCX" else len(dims) - 1
+    axes, scale, more, taken = {
+        "": ((), 1, 0, slice(None)),
+        "crop": (spatial, 1, 2, slice(1, -1)),
+        "step": ((0,), 2, 0, slice(None, None, 2)),
+        "flip": (spatial[:1], 1, 0, slice(None, None, -1)),
+        "half": ((channels,), 2, 0, slice(dims[channels])),
+    }[view]
+    whole = tuple(scale * n + more if i in axes else n for i, n in enumerate(dims))
+    index = tuple(taken if i in axes else slice(None) for i in range(len(dims)))
+    return as_large_ones(whole, dtype)[index]
+
+
 class Problem:
-    """Arguments and outputs of an operation, allocated once."""
+    """Arguments and outputs of a case, allocated once."""
 
     src: Array
     src_1: Array
     diff_dst: Array
     diff_diff_src: Array
 
-    def __init__(
-        self,
-        shape: Shape,
-        layout: Layout,
-        dtype: str,
-        places: Places = NUMPYS,
-        op: Op = "backward",
-    ):
-        here = dims(shape, layout)
-        self.dims, self.dtype, self.op = shape, dtype_of(dtype), op
-        self.layout: Layout = layout
+    def __init__(self, case: Case):
+        shape = case.shape
+        self.case, self.op, self.layout, self.threads = case, case.op, case.layout, case.threads
+        self.dims, self.dtype = shape, dtype_of(case.dtype)
+        self.axis = -1 if case.layout == "NXC" else 1
+        self.epsilon = 1e-5
+        here = shape if case.layout == "NCX" else (shape[0], *shape[2:], shape[1])
         # The gradient needs src for its shape, even if it does not read it.
-        reads, writes = dict.fromkeys(("src", *OPS[op].reads)), OPS[op].writes
-        self.tensors: dict[str, Array] = {
-            name: aligned(here, self.dtype, place)
-            for name, place in zip((*reads, *writes), cycle(places), strict=False)
-        }
-        rng = np.random.default_rng(0)
-        some = rng.standard_normal(min(self.tensors["src"].size, 1 << 20)).astype(self.dtype)
+        reads, writes = dict.fromkeys(("src", *OPS[case.op].reads)), OPS[case.op].writes
+        some = np.random.default_rng(0).standard_normal(min(math.prod(shape), 1 << 20))
+        self.tensors: dict[str, Array] = {}
         for name in reads:
-            self.tensors[name].reshape(-1)[:] = np.resize(some, self.tensors[name].size)
+            self.tensors[name] = as_view(here, case.layout, self.dtype, case.view)
+            self.tensors[name][...] = np.resize(some.astype(self.dtype), here)
             setattr(self, name, self.tensors[name])
-        number = np.float64 if dtype == "float64" else np.float32
+        for name in writes:
+            self.tensors[name] = as_large_ones(here, self.dtype)
+        number = np.float64 if case.dtype == "float64" else np.float32
         channels = shape[1]
         self.mean: Array = np.full(channels, 0.01, number)
         self.variance: Array = np.full(channels, 0.9, number)
         self.gamma: Array = np.full(channels, 1.1, number)
         self.beta: Array = np.full(channels, 0.1, number)
-        vectors = 0 if op.startswith("inference") else 1 if op == "double-backward" else 2
+        vectors = 0 if case.op.startswith("inference") else 1 if case.op == "double-backward" else 2
         self.out = (
             *(self.tensors[name] for name in writes),
             *(np.empty(channels, number) for _ in range(vectors)),
         )
-        self.axis = -1 if layout == "NXC" else 1
-        self.epsilon = 1e-5
 
     @property
     def vectors(self) -> tuple[Array, ...]:

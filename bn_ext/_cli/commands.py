@@ -7,12 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import bn_ext
-from bn_ext import _core
 from bn_ext._bench.peers import PEERS
-from bn_ext._bench.problems import DTYPES, LAYOUTS, OPS, SETS
-from bn_ext._cli.bench import BENCH, bench
+from bn_ext._cli.bench import BENCH, add_options, bench
 from bn_ext._cli.info import INFO, info
-from bn_ext._cli.usage import UsageError, as_seconds, as_shape, as_whole
+from bn_ext._cli.usage import UsageError
 from bn_ext._cli.verify import VERIFY, verify
 
 __all__ = ["run"]
@@ -55,23 +53,7 @@ def parser() -> Parser:
     add_command(verify, "check that results have the same bits as on other CPUs", VERIFY)
 
     add = add_command(bench, "time bn_ext on this CPU, next to NumPy and torch", BENCH)
-    add("--shapes", nargs="+", type=as_shape, metavar="NxCx...",
-        help="N, C and any other sizes, like 8x64x28x28")  # fmt: skip
-    for name, choices, default, said in (
-        ("sets", SETS, None, "resnet"),
-        ("dtypes", DTYPES, ["float32"], "float32"),
-        ("layouts", LAYOUTS, list(LAYOUTS), "both"),
-        ("op", OPS, ["backward"], "backward"),
-        ("peers", PEERS, None, "all that are installed"),
-    ):
-        add(f"--{name}", nargs="*" if name == "peers" else "+", choices=choices, default=default,
-            metavar=name.removesuffix("s").upper(),
-            help=f"any of {', '.join(choices)} (default: {said})")  # fmt: skip
-    every = _core._default_threads()
-    add("--threads", nargs="+", type=as_whole, default=[every], metavar="N",
-        help=f"numbers of threads (default: {every}, a call's default)")  # fmt: skip
-    add("--seconds", type=as_seconds, default=1.0,
-        help="seconds per row, tripled for small tensors (default: %(default)s)")  # fmt: skip
+    add_options(add, PEERS)
     add("--json", metavar="FILE",
         help="write the measurements to FILE as JSON; with -, to standard output, and the table "
         "to standard error")  # fmt: skip

@@ -9,39 +9,43 @@ from bn_ext._bench.timing import Row
 __all__ = ["cells", "table"]
 
 #: What the rows of one table have in common.
-FACTS = ("op", "dtype", "layout", "threads")
+FACTS = ("op", "dtype", "layout", "threads", "behind")
 
 
 def cells(r: Row, peers: Collection[str]) -> dict[str, str]:
     """The cells of a row: {name: text}."""
-    ours = r["seconds"]["bn_ext"]
+    times = r["medians"]
     return {
-        **{name: str(r[name]) for name in FACTS},
-        "N, C, ...": "x".join(map(str, r["shape"])),
+        "N, C, ...": f"{'x'.join(map(str, r['shape']))} {r['view']}".strip(),
         "used": str(r["threads_used"]),
-        "ms": f"{1e3 * ours:.4f}",
-        "median": f"{1e3 * r['medians']['bn_ext']:.4f}",
-        "GB/s": f"{1e-9 * r['bytes_moved'] / ours:.1f}",
-        **{n: f"{r['seconds'][n] / ours:.1f}x" if n in r["seconds"] else "" for n in peers},
+        "ms": f"{1e3 * times['bn_ext']:.4f}",
+        "shortest": f"{1e3 * r['shortest']['bn_ext']:.4f}",
+        "GB/s": f"{1e-9 * r['bytes_moved'] / times['bn_ext']:.1f}",
+        **{n: multiple(times[n] / times["bn_ext"]) if n in times else "" for n in peers},
     }
+
+
+def multiple(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
 
 
 def mean(rows: list[Row], name: str) -> str:
     """The geometric mean of a peer's column."""
-    ratios = [r["seconds"][name] / r["seconds"]["bn_ext"] for r in rows if name in r["seconds"]]
-    return f"{statistics.geometric_mean(ratios):.1f}x" if ratios else ""
+    ratios = [r["medians"][name] / r["medians"]["bn_ext"] for r in rows if name in r["medians"]]
+    return multiple(statistics.geometric_mean(ratios)) if ratios else ""
 
 
 def table(rows: list[Row], peers: Collection[str]) -> Iterator[str]:
-    """Lines of text, which fit a terminal of 80 columns with every peer."""
+    """Lines of text, which fit a terminal of 80 columns with NumPy and torch."""
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for r in rows:
         kinds.setdefault(tuple(r[name] for name in FACTS), []).append(r)
     for kind, mine in kinds.items():
         if kind is not next(iter(kinds)):
             yield ""
-        yield ", ".join(f"{name}: {value}" for name, value in zip(FACTS, kind, strict=True))
-        found = [{k: v for k, v in cells(r, peers).items() if k not in FACTS} for r in mine]
+        op, *facts = (f"{name}: {value}" for name, value in zip(FACTS, kind, strict=True))
+        yield ", ".join([op.removeprefix("op: "), *facts])
+        found = [cells(r, peers) for r in mine]
         lines = [list(found[0]), *(list(line.values()) for line in found)]
         if peers:
             means = [mean(mine, name) if name in peers else "" for name in lines[0][1:]]

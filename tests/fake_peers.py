@@ -1,0 +1,30 @@
+"""Peers for test_bench.py, which processes of their own import."""
+
+import os
+
+from bn_ext._bench import peers
+
+
+def twice(problem):
+    """Makes bn_ext's call twice."""
+    call = peers.bn_ext_call(problem)
+    return lambda: (call(), call())
+
+
+def absent(problem):
+    raise ImportError("No module named 'absent'")
+
+
+def refusing(problem):
+    raise RuntimeError
+
+
+def ending(problem):
+    os._exit(1)
+
+
+def nothing(problem):
+    return None
+
+
+FAKE = {each.__name__: each for each in (twice, absent, refusing, ending, nothing)}
