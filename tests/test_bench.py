@@ -44,7 +44,7 @@ def test_bench(capsys, fake, tmp_path):
     )  # fmt: skip
     assert status == 0
     assert "refusing: float32 NXC (2, 3): RuntimeError" in err
-    assert "ending: float32 NXC (8, 4, 5): the process of a package ended" in err
+    assert "ending: float32 NXC (8, 4, 5): ChildProcessError" in err
     found = json.loads((tmp_path / "b.json").read_text())
     assert found["complete"]
     kinds = [(tuple(r["shape"]), r["threads"], r["behind"]) for r in found["rows"]]

@@ -9,9 +9,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,6 @@ TURNS = 3
 Row = dict[str, Any]
 #: Called for a peer that cannot be timed, with its name and the reason.
 Skipped = Callable[[str, str], None]
-
-SPAWN = multiprocessing.get_context("spawn")
-
-
-class RefusedError(Exception):
-    """A package does not take a problem."""
 
 
 def work(behind: Behind) -> Call:
@@ -76,80 +69,62 @@ def in_turns(
     return found
 
 
-def serve(asked: Connection, peer: Peer) -> None:
-    """The process of a package: makes the call of a case, and bursts of it when it gets None."""
-    problem: Problem | None = None
-    call: Call | None = None
-    before: Call = work("nothing")
-    with suppress(EOFError, ConnectionError):
-        while True:
-            case = asked.recv()
-            reply: object
-            try:
-                if case is None:
-                    assert call is not None
-                    reply = burst(call, before), _core._last_call()["threads"]
-                else:
-                    problem = call = None  # frees the previous one
-                    problem, before = Problem(case), work(case.behind)
-                    call = peer(problem)
-                    if call:
-                        call()
-                    reply = call is not None
-            except (ImportError, MemoryError) as error:
-                reply = error
-            except Exception as error:  # a refusal is a result, not our failure
-                reply = RefusedError(type(error).__name__)
-            asked.send(reply)
+#: In the process of a package: the problem, the call, and what stands before it.
+HERE: list[Any] = []
+
+
+def prepare(peer: Peer, case: Case) -> bool:
+    """In the process of a package: make its call, once; False if it does not have the operation."""
+    HERE.clear()  # frees the previous problem
+    problem = Problem(case)
+    call = peer(problem)
+    if call:
+        call()
+    HERE[:] = problem, call, work(case.behind)
+    return call is not None
+
+
+def burst_here() -> tuple[list[float], int]:
+    """In the process of a package: some calls, and the threads in a call to bn_ext."""
+    _, call, before = HERE
+    return burst(call, before), _core._last_call()["threads"]
 
 
 class Package:
     """A package in a process of its own, which waits between its turns."""
 
     def __init__(self, peer: Peer):
-        self.ours, self.theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=serve, args=(self.theirs, peer), daemon=True)
+        self.peer = peer
+        self.process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         #: The most threads that took part in a call to bn_ext.
         self.used = 0
 
-    def start(self) -> None:
-        """Start the process, deaf to the terminal's Ctrl-C: this process ends it."""
+    def ask(self, function: Callable[..., Any], *arguments: object) -> Any:
+        # If the process starts here, it stays deaf to the terminal's Ctrl-C: this one ends it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self.process.start()
+            found = self.process.submit(function, *arguments)
         finally:
             signal.signal(signal.SIGINT, before)
-        self.theirs.close()
-
-    def ask(self, case: Case | None) -> Any:
-        if self.process.pid is None:
-            self.start()
         try:
-            self.ours.send(case)
-            reply = self.ours.recv()
-        except (EOFError, ConnectionError):
+            return found.result()
+        except BrokenExecutor:
             raise ChildProcessError("the process of a package ended") from None
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
 
     def takes(self, case: Case) -> bool:
-        """Whether it has the operation; if so, its call was made once."""
+        """Whether it has the operation; then its call was made once."""
         self.used = 0
-        found: bool = self.ask(case)
+        found: bool = self.ask(prepare, self.peer, case)
         return found
 
     def burst(self) -> list[float]:
         found: list[float]
-        found, threads = self.ask(None)
+        found, threads = self.ask(burst_here)
         self.used = max(self.used, threads)
         return found
 
     def end(self) -> None:
-        self.ours.close()
-        if self.process.pid is not None:
-            self.process.join(1)
-            self.process.terminate()
+        self.process.shutdown(wait=False, cancel_futures=True)
 
 
 def packages_of(peers: Mapping[str, Peer]) -> dict[str, Package]:
@@ -171,15 +146,15 @@ def row(case: Case, packages: dict[str, Package], seconds: float, skipped: Skipp
         try:
             if package.takes(case):
                 bursts[name] = package.burst
-        except (ImportError, RefusedError, ChildProcessError, MemoryError) as error:
+        except Exception as error:  # a peer's refusal is a result, not our failure
             if name == "bn_ext":
                 raise
             if isinstance(error, ImportError):
                 skipped(name, f"not installed ({error})")
             else:
-                what = str(error) or type(error).__name__
+                what = type(error).__name__
                 skipped(name, f"{case.dtype} {case.layout} {case.shape}: {what}")
-            if not isinstance(error, RefusedError | MemoryError):
+            if isinstance(error, ImportError | ChildProcessError):
                 packages.pop(name).end()
     times = in_turns(bursts, seconds)
     nbytes = math.prod(case.shape) * dtype_of(case.dtype).itemsize

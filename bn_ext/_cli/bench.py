@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import sys
 import textwrap
@@ -100,6 +101,8 @@ def measured(
                 print(f"{len(rows)} of {len(cases)} rows", end="\r", file=sys.stderr)
             rows.append(row(case, packages, options.seconds, skipped))
     except (KeyboardInterrupt, MemoryError, OSError) as error:
+        for process in multiprocessing.active_children():
+            process.terminate()  # a call may take seconds
         return cases, rows, error
     finally:
         for package in packages.values():
