@@ -13,7 +13,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from cases import DTYPES, FORMATS, Family, dtype
+from cases import FORMATS, Family, dtype
 from tree import ROOT
 
 import bn_ext
@@ -45,9 +45,8 @@ def problem(shape, layout="NCX", data="float32", vector=None, special=False):
     return p
 
 
-def agree(found, others, kind, times=1):
+def agree(found, others, kind):
     """Assert equal values, within the tolerance, and NaN, Inf and -Inf in the same places."""
-    most = times * TOLERANCE[kind]
     for i, (mine, theirs) in enumerate(zip(found, others, strict=True)):
         assert mine.shape == theirs.shape, i
         mine, theirs = (np.asarray(a).astype(np.float64) for a in (mine, theirs))
@@ -55,72 +54,63 @@ def agree(found, others, kind, times=1):
             assert np.array_equal(of(mine), of(theirs)), (i, of)
         finite = np.isfinite(mine)
         largest = abs(theirs[finite]).max(initial=1)
-        assert abs(mine[finite] - theirs[finite]).max(initial=0) <= most * largest, i
+        assert abs(mine[finite] - theirs[finite]).max(initial=0) <= TOLERANCE[kind] * largest, i
 
 
-# ---- torch --------------------------------------------------------------------------------
+# ---- what bench and benchmarks time: torch, JAX, TensorFlow, oneDNN ----------------------
 
 
-def tensor(array):
-    import torch
-
-    if array.dtype == dtype("bfloat16"):
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def of_torch(found, axis=1):
+def of_torch(found, axis):
     """A tensor as an array, with its channels moved to an axis."""
     from bn_ext.torch import _array
 
     return np.moveaxis(_array(found), 1, axis) if found.ndim > 2 else _array(found)
 
 
-def aten(name, *arguments):
-    """What torch's own operator returns."""
-    torch = pytest.importorskip("torch")
-    given = (tensor(a.copy()) if isinstance(a, np.ndarray) else a for a in arguments)
-    return [of_torch(a) for a in getattr(torch.ops.aten, name)(*given)]
+def calls(name, data, layout, op):
+    """(problem, call) for each shape that a package takes, with NaN and Inf too for torch."""
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
+    from benchmarks.peers import PEERS
+
+    specials = {False, name == "torch" and op.startswith("backward") and op != "backward-relu"}
+    for shape, special in itertools.product(SHAPES, specials):
+        p, given = Timed(Case(shape, layout, data, op)), problem(shape, layout, data, None, special)
+        for array in {"src", "diff_dst", "mean", "variance", "gamma"} & vars(p).keys():
+            getattr(p, array)[...] = getattr(given, array)
+        if call := PEERS[name](p):
+            yield p, call
 
 
-def inverse(variance, like):
-    """What torch keeps in place of a variance: rstd."""
-    with np.errstate(invalid="ignore"):
-        return (1 / np.sqrt(variance.astype(float) + EPSILON)).astype(like.dtype)
-
-
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
-def test_torch(data, vector, layout):
-    for shape in SHAPES:
-        p = problem(shape, layout, data, vector)
-        src, vectors = np.moveaxis(p.src, p.axis, 1), (p.gamma, p.beta)
-        how = {"epsilon": EPSILON, "data_format": "NCX"}
-        found = bn_ext.batch_norm_training(src, *vectors, **how)
-        theirs = aten("native_batch_norm", src, *vectors, None, None, True, 0.1, EPSILON)
-        agree([*found[:2], inverse(found.variance, p.mean)], theirs, data)
-        pair = p.mean, p.variance
-        dst = bn_ext.batch_norm_inference(src, *pair, *vectors, **how)
-        theirs = aten("native_batch_norm", src, *vectors, *pair, False, 0.1, EPSILON)
-        agree([dst], theirs[:1], data)
+@pytest.mark.parametrize("data", TOLERANCE)
+@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow", "oneDNN"])
+def test_what_is_timed_computes_the_same(name, data, layout, op):
+    if name == "torch" and data in ("bfloat16", "float16") and op == "double-backward":
+        pytest.skip("torch rounds what it computes on the way")
+    if name == "tensorflow" and layout == "NCX" and op.startswith("backward-frozen"):
+        pytest.skip("TensorFlow refuses it on CPUs")
+    try:
+        timed = list(calls(name, data, layout, op))
+    except ImportError as error:
+        pytest.skip(str(error))
+    if not timed:
+        pytest.skip("this peer has no such call")
+    for p, call in timed:
+        found, wanted = (
+            p.out if result is None else result if isinstance(result, (tuple, list)) else [result]
+            for result in (call(), bn_ext_call(p)())
+        )
+        if name == "torch":
+            found = [None if t is None else of_torch(t, p.axis) for t in found]
+        # Of the forward pass, peers return different statistics.
+        pairs = list(zip(wanted, found, strict=False))[: 3 if "backward" in op else 1]
+        pairs = [(a, np.asarray(b).reshape(a.shape)) for a, b in pairs if a is not None]
+        agree(*zip(*pairs, strict=True), data)
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize(("data", "vector"), DTYPES)
-def test_torchs_backward(data, vector, layout, train):
-    for shape, special in itertools.product([*SHAPES, (1, 5)], (False, True)):
-        p = problem(shape, layout, data, vector, special)
-        src, diff_dst = (np.moveaxis(a, p.axis, 1) for a in (p.src, p.diff_dst))
-        found = bn_ext.batch_norm_backward(
-            src, diff_dst, p.mean, p.variance, p.gamma,
-            epsilon=EPSILON, data_format="NCX", is_training=train,
-        )  # fmt: skip
-        stats = p.gamma, p.mean, p.variance, p.mean, inverse(p.variance, p.mean)
-        arguments = diff_dst, src, *stats, train, EPSILON, [True] * 3
-        # torch's rstd is rounded to the vectors' dtype.
-        times = 2 if dtype(vector).itemsize == 2 else 1
-        agree(found, aten("native_batch_norm_backward", *arguments), data, times)
+# ---- torch's module ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("momentum", [0.1, None])
@@ -140,16 +130,18 @@ def test_our_layer_goes_on_where_torchs_module_stopped(data, affine, momentum):
         p.src += p.src.dtype.type(turn)
         if turn == 1:
             for parameter in module.parameters():
-                parameter.data = tensor(rng.uniform(0.5, 2, 5).astype(data))
+                parameter.data = torch.from_numpy(rng.uniform(0.5, 2, 5).astype(data))
             layer.load_state_dict(module.state_dict())
         elif turn == 2:
-            module.load_state_dict({name: tensor(a) for name, a in layer.state_dict().items()})
+            module.load_state_dict(
+                {name: torch.from_numpy(a) for name, a in layer.state_dict().items()}
+            )
         module.train(turn < 3)
         layer.train(turn < 3)
-        x = tensor(p.src.copy()).requires_grad_()
+        x = torch.from_numpy(p.src.copy()).requires_grad_()
         module.zero_grad()
         y = module(x)
-        y.backward(tensor(p.diff_dst))
+        y.backward(torch.from_numpy(p.diff_dst))
         found = [layer.forward(p.src), layer.backward(p.diff_dst), *layer.gradients]
         theirs = [y, x.grad, *([module.weight.grad, module.bias.grad] if affine else [])]
         theirs = [each.detach().numpy() for each in (*theirs, *module.state_dict().values())]
@@ -262,46 +254,6 @@ def test_tensorflows_fused_activation(tf, data, training):
         found = ours.fused_batch_norm_ex(**v3(p), **options)
         assert dtype(data) == found.y.dtype
         agree(found[:3], [t.numpy() for t in theirs[:3]], data)
-
-
-# ---- what bench and benchmarks time ------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("data", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["torch", "jax", "tensorflow", "oneDNN"])
-def test_what_is_timed_computes_the_same(name, data, layout, op):
-    if str(ROOT) not in sys.path:
-        sys.path.append(str(ROOT))  # last: the package there may lack a compiled core
-    from benchmarks.peers import PEERS
-
-    if (name, data, op) == ("torch", "bfloat16", "double-backward"):
-        pytest.skip("torch rounds what it computes on the way")
-    compared = 0
-    for shape in SHAPES:
-        p, given = Timed(Case(shape, layout, data, op)), problem(shape, layout, data)
-        for array in {"src", "diff_dst", "mean", "variance", "gamma"} & vars(p).keys():
-            getattr(p, array)[...] = getattr(given, array)
-        try:
-            call = PEERS[name](p)
-        except ImportError as error:
-            pytest.skip(str(error))
-        if call is None or (name, layout, op[:15]) == ("tensorflow", "NCX", "backward-frozen"):
-            continue
-        found, wanted = (
-            p.out if result is None else result if isinstance(result, (tuple, list)) else [result]
-            for result in (call(), bn_ext_call(p)())
-        )
-        if name == "torch":
-            found = [None if t is None else of_torch(t, p.axis) for t in found]
-        # Of the forward pass, peers return different statistics.
-        pairs = list(zip(wanted, found, strict=False))[: 3 if "backward" in op else 1]
-        pairs = [(a, np.asarray(b).reshape(a.shape)) for a, b in pairs if a is not None]
-        agree(*zip(*pairs, strict=True), data)
-        compared += 1
-    if not compared:
-        pytest.skip("this peer has no such call")
 
 
 # ---- arrays of other packages -------------------------------------------------------------
