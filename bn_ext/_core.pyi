@@ -186,7 +186,6 @@ def _run_sum_kernel(
     stride: int,
     planes: NDArray[np.float64],
     group: NDArray[np.float64],
-    calls: int = ...,
 ) -> None: ...
 def _run_runs_kernel(
     isa: str,
@@ -207,7 +206,6 @@ def _run_write_kernel(
     stride: int,
     period: int,
     layout: int,
-    calls: int = ...,
 ) -> None: ...
 def _run_passed(
     isa: str, dtype: str, elements: NDArray[np.uint8], n: int, to: NDArray[np.uint64]

@@ -68,22 +68,21 @@ cdef bn_block block_of(block) except *:
 
 
 def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[:, ::1] coefs,
-                    int64_t stride, double[:, ::1] planes, double[:, ::1] group, int calls=1):
-    """Run a formula's sum kernel, or its fold kernel, `calls` times. Nothing is checked.
+                    int64_t stride, double[:, ::1] planes, double[:, ::1] group):
+    """Run a formula's sum kernel, or its fold kernel. Nothing is checked.
 
     block: (addresses, pitches, steps, repeats, rows, cols), the first three by
     operand. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums,
     laid out as in kernels.h; group: an array of the same size, as scratch memory.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef int _i, f = _formulas().index(formula)
+    cdef int f = _formulas().index(formula)
     cdef bn_sum_kernel *kernel = kernels.fold[f] if folds else kernels.sum[f]
     cdef bn_sums sums = sums_of(planes, group)
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS)
     cdef bn_block b = block_of(block)
     cdef uint64_t mode = fp_mode_enter()
-    for _i in range(calls):
-        kernel(&b, &c, &sums)
+    kernel(&b, &c, &sums)
     fp_mode_leave(mode)
 
 
@@ -110,8 +109,8 @@ def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
 
 
 def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
-                      int64_t stride, int64_t period, int layout, int calls=1):
-    """Run a formula's write kernel `calls` times. Nothing is checked.
+                      int64_t stride, int64_t period, int layout):
+    """Run a formula's write kernel. Nothing is checked.
 
     span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal,
     relu), the first four by operand. coefs, stride: as for _run_sum_kernel. period, layout: see
@@ -120,7 +119,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
     cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)
     cdef bn_span s
-    cdef int i, _i
+    cdef int i
     addresses, steps, aparts, pitches, *others = span
     s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal, s.relu = others
     for i in range(BN_OPERANDS):
@@ -129,8 +128,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
         s.apart[i], s.pitch[i] = aparts[i], pitches[i]
     s.fetches = s.nontemporal
     cdef uint64_t mode = fp_mode_enter()
-    for _i in range(calls):
-        kernel(&s, &c)
+    kernel(&s, &c)
     fp_mode_leave(mode)
 
 

@@ -128,7 +128,6 @@ def run_sum(
     case: Case,
     operands: Mapping[str, Any],
     rows: int,
-    calls: int = 1,
     folds: bool = False,
 ) -> None:
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
@@ -136,7 +135,7 @@ def run_sum(
     _core._run_sum_kernel(
         isa, case.dtype.name, formula, folds, _block(operands, rows),
         coefs.view(np.uint8), coefs.shape[1], case.planes,
-        np.full_like(case.planes, np.nan), calls,
+        np.full_like(case.planes, np.nan),
     )  # fmt: skip
 
 
@@ -203,7 +202,6 @@ def run_write(
     case: Case,
     operands: Mapping[str, Any],
     span: Span,
-    calls: int = 1,
 ) -> None:
     """Write (rows, columns) views of memory. A repeat is a row of each channel of the span; strands
     share rows evenly.
@@ -222,7 +220,7 @@ def run_write(
             each // span.channels, span.channels, columns, span.first, span.strands,
             span.nontemporal, span.relu,
         ),
-        coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout], calls,
+        coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
 
 
