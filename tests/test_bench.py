@@ -72,14 +72,17 @@ def test_a_peer_that_is_not_installed(capsys, fake):
     assert "bench: --peers: absent is not installed (No module named 'absent')" in err
 
 
-def test_bench_of_every_operation(capsys):
+def test_every_operation_on_views(capsys, monkeypatch):
+    """Next to the same on dense arrays, and on copies that NumPy makes first."""
+    monkeypatch.setitem(problems.SETS, "views", [((4, 3, 2), ("NXC",), "crop")])
     status, out, _ = run(
-        capsys, "bench", "--shapes", "4x3x2", "--layouts", "NXC", *BRIEFLY, "--peers",
-        "--op", *problems.OPS,
-    )  # fmt: skip
+        capsys, "bench", "--sets", "views", *BRIEFLY, "--peers", "--op", *problems.OPS
+    )
     assert status == 0
     assert re.findall(r"^(.+), dtype: float32, layout: NXC", out, re.M) == [*problems.OPS]
-    assert len(re.findall(r"^4x3x2 ", out, re.M)) == len(problems.OPS)
+    assert len(re.findall(r"GB/s  dense  copied\n4x3x2 crop .*x .*x$", out, re.M)) == len(
+        problems.OPS
+    )
 
 
 @pytest.mark.parametrize("layouts", [["NXC"], ["NCX"], ["NXC", "NCX"], ["NCX", "NXC"]])
