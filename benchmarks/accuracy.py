@@ -14,7 +14,7 @@ import reference
 from cases import dtype as dtype_of, unit
 
 import bn_ext
-from bn_ext._bench.peers import PEERS, bn_ext_call
+from bn_ext._bench.peers import PEERS, bn_ext_call, tensor_of
 from bn_ext._bench.problems import Case, Problem
 
 from . import pages
@@ -32,7 +32,7 @@ def worst(share):
     return float("inf") if np.isnan(share).any() else float(share.max())
 
 
-def measure(peers, compared):
+def of_each(peers, compared):
     """{name: what `compared(peer)` says}, of the peers that are installed."""
     found = {}
     for name, peer in peers.items():
@@ -121,7 +121,7 @@ def gradients():
             p.src, p.diff_dst, p.mean, p.variance, p.gamma,
             epsilon=p.epsilon, axis=1, wide=np.longdouble,
         )  # fmt: skip
-        found = measure(GRADIENTS, partial(gradient_errors, p, want, dtype))
+        found = of_each(GRADIENTS, partial(gradient_errors, p, want, dtype))
         yield dtype, p.src.size // shape[1], kind, found
 
 
@@ -155,9 +155,7 @@ FORWARD_KINDS = {
 def of_torch(src, channels_last):
     import torch
 
-    bits = src.view(np.int16) if src.dtype.itemsize == 2 else src
-    x = torch.from_numpy(bits)
-    x = (x.view(torch.bfloat16) if bits is not src else x).movedim(-1, 1)
+    x = tensor_of(src).movedim(-1, 1)
     x = x if channels_last else x.contiguous()
     # The results have the dtype of the running statistics.
     running = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
@@ -227,7 +225,7 @@ def variances():
             values = make(rng.standard_normal((rows, channels)))
             src = values.astype(dtype_of(dtype)).reshape(SHAPE)
             want = reference.batch_norm_training(src, None, None, epsilon=1e-5, wide=np.longdouble)
-        found = measure(STATISTICS, partial(variance_errors, src, want, dtype))
+        found = of_each(STATISTICS, partial(variance_errors, src, want, dtype))
         yield dtype, rows, kind, found
 
 

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 import bn_ext
-from bn_ext._bench.problems import OPS, Problem
+from bn_ext._bench.problems import OPS, Array, Problem
 
-__all__ = ["OF_VIEWS", "PEERS", "Call", "Peer", "bn_ext_call", "formulas", "numpy_call"]
+__all__ = [
+    "OF_VIEWS", "PEERS", "Call", "Peer", "bn_ext_call", "formulas", "numpy_call", "tensor_of",
+]  # fmt: skip
 
 Call = Callable[[], object]
 Peer = Callable[[Problem], Call | None]
@@ -99,6 +101,14 @@ def numpy_call(problem: Problem) -> Call | None:
     return partial(function, *given)
 
 
+def tensor_of(array: Array) -> Any:  # pragma: no cover - held by pytest -m peers
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 @cache
 def torchs_threads() -> int:  # pragma: no cover - held by pytest -m peers
     """The default of torch, asked before it is changed."""
@@ -113,19 +123,13 @@ def torch_call(problem: Problem) -> Call | None:  # pragma: no cover - held by p
     import torch
 
     torch.set_num_threads(problem.threads or torchs_threads())
-
-    def tensor(array: Any) -> Any:
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
-
     p, op, aten = problem, problem.op, torch.ops.aten
     given = {name: a for name, a in p.tensors.items() if name not in OPS[op].writes}
     # torch has channels-last formats for four and five axes. With three axes it is slow, but not
     # with the same data reshaped to two.
     flat = p.layout == "NXC" and p.src.ndim == 3
     rows = (a.reshape(-1, a.shape[-1]) if flat else a for a in given.values())
-    x, *others = (tensor(a).movedim(p.axis, 1) for a in rows)
+    x, *others = (tensor_of(a).movedim(p.axis, 1) for a in rows)
     mean, variance, gamma, beta = (torch.from_numpy(v) for v in (*p.vectors, p.beta))
     rstd = (variance + p.epsilon).rsqrt()
     if op == "double-backward":

@@ -10,22 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "BEHIND",
-    "DTYPES",
-    "LAYOUTS",
-    "OPS",
-    "SETS",
-    "VIEWS",
-    "Behind",
-    "Case",
-    "Layout",
-    "Op",
-    "Problem",
-    "Shape",
-    "View",
-    "cases_of",
-    "dtype_of",
-]
+    "BEHIND", "DTYPES", "LAYOUTS", "OPS", "SETS", "VIEWS", "Array", "Behind", "Case", "Layout",
+    "Op", "Problem", "Shape", "View", "cases_of", "dtype_of",
+]  # fmt: skip
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
