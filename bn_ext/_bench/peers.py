@@ -158,13 +158,17 @@ def torch_call(problem: Problem) -> Call | None:  # pragma: no cover - held by p
     return lambda: backward(others[0], x, *more, wanted)
 
 
-def dense_call(problem: Problem) -> Call:
+def dense_call(problem: Problem) -> Call | None:
     """bn_ext on dense arrays instead of views."""
+    if not problem.case.view:
+        return None
     return bn_ext_call(Problem(replace(problem.case, view="")))
 
 
-def copied_call(problem: Problem) -> Call:
+def copied_call(problem: Problem) -> Call | None:
     """bn_ext on dense arrays, to which NumPy first copies the views."""
+    if not problem.case.view:
+        return None
     copy = Problem(replace(problem.case, view=""))
     call = bn_ext_call(copy)
 
