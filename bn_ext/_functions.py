@@ -637,8 +637,7 @@ def batch_norm_statistics_backward(
         if vector.ndim != 1 or vector.shape != first.shape:
             expected = "(C,)" if vector is first else f"{first.shape}, like diff_gamma"
             raise ValueError(f"{name}: expected shape {expected}, got {vector.shape}")
-        if vector.dtype.name not in _core.DTYPES or not vector.dtype.isnative:
-            raise _core._wrong_dtype(name, vector, _core._or(_core.DTYPES), "float64")
+        _core._require_dtype(name, vector, _core.DTYPES)
     epsilon = _core._as_epsilon(epsilon)
     with _core._DefaultMode():
         wide = {name: vector.astype(np.float64) for name, vector in vectors.items()}

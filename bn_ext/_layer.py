@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bn_ext import _core
-from bn_ext._names import CALLED_HERE, FREEZES, our_name, refuses_other_names
+from bn_ext._names import HINTS, find_hint, refuses_other_names
 from bn_ext._sums import GradientSums, Statistics, total_of
 from bn_ext._typing import Array, DataFormat, Flag
 
@@ -41,17 +41,15 @@ _ARRAYS = dict.fromkeys(["gamma", "beta", "diff_gamma", "diff_beta"], "affine") 
 _FIXED = (
     "channels", "epsilon", "data_format", "affine", "relu", "track_running_stats", "dtype", "exact",
 )  # fmt: skip
-#: Other packages' names of attributes -> what to do instead.
-_NOT_READ = {
-    theirs: f"it is called {ours} here" + ", and passed to BatchNorm" * (ours in _FIXED)
-    for ours in (*_FIXED, "correction", "num_threads", *_STATE)
-    for theirs in CALLED_HERE.get(ours, ())
+_OWN = {
+    name: name for name in (*_FIXED, "correction", "exponential_avg_factor", "num_threads", *_STATE)
 }
-_NOT_READ |= dict.fromkeys(
-    ["decay", "momentum"], "exponential_avg_factor is the weight of the new statistics"
-)
-_NOT_READ |= dict.fromkeys(FREEZES, "call freeze()")
-_NOT_READ |= dict.fromkeys(["is_training", "use_running_average"], "call train() or eval()")
+#: Other packages' names of attributes -> hint.
+_NOT_READ = {
+    name: hint
+    for name in HINTS.keys() - {*_OWN, "train", "training"}
+    if (hint := find_hint(name, _OWN)[1])
+}
 
 
 class Saved(NamedTuple):
@@ -551,13 +549,13 @@ class BatchNorm:
 
     def __getattr__(self, name: str) -> Any:
         """Say what to read instead of what other packages' layers have."""
-        hint = f"; {_NOT_READ[name]}" if name in _NOT_READ else ""
+        hint = _NOT_READ.get(name, "")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what a pass cannot use; names of other packages, except in a user's subclass."""
         if name in _NOT_READ and type(self).__module__.partition(".")[0] == "bn_ext":
-            raise AttributeError(f"{name}: not read by the layer; {_NOT_READ[name]}")
+            self.__getattr__(name)
         if name in _FIXED and name in vars(self):
             raise AttributeError(f"{name}: fixed when the layer is made; make another BatchNorm")
         if name in _ARRAYS:
@@ -578,9 +576,7 @@ class BatchNorm:
             raise TypeError(f"{name}: expected a numpy.ndarray, got {type(array).__name__}")
         if array.shape != (self.channels,):
             raise ValueError(f"{name}: expected shape ({self.channels},), got {array.shape}")
-        if array.dtype != self.dtype:
-            expected = f"{self.dtype}, the layer's dtype"
-            raise _core._wrong_dtype(name, array, expected, str(self.dtype))
+        _core._require_dtype(name, array, [str(self.dtype)], ", the layer's dtype")
 
     def __repr__(self) -> str:
         options = ("epsilon", "exponential_avg_factor", "correction", "data_format", "affine")
@@ -642,7 +638,7 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
         listed = [f"; {what}: {', '.join(sorted(map(str, names)))}"
                   for what, names in wrong.items() if names]  # fmt: skip
         for name in sorted(map(str, unexpected)):
-            ours = our_name(name, _STATE)
+            ours, _ = find_hint(name, _STATE)
             if ours and _STATE[ours] in own:
                 listed.append(f"; {name} is called {_STATE[ours]} here")
             elif ours:
@@ -656,10 +652,10 @@ def _as_state(state: Mapping[str, Any], own: Mapping[str, NDArray[Any]]) -> dict
             raise ValueError(f"{name}: expected shape {own[name].shape}, got {array.shape}")
         if tracked and array.dtype.kind not in "iu":
             raise TypeError(f"{name}: expected an integer, got {array.dtype}")
-        if not tracked and array.dtype.name not in _core.DTYPES:
-            raise _core._wrong_dtype(name, array, " or ".join(_core.DTYPES), "float32")
         if tracked:
             _as_count(int(array))
+        else:
+            _core._require_dtype(name, array, _core.DTYPES)
         _check_writable(**{name: own[name]})
         with _core._DefaultMode():
             new[name] = array.astype(own[name].dtype)

@@ -1,18 +1,15 @@
-"""What other packages call our arguments."""
+"""Hints: what to do instead, if a function does not have an argument of some name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Signature, signature
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
-from bn_ext import _core
-
 __all__ = [
-    "CALLED_HERE",
-    "FREEZES",
+    "HINTS",
     "VALUES",
     "explains_other_names",
-    "our_name",
+    "find_hint",
     "refuse_unknown",
     "refuses_other_names",
 ]
@@ -20,41 +17,99 @@ __all__ = [
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
-#: What torch, Keras, TensorFlow, Flax and hand-written NumPy code call our arguments. If rows share
-#: a name, the first of them whose key is an argument of the function is used.
-CALLED_HERE: Final = {
-    ours: tuple(theirs.split())
-    for ours, theirs in {
-        "src": "input inputs x",
-        "diff_dst": "dout dy grad_out grad_output grad_outputs out_grad y_backprop",
-        "gamma": "scale weight",
-        "beta": "bias offset shift",
-        "running_mean": "moving_mean",
-        "running_variance": "moving_var moving_variance running_var",
-        "mean": "batch_mean moving_mean mu running_mean save_mean saved_mean",
-        "variance": "moving_var moving_variance running_var running_variance save_var var",
-        "epsilon": "eps variance_epsilon",
-        "correction": "ddof unbiased",
-        "is_training": "train training use_running_average",
-        "data_format": "axes axis channel_axis channels_first channels_last dim layout",
-        "relu": "act activation fuse_relu",
-        "src_1": "residual side_input z",
-        "num_threads": "n_jobs n_threads nthreads threads",
-        "channels": "num_channels num_features",
-        "momentum": "decay",
-        "affine": "center elementwise_affine scale use_bias use_scale",
-    }.items()
-}
+_CALLED = ", which is called {here} here"
+_OF_FROZEN = _CALLED + " if is_training=False"
+_OF_BATCH = "; {here} is the batch's, which the forward pass returned"
+_OF_RSTD = "; pass {here}=1 / {name}**2 - epsilon"
+_SET = "; set the new layer's %s[...], or use load_state_dict"
+_MEAN = "moving_mean running_mean"
+_VARIANCE = "moving_var moving_variance running_var running_variance"
+_RSTD = "inv_std invstd rstd save_invstd"
+_TRAINS = "is_training train training use_running_average"
 
-#: What Keras and torch call an attribute whose value False freezes a layer.
-FREEZES: Final = ("requires_grad", "trainable")
+#: What torch, Keras, TensorFlow, Flax and hand-written NumPy code call our arguments. A row has
+#: arguments of ours, all of which a function has; names that it does not have; and the hint. The
+#: first row that fits counts. {here} is what the function calls the last of the arguments.
+_ROWS: Final = [
+    ("src", "input inputs x", _CALLED),
+    ("diff_dst", "dout dy grad_out grad_output grad_outputs out_grad y_backprop", _CALLED),
+    ("gamma", "scale weight", _CALLED),
+    ("beta", "bias offset shift", _CALLED),
+    ("epsilon", "eps variance_epsilon", _CALLED),
+    ("correction", "ddof unbiased", _CALLED),
+    ("data_format", "axes axis channel_axis channels_first channels_last dim layout", _CALLED),
+    ("relu", "act activation fuse_relu", _CALLED),
+    ("src_1", "residual side_input z", _CALLED),
+    ("num_threads", "n_jobs n_threads nthreads threads", _CALLED),
+    # Statistics.
+    ("running_mean", _MEAN, _CALLED),
+    ("running_variance", _VARIANCE, _CALLED),
+    ("diff_dst is_training mean", _MEAN, _OF_FROZEN),
+    ("diff_dst is_training variance", _VARIANCE, _OF_FROZEN),
+    ("diff_dst mean", _MEAN, _OF_BATCH),
+    ("diff_dst variance", _VARIANCE, _OF_BATCH),
+    ("diff_dst mean", "save_mean saved_mean", _CALLED),
+    ("diff_dst variance", "save_var", _CALLED),
+    ("mean", f"batch_mean mu {_MEAN}", _CALLED),
+    ("variance", f"var {_VARIANCE}", _CALLED),
+    ("diff_dst variance", _RSTD, _OF_RSTD),
+    ("is_training variance", _RSTD, _OF_RSTD + ", is_training=False"),
+    ("variance", _RSTD, _OF_RSTD),
+    ("src exponential_avg_factor", "mean variance",
+     "; batch_norm_inference normalizes with a given mean and variance"),
+    ("exponential_avg_factor", "momentum",
+     ": not accepted, since it is the weight of the new statistics in some packages (PyTorch) and "
+     "of the old ones in others (oneDNN, Flax, Keras); pass exponential_avg_factor, the weight of "
+     "the new: momentum in PyTorch, 1 - momentum in the others"),
+    ("exponential_avg_factor", "decay decay_rate", "; pass {here}=1 - {name}"),
+    ("momentum", "decay", _CALLED),
+    ("momentum", "exponential_avg_factor", "; pass {here}=1 - {name}"),
+    ("epsilon", "momentum", "; batch_norm_training updates running statistics"),
+    # Modes.
+    ("is_training", "use_running_average", _CALLED + ", with the opposite value"),
+    ("is_training", _TRAINS, _CALLED),
+    ("diff_dst mean", _TRAINS, "; bn_ext.batch_norm_backward has is_training"),
+    ("channels", _TRAINS, "; call train() or eval()"),
+    ("src", _TRAINS,
+     "; batch_norm_training uses the batch's statistics, batch_norm_inference those that are "
+     "passed; a layer has train() and eval()"),
+    # How a layer is made.
+    ("channels", "num_channels num_features", _CALLED),
+    ("affine", "center elementwise_affine scale use_bias use_scale", _CALLED),
+    ("channels", "requires_grad trainable", "; call freeze()"),
+    ("channels", "gamma weight", _SET % "gamma"),
+    ("channels", "beta bias offset shift", _SET % "beta"),
+    ("channels", _MEAN, _SET % "running_mean"),
+    ("channels", _VARIANCE, _SET % "running_variance"),
+]  # fmt: skip
 
-#: Our argument -> its values, to be added to a hint.
+#: Name -> what may be said about it: (our arguments, hint).
+HINTS: Final[dict[str, list[tuple[list[str], str]]]] = {}
+for _ours, _names, _hint in _ROWS:
+    _needs = _ours.split()
+    for _name in {*_names.split(), *(_needs[-1:] if _hint is _CALLED else [])}:
+        HINTS.setdefault(_name, []).append((_needs, _hint))
+
+#: Our argument -> its values, to be added to what it is called.
 VALUES: Final = {
     "data_format": ": 'NXC' (channels last) or 'NCX' (channels on axis 1)",
     "relu": ": True or False",
     "affine": ": False for neither gamma nor beta",
 }
+
+
+def find_hint(
+    name: str, names: Mapping[str, str], values: Mapping[str, str] = VALUES
+) -> tuple[str, str]:
+    """(our argument that a name stands for, hint) in a function that has the arguments `names`,
+    which maps our names to the function's; both are empty if nothing is known.
+    """
+    for needs, hint in HINTS.get(name, ()):
+        if all(ours in names for ours in needs):
+            ours = needs[-1]
+            said = hint.format(here=names[ours], name=name)
+            return ours, said + (values.get(ours, "") if hint is _CALLED else "")
+    return "", ""
 
 
 def refuse_unknown(
@@ -63,76 +118,12 @@ def refuse_unknown(
     names: Mapping[str, str] | None = None,
     values: Mapping[str, str] = VALUES,
 ) -> NoReturn:
-    """Raise a TypeError for an unknown keyword argument of a function. The message says what to
-    pass instead, if that is known. `names` maps our names to the function's, if they differ.
+    """Raise the TypeError for an unknown keyword argument of a function, with a hint; `names` and
+    `values` as for `find_hint`.
     """
-    name = str.__getitem__(name, slice(None))  # a plain str, if it is of a subclass
-    if names is None:
-        names = {ours: ours for ours in signature(function).parameters}
-    if name == "momentum" and "exponential_avg_factor" in names:
-        raise TypeError(
-            "momentum: not accepted, since it is the weight of the new statistics in some packages "
-            "(PyTorch) and of the old ones in others (oneDNN, Flax, Keras); pass "
-            "exponential_avg_factor, the weight of the new: momentum in PyTorch, 1 - momentum in "
-            "the others"
-        )
-    raise TypeError(
-        f"{function.__qualname__}() got an unexpected keyword argument {_core._shown(name)}"
-        + (_called(name, names, values) or _explained(name, names))
-    )
-
-
-def our_name(name: str, names: Iterable[str]) -> str | None:
-    """Which of our names another package's (or our own) name stands for, if any."""
-    return next(
-        (o for o, theirs in CALLED_HERE.items() if o in names and (name == o or name in theirs)),
-        None,
-    )
-
-
-def _called(name: str, names: Mapping[str, str], values: Mapping[str, str]) -> str:
-    """What an argument is called here, if the function has it."""
-    ours = our_name(name, names)
-    # torch's forward pass returns save_mean.
-    if ours is None or (name.startswith("save") and "diff_dst" not in names):
-        return ""
-    hint = f", which is called {names[ours]} here"
-    running = name.startswith(("moving", "running")) and ours in ("mean", "variance")
-    if not running or "diff_dst" not in names:
-        opposite = name == "use_running_average"
-        return hint + (", with the opposite value" if opposite else values.get(ours, ""))
-    if "is_training" in names:
-        return hint + " if is_training=False"
-    return f"; {names[ours]} is the batch's, which the forward pass returned"
-
-
-def _explained(name: str, names: Mapping[str, str]) -> str:
-    """What to do instead, if the function has no such argument."""
-    backward = "diff_dst" in names
-    if name in ("decay", "decay_rate") and "exponential_avg_factor" in names:
-        return f"; pass exponential_avg_factor=1 - {name}"
-    if name == "exponential_avg_factor" and "momentum" in names:
-        return "; pass momentum=1 - exponential_avg_factor"
-    if name == "momentum" and "epsilon" in names:
-        return "; batch_norm_training updates running statistics"
-    if our_name(name, ["is_training"]) and backward and "mean" in names:
-        return "; bn_ext.batch_norm_backward has is_training"
-    if our_name(name, ["is_training"]) and {"epsilon", "src_1"} & {*names}:
-        return (
-            "; batch_norm_training uses the batch's statistics, batch_norm_inference those "
-            "that are passed; a layer has train() and eval()"
-        )
-    if name in ("inv_std", "invstd", "rstd", "save_invstd") and "variance" in names:
-        training = ", is_training=False" if "is_training" in names and not backward else ""
-        return f"; pass {names['variance']}=1 / {name}**2 - epsilon{training}"
-    if name in ("mean", "variance") and "exponential_avg_factor" in names and "src" in names:
-        return "; batch_norm_inference normalizes with a given mean and variance"
-    if name in FREEZES and "channels" in names:
-        return "; call freeze()"
-    ours = our_name(name, ["gamma", "beta", "running_mean", "running_variance"])
-    if "channels" in names and ours:
-        return f"; set the new layer's {ours}[...], or use load_state_dict"
-    return ""
+    names = names or {ours: ours for ours in signature(function).parameters}
+    _, hint = find_hint(name, names, values)
+    raise TypeError(f"{function.__qualname__}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def _bare(function: Callable[..., Any]) -> Signature:
@@ -164,21 +155,20 @@ def explains_other_names(function: Callable[_Given, _Result]) -> Callable[_Given
 
 def refuses_other_names(
     function: Callable[_Given, _Result],
-    called: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
     values: Mapping[str, str] = VALUES,
 ) -> Callable[_Given, _Result]:
-    """Make a function refuse unknown keyword arguments as compiled functions do; `called` and
-    `values` as for `refuse_unknown`.
+    """Add a hint to the TypeError for an unknown keyword argument; `names` and `values` as for
+    `find_hint`.
     """
-    code = function.__code__
-    names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    known = frozenset(signature(function).parameters)
 
     @wraps(function)
     def checked(*given: _Given.args, **options: _Given.kwargs) -> _Result:
         # Not a comprehension: CPython 3.11 leaks its closure when memory is short.
         for name in options:
-            if name not in names:
-                refuse_unknown(function, name, called, values)
+            if name not in known:
+                refuse_unknown(function, name, names, values)
         return function(*given, **options)
 
     checked.__signature__ = _bare(function)  # type: ignore[attr-defined]

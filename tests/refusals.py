@@ -1,10 +1,11 @@
-"""What the functions take and return, and how they refuse a call, writing nothing.
-
-An error that one of the caller's objects raises reaches the caller unchanged.
-"""
+"""What the functions take and return, and how a call is refused."""
 
 import functools
+import inspect
+import re
+import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cases import EPSILON, INPUTS, all_bits
@@ -33,13 +34,15 @@ RESULTS = {
     "inference": {"dst": "src"},
     "double_backward": {"diff_src": "src", "diff_diff_dst": "src", "diff_gamma": "mean"},
 }
-#: Arguments that may be absent.
-OPTIONAL = [*AFFINE, *SECOND[1:]]
 
 
 def function_of(name):
     """The function, or the class, whose call makes sums."""
     return getattr(bn_ext, name if name[0].isupper() else f"batch_norm_{name}")
+
+
+def takes(name):
+    return inspect.signature(function_of(name)).parameters.keys()
 
 
 def dry(name, **given):
@@ -74,64 +77,57 @@ def four(p, **changed):
     }  # fmt: skip
 
 
-def refused(kind, message, p, *names, **changed):
-    """Check that each of these functions and its dry run raise this error and write nothing.
+def arrays_in(given):
+    """All arrays in arguments, as they are, and the memory that they are views of."""
+    for value in given:
+        if type(value) is tuple:
+            yield from arrays_in(value)
+        while issubclass(type(value), np.ndarray) and value.dtype.kind != "O":
+            yield np.asarray(value)
+            value = value.base
 
-    Without names: the gradient, and its sums if they take what is changed.
+
+def check_refused(kind, message, call, given, dry_run=None):
+    """A call, and its dry run, raise this error, which names an argument; return its text. Nothing
+    is written or kept, and to do what the error says helps.
     """
-    of_sums = {*OPERANDS["GradientSums"], "data_format", "num_threads"}
-    for name in names or ["backward", "GradientSums"][: 1 + (changed.keys() <= of_sums)]:
-        given = arguments(p, name)
-        if name in RESULTS:
-            given["out"] = as_out(name, outs(p, name))
-        given |= changed
-        out = given.get("out")
-        arrays = [*vars(p).values(), *changed.values(), *(out if isinstance(out, tuple) else [out])]
-        arrays = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype != object]
-        before = all_bits(arrays)
-        for call in (function_of(name), functools.partial(dry, name))[: 1 + (name in RESULTS)]:
-            with pytest.raises(kind, match=message):
-                call(**given)
-        assert all_bits(arrays) == before
+    arrays = list(arrays_in(given.values()))
+    before = all_bits(arrays), [sys.getrefcount(a) for a in arrays]
+    for each in (call, dry_run) if dry_run else (call,):
+        with pytest.raises(kind, match=message) as caught:
+            each(**given)
+        text = str(caught.value)
+        del caught
+        print(text)
+    assert (all_bits(arrays), [sys.getrefcount(a) for a in arrays]) == before
+    assert len(text) < 400
+    taken = inspect.signature(call).parameters.keys()
+    assert ":" not in text or {*re.findall(r"\w+", text.partition(":")[0])} <= {"and", *taken}
+    follow(text, call, given)
+    return text
 
 
-# ---- errors that a caller's objects raise -----------------------------------------------
+def follow(text, call, given):
+    """What an error says to pass must not be refused for the same reason."""
+    layout = dict(re.findall(r'pass (data_format)="(\w+)"', text))
+    named = "|".join(given)
+    said = re.findall(
+        rf"(?:pass|if not,|or) ((?:np\.|(?=\w+\.(?:filled|toarray))).*?\b({named})\b.*?\))"
+        "(?= for|, which|, and|, or|;|$)", text
+    )  # fmt: skip
+    assert said or not re.search(r"pass (np\.|\w+\.(filled|toarray))", text)
+    for advice, name in said:
+        value = eval(advice, {"np": np, "ml_dtypes": ml_dtypes, name: given[name], "value": 0.0})
+        try:
+            call(**{**given, **layout, name: value})
+        except (TypeError, ValueError) as error:
+            assert not str(error).startswith(f"{name}:"), advice  # noqa: PT017
 
 
-class CodedError(ValueError):
-    """An error with more than a text, of the caller's own class."""
-
-    def __init__(self, text, code=7):
-        super().__init__(text)
-        self.code = code
-
-
-def undecodable(text):
-    return UnicodeDecodeError("utf8", b"x", 0, 1, text)
-
-
-RAISED = [BufferError, RuntimeError, TypeError, ValueError, OverflowError, CodedError, undecodable]
-#: Methods that ask an argument for its array, or for its number.
-ARRAYS = ["__array__", "__array_interface__", "__dlpack__", "__dlpack_device__"]
-NUMBERS = ["__float__", "__index__"]
-
-
-def raising(error, way):
-    """An object that raises the error when it is asked."""
-
-    def fail(self, *_, **__):
-        raise error
-
-    methods = {way: property(fail) if way == "__array_interface__" else fail}
-    if way == "__dlpack__":
-        methods["__dlpack_device__"] = lambda self: (1, 0)
-    return type("Raising", (), methods)()
-
-
-def check_passes(error, call):
-    """The call raises the same error object, unchanged but for notes."""
-    before = type(error), error.args, str(error)
-    with pytest.raises(type(error)) as caught:
-        call()
-    assert caught.value is error
-    assert (type(error), error.args, str(error)) == before
+def refused(kind, message, p, name, **changed):
+    """check_refused of a function with arguments that fit, but for those that are changed."""
+    given = arguments(p, name)
+    if name in RESULTS:
+        given["out"] = as_out(name, outs(p, name))
+    run = functools.partial(dry, name) if name in RESULTS else None
+    check_refused(kind, message, function_of(name), given | changed, run)

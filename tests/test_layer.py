@@ -292,7 +292,7 @@ def test_state_of_another_dtype_is_converted(rng, data):
     [
         ({"weight": None}, TypeError, "weight: expected an array, got None"),
         ({"bias": np.ones(4)}, ValueError, r"bias: expected shape \(5,\), got \(4,\)"),
-        ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32 or .*int64"),
+        ({"running_var": np.ones(5, int)}, TypeError, "running_var: expected float32, .*int64"),
         ({"num_batches_tracked": 1.5}, TypeError, "num_batches_tracked: expected an integer"),
         ({"num_batches_tracked": -1}, ValueError, "num_batches_tracked: expected 0 to .*, got -1"),
         ({"num_batches_tracked": np.uint64(2**63)}, ValueError, "num_batches_tracked: expected 0"),
@@ -442,21 +442,22 @@ def test_attributes_that_a_layer_does_not_have():
     """Those of other packages can be neither read nor set: the message says what to do instead."""
     layer = bn_ext.BatchNorm(5)
     instead = {
-        "weight": "it is called gamma here",
-        "scale": "it is called gamma here",
-        "bias": "it is called beta here",
-        "moving_var": "it is called running_variance here",
-        "running_var": "it is called running_variance here",
-        "eps": "it is called epsilon here, and passed to BatchNorm",
-        "num_features": "it is called channels here, and passed to BatchNorm",
-        "is_training": r"call train\(\) or eval\(\)",
-        "trainable": r"call freeze\(\)",
-        "momentum": "exponential_avg_factor is the weight of the new statistics",
+        "weight": ", which is called gamma here",
+        "scale": ", which is called gamma here",
+        "bias": ", which is called beta here",
+        "moving_var": ", which is called running_variance here",
+        "running_var": ", which is called running_variance here",
+        "eps": ", which is called epsilon here",
+        "num_features": ", which is called channels here",
+        "is_training": r"; call train\(\) or eval\(\)",
+        "trainable": r"; call freeze\(\)",
+        "momentum": ": .*; pass exponential_avg_factor, .*",
     }
     for name, hint in instead.items():
-        with pytest.raises(AttributeError, match=f"^{name}: not read by the layer; {hint}$"):
+        message = f"^'BatchNorm' object has no attribute '{name}'{hint}$"
+        with pytest.raises(AttributeError, match=message):
             setattr(layer, name, 1)
-        with pytest.raises(AttributeError, match=f"^'BatchNorm' .* attribute '{name}'; {hint}$"):
+        with pytest.raises(AttributeError, match=message):
             getattr(layer, name)
     with pytest.raises(AttributeError, match="^'BatchNorm' object has no attribute 'name'$"):
         layer.name  # noqa: B018
@@ -537,7 +538,7 @@ def test_arguments_are_checked():
         ((3,), {"dtype": np.float16}, TypeError, "dtype: expected float64 or float32, got float16"),
         ((3,), {"dtype": "foo"}, TypeError, "dtype: expected float64 or float32, got 'foo'"),
         ((3,), {"dtype": (1,)}, TypeError, r"dtype: expected float64 or float32, got \(1,\)"),
-        ((3,), {"momentum": 0.1}, TypeError, "momentum: not accepted, .*exponential_avg_factor"),
+        ((3,), {"momentum": 0.1}, TypeError, ".* 'momentum': not accepted, .*exponential_avg_fac"),
         ((3,), {"weight": 1}, TypeError, r".*'weight'; set the new layer's gamma\[...\], or"),
         ((3,), {"moving_var": 1}, TypeError, ".*'moving_var'; .*'s running_variance"),
         ((3,), {"center": 0}, TypeError, ".* is called affine here: False for neither gamma nor"),

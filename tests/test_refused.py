@@ -1,311 +1,589 @@
-"""What each function refuses, in which words, and that it then writes nothing.
+"""The table of refused calls: functions, what is changed in a call, the error and its message.
 
-test_bad_input.py has what may come in an array's place, test_sharing.py every way to share memory.
+Of each row, refusals.py checks more: nothing is written. test_sharing.py has every way to share
+memory, test_specs.py what operators of a specification refuse in words of their own.
 """
 
-import copy
-import inspect
+import array
+import collections
+import re
+from importlib.util import find_spec
+from types import FunctionType
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
-import refusals
-from cases import EPSILON, TENSORS, VECTORS
-from refusals import OPERANDS, RESULTS, arguments, as_out, four, function_of, outs, refused
+from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, VECTORS, dtype
+from refusals import AFFINE, OPERANDS, RESULTS, SECOND, as_out, four, outs, refused, takes
 
 import bn_ext
 
 pytestmark = pytest.mark.quick
 
-BATCH = ["training"]
-FORWARD = [*BATCH, "inference"]
-BACKWARD = ["backward"]
-GATED = [*BACKWARD, "GradientSums"]
+
+class Row(NamedTuple):
+    names: list[str]
+    kind: type | tuple[type, ...]
+    message: str
+    #: Argument -> value, or a function of the problem that makes it.
+    change: dict[str, Any]
+
+
+def row(names, kind, message, **change):
+    return Row([names] if isinstance(names, str) else [*names], kind, message, change)
+
+
+def each(names, kind, argument, message, *values, **change):
+    """A row for each value of an argument, whose name begins the message."""
+    message = f"^{argument}: {message}"
+    return [row(names, kind, message, **change, **{argument: value}) for value in values]
+
+
+def of(name, change=lambda a: a):
+    """What becomes of one of the problem's arrays."""
+    return lambda q: change(getattr(q, name))
+
+
+def swapped(a):
+    """In the other byte order."""
+    return a.astype(a.dtype.newbyteorder())
+
+
+def read_only(a):
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
+ANY, ERRORS = [*OPERANDS], (TypeError, ValueError)
+TRAINING, FORWARD, BACKWARD = ["training"], ["training", "inference"], ["backward"]
+GATED, WITH_WORKSPACE = ["backward", "GradientSums"], ["backward", *FORWARD]
 #: Operands of src's shape, src first.
 LIKE_SRC = [*TENSORS, "diff_diff_src"]
+IMAGE = np.zeros((4, 6, 5, 3), np.float32)
 
-every_function = pytest.mark.parametrize("name", OPERANDS)
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
 
 
-def read_only(array):
-    copy = array.copy()
-    copy.flags.writeable = False
-    return copy
+# ---- objects that are no arrays, or no honest ones --------------------------------------------
+
+
+class Odd:
+    """An object with these attributes; functions become methods."""
+
+    def __new__(cls, **attributes):
+        return object.__new__(type("Odd", (), attributes))
+
+
+def fail(error, text=""):
+    def method(self, *_, **__):
+        raise error(text)
+
+    return method
+
+
+class Lying(np.ndarray):
+    """Says of itself what `lies` has."""
+
+    lies: dict[str, Any] = {}  # noqa: RUF012
+
+    def __getattribute__(self, name):
+        lies = type(self).lies
+        return lies[name] if name in lies else super().__getattribute__(name)
+
+
+def lie(a, **lies):
+    """A view of an array in the middle of memory that no call may change."""
+    memory = np.full(a.nbytes + 8192, 0xA5, np.uint8)
+    inside = memory[4096:-4096].view(a.dtype).reshape(a.shape)
+    inside[...] = a
+    inside.flags.writeable = a.flags.writeable
+    return inside.view(type("Lying", (Lying,), {"lies": lies}))
+
+
+def endless():
+    a = []
+    a += [a, a]
+    return a
+
+
+def shared(depth=60):
+    """2^60 elements, if they were counted."""
+    a = [1.0]
+    for _ in range(depth):
+        a = [a, a]
+    return a
+
+
+UNTOLD = Odd(__repr__=fail(KeyError))
+MASKED = np.ma.masked_equal([1.0, 2.0], 2)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+MASK_BEHIND = Odd(__array__=lambda self, *_, **__: MASKED)
+FALSE_BF16 = np.dtype((type("bfloat16", (np.void,), {}), 2))
+SILENT = Odd(__class__=property(fail(KeyError, "none of your business")))
+ON_DEVICE = Odd(__cuda_array_interface__=(), __array__=fail(AssertionError))
+TORCHS = Odd(dtype="torch.bfloat16", __array__=fail(TypeError, "it does not want to"))
+PRETENDER = Odd(__class__=np.ndarray, dtype=np.dtype(np.float32), shape=(5,), ndim=1, nbytes=20)
 
 
 # ---- arrays, whatever they are for --------------------------------------------------------
 
 SHAPES = {
     "src": [(), (5,), (0,)],
-    "vector": [(4,), (6,), (), (1,), (5, 1), (1, 5), (0,)],
     "tensor": [(6, 4), (6, 4, 5, 1), (6, 4, 6), (5, 4, 5), (6, 20), (0, 4, 5), (), (5,)],
+    "vector": [(4,), (6,), (), (1,), (5, 1), (1, 5), (0,)],
 }
+WRONG_DTYPES = ["int32", "uint8", "bool", "complex64", "longdouble", "object"]
+LOST = "masked arrays are not accepted, because the mask would be lost"
 
 
-def wrong_arrays(operand, array):
-    """(error, message after the operand's name, wrong value) for an operand."""
+@np.errstate(invalid="ignore")  # what a negative number becomes does not matter
+def cast(a, kind):
+    return a.astype(kind)
+
+
+def of_operand(name, operand):
+    """What is refused in the place of any operand."""
     like = "src" if operand == "src" else "tensor" if operand in LIKE_SRC else "vector"
     for dims in SHAPES[like]:
-        got = f"{dims}".replace("(", r"\(").replace(")", r"\)")
-        yield ValueError, f".*got (shape )?{got}", np.ones(dims, array.dtype)
-    for kind in ("int32", "uint8", "bool", "complex64", "longdouble", "object"):
-        with np.errstate(invalid="ignore"):  # what a negative number becomes does not matter
-            other = array.astype(kind)
-        yield TypeError, f"expected .*float.*, got {other.dtype}", other
-    for thing in ("abc", b"abc", 1.0, np.float32(1), object(), {1: 2}, range(3)):
-        yield TypeError, "expected an array", thing
-    if operand not in refusals.OPTIONAL:
-        yield TypeError, "expected an array, got None", None
+        wrong = of(operand, lambda a, dims=dims: np.ones(dims, a.dtype))
+        yield from each(name, ValueError, operand, f".*got (shape )?{re.escape(str(dims))}", wrong)
+    for kind in WRONG_DTYPES:
+        wrong = of(operand, lambda a, kind=kind: cast(a, kind))
+        yield from each(name, TypeError, operand, f".*float.*, got {np.dtype(kind)}", wrong)
+    order = rf"expected native byte order, got .f4; pass np.asarray\({operand}, np.float32\)$"
+    yield from each(name, TypeError, operand, order, of(operand, swapped))
+    no_array = [np.array("a"), "abc", b"abc", 1.0, np.float32(1), object(), {1: 2}, range(3)]
+    no_array += [] if operand in [*AFFINE, *SECOND[1:]] else [None]
+    yield from each(name, TypeError, operand, "expected ", *no_array)
     if operand in LIKE_SRC[1:]:
-        yield TypeError, "expected float32, like src, got float64", array.astype(np.float64)
-    swapped = array.astype(array.dtype.newbyteorder())
-    yield (
-        TypeError,
-        rf"expected native byte order, got .f\d(; pass np.asarray\({operand}, |$)",
-        swapped,
-    )
-    masked = np.ma.masked_greater(array, 0)
-    lost = "masked arrays .* because the mask would be lost"
-    yield TypeError, rf"{lost}; pass {operand}.filled\(value\)$", masked
-    yield TypeError, f"{lost}$", [masked]
-    yield TypeError, f"{lost}$", type("Masked", (), {"__array__": lambda self, *_, **__: masked})()
+        wide = of(operand, lambda a: a.astype(np.float64))
+        yield from each(name, TypeError, operand, "expected float32, like src, got float64", wide)
+    masked = of(operand, lambda a: np.ma.masked_greater(a, 0))
+    named = rf"{LOST}; pass {operand}.filled\(value\)$"
+    yield from each(name, TypeError, operand, named, masked)
+    yield from each(name, TypeError, operand, f"{LOST}$", [MASKED], MASK_BEHIND)
+    moved = "this .*Odd cannot be viewed as a NumPy array: it is not in CPU memory; copy it"
+    yield from each(name, TypeError, operand, moved, ON_DEVICE)
+    yield from each(name, TypeError, operand, "expected ", PRETENDER)
 
 
-@every_function
-def test_arrays_that_do_not_fit(p, name):
-    """Operands of another shape or dtype, or None."""
+def out_with(name, k, change):
+    """Makes an `out` whose k-th array is changed."""
+
+    def make(q):
+        good = outs(q, name)
+        return as_out(name, [*good[:k], change(q, good[k]), *good[k + 1 :]])
+
+    return make
+
+
+def of_result(name, k, result):
+    """What is refused in the place of any result."""
+    like_src = RESULTS[name][result] == "src"
     for operand in OPERANDS[name]:
-        for kind, message, thing in wrong_arrays(operand, arguments(p, name)[operand]):
-            refused(kind, f"^{operand}: {message}", p, name, **{operand: thing})
+        if (operand in LIKE_SRC) == like_src:
+            turned = out_with(name, k, lambda q, _, operand=operand: getattr(q, operand)[::-1])
+            allowed = r" \(allowed: exactly the memory of .*\)" if like_src else ""
+            message = f"^out: {result}: shares memory with {operand}{allowed}$"
+            yield row(name, ValueError, message, out=turned)
+    for message, change in {
+        "expected dtype float32.*, got int32": lambda _, a: a.astype(np.int32),
+        "expected dtype float32.*, got int16$": lambda _, a: lie(
+            a.astype(np.int16), dtype=np.dtype(np.float32), itemsize=4
+        ),
+        "expected shape": lambda _, a: a[:-1],
+        "expected shape .*": lambda _, a: lie(
+            a[:2], shape=a.shape, strides=a.strides, ndim=a.ndim, size=a.size
+        ),
+        "expected a writable array": lambda _, a: read_only(a),
+        "expected a writable array, .*": lambda _, a: lie(
+            np.frombuffer(bytes(a.nbytes), a.dtype).reshape(a.shape), flags=np.empty(1).flags
+        ),
+    }.items():
+        yield row(name, ValueError, f"^out: {result}: {message}", out=out_with(name, k, change))
+    for kind, change in (
+        (TypeError, lambda _, a: a.tolist()),
+        (TypeError, lambda _, a: np.ma.masked_array(a)),
+        (TypeError, lambda _, a: "abc"),
+        (ERRORS, lambda _, a: PRETENDER),
+    ):
+        message = f"^out: {result}: expected (a numpy.ndarray|dtype float)"
+        yield row(name, kind, message, out=out_with(name, k, change))
+    message = rf"^out: expected \({', '.join(RESULTS[name])}\), .*, got "
+    if len(RESULTS[name]) > 1 and k == 0:
+        yield from each(name, TypeError, "out", message[6:], np.zeros((3, 5)), 1, "abc")
+        for n in (0, 1, 2, 4):
+            yield row(name, ValueError, f"{message}a sequence of length {n}$", out=(None,) * n)
 
 
-@pytest.mark.parametrize("name", RESULTS)
-def test_outputs_that_do_not_fit(p, name):
-    good = outs(p, name)
-    for k, result in enumerate(RESULTS[name]):
-        for kind, wrong, what in (
-            (ValueError, good[k].astype(np.int32), "expected dtype float32.*, got int32"),
-            (ValueError, good[k][:-1], "expected shape"),
-            (ValueError, read_only(good[k]), "expected a writable array"),
-            (TypeError, good[k].tolist(), "expected a numpy.ndarray"),
-            (TypeError, np.ma.masked_array(good[k]), "expected a numpy.ndarray"),
-            (TypeError, "abc", "expected a numpy.ndarray"),
-        ):
-            out = as_out(name, [*good[:k], wrong, *good[k + 1 :]])
-            refused(kind, f"^out: {result}: {what}", p, name, out=out)
-    if len(good) > 1:
-        expected = rf"^out: expected \({', '.join(RESULTS[name])}\), .*, got "
-        for thing in (np.zeros((3, 5)), 1, "abc"):
-            refused(TypeError, expected, p, name, out=thing)
-        for length in (0, 1, 2, 4):
-            message = f"{expected}a sequence of length {length}$"
-            refused(ValueError, message, p, name, out=(None,) * length)
+OF_ARRAYS = [
+    *(row for name, named in OPERANDS.items() for a in named for row in of_operand(name, a)),
+    *(row for name, made in RESULTS.items() for k, a in enumerate(made)
+      for row in of_result(name, k, a)),
+]  # fmt: skip
+
+# ---- options ------------------------------------------------------------------------------
+
+NUMBER = [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
+          np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1),
+          np.ones(2), np.void(b"12"), shared(), UNTOLD]  # fmt: skip
+FLAG = ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1, "s"),
+        "x" * 10_000, shared()]  # fmt: skip
+FORMAT = ["NWHC", "nxc", "", 3, ["NXC"], np.array(["NXC", "NCX"]), "x" * 10_000, shared()]
+FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
+WITH_EPSILON = [*RESULTS]
+OF_OPTIONS = [
+    *each(WITH_EPSILON, TypeError, "epsilon", "expected a real number, got", *NUMBER),
+    *each(WITH_EPSILON, ValueError, "epsilon", "expected a finite number >= 0, got",
+          -1e-9, np.inf, -np.inf, np.nan, 10**400, 10**5000),
+    *each(WITH_EPSILON, TypeError, "epsilon", "expected a finite .*; it is missing and has no def",
+          ...),
+    *each(ANY, TypeError, "num_threads", "expected an integer or None, got",
+          1.0, "2", [1], 2.5, shared()),
+    *each(ANY, ValueError, "num_threads", "expected at least 1, got",
+          0, -1, -(2**70), -(10**400), -(10**5000)),
+    *each(ANY, ValueError, "data_format",
+          "expected 'NXC' or 'NCX', or a name .* such as 'NHWC' or 'NCHW', got", *FORMAT),
+    *each(ANY, ValueError, "data_format",
+          r".* src has shape \(6, 4, 5\); it is missing and has no default$", None),
+    *each(ANY, ValueError, "data_format",
+          r"expected a format for 3 axes, since src has shape .*, got one for [245];",
+          "NC", "NHWC", "NCHW", "NDHWC", "NCDHW"),
+    *(row for flag in ("is_training", "param_grads", "relu", "diff_src_1", "exact")
+      for row in each(ANY, TypeError, flag, "expected True or False, got", *FLAG)),
+    *each("backward", TypeError, "is_training", "expected True or False", 2, data_format="NHWC"),
+    *each("inference", TypeError, "mean", "expected an array; it is missing$", ...),
+]  # fmt: skip
+
+# ---- running statistics -------------------------------------------------------------------
 
 
-# ---- one thing wrong ----------------------------------------------------------------------
+def running(**changed):
+    """Running statistics, but for those that are changed."""
+    right = {name: lambda q, name=name: four(q)[name] for name in FOUR}
+    return {**right, **changed}
 
 
-def sums(q, rows=slice(None), channels=slice(None), **changed):
+FLOATS = "float32, float64, float16 or bfloat16"
+OF_STATISTICS = [
+    *(row(TRAINING, kind, message, **running(**changed)) for kind, message, changed in (
+        *((ValueError, f"expected all four or none, got no {name}$", {name: None})
+          for name in FOUR),
+        (ValueError, "^correction: expected 0 or 1, got 2$", {"correction": 2}),
+        (TypeError, "^correction: expected 0 or 1, got 0.5$", {"correction": 0.5}),
+        (ValueError, "^exponential_avg_factor: expected a finite number, got inf$",
+         {"exponential_avg_factor": np.inf}),
+        (TypeError, "^exponential_avg_factor: expected a real number, got 'a'$",
+         {"exponential_avg_factor": "a"}),
+        (TypeError, f"^running_mean: expected {FLOATS}, got int64$",
+         {"running_mean": np.zeros(5, np.int64)}),
+        (TypeError, "^running_mean: expected native byte order, got .f4$",
+         {"running_mean": of("mean", swapped)}),
+        (TypeError, "^running_mean: expected a numpy.ndarray, got list$",
+         {"running_mean": [0] * 5}),
+        (ValueError, r"^running_variance: expected shape \(5,\), .*, got \(4,\)",
+         {"running_variance": np.ones(4)}),
+        (ValueError, "^running_mean: expected a writable array",
+         {"running_mean": of("mean", read_only)}),
+        (ValueError, "^running_mean: shares memory with running_variance$",
+         dict.fromkeys(FOUR[:2], of("mean"))),
+        (ValueError, "^out: mean: shares memory with running_mean$",
+         {"running_mean": of("mean"), "out": lambda q: (None, q.mean, None)}),
+        (ValueError, "^src: expected more than one element in each channel with correction=1, "
+         "got one; leave", {"src": of("src", lambda a: a[:1, :1]), "out": None}),
+        *((ValueError, f"^{name}: shares memory with {other}$",
+           {"src_1": of("src_1"), name: of(other, lambda a: a.reshape(-1)[:5])})
+          for name in FOUR[:2] for other in ("src", "gamma", "beta", "src_1")),
+    )),
+]  # fmt: skip
+
+# ---- what is fused, and its gate --------------------------------------------------------------
+
+DST, BETA, WORKSPACE = ({"relu": True, name: of(name)} for name in ("dst", "beta", "workspace"))
+EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
+OF_GATES = [
+    row(FORWARD, TypeError, "^src_1: expected float32, like src, got float64; pass np.asarray",
+        src_1=of("src_1", lambda a: a.astype(float))),
+    row(FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
+        src_1=of("src_1", np.transpose)),
+    row(FORWARD, ValueError, "^relu: expected True with workspace, got False; pass .* no worksp",
+        workspace=of("workspace")),
+    *(row(BACKWARD, ValueError, "^out: expected None for diff_gamma and diff_beta",
+          param_grads=False, out=lambda q, k=k: (None, *((q.mean, None)[::k])))
+      for k in (1, -1)),
+    row(BACKWARD, ValueError, r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), "
+        ".*, got a sequence of length 3$", diff_src_1=True, out=(None,) * 3, **DST),
+    # Arguments that do not go together ...
+    row(GATED, ValueError, EXACTLY + "none$", relu=True),
+    row(GATED, ValueError, EXACTLY + "beta and dst$", **{**BETA, **DST}),
+    row(GATED, ValueError, EXACTLY + "beta and dst and workspace$", **{**BETA, **DST, **WORKSPACE}),
+    *(row(GATED, ValueError, f"^relu: expected True with {gate}, got False; pass .* no {gate}$",
+          **{gate: of(gate)}) for gate in ("beta", "dst", "workspace")),
+    row(BACKWARD, ValueError, "^diff_src_1: expected relu=True with dst or workspace, got relu=F",
+        diff_src_1=True, out=None),
+    row(BACKWARD, ValueError, "^diff_src_1: expected .* got beta, which says nothing of src_1$",
+        diff_src_1=True, out=None, **BETA),
+    row("GradientSums", ValueError, "^variance: expected an array, .*beta is given; got None$",
+        epsilon=EPSILON, **BETA),
+    row("GradientSums", ValueError, "^epsilon: expected a number, .*beta is given; got None$",
+        variance=of("variance"), **BETA),
+    row("GradientSums", ValueError, r"^gamma: expected shape \(5,\)",
+        gamma=of("gamma", lambda a: a[1:])),
+    # ... and arguments that do not fit.
+    *(row(names, kind, f"^{name}: expected {message}", relu=True, **{name: of(name, change)})
+      for names, kind, name, message, change in (
+        (BACKWARD, TypeError, "dst", "float32, like src, got float64", lambda a: a.astype(float)),
+        (BACKWARD, ValueError, "dst", r"shape \(6, 4, 5\), like src, got", lambda a: a[1:]),
+        (BACKWARD, ValueError, "beta", r"shape \(5,\)", lambda a: a[1:]),
+        (BACKWARD, TypeError, "workspace", "an array, got int$", lambda a: 1),
+        (WITH_WORKSPACE, TypeError, "workspace", "uint8, got bool", lambda a: a.astype(bool)),
+        (WITH_WORKSPACE, ValueError, "workspace",
+         r"shape \(15,\), a bit for each element of src, got \(14,\)", lambda a: a[1:]),
+        (WITH_WORKSPACE, ValueError, "workspace",
+         r"a contiguous array, got one with strides \(-1,\)", lambda a: a[::-1]),
+        (FORWARD, ValueError, "workspace", "a writable array, got a read-only", read_only),
+        (FORWARD, TypeError, "workspace", "a numpy.ndarray, got bytes", bytes))),
+    row(FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,",
+        relu=True, workspace=np.zeros(4, np.uint8)[::2], src=of("src", lambda a: a[:1, :2]),
+        out=None),
+]  # fmt: skip
+
+# ---- sums of all parts ------------------------------------------------------------------------
+
+
+def sums(q, rows=slice(None), channels=slice(None), kind="float32", mean=None, **options):
     """Sums of a part of the problem's samples and channels."""
-    given = {"mean": q.mean, "data_format": q.data_format, **changed}
-    given["mean"] = given["mean"][channels]
-    return bn_ext.GradientSums(q.src[rows, :, channels], q.diff_dst[rows, :, channels], **given)
+    data = (a[rows, :, channels].astype(kind) for a in (q.src, q.diff_dst))
+    mean = (mean(q) if mean else q.mean)[channels]
+    return bn_ext.GradientSums(*data, mean, data_format=q.data_format, **options)
 
 
-def given(total, mean):
-    """Sums whose mean somebody has changed."""
-    total._mean = mean
+def of_other_channels(q, **options):
+    """Sums that claim to be about the problem's mean."""
+    total = sums(q, channels=slice(4), **options)
+    total._mean = q.mean
     return total
 
 
-def cast(q, dtype):
-    """The problem with data of another dtype."""
-    other = copy.copy(q)
-    other.src, other.diff_dst = q.src.astype(dtype), q.diff_dst.astype(dtype)
-    return other
-
-
-#: (option, error, what it expects, values that are refused)
-OPTIONS = [
-    ("epsilon", TypeError, "a real number, got",
-     [None, "1e-3", b"1", [1.0], 1j, object(), np.complex128(1), np.array(1j),
-      np.timedelta64(1, "s"), np.array("1e-3", object), np.array("1e-3"), np.ones(1), np.ones(2)]),
-    ("epsilon", ValueError, "a finite number >= 0, got", [-1e-9, np.inf, -np.inf, np.nan]),
-    ("num_threads", TypeError, "an integer or None, got", [1.0, "2", [1], 2.5]),
-    ("num_threads", ValueError, "at least 1, got", [0, -1, -(2**70)]),
-    ("data_format", ValueError, "'NXC' or 'NCX', or a name .* such as 'NHWC' or 'NCHW', got",
-     ["NWHC", "nxc", "", 3, ["NXC"], np.array(["NXC", "NCX"])]),
-    ("data_format", ValueError, r".* src has shape \(6, 4, 5\); it is missing and has no default$",
-     [None]),
-    ("data_format", ValueError, r"a format for 3 axes, since src has shape .*, got one for [245];",
-     ["NC", "NHWC", "NCHW", "NDHWC", "NCDHW"]),
-    *((flag, TypeError, "True or False, got",
-       ["False", None, 2, -1, 1.0, np.array(True), np.zeros(2, bool), [], np.timedelta64(1, "s")])
-      for flag in ("is_training", "param_grads", "relu", "diff_src_1", "exact")),
-]  # fmt: skip
-FOUR = ["running_mean", "running_variance", "exponential_avg_factor", "correction"]
-EXACTLY = "^beta, dst and workspace: expected exactly one of them with relu=True, got "
-ONE_ALONE = "^src: expected more than one element in each channel with correction=1, got one; leave"
-#: (functions, error, message, changed arguments); only functions that take these are called.
-REFUSED = [
-    *((list(RESULTS) if option == "epsilon" else OPERANDS, kind, f"^{option}: expected {expected}",
-       lambda q, option=option, value=value: {option: value})
-      for option, kind, expected, values in OPTIONS for value in values),
-    # Running statistics.
-    *((BATCH, ValueError, f"expected all four or none, got no {name}$",
-       lambda q, name=name: four(q, **{name: None})) for name in FOUR),
-    (BATCH, ValueError, "^correction: expected 0 or 1, got 2$", lambda q: four(q, correction=2)),
-    (BATCH, TypeError, "^correction: expected 0 or 1, got 0.5$",
-     lambda q: four(q, correction=0.5)),
-    (["training"], ValueError, ONE_ALONE, lambda q: four(q, src=q.src[:1, :1], out=None)),
-    (BATCH, ValueError, "^exponential_avg_factor: expected a finite number, got inf$",
-     lambda q: four(q, exponential_avg_factor=np.inf)),
-    (BATCH, TypeError, "^exponential_avg_factor: expected a real number, got 'a'$",
-     lambda q: four(q, exponential_avg_factor="a")),
-    (BATCH, TypeError, "^running_mean: expected float32, float64, float16 or bfloat16, got int64$",
-     lambda q: four(q, running_mean=np.zeros(5, np.int64))),
-    (BATCH, TypeError, "^running_mean: expected a numpy.ndarray, got list$",
-     lambda q: four(q, running_mean=[0] * 5)),
-    (BATCH, ValueError, r"^running_variance: expected shape \(5,\), .*, got \(4,\)",
-     lambda q: four(q, running_variance=np.ones(4))),
-    (BATCH, ValueError, "^running_mean: expected a writable array",
-     lambda q: four(q, running_mean=read_only(q.mean))),
-    # src_1, and outputs.
-    (FORWARD, TypeError, "^src_1: expected float32, like src, got float64; pass np.asarray",
-     lambda q: {"src_1": q.src_1.astype(float)}),
-    (FORWARD, ValueError, r"^src_1: expected shape \(6, 4, 5\), like src, got \(5, 4, 6\)$",
-     lambda q: {"src_1": q.src_1.T}),
-    *((BACKWARD, ValueError, "^out: expected None for diff_gamma and diff_beta",
-       lambda q, out=out: {"param_grads": False, "out": (None, *(o and q.mean for o in out))})
-      for out in ((1, None), (None, 1))),
-    (BACKWARD, ValueError,
-     r"^out: expected \(diff_src, diff_gamma, diff_beta, diff_src_1\), .*, "
-     "got a sequence of length 3$",
-     lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True, "out": (None,) * 3}),
-    # Gates: arguments that do not go together ...
-    (GATED, ValueError, EXACTLY + "none$", lambda q: {"relu": True}),
-    (GATED, ValueError, EXACTLY + "beta and dst$",
-     lambda q: {"relu": True, "beta": q.beta, "dst": q.dst}),
-    (GATED, ValueError, EXACTLY + "beta and dst and workspace$",
-     lambda q: {"relu": True, "beta": q.beta, "dst": q.dst, "workspace": q.workspace}),
-    *((GATED, ValueError, f"^relu: expected True with {gate}, got False; pass .* no {gate}$",
-       lambda q, gate=gate: {gate: getattr(q, gate)}) for gate in ("beta", "dst", "workspace")),
-    (BACKWARD, ValueError,
-     "^diff_src_1: expected relu=True with dst or workspace, got relu=False$",
-     lambda q: {"diff_src_1": True, "out": None}),
-    (BACKWARD, ValueError, "^diff_src_1: expected .* got beta, which says nothing of src_1$",
-     lambda q: {"relu": True, "beta": q.beta, "diff_src_1": True, "out": None}),
-    (["GradientSums"], ValueError, "^variance: expected an array, .*beta is given; got None$",
-     lambda q: {"relu": True, "beta": q.beta, "epsilon": EPSILON}),
-    (["GradientSums"], ValueError, "^epsilon: expected a number, .*beta is given; got None$",
-     lambda q: {"relu": True, "beta": q.beta, "variance": q.variance}),
-    (["GradientSums"], ValueError, r"^gamma: expected shape \(5,\)",
-     lambda q: {"gamma": q.gamma[1:]}),
-    (FORWARD, ValueError, "^relu: expected True with workspace, got False; pass .* no workspace$",
-     lambda q: {"workspace": q.workspace}),
-    # ... and arguments that do not fit.
-    (BACKWARD, TypeError, "^dst: expected float32, like src, got float64",
-     lambda q: {"relu": True, "dst": q.dst.astype(float)}),
-    (BACKWARD, ValueError, r"^dst: expected shape \(6, 4, 5\), like src, got",
-     lambda q: {"relu": True, "dst": q.dst[1:]}),
-    (BACKWARD, ValueError, r"^beta: expected shape \(5,\)",
-     lambda q: {"relu": True, "beta": q.beta[1:]}),
-    ([*BACKWARD, *FORWARD], TypeError, "^workspace: expected uint8, got bool",
-     lambda q: {"relu": True, "workspace": q.workspace.astype(bool)}),
-    ([*BACKWARD, *FORWARD], ValueError,
-     r"^workspace: expected shape \(15,\), a bit for each element of src, got \(14,\)",
-     lambda q: {"relu": True, "workspace": q.workspace[1:]}),
-    ([*BACKWARD, *FORWARD], ValueError,
-     r"^workspace: expected a contiguous array, got one with strides \(-1,\)",
-     lambda q: {"relu": True, "workspace": q.workspace[::-1]}),
-    (FORWARD, ValueError, r"^workspace: expected a contiguous array, got one with strides \(2,\)",
-     lambda q: {"relu": True, "workspace": np.zeros(4, np.uint8)[::2], "src": q.src[:1, :2],
-                "out": None}),
-    (BACKWARD, TypeError, "^workspace: expected an array, got int$",
-     lambda q: {"relu": True, "workspace": 1}),
-    (FORWARD, ValueError, "^workspace: expected a writable array, got a read-only",
-     lambda q: {"relu": True, "workspace": read_only(q.workspace)}),
-    (FORWARD, TypeError, "^workspace: expected a numpy.ndarray, got bytes",
-     lambda q: {"relu": True, "workspace": bytes(15)}),
-    # Sums of all parts.
-    *((BACKWARD, TypeError, "^sums: expected GradientSums, the sum of those of all parts, got ",
-       lambda q, thing=thing: {"sums": thing(q)})
-      for thing in (lambda q: np.zeros((2, 5)), lambda q: [sums(q)], lambda q: 0,
-                    lambda q: sums(q, exact=True).array,
-                    lambda q: bn_ext.Statistics(q.src, data_format="NXC"))),
-    *((BACKWARD, ValueError, f"^sums: expected {message}",
-       lambda q, make=make, exact=exact: {"sums": make(q, exact=exact)})
-      for exact in (False, True) for message, make in (
-          ("sums of float32 data, like src, got sums of float64 data$",
-           lambda q, **o: sums(cast(q, np.float64), **o)),
-          ("5 channels, got 4$", lambda q, **o: sums(q, channels=slice(4), **o)),
-          ("5 channels, got 4$", lambda q, **o: given(sums(q, channels=slice(4), **o), q.mean)),
+OF_SUMS = [
+    *each("backward", TypeError, "sums", "expected GradientSums, the sum of those of all parts, ",
+          np.zeros((2, 5)), lambda q: [sums(q)], 0, lambda q: sums(q, exact=True).array,
+          lambda q: bn_ext.Statistics(q.src, data_format="NXC")),
+    *(row("backward", ValueError, f"^sums: expected {message}",
+          sums=lambda q, how=how, exact=exact: sums(q, exact=exact, **how))
+      for exact in (False, True) for message, how in (
+          ("sums of float32 data, like src, got sums of float64 data$", {"kind": "float64"}),
+          ("5 channels, got 4$", {"channels": slice(4)}),
           ("sums about this mean, .* got sums about ",
-           lambda q, **o: sums(q, mean=np.nextafter(q.mean, np.float32(9)), **o)),
+           {"mean": of("mean", lambda a: np.nextafter(a, np.float32(9)))}),
           ("at least 24 elements per channel, as many as this part has, got 20$",
-           lambda q, **o: sums(q, slice(5), **o)),
+           {"rows": slice(5)}),
           ("at least 24 elements per channel, as many as this part has, got 0$",
-           lambda q, **o: sums(q, slice(0), **o)))),
-    # Shared memory.
-    (BATCH, ValueError, "^out: dst: shares memory with src_1",
-     lambda q: {"src_1": q.src_1, "out": (q.src_1[::-1], None, None)}),
-    (BATCH, ValueError, r"allowed: exactly the memory of src\)$",
-     lambda q: {"out": (q.src[::-1], None, None)}),
-    (BATCH, ValueError, "^out: mean: shares memory with gamma$",
-     lambda q: {"out": (None, q.gamma, None)}),
-    (BATCH, ValueError, "^out: mean: shares memory with running_mean$",
-     lambda q: four(q, running_mean=q.mean, out=(None, q.mean, None))),
-    (BACKWARD, ValueError, r"^out: diff_src: shares memory with out: diff_src_1 \(allowed: "
-     r"exactly the memory of src, diff_dst or dst\)$",
-     lambda q: {"relu": True, "dst": q.dst, "diff_src_1": True,
-                "out": (q.src_1, None, None, q.src_1)}),
-    (BACKWARD, ValueError, "^out: diff_src: shares memory with dst",
-     lambda q: {"relu": True, "dst": q.dst[::-1], "out": (q.dst, None, None)}),
-    ([*BACKWARD, *FORWARD], ValueError, r"^out: \w+: shares memory with workspace|^workspace: shar",
-     lambda q: over_workspace(q)),
-    (FORWARD, ValueError, "^workspace: shares memory with src",
-     lambda q: {"relu": True, "workspace": q.src.view(np.uint8).reshape(-1)[:15], "out": None}),
-    *((BATCH, ValueError, f"^{name}: shares memory with {other}$",
-       lambda q, name=name, other=other: four(
-           q, src_1=q.src_1, **{name: getattr(q, other).reshape(-1)[:5]}))
-      for name in FOUR[:2] for other in ("src", "gamma", "beta", "src_1")),
-    (BATCH, ValueError, "^running_mean: shares memory with running_variance$",
-     lambda q: four(q, **dict.fromkeys(FOUR[:2], q.mean.copy()))),
-    (["double_backward"], ValueError, "^out: diff_src: shares memory with out: diff_diff_dst",
-     lambda q: {"out": (q.src, q.src, None)}),
-    *((["double_backward"], ValueError,
-       f"^out: {result}: shares memory with {name} "
-       r"\(allowed: exactly the memory of src, diff_dst or diff_diff_src\)$",
-       lambda q, k=k, name=name: {"out": (*[None] * k, getattr(q, name)[::-1], *[None] * (2 - k))})
-      for name in LIKE_SRC for k, result in enumerate(["diff_src", "diff_diff_dst"])),
-    *((["double_backward"], ValueError, f"^out: diff_gamma: shares memory with {name}",
-       lambda q, name=name: {"out": (None, None, getattr(q, name))})
-      for name in (*VECTORS, *refusals.SECOND[1:])),
-    *((["backward"], ValueError, "^out: diff_gamma: shares memory with sums",
-       lambda q, exact=exact: {"sums": (total := sums(q, exact=exact)),
-                               "out": (None, total._sums.reshape(-1).view(np.float32)[:5], None)})
+           {"rows": slice(0)}))),
+    row("backward", ValueError, "^sums: expected 5 channels, got 4$", sums=of_other_channels),
+]  # fmt: skip
+
+# ---- shared memory ------------------------------------------------------------------------
+
+
+def kept(q, exact):
+    q.total = sums(q, exact=exact)
+    return q.total
+
+
+def first_bits(q):
+    """A workspace in the memory of the first result."""
+    q.memory = np.zeros(q.src.nbytes, np.uint8)
+    return q.memory[:15]
+
+
+def over_bits(q, result):
+    return q.memory.view(result.dtype).reshape(result.shape)
+
+
+OF_SHARING = [
+    row(TRAINING, ValueError, "^out: dst: shares memory with src_1", src_1=of("src_1"),
+        out=lambda q: (q.src_1[::-1], None, None)),
+    row(BACKWARD, ValueError, r"^out: diff_src: shares memory with out: diff_src_1 \(allowed: "
+        r"exactly the memory of src, diff_dst or dst\)$", diff_src_1=True,
+        out=lambda q: (q.src_1, None, None, q.src_1), **DST),
+    row(BACKWARD, ValueError, "^out: diff_src: shares memory with dst",
+        relu=True, dst=of("dst", lambda a: a[::-1]), out=lambda q: (q.dst, None, None)),
+    *(row(name, ValueError, r"^out: \w+: shares memory with workspace|^workspace: shares mem",
+          relu=True, workspace=first_bits, out=out_with(name, 0, over_bits))
+      for name in WITH_WORKSPACE),
+    row(FORWARD, ValueError, "^workspace: shares memory with src", relu=True, out=None,
+        workspace=of("src", lambda a: a.view(np.uint8).reshape(-1)[:15])),
+    row("double_backward", ValueError, "^out: diff_src: shares memory with out: diff_diff_dst",
+        out=lambda q: (q.src, q.src, None)),
+    *(row("backward", ValueError, "^out: diff_gamma: shares memory with sums",
+          sums=lambda q, exact=exact: kept(q, exact),
+          out=lambda q: (None, q.total._sums.reshape(-1).view(np.float32)[:5], None))
       for exact in (False, True)),
 ]  # fmt: skip
 
+# ---- objects ------------------------------------------------------------------------------
 
-def over_workspace(q):
-    """The first result shares memory with the workspace."""
-    memory = np.zeros(q.src.nbytes, np.uint8)
-    result = memory.view(np.float32).reshape(q.src.shape)
-    return {"relu": True, "workspace": memory[:15], "out": (result, None, None)}
+CANNOT = "this .*Odd cannot be viewed as a NumPy array"
+NUMBERS = "expected an array of numbers"
+OF_OBJECTS = [
+    *each("backward", TypeError, "src", f"{CANNOT}: ", *(
+        Odd(__dlpack_device__=lambda self, device=device: device)
+        for device in (None, (), (1,), "ab", (None, 0), ([], 0), {}, 1, (1, 2, 3)))),
+    *(row("backward", TypeError, f"^{name}: {CANNOT}: it is not in CPU memory; copy it",
+          **{name: Odd(__dlpack_device__=lambda self, device=device: (device, 0))})
+      for name in INPUTS for device in (2, 4, 10, 12, 14)),
+    *each("backward", TypeError, "src", f"{CANNOT}: ", *(
+        wrong for odd in ({"version": 3}, {"shape": None, "typestr": "f4", "version": 3})
+        for wrong in (Odd(__array_interface__=odd), [[Odd(__array_interface__=odd)]]))),
+    row("backward", TypeError, r"^it does not want to\nsrc: this .*Odd cannot be .*; pass "
+        r"src.detach\(\).view\(torch.int16\).numpy\(\).view\(ml_dtypes.bfloat16\)", src=TORCHS),
+    *(row("training", TypeError, f"^out: dst: expected .*got Odd; pass {re.escape(hint)}, which",
+          out=(Odd(numpy=fail(AssertionError), **more), None, None)) for hint, more in (
+        ("its numpy()", {}), ("its detach().numpy()", {"detach": None}),
+        ("it.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)",
+         {"detach": None, "dtype": "torch.bfloat16"}))),
+    *each("backward", TypeError, "src", NUMBERS, [[1.0], [2.0, 3.0]]),
+    *each("backward", TypeError, "src", "expected float32, .*, got <U1$", ["a", "b"]),
+    *each("backward", TypeError, "diff_dst", f"{NUMBERS}: ", ([1.0], 2.0)),
+    *each("backward", TypeError, "diff_dst", "expected float64, like src, got float32",
+          of("diff_dst"), src=of("src", np.ndarray.tolist)),
+    *each("backward", TypeError, "mean", f"{NUMBERS}, got a list that holds a",
+          [collections.deque([1.0])], [collections.UserList([1.0])]),
+    *each("backward", TypeError, "gamma", ".* got lists nested more than 64 deep$", endless()),
+    *each("backward", TypeError, "src", "expected float32, .* or bfloat16, got",
+          np.zeros((6, 5), FALSE_BF16)),
+    *(row("backward", (KeyError, TypeError), f"none of your business|^{name}: ", **{name: SILENT})
+      for name in ("is_training", "epsilon", "src", "mean", "out")),
+    *(row("backward", ERRORS, f"^{name}: ", **{name: UNTOLD})
+      for name in ("src", "mean", "is_training", "num_threads", "data_format")),
+    *(row("backward", TypeError, f"^diff_dst: expected {data}, like src, got {other}",
+          src=of("src", lambda a, data=data: a.astype(dtype(data))),
+          diff_dst=of("diff_dst", lambda a, other=other: a.astype(dtype(other))))
+      for data in DATA_DTYPES for other in DATA_DTYPES if other != data),
+    # Other dtypes and numbers: what to pass instead.
+    *(row("backward", TypeError, rf"; pass np.asarray\({name}, np.float64\)$",
+          **{name: of(name, lambda a, kind=kind: a.astype(kind))})
+      for name in VECTORS for kind in (bool, np.int8, np.int64, np.longdouble)),
+    *(row("backward", TypeError, f"^{name}: expected an array, got .*; np.full makes an array of",
+          **{name: number}) for name in VECTORS for number in (1, 1.0, np.float32(1))),
+    *each("GradientSums", TypeError, "mean", r".*; pass np.asarray\(mean, np.float64\)$",
+          np.arange(5), np.ones(5, np.longdouble)),
+    # What no conversion helps gets no advice.
+    *(row("training", TypeError, r"^(?!.*pass )src: ", src=value) for value in (
+        np.array([["a", 1.0]], object), np.array([["a", "b"]]), np.array([[1j, 2.0]], object),
+        [[object(), 1.0]])),
+]  # fmt: skip
+
+# ---- what to pass instead: refusals.py does it ------------------------------------------------
+
+ROW = np.array([1.0, 2.0, 4.0])
+TABLE = np.array([[1, 2], [3, 4], [5, 7]])
+BITS = TABLE.astype(np.uint16) + np.uint16(0x3F80)
+ADVICE = {
+    "np.asarray(src).reshape(-1, 1) for one channel": [
+        ROW.tolist(), tuple(ROW), ROW, memoryview(ROW), array.array("f", ROW)],
+    "np.asarray(src, np.float64)": [
+        TABLE.tolist(), memoryview(TABLE), TABLE.astype(np.int32), TABLE.astype(np.uint64),
+        TABLE.astype(np.longdouble), TABLE.astype(object), [[1, 2.5], [10**40, 1]],
+        np.array([[2**53 - 1], [2**53 - 2]])],
+    "np.asarray(src, np.float32)": [TABLE.astype(bool), TABLE.astype(np.int8)],
+    "np.asarray(src, np.float16)": [swapped(TABLE.astype(np.float16))],
+    "np.asarray(src, ml_dtypes.bfloat16)": [TABLE.astype(BF16).view(BF16.newbyteorder())],
+    "np.asarray(src).view(ml_dtypes.bfloat16)": [
+        BITS, BITS.view(np.int16), memoryview(BITS), list(BITS), BITS.view("V2")],
+    "src.filled(value)": [np.ma.masked_equal(TABLE.astype(float), 4)],
+}  # fmt: skip
+if find_spec("pandas"):
+    from pandas import DataFrame
+
+    ADVICE["np.asarray(src).reshape(-1, 1) for one channel"].append(DataFrame({"a": ROW})["a"])
+    ADVICE["np.asarray(src, np.float64)"] += [DataFrame(TABLE), DataFrame(TABLE).astype(object)]
+    ADVICE["np.asarray(src).view(ml_dtypes.bfloat16)"].append(DataFrame(BITS))
+if find_spec("scipy"):
+    from scipy.sparse import csr_array
+
+    ADVICE["src.toarray()"] = [csr_array(TABLE.astype(float))]
+OF_ADVICE = [
+    *(row("training", ERRORS, rf"^src: .*pass {re.escape(begins)}", src=value, out=None, gamma=None,
+          beta=None, data_format=None) for begins, values in ADVICE.items() for value in values),
+]  # fmt: skip
+
+# ---- layouts and shapes: what to pass instead -------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("names", "kind", "message", "change"), REFUSED,
-    ids=[f"{', '.join(names)[:30]}-{message[:50]}" for names, _, message, _ in REFUSED],
-)  # fmt: skip
-def test_refused(p, names, kind, message, change):
-    called = 0
-    for name in names:
-        takes = inspect.signature(function_of(name)).parameters
-        changed = change(p)
-        if name == "inference" and isinstance(changed.get("out"), tuple):
-            changed["out"] = changed["out"][0]
-        if changed.keys() <= takes.keys():
-            refused(kind, message, p, name, **changed)
-            called += 1
-    assert called
+def vectors(*shape, **others):
+    """The same shape of all vectors of inference, but for others."""
+    return {name: ones(*others.get(name, shape)) for name in ("mean", "variance", "gamma", "beta")}
+
+
+def of_layout(dims, mine, message, given):
+    return row("inference", ValueError, f"^{message}$", src=ones(*dims), out=None,
+               data_format=mine, **given)  # fmt: skip
+
+
+OF_SHAPES = [
+    *(of_layout(dims, mine,
+                rf"mean: expected shape \(\d,\), one value for each channel on {here} of src, got "
+                rf"\({', '.join(map(str, shape))},?\); src has shape {re.escape(str(dims))}; if "
+                rf'the channels are on {there}, pass data_format="{other}"{flat}', vectors(*shape))
+      for dims, mine, here, other, there in (
+          ((8, 3, 7, 5), "NXC", "the last axis", "NCX", "axis 1"),
+          ((8, 7, 5, 3), "NCX", "axis 1", "NXC", "the last axis"))
+      for shape, flat in (((3,), ""),
+                          ((1, 3, 1, 1), r"; pass np.asarray\(mean\).reshape\(-1\)"))),
+    # If two axes have this length, kept axes tell which is meant.
+    *(of_layout((8, 3, 7, 3), mine, rf".*\(8, 3, 7, 3\){hint}; pass np.asarray\(mean\).reshape.*",
+                vectors(*kept_axes))
+      for kept_axes, mine, hint in (
+          ((3, 1, 1), "NXC", '; if the channels are on axis 1, pass data_format="NCX"'),
+          ((1, 3), "NCX", '; if the channels are on the last axis, pass data_format="NXC"'),
+          ((3, 1, 1), "NCX", ""), ((1, 3), "NXC", ""))),
+    # One vector that does not fit where others do: it is wrong, not the layout.
+    *(of_layout(IMAGE.shape, "NXC", rf"{name}: .* got \({n},\); src has shape \(4, 6, 5, 3\)",
+                vectors(3, **{name: (n,)}))
+      for n in (4, 5, 6, 7) for name in vectors(3)),
+    row("training", ValueError, r"^gamma: .*\(4, 6, 5, 3\)$", src=IMAGE, out=None,
+        gamma=ones(6), beta=ones(3)),
+    row("training", ValueError, r'^gamma: .*on axis 1, pass data_format="NCX"$', src=IMAGE,
+        out=None, gamma=ones(6), beta=ones(6)),
+    row("training", ValueError, r"^running_variance: .*\(4, 6, 5, 3\)$", src=IMAGE, out=None,
+        gamma=None, beta=None, **running(running_mean=np.ones(3), running_variance=np.ones(6))),
+    *(row(name, ValueError, r"on axis 2, pass np.moveaxis\(np.asarray\(src\), 2, -1\), and "
+          f"{others} likewise, which copies nothing$", out=None,
+          **{n: ones(4, 6, 5, 3) for n in ("src", *others.split(" and "))},
+          **{n: ones(5) for n in VECTORS})
+      for name, others in (("backward", "diff_dst"),
+                           ("double_backward", "diff_dst and diff_diff_src"))),
+    row("training", ValueError, r"^src: expected at least 2 dimensions, got shape \(4,\); pass "
+        r"np.asarray\(src\).reshape\(-1, 1\) for one channel, or ", src=ones(4)),
+]  # fmt: skip
+
+REFUSED = [*OF_ARRAYS, *OF_OPTIONS, *OF_STATISTICS, *OF_GATES, *OF_SUMS, *OF_SHARING, *OF_OBJECTS,
+           *OF_ADVICE,            *OF_SHAPES]  # fmt: skip
+CALLS = [
+    pytest.param(name, each, id=f"{name}-{','.join(each.change)}-{each.message[:40]}")
+    for each in REFUSED
+    for name in each.names
+    if each.change.keys() <= takes(name)
+]
+
+
+@pytest.mark.parametrize(("name", "each"), CALLS)
+def test_refused(p, name, each):
+    changed = {
+        argument: value(p) if type(value) is FunctionType else value
+        for argument, value in each.change.items()
+    }
+    if name == "inference" and isinstance(changed.get("out"), tuple):
+        changed["out"] = changed["out"][0]
+    refused(each.kind, each.message, p, name, **changed)
+
+
+def test_every_row_is_called():
+    called = {id(call.values[1]) for call in CALLS}
+    assert [each for each in REFUSED if id(each) not in called] == []

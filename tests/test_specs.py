@@ -5,6 +5,7 @@ test_specs_onednn.py and test_specs_tensorflow.py test forward results.
 
 import inspect
 import re
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import reference
 from bounds import dst_error
 from cases import EPSILON, Family, all_bits, bits
 from needs import needs_long_double
-from refusals import RAISED, check_passes, raising
+from refusals import check_refused
 from sheets import CARRIERS, SHEETS, Untouchable, WithArray
 
 import bn_ext
@@ -32,10 +33,8 @@ def only(some):
 
 #: Sheets that normalize with given statistics.
 INFERENCE = {name: sheet for name, sheet in SHEETS.items() if name.endswith("_inference")}
-of_onednn, of_ngraph, of_tensorflow = (
-    only(lambda sheet, module=module: sheet.of(module))
-    for module in (onednn_graph, ngraph, tensorflow)
-)
+SWAPPED = np.dtype(np.float32).newbyteorder()
+MASKED = WithArray(np.ma.masked_equal([1.0, 2.0], 2))
 
 # ---- type tables, for every carrier of arrays -----------------------------------------
 
@@ -75,6 +74,110 @@ def test_other_types_are_refused(rng, sheet, carry):
             sheet(sheet.problem(rng, data, vector), carry)
 
 
+# ---- the table of refused calls ---------------------------------------------------------
+
+
+NUMBERS = "epsilon momentum exponential_avg_factor"
+FLAGS = "gamma_delta beta_delta diff_gamma diff_beta is_training"
+WORDS = [["NHWC"], np.array(["NHWC"]), {}, 3, "NXC", b"NXC", "NHW", "NXC" * 1000]
+#: (arguments, error, what it expects, values that are refused); TensorFlow takes None as default
+OPTIONS = [
+    (NUMBERS, TypeError, "a real number",
+     ["0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1", None]),
+    (NUMBERS, ValueError, "a .*number.*",
+     [np.nan, np.inf, -np.inf, 10**400, -(10**400), 10**5000]),
+    ("epsilon", ValueError, "a .*number.*", [-1e-3]),
+    (FLAGS, TypeError, "True or False", [np.array([True, False]), "False", 2, 1.0, [], b"", None]),
+]  # fmt: skip
+OPTIONS_OF = {
+    onednn_graph: [
+        ("epsilon momentum", ValueError, "a number that is positive and finite as a float32",
+         [0, -1, 1e-60, 1e60]),
+        ("data_format", ValueError, "one of NXC, NCX", ["NHWC", "src", "it's src", ["src"]]),
+    ],
+    tensorflow: [
+        ("data_format", ValueError, "one of NHWC, .*", WORDS),
+        ("activation_mode", ValueError, "one of Identity, Relu", WORDS),
+    ],
+    ngraph: [],
+}  # fmt: skip
+
+
+def rows_of(sheet):
+    """(error, message, what is changed, of which functions of a problem are called)."""
+    for name in sheet.roles:
+        for thing in ("abc", 1.0, object(), range(3), *[None] * (not sheet.may_be_none(name))):
+            yield TypeError, f"^{name}: expected an array, got ", {name: thing}
+        yield TypeError, f"^{name}: expected an array of numbers", {name: [[1.0], [2.0, 3.0]]}
+        yield TypeError, f"^{name}: expected .*float32.*, got <U1$", {name: np.array(["a"] * 5)}
+        yield TypeError, f"^{name}: masked arrays are not accepted", {name: MASKED}
+    for name in sheet.vectors:
+        yield ValueError, f"^{name}: expected shape", {name: np.ones(7, np.float32)}
+        yield ValueError, f"^{name}: expected shape", {name: np.ones((1, 5), np.float32)}
+        yield TypeError, f"^{name}: expected native byte order", {name: np.ones(5, SWAPPED)}
+    for name in sheet.data:
+        yield ValueError, r"^\w+: expected", {name: lambda p: p.src[0, 0, 0]}
+        yield TypeError, f"^{name}: expected native", {name: lambda p: p.src.astype(SWAPPED)}
+        if len(sheet.data) > 1:
+            yield ValueError, r"^\w+: expected shape", {name: lambda p: p.src[:1]}
+            yield TypeError, r"^\w+: expected .*16", {name: lambda p: p.src.astype(np.float16)}
+    axis = 1 if sheet.data_format == "NXC" else -1
+    along = dict.fromkeys(sheet.vectors, lambda p: np.ones(p.src.shape[axis], np.float32))
+    yield ValueError, "if the channels are on ", along
+    (own,) = (options for module, options in OPTIONS_OF.items() if sheet.of(module))
+    for names, kind, expected, values in OPTIONS + own:
+        for name in (each for each in names.split() if each in sheet.parameters):
+            for value in values:
+                if value is not None or not sheet.of(tensorflow):
+                    yield kind, f"^{name}: expected {expected}.*, got ", {name: value}
+
+
+BOTH = "both or neither.*"
+#: What single operators refuse: (sheet, error, message, what is changed).
+SINGLE = [
+    ("onednn_training", ValueError, "gamma, beta: .* both .*, got gamma without beta",
+     {"beta": None}),
+    ("onednn_training", ValueError, "gamma, beta: .* both .*, got beta without gamma",
+     {"gamma": None}),
+    *(("onednn_backward", ValueError, f"diff_gamma, diff_beta: .* {BOTH}", {name: False})
+      for name in ("diff_gamma", "diff_beta")),
+    ("ngraph_backprop", ValueError, r"beta: expected shape \(5,\), like gamma, got \(3,\)",
+     {"beta": np.ones(3, np.float32)}),
+    ("ngraph_backprop", TypeError,
+     r"beta: expected float32, got float64; pass np.asarray\(beta, np.float32\)",
+     {"beta": np.ones(5)}),
+    ("tensorflow_grad", TypeError,
+     r"reserve_space_3: expected float32, got float64; pass np.asarray.*",
+     {"reserve_space_3": np.zeros(3)}),
+]  # fmt: skip
+REFUSED = [
+    *((name, *row) for name, sheet in SHEETS.items() for row in rows_of(sheet)),
+    *((name, kind, f"^{message}$", changed) for name, kind, message, changed in SINGLE),
+]
+GENERAL = [bn_ext.batch_norm_backward, bn_ext.batch_norm_training]
+FOREIGN = {name for each in GENERAL for name in inspect.signature(each).parameters}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message", "changed"),
+    REFUSED,
+    ids=[f"{name}-{'-'.join(changed)}-{m[:30]}" for name, _, m, changed in REFUSED],
+)
+def test_refused(rng, name, kind, message, changed):
+    """In the operator's own words."""
+    sheet = SHEETS[name]
+    p = sheet.problem(rng)
+    changed = {n: a(p) if type(a) is FunctionType else a for n, a in changed.items()}
+    text = check_refused(
+        kind, message, sheet.operator, {**sheet.arguments(p), **sheet.fixed, **changed}
+    )
+    foreign = FOREIGN - sheet.parameters.keys() | (
+        {"NXC", "NCX"} if sheet.of(tensorflow) else set()
+    )
+    if sheet.roles.keys() & changed.keys():
+        assert not foreign & set(re.findall(r"\w+", text))
+
+
 @every_sheet
 def test_vectors_of_two_types_are_refused(rng, sheet):
     """Each vector in turn has the data's 16-bit dtype; all others are float32."""
@@ -88,60 +191,40 @@ def test_vectors_of_two_types_are_refused(rng, sheet):
 @every_sheet
 def test_lists_are_float64_or_refused(rng, sheet):
     p = sheet.problem(rng, "float64")
-    refused = f"^{sheet.src}: .*got float64; pass np.asarray"
     if sheet.of(ngraph):
         assert all_bits(sheet(p, np.ndarray.tolist)) == all_bits(sheet(p))
     else:
-        with pytest.raises(TypeError, match=refused):
+        with pytest.raises(TypeError, match=f"^{sheet.src}: .*got float64; pass np.asarray"):
             sheet(p, np.ndarray.tolist)
 
 
-@every_sheet
-def test_what_is_no_array(rng, sheet):
-    """The error begins with the argument's name."""
-    p = sheet.problem(rng)
-    masked = WithArray(np.ma.masked_greater(p.src, 0))
-    for name in sheet.roles:
-        refused = [
-            *[(thing, "expected an array, got ") for thing in ("abc", 1.0, object(), range(3))],
-            ([[1.0], [2.0, 3.0]], "expected an array of numbers"),
-            (np.array(["a", "b", "c", "d", "e"]), "expected .*float32.*, got <U1$"),
-            (masked, "masked arrays are not accepted"),
-            *([] if sheet.may_be_none(name) else [(None, "expected an array, got None")]),
-        ]
-        for thing, message in refused:
-            with pytest.raises(TypeError, match=f"^{name}: ({message})"):
-                sheet(p, **{name: thing})
-
-
-@by_every_carrier
 @pytest.mark.parametrize("dims", [(6, 5), (6, 4, 5), (2, 2, 2, 2, 2, 5)])
 @only(lambda sheet: sheet.of(tensorflow) and sheet.operator.__name__ != "fused_batch_norm_ex")
-def test_tensorflows_ranks(rng, sheet, dims, carry):
-    p = Family(rng, dims, "NXC")
+def test_tensorflows_ranks(rng, sheet, dims):
     message = re.escape(f"x: expected rank 4 or 5, got shape {dims}")
     with pytest.raises(ValueError, match=f"^{message}$"):
-        sheet(p, carry)
+        sheet(Family(rng, dims, "NXC"))
 
 
-# ---- numbers --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "dims", "message"),
+    [
+        ("onednn_backprop", (2, 5, 3), r'on axis 1, pass data_format="NCX"$'),
+        ("tensorflow_grad", (2, 5, 3, 4), 'on axis 1, pass data_format="NCHW"$'),
+        ("tensorflow_grad", (2, 5, 3, 4, 2), 'on axis 1, pass data_format="NCDHW"$'),
+        ("ngraph_inference", (2, 3, 5), r"moveaxis\(np.asarray\(input\), -1, 1\), which copies "),
+        ("ngraph_backprop", (2, 3, 5), r"\(input\), -1, 1\), and normalized_delta likewise, "),
+    ],
+)
+def test_errors_say_where_the_channels_may_be(rng, name, dims, message):
+    """For the rank of the data."""
+    sheet = SHEETS[name]
+    p = Family(rng, dims, "NCX" if sheet.data_format == "NXC" else "NXC")
+    with pytest.raises(ValueError, match=message):
+        sheet(p)
 
 
-@pytest.mark.parametrize("number", ["epsilon", "momentum", "exponential_avg_factor"])
-@every_sheet
-def test_numbers_are_numbers(rng, sheet, number):
-    if number not in sheet.parameters:
-        return
-    p = sheet.problem(rng)
-    things = ["0.5", object(), [0.5], 1j, np.ones(2), np.array([0.5]), b"1"]
-    for thing in things if sheet.of(tensorflow) else [*things, None]:
-        with pytest.raises(TypeError, match=f"^{number}: expected a real number, got "):
-            sheet(p, **{number: thing})
-    things = [np.nan, np.inf, -np.inf, 10**400, -(10**400), 10**5000]
-    for thing in [*things, -1e-3] if number == "epsilon" else things:
-        with pytest.raises(ValueError, match=f"^{number}: expected a .*number.*, got ") as error:
-            sheet(p, **{number: thing})
-        assert len(str(error.value)) < 200
+# ---- how operators are called ------------------------------------------------------------
 
 
 @every_sheet
@@ -158,15 +241,6 @@ def test_epsilon_is_asked_for_its_value_once(rng, sheet):
     assert epsilon.asked == 1
 
 
-@pytest.mark.parametrize("number", [0, -1, 1e-60, 1e60])
-@of_onednn
-def test_onednns_positive_numbers(rng, sheet, number):
-    message = "expected a number that is positive and finite as a float32, got"
-    for name in {"epsilon", "momentum"} & sheet.parameters.keys():
-        with pytest.raises(ValueError, match=f"^{name}: {message}"):
-            sheet(sheet.problem(rng), **{name: number})
-
-
 @every_sheet
 def test_arguments_that_do_not_bind(rng, sheet):
     """Errors are as in Python: they name the operator and the argument."""
@@ -176,11 +250,6 @@ def test_arguments_that_do_not_bind(rng, sheet):
         arguments = {n: a for n, a in given.items() if n != lacking}
         with pytest.raises(TypeError, match=rf"^{name}\(\) missing .* argument: '{lacking}'$"):
             sheet.call(arguments)
-    hint = ", which is called data_format here: '.*" if "data_format" in sheet.parameters else ""
-    with pytest.raises(
-        TypeError, match=rf"^{name}\(\) got an unexpected .* argument 'axis'{hint}$"
-    ):
-        sheet(p, axis=1)
     first, *_ = given
     with pytest.raises(TypeError, match=rf"^{name}\(\) got multiple .* for argument '{first}'$"):
         sheet.operator(given[first], **given)
@@ -188,138 +257,24 @@ def test_arguments_that_do_not_bind(rng, sheet):
         sheet.operator(*[given[first]] * 20)
 
 
-# ---- flags and words ------------------------------------------------------------------
-
-#: Sheet, flags that are given together.
-FLAGS = [
-    ("onednn_backprop", ["gamma_delta"]),
-    ("onednn_backprop", ["beta_delta"]),
-    ("onednn_backward", ["diff_gamma", "diff_beta"]),
-    ("tensorflow_training", ["is_training"]),
-    ("tensorflow_ex", ["is_training"]),
-    ("tensorflow_grad", ["is_training"]),
-]
-
-
-@pytest.mark.parametrize("value", [np.array([True, False]), "False", 2, 1.0, [], b""], ids=repr)
-@pytest.mark.parametrize(("name", "flags"), FLAGS)
-def test_flags_are_flags(rng, name, flags, value):
-    sheet = SHEETS[name]
-    for flag in flags:
-        with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got "):
-            sheet(sheet.problem(rng), **{flag: value})
-        if not sheet.of(tensorflow):  # TensorFlow takes None as the default
-            with pytest.raises(TypeError, match=rf"^{flag}: expected True or False, got None"):
-                sheet(sheet.problem(rng), **{flag: None})
-
-
-@pytest.mark.parametrize("kind", [bool, int, np.bool_, np.int64])
+@pytest.mark.parametrize("kind", [int, np.bool_, np.int64])
 @pytest.mark.parametrize("value", [True, False])
-@pytest.mark.parametrize(("name", "flags"), FLAGS)
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("onednn_backprop", ["gamma_delta"]),
+        ("onednn_backprop", ["beta_delta"]),
+        ("onednn_backward", ["diff_gamma", "diff_beta"]),
+        ("tensorflow_training", ["is_training"]),
+        ("tensorflow_ex", ["is_training"]),
+        ("tensorflow_grad", ["is_training"]),
+    ],
+)
 def test_flags_of_every_kind(rng, name, flags, kind, value):
     sheet = SHEETS[name]
     p = sheet.problem(rng)
     got = sheet(p, **dict.fromkeys(flags, kind(value)))
     assert all_bits(got) == all_bits(sheet(p, **dict.fromkeys(flags, value)))
-
-
-@pytest.mark.parametrize(
-    "value", [["NHWC"], np.array(["NHWC"]), {}, 3, "NXC", b"NXC", "NHW", "NXC" * 1000], ids=repr
-)
-@of_tensorflow
-def test_tensorflows_words(rng, sheet, value):
-    words = {"data_format": "NHWC, .*", "activation_mode": "Identity, Relu"}
-    for word in words.keys() & sheet.parameters.keys():
-        with pytest.raises(ValueError, match=f"^{word}: expected one of {words[word]}, got ") as e:
-            sheet(sheet.problem(rng), **{word: value})
-        assert len(str(e.value)) < 200
-
-
-@pytest.mark.parametrize(
-    "value", ["NHWC", "src", "src; pass src", "it's src", ["src; diff_dst"]], ids=str
-)
-@of_onednn
-def test_onednns_data_format(rng, sheet, value):
-    """The error repeats the caller's text unchanged."""
-    with pytest.raises(ValueError, match="^data_format") as error:
-        sheet(sheet.problem(rng), data_format=value)
-    assert str(error.value) == f"data_format: expected one of NXC, NCX, got {value!r}"
-
-
-# ---- the operator's words in errors ---------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", RAISED)
-@every_sheet
-def test_errors_of_the_callers_own_pass(rng, sheet, kind):
-    """An error that an argument's own code raises passes unchanged, whatever its words."""
-    p, error = sheet.problem(rng), kind("my src has no epsilon, its gamma is not 'mean'")
-    things = {name: raising(error, "__array__") for name in sheet.roles}
-    numbers = [name for name, value in sheet.fixed.items() if isinstance(value, float)]
-    things |= {name: raising(error, "__float__") for name in numbers}
-    for name, thing in things.items():
-        check_passes(error, lambda: sheet(p, **{name: thing}))  # noqa: B023
-
-
-@every_sheet
-def test_errors_use_the_operators_words(rng, sheet):
-    p, own = sheet.problem(rng), sheet.parameters.keys()
-    general = bn_ext.batch_norm_backward, bn_ext.batch_norm_training
-    foreign = {name for each in general for name in inspect.signature(each).parameters} - own
-    if sheet.of(tensorflow):
-        foreign |= {"NXC", "NCX"}
-    on_another_axis = np.ones(p.src.shape[1 if sheet.data_format == "NXC" else -1], np.float32)
-    for changed in (
-        dict.fromkeys(sheet.vectors, on_another_axis),
-        *[{name: np.ones(7, np.float32)} for name in sheet.vectors],
-        *[{name: np.ones((1, 5), np.float32)} for name in sheet.vectors],
-        *[{name: np.ones(5, ">f4")} for name in sheet.vectors],
-        *[{name: p.src[0, 0, 0]} for name in sheet.data],
-        *[{name: p.src.astype(">f4")} for name in sheet.data],
-        *[{name: p.src[:1]} for name in sheet.data * (len(sheet.data) > 1)],
-        *[{name: p.src.astype(np.float16)} for name in sheet.data * (len(sheet.data) > 1)],
-    ):
-        with pytest.raises((TypeError, ValueError)) as error:
-            sheet(p, **changed)
-        message = str(error.value)
-        print(message)
-        assert message.partition(":")[0] in own
-        if len(changed) == 1 and not changed.keys() & {*sheet.data}:
-            assert message.partition(":")[0] in changed
-        assert not foreign & set(re.findall(r"\w+", message))
-
-
-@pytest.mark.parametrize(
-    ("name", "dims", "message"),
-    [
-        ("onednn_backprop", (2, 5, 3), r'on axis 1, pass data_format="NCX"$'),
-        ("tensorflow_grad", (2, 5, 3, 4), 'on axis 1, pass data_format="NCHW"$'),
-        ("tensorflow_grad", (2, 5, 3, 4, 2), 'on axis 1, pass data_format="NCDHW"$'),
-        (
-            "ngraph_inference",
-            (2, 3, 5),
-            r"np.moveaxis\(np.asarray\(input\), -1, 1\), which copies noth",
-        ),
-        ("ngraph_backprop", (2, 3, 5), r"\(input\), -1, 1\), and normalized_delta likewise, "),
-    ],
-)
-def test_errors_say_where_the_channels_may_be(rng, name, dims, message):
-    """Errors use the operator's own words, for the rank of the data."""
-    sheet = SHEETS[name]
-    p = Family(rng, dims, "NCX" if sheet.data_format == "NXC" else "NXC")
-    with pytest.raises(ValueError, match=message):
-        sheet(p)
-
-
-@every_sheet
-def test_nothing_is_written_on_an_error(rng, sheet):
-    """Each array in turn has a shape that is refused."""
-    for name in (*sheet.data, *sheet.vectors):
-        arguments = {**sheet.arguments(sheet.problem(rng)), name: np.ones(7, np.float32)}
-        before = {n: bits(a) for n, a in arguments.items()}
-        with pytest.raises((TypeError, ValueError)):
-            sheet.operator(**arguments, **sheet.fixed)
-        assert {n: bits(a) for n, a in arguments.items()} == before
 
 
 # ---- results --------------------------------------------------------------------------
@@ -422,7 +377,7 @@ def test_onednns_ignored_gamma_is_not_looked_at(rng, make):
         sheet(p, gamma=gamma)
 
 
-@of_ngraph
+@only(lambda sheet: sheet.of(ngraph))
 def test_ngraph_without_channels(rng, sheet):
     """A problem without channels, which nGraph itself refuses, is accepted."""
     found = sheet(Family(rng, (2, 0, 3, 4), "NCX"))
@@ -438,28 +393,5 @@ def test_ngraph_without_elements(rng):
 def test_tensorflows_third_reserve_space_has_a_type_alone(rng):
     sheet = SHEETS["tensorflow_grad"]
     p = sheet.problem(rng)
-    with pytest.raises(
-        TypeError, match="^reserve_space_3: expected float32, got float64; pass np.asarray"
-    ):
-        sheet(p, reserve_space_3=np.zeros(3))
     for thing in (None, np.zeros(3, np.float32), np.zeros((2, 2), np.float32)):
         assert all_bits(sheet(p, reserve_space_3=thing)) == all_bits(sheet(p))
-
-
-@pytest.mark.parametrize(
-    ("name", "changed", "message"),
-    [
-        ("onednn_training", {"beta": None}, "gamma, beta: .* both .*, got gamma without beta"),
-        ("onednn_training", {"gamma": None}, "gamma, beta: .* both .*, got beta without gamma"),
-        ("onednn_backward", {"diff_gamma": False}, "diff_gamma, diff_beta: .* both or neither.*"),
-        ("onednn_backward", {"diff_beta": False}, "diff_gamma, diff_beta: .* both or neither.*"),
-        ("ngraph_backprop", {"beta": np.ones(3, np.float32)},
-         r"beta: expected shape \(5,\), like gamma, got \(3,\)"),
-        ("ngraph_backprop", {"beta": np.ones(5)},
-         r"beta: expected float32, got float64; pass np.asarray\(beta, np.float32\)"),
-    ],
-)  # fmt: skip
-def test_refused(rng, name, changed, message):
-    sheet = SHEETS[name]
-    with pytest.raises((TypeError, ValueError), match=f"^{message}$"):
-        sheet(sheet.problem(rng), **changed)

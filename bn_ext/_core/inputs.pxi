@@ -6,7 +6,7 @@ else comes from its view. Included by core.pyx.
 
 cdef object wrong_input(const Call *c, int role, str expected, str to=""):
     """The error for an array of an unexpected dtype."""
-    return _wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
+    return wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
 
 
 cdef int check_data(Call *c) except -1:
@@ -75,7 +75,7 @@ cdef int check_vectors(Call *c) except -1:
 
 
 cdef int check_vector(Call *c, int role, str to) except -1:
-    """Check a vector's length and dtype; `to` as for _wrong_dtype."""
+    """Check a vector's length and dtype; `to` as for wrong_dtype."""
     pin(c, role)
     c.vector_dtype[role - VECTORS] = dtype_of(c, role)
     if c.vector_dtype[role - VECTORS] < 0:

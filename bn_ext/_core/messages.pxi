@@ -22,21 +22,14 @@ def _shown(value):
 
 
 cdef str type_name(object a):
-    """The name of an object's type; a metaclass may refuse to give it."""
-    try:
-        name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
-    except Exception:
-        return "an unnamed type"
+    """The name of an object's type."""
+    name = f"{type(a).__module__}.{type(a).__qualname__}".removeprefix("builtins.")
     return name if len(name) <= 80 else name[:77] + "..."
 
 
 cdef str dtype_text(object dtype):
     """A dtype as NumPy prints it, shortened: it may have many fields, or fields with long names."""
-    try:
-        text = str(dtype)
-    except Exception:
-        text = dtype.str
-    return shortened(text)
+    return shortened(str(dtype))
 
 
 def _or(names):
@@ -55,7 +48,7 @@ cdef bint holds_numbers(object a) except -1:
     return True
 
 
-cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
+cdef object wrong_dtype(str name, object a, str expected, str to=""):
     """The error for an array with an unexpected dtype. If `to` is a NumPy dtype and the array
     holds numbers, the message suggests converting the array to `to`. If `to` is float32, which may lose
     something, it suggests float64 where that is allowed. If `to` is None, because the array is
@@ -79,3 +72,10 @@ cpdef object _wrong_dtype(str name, object a, str expected, str to=""):
     if copies and hasattr(np, to) and holds_numbers(a):
         hints.append(f"{'if not,' if hints else 'pass'} np.asarray({name}, np.{to})")
     return TypeError("; ".join([f"{name}: expected {expected}, got {dtype_text(dtype)}", *hints]))
+
+
+def _require_dtype(str name, a, allowed, str like=""):
+    """Refuse an array whose dtype is not allowed; advise the widest one, whose name is the last in
+    the alphabet."""
+    if a.dtype.name not in allowed or not a.dtype.isnative:
+        raise wrong_dtype(name, a, _or(allowed) + like, max(allowed))

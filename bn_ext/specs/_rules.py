@@ -61,13 +61,13 @@ class Rules:
                 if ours not in _DATA:
                     vectors[name] = arrays[ours]
         src, name = arrays["src"], self.names.get("src", "src")
-        _require_dtype(name, src, [*self.types])
+        _core._require_dtype(name, src, self.types)
         if self.ranks and src.ndim not in self.ranks:
             expected = " or ".join(map(str, self.ranks))
             raise ValueError(f"{name}: expected rank {expected}, got shape {src.shape}")
         allowed, like = self.types[src.dtype.name], ""
         for name, vector in vectors.items():
-            _require_dtype(name, vector, allowed, like)
+            _core._require_dtype(name, vector, allowed, like)
             if len(allowed) > 1:
                 allowed, like = (vector.dtype.name,), f", like {name}"
         formats = self.words.get("data_format", {}).items()
@@ -75,11 +75,6 @@ class Rules:
             ours: f'pass data_format="{word}"' for word, ours in formats if len(word) == src.ndim
         }
         return {**arrays, "words": _core._Words({**self.names, **hints})}
-
-
-def _require_dtype(name: str, a: NDArray[Any], allowed: Sequence[str], like: str = "") -> None:
-    if a.dtype.name not in allowed or not a.dtype.isnative:
-        raise _core._wrong_dtype(name, a, " or ".join(allowed) + like, max(allowed))
 
 
 def as_positive(value: SupportsFloat, name: str) -> float:
