@@ -32,9 +32,9 @@ def rng(request):
 @pytest.fixture
 def p(rng):
     """A small problem with arguments for every function: 24 elements in each of 5 channels."""
-    from relu_gates import problem  # here, because some tests run without ml_dtypes
+    from members import problem  # here, because some tests run without ml_dtypes
 
-    return problem(rng, (6, 5, 4), "NXC")
+    return problem(rng, (6, 4, 5), "NXC")
 
 
 @pytest.fixture(autouse=True)

@@ -11,20 +11,14 @@ import functools
 import itertools
 import mmap
 import sys
-from types import SimpleNamespace
 
 import numpy as np
-from cases import DATA_DTYPES, FORMATS, Family, dtype
+from cases import DATA_DTYPES, dtype
+from members import calls, problem
 
-import bn_ext
 from bn_ext import _core
 
 PAGE = mmap.PAGESIZE
-READ = ["src", "diff_dst", "diff_diff_src", "src_1"]
-WRITTEN = ["result", "another"]
-VECTORS = ["mean", "variance", "gamma", "beta", "diff_diff_gamma", "diff_diff_beta"]
-VECTORS_WRITTEN = ["vector", "another_vector"]
-RUNNING = ["running_mean", "running_variance"]
 
 
 class Region:
@@ -77,127 +71,44 @@ def gaps_of(shape, layout):
         yield tuple(5 if axis == 0 else 0 for axis in range(len(shape)))
 
 
-# ---- calls that are ready to be made -------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------
 
 
-def calls(a, options):
-    """Calls of every function: plain, with each fused option, in place."""
-
-    def ready(function, names, **more):
-        return functools.partial(function, *(getattr(a, n) for n in names.split()), **more)
-
-    vectors = a.vector, a.another_vector
-    epsilon, factor = getattr(a, "epsilon", 1e-3), getattr(a, "factor", 0.1)
-    given = {"epsilon": epsilon, **options}
-    relu, bits = {"relu": True}, {"relu": True, "workspace": a.workspace}
-    running = {
-        "running_mean": a.running_mean, "running_variance": a.running_variance,
-        "exponential_avg_factor": factor, "correction": 0,
-    }  # fmt: skip
-    yield ready(bn_ext.Statistics, "src", **options)
-    for function, names in (
-        (bn_ext.batch_norm_training, "src gamma beta"),
-        (bn_ext.batch_norm_inference, "src mean variance gamma beta"),
-    ):
-        alone = function is bn_ext.batch_norm_inference
-        for dst, more in (
-            (a.result, {}),
-            (a.src, {} if alone else running),
-            (a.result, relu),
-            (a.src_1, {"src_1": a.src_1, **relu}),
-            (a.result, bits),
-            (a.src_1, {"src_1": a.src_1, **bits}),
-            (a.result, {"src_1": a.src_1}),
-        ):
-            yield ready(function, names, out=dst if alone else (dst, *vectors), **more, **given)
-
-    operands, statistics = "src diff_dst mean", "src diff_dst mean variance gamma"
-    from_src, gates = {"beta": a.beta, **relu}, ({"dst": a.src_1, **relu}, bits)
-    known = {"variance": a.variance, "epsilon": epsilon}
-    for more in ({}, {"gamma": a.gamma, **from_src, **known}, *gates):
-        yield ready(bn_ext.GradientSums, operands, **more, **options)
-    results = (a.result, *vectors)
-    sums = bn_ext.GradientSums(a.src, a.diff_dst, a.mean, **options)
-    sums._sums = a.sums
-    for total in ({}, {"sums": sums}):
-        for out, more in (
-            (results, {}),
-            ((a.src, *vectors), {}),
-            ((a.diff_dst, *vectors), from_src),
-            *((results, gate) for gate in gates),
-            *(((*results, a.another), {"diff_src_1": True, **gate}) for gate in gates),
-        ):
-            for is_training in (True, False):
-                yield ready(
-                    bn_ext.batch_norm_backward, statistics, out=out, is_training=is_training,
-                    **more, **total, **given,
-                )  # fmt: skip
-    for is_training, two in itertools.product(
-        (True, False), ((a.result, a.another), (a.src, a.diff_diff_src))
-    ):
-        yield ready(
-            bn_ext.batch_norm_double_backward,
-            f"{statistics} diff_diff_src diff_diff_gamma diff_diff_beta",
-            is_training=is_training, out=(*two, a.vector), **given,
-        )  # fmt: skip
-
-    yield ready(bn_ext.batch_norm_statistics_backward, "beta mean variance gamma", epsilon=epsilon)
-
-    exact = {"exact": True, **options}
-    for more in ({}, {**from_src, **known}, bits):
-        yield ready(bn_ext.GradientSums, operands, **more, **exact)
-    yield ready(bn_ext.Statistics, "src", **exact)
-    yield ready(bn_ext.batch_norm_training, "src", out=results, epsilon=epsilon, **exact)
-    sums = bn_ext.GradientSums(a.src, a.diff_dst, a.mean, **exact)
-    yield ready(bn_ext.batch_norm_backward, statistics, out=results, sums=sums, **given)
+@functools.cache
+def region(name, pages):
+    """The region of an argument."""
+    return Region(pages)
 
 
-def dense(rng, shape, layout, data):
-    """The operands of the calls, in ordinary memory."""
-    a = Family(rng, shape, layout, data)
-    a.result, a.another = np.empty_like(a.src), np.empty_like(a.src)
-    a.vector, a.another_vector = np.empty_like(a.mean), np.empty_like(a.mean)
-    a.sums = np.ones((2, len(a.mean)))
-    a.workspace = np.full(-(-a.src.size // 8), 0x5A, np.uint8)
-    return a
+def operands(rng, shape, layout, data, gaps, at_end):
+    """A problem with each array in its region; vectors have any dtype."""
+    p = problem(rng, shape, layout, data)
 
+    def put(name, array, dtype=None, gaps=None):
+        pages, gaps = (80, gaps) if gaps else (10, (0,) * array.ndim)
+        guarded = region(name, pages).array(array.shape, dtype or array.dtype, gaps, at_end)
+        guarded[...] = array
+        setattr(p, name, guarded)
 
-def operands(regions, rng, shape, layout, data, gaps, at_end):
-    """All arrays that functions read and write, each in its region."""
-    channels = shape[FORMATS[layout]]
-    a = SimpleNamespace()
-
-    def put(name, shape, kind, values, gaps=None):
-        gaps = gaps or (0,) * len(shape)
-        array = regions[name].array(shape, np.dtype(kind), gaps, at_end)
-        array[...] = values
-        setattr(a, name, array)
-
-    for name in (*READ, *WRITTEN):
-        put(name, shape, dtype(data), rng.standard_normal(shape, np.float32), gaps)
-    for name in (*VECTORS, *VECTORS_WRITTEN):
-        put(name, (channels,), dtype(rng.choice(DATA_DTYPES)), 1)
-    for name in RUNNING:
-        put(name, (channels,), np.float64 if at_end else np.float32, 1)
-    put("sums", (2, channels), np.float64, 1)
-    put("workspace", (-(-a.src.size // 8),), np.uint8, 0x5A)
-    return a
+    for name, array in {**vars(p)}.items():
+        if name in ("workspace", "sums"):
+            put(name, array)
+        elif isinstance(array, np.ndarray) and name != "passes":
+            is_vector = array.ndim == 1
+            put(name, array, dtype(rng.choice(DATA_DTYPES)) if is_vector else None,
+                None if is_vector else gaps)  # fmt: skip
+    return p
 
 
 def run():
     """Make all calls; return their number."""
-    regions = {name: Region(80) for name in (*READ, *WRITTEN)}
-    for name in (*VECTORS, *VECTORS_WRITTEN, *RUNNING, "sums", "workspace"):
-        regions[name] = Region(10)
-    rng = np.random.default_rng(0)
-    count = 0
+    rng, count = np.random.default_rng(0), 0
     for shape, layout in shapes():
         some_gaps = list(gaps_of(shape, layout))
         for data, at_end in itertools.product(DATA_DTYPES, (False, True)):
             # Trying all gaps with each shape and dtype would make 2.5 times as many calls.
             gaps = some_gaps[rng.integers(len(some_gaps))]
-            a = operands(regions, rng, shape, layout, data, gaps, at_end)
-            for call in calls(a, {"data_format": layout}):
+            for call in calls(operands(rng, shape, layout, data, gaps, at_end), data_format=layout):
                 call()
                 count += 1
     return count

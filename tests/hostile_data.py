@@ -322,7 +322,7 @@ def gradient(
     return found, fits(p, want, data, vector)
 
 
-def gradient_sums(p, form, data, vector, *, exact=False):
+def gradient_sums(p, form, data, vector):
     """Errors of sums as doubles, so rounding hides none. As rstd is 1, diff_gamma is sum(dy * xc),
     and as gamma is a double, so are both gradients.
     """
@@ -331,7 +331,7 @@ def gradient_sums(p, form, data, vector, *, exact=False):
 
     def gradient_of(*arrays, data_format, epsilon):
         options = {"data_format": data_format}
-        sums = bn_ext.GradientSums(*arrays[:3], exact=exact, **options)
+        sums = bn_ext.GradientSums(*arrays[:3], **options)
         return bn_ext.batch_norm_backward(*arrays, epsilon=epsilon, sums=sums, **options)
 
     want, found = computed(p, form, INPUTS, gradient_of, reference.batch_norm_backward)
@@ -339,18 +339,18 @@ def gradient_sums(p, form, data, vector, *, exact=False):
     return wrong, fits(p, want, data, "float64")
 
 
-def training(p, form, data, vector, *, exact=False):
-    function = functools.partial(bn_ext.batch_norm_training, exact=exact)
-    want, found = computed(p, form, ["src", *AFFINE], function, reference.batch_norm_training)
+def training(p, form, data, vector):
+    functions = bn_ext.batch_norm_training, reference.batch_norm_training
+    want, found = computed(p, form, ["src", *AFFINE], *functions)
     wrong = bounds.forward_errors(found, want, data, FORMATS[FORMS[form][0]])
     return wrong, fits_forward(p, want, form, data)
 
 
-def statistics(p, form, data, vector, *, exact=False):
+def statistics(p, form, data, vector):
     """Bounds are promised unless squares almost overflow."""
 
     def statistics_of(src, *, data_format, epsilon):
-        return bn_ext.Statistics(src, data_format=data_format, exact=exact)
+        return bn_ext.Statistics(src, data_format=data_format)
 
     functions = statistics_of, reference.batch_norm_training
     want, found = computed(p, form, ["src"], *functions)
@@ -373,7 +373,6 @@ def double_backward(p, form, data, vector, *, is_training=True):
     return bounds.second_errors(found, want, data, vector), fits_second(p, want, form, data, vector)
 
 
-_exactly = functools.partial(bn_ext.batch_norm_backward, exact=True)
 #: member: the function that measures its errors.
 MEMBERS = {
     "backward": gradient,
@@ -384,11 +383,6 @@ MEMBERS = {
     "inference": inference,
     "double_backward": double_backward,
     "double_backward, frozen": functools.partial(double_backward, is_training=False),
-    "backward, exact": functools.partial(gradient, function=_exactly),
-    "backward, frozen, exact": functools.partial(gradient, function=_exactly, is_training=False),
-    "GradientSums, exact": functools.partial(gradient_sums, exact=True),
-    "training, exact": functools.partial(training, exact=True),
-    "Statistics, exact": functools.partial(statistics, exact=True),
 }
 
 

@@ -1,140 +1,216 @@
-"""The members of the family (cases.Family) behind one interface, for tests of them all."""
+"""The functions of the family, and each way to call them: the one table for tests of all of them.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+Same bits, layouts, gates, shared memory, pages that must not be touched, allocations that fail,
+floating-point modes and refusals read it. A new argument goes into FUNCTIONS, or into a row of
+MEMBERS if it may be absent; a new array gets its values in cases.Family.
+"""
+
+import copy
+import functools
+import inspect
+import itertools
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from cases import EPSILON, Family, all_bits, packed
+from cases import EPSILON, INPUTS, Family, all_bits, packed
 
 import bn_ext
 
+AFFINE = ["gamma", "beta"]
+SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
+#: Arrays of src's shape that functions read, and arrays that a forward pass changes.
+TENSORS = ["src", "diff_dst", "src_1", "dst", "diff_diff_src"]
+RUNNING = ["running_mean", "running_variance"]
+CHANGED = [*RUNNING, "workspace"]
 
-class Member(NamedTuple):
-    """What a member reads and returns, and its call."""
 
-    #: Tensors, by name; src first.
-    reads: list[str]
-    #: For each result, "tensor" (like src), "vector" (like gamma) or "statistics" (float64).
-    returns: list[str]
-    #: Takes a problem, the tensors to use, is_training, summed (from sums of its own?), `out` and
-    #: options; returns the results, and what else was written.
-    call: Callable[..., tuple[Any, list[Any]]]
+class Function(NamedTuple):
+    """Its operands, and for each result "tensor" (like src), "vector" (like gamma) or "statistics"
+    (float64).
+    """
 
-    def run(self, p, tensors=None, *, is_training=True, summed=False, out=None, **options):
-        """What the member returns for a problem, and the bits of all that it returned or wrote."""
-        tensors = {name: getattr(p, name) for name in self.reads} | (tensors or {})
-        options = {"data_format": p.data_format, **options}
-        found, written = self.call(p, tensors, is_training, summed, out, **options)
-        return found, all_bits([*found, *written])
+    operands: list[str]
+    results: dict[str, str]
+
+
+GRADIENTS = {"diff_src": "tensor", "diff_gamma": "vector", "diff_beta": "vector"}
+NORMALIZED = {"dst": "tensor", "mean": "statistics", "variance": "statistics"}
+TWICE = {"diff_src": "tensor", "diff_diff_dst": "tensor", "diff_gamma": "vector"}
+FUNCTIONS = {
+    "backward": Function(INPUTS, GRADIENTS),
+    "GradientSums": Function(INPUTS[:3], {}),
+    "training": Function(["src", *AFFINE], NORMALIZED),
+    "Statistics": Function(["src"], {}),
+    "inference": Function(["src", "mean", "variance", *AFFINE], {"dst": "tensor"}),
+    "double_backward": Function([*INPUTS, *SECOND], TWICE),
+}
+
+
+def function_of(name):
+    """The function, or the class, whose call makes sums."""
+    return getattr(bn_ext, name if name[0].isupper() else f"batch_norm_{name}")
+
+
+def taken_by(name, given):
+    """The arguments among these that the function of this name has."""
+    parameters = inspect.signature(function_of(name)).parameters
+    return {each: value for each, value in given.items() if each in parameters}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A function with some of the arguments that may be absent: arrays and flags."""
+
+    function: str
+    arrays: list[str] = field(default_factory=list)
+    flags: dict = field(default_factory=dict)
+
+    @property
+    def reads(self):
+        """Names of its tensors; src first."""
+        names = {*FUNCTIONS[self.function].operands, *self.arrays}
+        return [name for name in TENSORS if name in names]
+
+    @property
+    def returns(self):
+        """The kind of each result."""
+        more = ["tensor"] if "diff_src_1" in self.flags else []
+        return [*FUNCTIONS[self.function].results.values(), *more]
 
     def like(self, p):
         """For each result, an array of its shape and dtype."""
         kinds = {"tensor": p.src, "vector": p.gamma, "statistics": np.empty(len(p.gamma))}
         return [kinds[kind] for kind in self.returns]
 
+    def arguments(self, p, **options):
+        """Its arguments, by name: those of p, its flags, and of the options those that it has."""
+        names = [*FUNCTIONS[self.function].operands, *self.arrays]
+        options = {"epsilon": EPSILON, "data_format": p.data_format, **self.flags, **options}
+        if self.function == "inference" and options.get("out") is not None:
+            (options["out"],) = options["out"]
+        return {name: getattr(p, name) for name in names} | taken_by(self.function, options)
+
+    def call(self, p, tensors=None, *, summed=False, **options):
+        """The results for a problem, and the other arrays that the call changed; `summed`: from
+        sums of its own.
+        """
+        given = self.arguments(p, **options) | (tensors or {})
+        if "workspace" in given:
+            given["workspace"] = packed(p.passes, given["src"])
+        changed = []
+        if self.function in ("training", "inference"):
+            changed = [name for name in CHANGED if name in given]
+            given |= {name: given[name].copy() for name in changed}
+        changed = [given[name] for name in changed]
+        in_two = {"backward": backward_from_sums, "training": training_from_sums}
+        if summed and self.function in in_two:
+            return in_two[self.function](given), changed
+        found = function_of(self.function)(**given)
+        return (found if isinstance(found, tuple) else (found,)), changed
+
+    def run(self, p, tensors=None, **options):
+        """The results, and the bits of all that the call returned or changed."""
+        found, changed = self.call(p, tensors, **options)
+        return found, all_bits([*found, *changed])
+
+
+def backward_from_sums(given):
+    sums = bn_ext.GradientSums(**taken_by("GradientSums", given))
+    return bn_ext.batch_norm_backward(**given, sums=sums)
+
+
+def training_from_sums(given):
+    sums = bn_ext.Statistics(**taken_by("Statistics", given))
+    if "running_mean" in given:
+        sums.update_running(*(given[name] for name in (*RUNNING, *UPDATE)))
+    found, out = [sums.mean, sums.variance], given.pop("out", None) or [None] * 3
+    statistics = {"mean": found[0], "variance": found[1], "out": out[0]}
+    dst = bn_ext.batch_norm_inference(**taken_by("inference", given), **statistics)
+    for k, array in enumerate(out[1:]):
+        if array is not None:
+            array[...] = found[k]
+            found[k] = array
+    return bn_ext.BatchNormTraining(dst, *found)
+
+
+RELU, EXACT, ADD = {"relu": True}, {"exact": True}, {"relu": True, "diff_src_1": True}
+UPDATE = {"exponential_avg_factor": 0.3, "correction": 0}
+FUSED = ["src_1", "workspace"]
+MEMBERS = {
+    "backward": Member("backward"),
+    "backward, beta": Member("backward", ["beta"], RELU),
+    "backward, dst": Member("backward", ["dst"], RELU),
+    "backward, workspace": Member("backward", ["workspace"], RELU),
+    "backward, dst, add": Member("backward", ["dst"], ADD),
+    "backward, workspace, add": Member("backward", ["workspace"], ADD),
+    "training": Member("training"),
+    "training, fused": Member("training", [*FUSED, *RUNNING], {**RELU, **UPDATE}),
+    "inference": Member("inference"),
+    "inference, fused": Member("inference", FUSED, RELU),
+    "double backward": Member("double_backward"),
+    "backward, exact": Member("backward", [], EXACT),
+    "backward, beta, exact": Member("backward", ["beta"], {**RELU, **EXACT}),
+    "backward, dst, add, exact": Member("backward", ["dst"], {**ADD, **EXACT}),
+    "training, fused, exact": Member("training", [*FUSED, *RUNNING], {**RELU, **UPDATE, **EXACT}),
+}
+
 
 def problem(rng, shape, data_format, *types):
-    """A problem with two different gates, `dst` and `passes`, not from a forward pass."""
+    """A problem with two different gates, `dst` and `passes`, not from a forward pass; and with
+    arrays for all results.
+    """
     p = Family(rng, shape, data_format, *types)
     p.passes = rng.random(p.src.shape, np.float32) < 0.5
-    p.dst = p.src_1 * p.passes
+    p.dst, p.workspace = p.src_1 * p.passes, packed(p.passes, p.src)
+    p.result, p.another = np.empty_like(p.src), np.empty_like(p.src)
+    p.vector, p.another_vector = np.empty_like(p.mean), np.empty_like(p.mean)
+    p.sums = np.ones((2, len(p.mean)))
     return p
 
 
-def backward(gate=None, diff_src_1=False, **exact):
-    """The gradient; `gate` is the argument that tells what a ReLU let pass."""
-
-    def call(p, t, is_training, summed, out, **options):
-        given = {
-            None: {},
-            "beta": {"relu": True, "beta": p.beta},
-            "dst": {"relu": True, "dst": t.get("dst")},
-            "workspace": {"relu": True, "workspace": packed(p.passes, t["src"])},
-        }[gate]
-        data, given = (t["src"], t["diff_dst"]), {"epsilon": EPSILON, **given, **options}
-        more = {"is_training": is_training, "diff_src_1": diff_src_1, "out": out, **exact}
-        if summed:
-            known = {"variance": p.variance, "gamma": p.gamma, **given, **exact}
-            more["sums"] = bn_ext.GradientSums(*data, p.mean, **known)
-        return bn_ext.batch_norm_backward(*data, *p.vectors(), **more, **given), []
-
-    reads = ["src", "diff_dst", *(["dst"] if gate == "dst" else [])]
-    return Member(reads, ["tensor", "vector", "vector", *["tensor"] * diff_src_1], call)
+def laid(p, tensor, vector=lambda array: array):
+    """The problem with its tensors and its vectors as these functions give them."""
+    found = copy.copy(p)
+    for name, array in vars(p).items():
+        if isinstance(array, np.ndarray) and name not in ("passes", "workspace", "sums"):
+            setattr(found, name, tensor(array) if array.shape == p.src.shape else vector(array))
+    return found
 
 
-def fused_of(p, t):
-    """All options that fuse something into the forward pass, and their workspace."""
-    bits = np.zeros(-(-p.src.size // 8), np.uint8)
-    return {"src_1": t["src_1"], "relu": True, "workspace": bits}, bits
+#: Arrays of a problem for results, by their kind.
+OUTS = {"tensor": ["result", "another"], "vector": ["vector", "another_vector"]}
+OUTS["statistics"] = OUTS["vector"]
 
 
-def training(fused, **exact):
-    """The forward pass: plain, or with every fused option and running statistics."""
-
-    def call(p, t, is_training, summed, out, **options):
-        more, kept, written = {"epsilon": EPSILON, **options}, {}, []
-        if fused:
-            extra, bits = fused_of(p, t)
-            written = [p.running_mean.copy(), p.running_variance.copy(), bits]
-            more |= extra
-            kept = {"running_mean": written[0], "running_variance": written[1],
-                    "exponential_avg_factor": 0.3, "correction": 0}  # fmt: skip
-        affine = p.gamma, p.beta
-        if not summed:
-            more |= {"out": out, **kept, **exact}
-            return bn_ext.batch_norm_training(t["src"], *affine, **more), written
-        sums = bn_ext.Statistics(t["src"], **options, **exact)
-        if fused:
-            sums.update_running(**kept)
-        found, into = [sums.mean, sums.variance], out or [None] * 3
-        dst = bn_ext.batch_norm_inference(t["src"], *found, *affine, out=into[0], **more)
-        for k, array in enumerate(into[1:]):
-            if array is not None:
-                array[...] = found[k]
-                found[k] = array
-        return bn_ext.BatchNormTraining(dst, *found), written
-
-    reads = ["src", *(["src_1"] if fused else [])]
-    return Member(reads, ["tensor", "statistics", "statistics"], call)
+def calls(p, **options):
+    """Each member's calls, ready to be made with a problem's own arrays: its sums; the function
+    with arrays for all results, and in place; with frozen statistics; and from sums.
+    """
+    options = {"epsilon": getattr(p, "epsilon", EPSILON), **options}
+    frozen = {"is_training": False}
+    for member in MEMBERS.values():
+        function = function_of(member.function)
+        given = member.arguments(p, **options)
+        modes = [{}, frozen] if taken_by(member.function, frozen) else [{}]
+        for mode, out in itertools.product(modes, outs(p, member)):
+            yield functools.partial(function, **member.arguments(p, out=out, **options, **mode))
+        if member.function == "training":
+            yield functools.partial(bn_ext.Statistics, **taken_by("Statistics", given))
+        if member.function == "backward":
+            yield functools.partial(bn_ext.GradientSums, **taken_by("GradientSums", given))
+            how = {"data_format": p.data_format, "exact": "exact" in given}
+            sums = bn_ext.GradientSums(p.src, p.diff_dst, p.mean, **how)
+            if not sums.exact:
+                sums._sums = p.sums
+            yield functools.partial(function, **given, sums=sums, out=next(outs(p, member)))
+    vectors = p.beta, p.mean, p.variance, p.gamma
+    epsilon = options["epsilon"]
+    yield functools.partial(bn_ext.batch_norm_statistics_backward, *vectors, epsilon=epsilon)
 
 
-def inference(fused):
-    """With given statistics: plain, or with every fused option."""
-
-    def call(p, t, is_training, summed, out, **options):
-        extra, bits = fused_of(p, t) if fused else ({}, None)
-        given = t["src"], p.mean, p.variance, p.gamma, p.beta
-        more = {"epsilon": EPSILON, "out": None if out is None else out[0], **extra, **options}
-        dst = bn_ext.batch_norm_inference(*given, **more)
-        return (dst,), [bits]
-
-    return Member(["src", *(["src_1"] if fused else [])], ["tensor"], call)
-
-
-def double_backward():
-    def call(p, t, is_training, summed, out, **options):
-        given = t["src"], t["diff_dst"], *p.vectors(), t["diff_diff_src"]
-        more = {"epsilon": EPSILON, "is_training": is_training, "out": out, **options}
-        vectors = p.diff_diff_gamma, p.diff_diff_beta
-        return bn_ext.batch_norm_double_backward(*given, *vectors, **more), []
-
-    return Member(["src", "diff_dst", "diff_diff_src"], ["tensor", "tensor", "vector"], call)
-
-
-MEMBERS = {
-    "backward": backward(),
-    "backward, beta": backward("beta"),
-    "backward, dst": backward("dst"),
-    "backward, workspace": backward("workspace"),
-    "backward, dst, add": backward("dst", diff_src_1=True),
-    "backward, workspace, add": backward("workspace", diff_src_1=True),
-    "training": training(fused=False),
-    "training, fused": training(fused=True),
-    "inference": inference(fused=False),
-    "inference, fused": inference(fused=True),
-    "double backward": double_backward(),
-    "backward, exact": backward(exact=True),
-    "backward, beta, exact": backward("beta", exact=True),
-    "backward, dst, add, exact": backward("dst", diff_src_1=True, exact=True),
-    "training, fused, exact": training(fused=True, exact=True),
-}
+def outs(p, member):
+    """`out` with arrays of its own, and with tensors in place of the last operands."""
+    for names in (OUTS["tensor"], member.reads[-member.returns.count("tensor") :]):
+        given = {kind: iter(OUTS[kind]) for kind in OUTS} | {"tensor": iter(names)}
+        yield tuple(getattr(p, next(given[kind])) for kind in member.returns)

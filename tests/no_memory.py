@@ -13,7 +13,7 @@ import itertools
 import mmap
 from pathlib import Path
 
-import guarded
+import members
 import numpy as np
 from cases import DATA_DTYPES
 
@@ -144,11 +144,11 @@ def check_freed(call, allocations):
 
 
 def operands(shape, layout, data):
-    """Operands for guarded.py's calls, in three ways: dense; not contiguous, so that they are read
-    and written through copies; and with axes in another order.
+    """Problems in three ways: dense; not contiguous, so that operands are read and written through
+    copies; and with axes in another order.
     """
     for how in (np.copy, spread, np.asfortranarray):
-        a = guarded.dense(np.random.default_rng([*shape]), shape, layout, data)
+        a = members.problem(np.random.default_rng([*shape]), shape, layout, data)
         for name in ("diff_dst", "src_1", "diff_diff_src", "result"):
             setattr(a, name, how(getattr(a, name)))
         if how is np.asfortranarray:
@@ -179,8 +179,7 @@ def written_by(call):
 
 def calls(a, layout):
     """Each call, with `out` and without."""
-    options = {"data_format": layout, "num_threads": 1}
-    for call in guarded.calls(a, options):
+    for call in members.calls(a, data_format=layout, num_threads=1):
         yield call
         if "out" in call.keywords:
             yield functools.partial(call, out=None)

@@ -141,26 +141,13 @@ def differ(rank, size):
     step(layer(), range(rank, SAMPLES, size))
 
 
-@case
-def gone(rank, size):
-    """If a process ends in the middle, the others get an error."""
-    distributed.barrier()  # all are connected
-    if rank == 1:
-        sys.exit()
-    try:
-        step(layer(), range(rank, SAMPLES, size))
-    except RuntimeError as error:
-        print(f"{rank} {type(error).__name__}\n", end="", flush=True)
-
-
 def main(rank, size, folder, name):
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/{name}{size}", rank=rank, world_size=size,
         timeout=datetime.timedelta(seconds=60),
     )  # fmt: skip
     CASES[name](rank, size)
-    if name != "gone":
-        distributed.destroy_process_group()
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -8,37 +8,21 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import EPSILON, INPUTS, all_bits
+from cases import EPSILON, all_bits
+from members import AFFINE, FUNCTIONS, SECOND, function_of
 
-import bn_ext
 from bn_ext import _core
 from bn_ext._sums import total_of
 
-SECOND = ["diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
-AFFINE = ["gamma", "beta"]
 #: The arguments that each function gets here.
-OPERANDS = {
-    "backward": INPUTS,
-    "GradientSums": INPUTS[:3],
-    "training": ["src", *AFFINE],
-    "Statistics": ["src"],
-    "inference": ["src", "mean", "variance", *AFFINE],
-    "double_backward": [*INPUTS, *SECOND],
-}
-FOUND = {"dst": "src", "mean": "mean", "variance": "mean"}
-GRADIENTS = {"diff_src": "src", "diff_gamma": "mean", "diff_beta": "mean"}
+OPERANDS = {name: function.operands for name, function in FUNCTIONS.items()}
 #: The results of each function that takes `out`, and the argument that each is like.
+LIKE = {"tensor": "src", "vector": "mean", "statistics": "mean"}
 RESULTS = {
-    "backward": GRADIENTS,
-    "training": FOUND,
-    "inference": {"dst": "src"},
-    "double_backward": {"diff_src": "src", "diff_diff_dst": "src", "diff_gamma": "mean"},
+    name: {result: LIKE[kind] for result, kind in function.results.items()}
+    for name, function in FUNCTIONS.items()
+    if function.results
 }
-
-
-def function_of(name):
-    """The function, or the class, whose call makes sums."""
-    return getattr(bn_ext, name if name[0].isupper() else f"batch_norm_{name}")
 
 
 def takes(name):

@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 from cases import EPSILON, Family
 
+import bn_ext
 from bn_ext.specs import ngraph, onednn_graph, tensorflow
 
 #: {module: {dtype of the data: dtypes of the vectors, which must be all alike}}
@@ -102,6 +103,24 @@ SHEETS = {
         reserve_space_2="variance", reserve_space_3="variance",
     ),
 }  # fmt: skip
+
+
+def forward_of(p, *, is_training=True, factor=1, correction=0, **options):
+    """The general functions' dst; in training, also running statistics, kept in float32, and the
+    batch's own, all in the dtype of the vectors.
+    """
+    options = {"epsilon": EPSILON, "data_format": p.data_format, **options}
+    if not is_training:
+        given = p.src, p.mean, p.variance, p.gamma, p.beta
+        return [bn_ext.batch_norm_inference(*given, **options)]
+    running = [a.astype(np.float32) for a in (p.mean, p.variance)]
+    dst, *batch = bn_ext.batch_norm_training(
+        p.src, p.gamma, p.beta, running_mean=running[0], running_variance=running[1],
+        exponential_avg_factor=factor, correction=correction,
+        out=(None, np.empty_like(p.mean), np.empty_like(p.mean)), **options,
+    )  # fmt: skip
+    return [dst, *(a.astype(p.mean.dtype) for a in running), *batch]
+
 
 # ---- what may carry the array -----------------------------------------------------------
 

@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 
-import guarded
+import members
 import numpy as np
 from cases import DATA_DTYPES
 
@@ -67,12 +67,13 @@ def depth_of(call):
 
 
 def operands(rng, shape, layout, data):
-    """The operands of guarded.py's calls, with values whose sums must be rounded."""
-    a = guarded.dense(rng, shape, layout, data)
-    for name in (*guarded.READ, *guarded.WRITTEN):
+    """A problem with values whose sums must be rounded."""
+
+    def spread(array):
         exponents = rng.integers(-SPREAD[data], SPREAD[data], shape)
-        setattr(a, name, np.ldexp(rng.standard_normal(shape), exponents).astype(a.src.dtype))
-    return a
+        return np.ldexp(rng.standard_normal(shape), exponents).astype(array.dtype)
+
+    return members.laid(members.problem(rng, shape, layout, data), spread)
 
 
 def more_calls(a, options):
@@ -118,7 +119,7 @@ def calls(num_threads):
         for shape, layout in SHAPES:
             a = operands(rng, shape, layout, data)
             options = {"data_format": layout, "num_threads": num_threads}
-            for call in (*guarded.calls(a, options), *more_calls(a, options)):
+            for call in (*members.calls(a, **options), *more_calls(a, options)):
                 yield f"{data} {shape} {words_of(call)}", call
 
 

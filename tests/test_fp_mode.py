@@ -1,12 +1,22 @@
 """The floating-point environment: calls compute in the default mode, then restore the caller's."""
 
-import every_call
-import guarded
+import contextlib
+import pickle
+import warnings
+from fractions import Fraction
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import members
 import numpy as np
 import pytest
+from cases import DATA_DTYPES, all_bits
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
 from processes import with_libgomp
+from sheets import SHEETS
+
+import bn_ext
 
 
 @pytest.mark.parametrize("name", FP_MODES)
@@ -22,11 +32,11 @@ def test_fp_modes_take_effect(name):
 @pytest.mark.parametrize("name", FP_MODES)
 def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
     """Our operations raise no serious exception flag, either."""
-    a = guarded.dense(rng, (300, 70), "NXC", "float32")
+    p = members.problem(rng, (300, 70), "NXC", "float32")
     # For invalid operations and divisions by zero.
-    a.epsilon, a.variance[:2], a.diff_dst[5] = 0.0, [-1, 0], np.inf
+    p.epsilon, p.variance[:2], p.diff_dst[5] = 0.0, [-1, 0], np.inf
     libm = math_library()
-    for call in guarded.calls(a, {"num_threads": threads}):
+    for call in members.calls(p, num_threads=threads):
         with fp_mode(name):
             libm.feclearexcept(SERIOUS)
             call()
@@ -35,16 +45,154 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
         assert (found, flags) == (name, 0), call
 
 
-@pytest.mark.quick
-def test_every_public_function_and_method_is_called():
-    assert set(every_call.public()) == set(every_call.CALLS)
+# ---- the same results in any mode -----------------------------------------------------------
+
+#: Scales of channels: subnormal; with squares that underflow or overflow; huge.
+SCALES = {
+    "float16": [1e-7, 1e-6, 1e-3, 1e3, 6e4],
+    "float32": [1e-45, 1e-40, 1e-22, 1e22, 3e38],
+    "bfloat16": [1e-40, 1e-39, 1e-22, 1e22, 3e38],
+    "float64": [5e-324, 1e-310, 1e-160, 1e160, 1.7e308],
+}
+#: The bits of a signaling NaN: any conversion raises a floating-point flag.
+SIGNALING = {"float16": 0x7C01, "float32": 0x7F800001, "bfloat16": 0x7F81,
+             "float64": 0x7FF0000000000001}  # fmt: skip
+
+
+def problem(data):
+    """A problem whose channels have values of a kind each; in its vectors, kinds are shifted."""
+    rng = np.random.default_rng(7)
+
+    def of_every_kind(array, shift=0):
+        name = array.dtype.name
+        scales = np.array([1.0, 0.3, *SCALES[name], np.inf, np.nan, np.nan])
+        with np.errstate(all="ignore"):
+            found = np.copysign(rng.uniform(0.1, 1, array.shape) * scales, array.astype(float))
+            found = found.astype(array.dtype)
+        signaling = np.array(SIGNALING[name], f"u{array.itemsize}").view(array.dtype)
+        found[..., -1] = signaling
+        return np.ascontiguousarray(np.roll(found, shift, axis=-1))
+
+    p = members.problem(rng, (6, 3 + len(SCALES[data]) + 2), "NXC", data)
+    p = members.laid(p, of_every_kind, lambda a: of_every_kind(a, rng.integers(a.size)))
+    p.variance, p.epsilon = abs(p.variance), np.float32(1e-4)
+    return p
+
+
+def family(p):
+    return [*(call() for call in members.calls(p)), *vars(p).values()]
+
+
+def lists(p):
+    listed = [[np.float32(1e-40), 1.0], [p.src[0, -1], 2.0], [np.float16(3), 5e-324]]
+    return bn_ext.batch_norm_training(listed, epsilon=Fraction(1, 4))
+
+
+def sums(p):
+    found = []
+    for exact in (False, True):
+        for kind, mean in ((bn_ext.Statistics, []), (bn_ext.GradientSums, [p.mean])):
+            given = p.src, *[p.diff_dst] * len(mean)
+            parts = [kind(*(a[rows] for a in given), *mean, exact=exact)
+                     for rows in (slice(2), slice(2, 2), slice(2, None))]  # fmt: skip
+            total = sum(parts)
+            found += [*parts, total, total == parts[0], total.mean]
+        running = p.mean.copy(), p.variance.copy()
+        statistics = sum(bn_ext.Statistics(rows, exact=exact) for rows in (p.src[:2], p.src[2:]))
+        statistics.update_running(*running, Fraction(1, 4), correction=1)
+        found += [*running, statistics.variance]
+    return found
+
+
+WIDE = problem("float64")
+STATE = {"weight": WIDE.gamma, "bias": WIDE.beta, "running_mean": WIDE.mean,
+         "running_var": WIDE.variance, "num_batches_tracked": 2}  # fmt: skip
+
+
+def layer(p, make=bn_ext.BatchNorm):
+    """The state of a layer that was loaded, and what its steps give in every mode."""
+    made = make(len(p.mean), dtype=p.mean.dtype, epsilon=p.epsilon, relu=True)
+    made.load_state_dict(STATE)
+    found = [made.state_dict()]
+    for mode in (made.train, made.eval, made.freeze):
+        mode()
+        for _ in range(2):
+            found += [made.forward(p.src, p.src_1), *made.backward(p.diff_dst)]
+        found += [*made.parameters, *made.gradients, made.state_dict()]
+    return found
+
+
+def operators(p):
+    """The operators that take these dtypes."""
+    found = []
+    for sheet in SHEETS.values():
+        if p.mean.dtype.name in sheet.types.get(p.src.dtype.name, []):
+            dims = (6, 1, 1, -1) if sheet.data_format == "NXC" else (6, len(p.mean), 1, 1)
+            images = {name: getattr(p, name).reshape(dims) for name in ("src", "diff_dst")}
+            given = sheet.arguments(SimpleNamespace(**{**vars(p), **images}))
+            found.append(sheet.call({**given, **sheet.fixed, "epsilon": p.epsilon}))
+    return found
+
+
+def derivatives(p):
+    """One gradient at a time, and none of statistics: autograd computes in the caller's mode."""
+    import autograd
+
+    import bn_ext.autograd as functions
+
+    def training(src, gamma, src_1):
+        options = {"src_1": src_1, "epsilon": p.epsilon, "relu": True}
+        return functions.batch_norm_training(src, gamma, p.beta, **options)
+
+    def inference(mean, variance):
+        return functions.batch_norm_inference(p.src, mean, variance, p.gamma, epsilon=p.epsilon)
+
+    found = []
+    for wanted in range(3):
+        vjp, dst = autograd.make_vjp(training, wanted)(p.src, p.gamma, p.src_1)
+        found += [dst, vjp(p.diff_dst)]
+    return [*found, autograd.make_vjp(inference, (0, 1))(p.mean, p.variance)[1]]
+
+
+CALLS = [family, lists, sums, layer, operators, *[derivatives] * bool(find_spec("autograd"))]
+
+
+def bits(found):
+    """What was found as values that can be compared."""
+    if isinstance(found, dict):
+        return bits([*found.values()])
+    if isinstance(found, (list, tuple)):
+        return [bits(each) for each in found]
+    if isinstance(found, (bn_ext.Statistics, bn_ext.GradientSums)):
+        return pickle.dumps(found)
+    return all_bits([found]) if isinstance(found, np.ndarray) else repr(found)
+
+
+@contextlib.contextmanager
+def errors(how):
+    """np.seterr(all=how), and every warning an error."""
+    with warnings.catch_warnings(), np.errstate(all=how):
+        warnings.simplefilter("error")
+        yield
+
+
+#: Mode: (context manager, its argument, a function that returns what is in effect).
+MODES = {name: (fp_mode, name, fp_mode_in_effect) for name in FP_MODES if name != "default"}
+MODES["np.seterr"] = errors, "raise", lambda: np.geterr()["under"]
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", every_call.ONCE)
-def test_every_call_gives_the_same_in_any_mode(name, capfd):
-    """It gives the same bits, and no error, warning or output, in np.seterr's modes, too."""
-    assert every_call.changes(name) == []
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("data", DATA_DTYPES)
+@pytest.mark.parametrize("call", CALLS)
+def test_the_same_in_any_mode(call, data, mode, capfd):
+    """The same bits, and no error, warning or output."""
+    expected, given = bits(call(problem(data))), problem(data)
+    enter, how, in_effect = MODES[mode]
+    with enter(how):
+        found = call(given)
+        left = in_effect()
+    assert (bits(found) == expected, left) == (True, how)
     assert capfd.readouterr() == ("", "")
 
 

@@ -43,15 +43,6 @@ FAMILY_AIMS = {
     ("double_backward", "diff_gamma"): (0.15, 0.15, 0.2, 0.2),
     ("double_backward, frozen", "diff_gamma"): (0.12, 0.12, 0.18, 0.14),
 }
-#: With exact sums, errors stay further from their bounds, so no share is required.
-EXACT_AIMS = [
-    ("backward, exact", "diff_src"),
-    ("backward, frozen, exact", "diff_src"),
-    ("GradientSums, exact", "diff_gamma"),
-    ("Statistics, exact", "mean"),
-    ("Statistics, exact", "variance"),
-    ("training, exact", "dst"),
-]
 
 
 def searched(rng, form, data, vector, generations, aims):
@@ -75,7 +66,6 @@ def test_no_search_breaks_a_bound(rng, data, vector, form):
     """Hostile data of every kind, made worse by a search of a few generations for each aim."""
     searched(rng, form, data, vector, 4, GRADIENT_AIMS)
     searched(rng, form, data, vector, 2, FAMILY_AIMS)
-    searched(rng, form, data, vector, 2, EXACT_AIMS)
 
 
 @pytest.mark.slow
@@ -251,21 +241,6 @@ def neighbors(array):
 
 
 SHORT_DTYPES = [d for d in DTYPES if d[0] in SHORT]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("data", "vector"), SHORT_DTYPES)
-def test_random_16_bit(rng, data, vector):
-    in_norms = []
-    for (m, _), grads, want in random_cases(rng, data, vector):
-        got = grads.diff_src.astype(np.float64)
-        exact = want.diff_src.astype(np.float64)
-        _, above = neighbors(grads.diff_src)
-        one_ulp = abs(got - exact) <= abs(above - got) * (1 + 1e-9)
-        assert one_ulp[abs(exact) > 0.1].all(), m
-        in_norms.append(sums_in_norms(grads, want, vector, unit("float32")))
-    print(f"sums {max(in_norms):.2f} u")
-    assert max(in_norms) <= 10
 
 
 @pytest.mark.slow

@@ -152,19 +152,6 @@ def test_flags_that_change_bits_reach_neither_compiler_nor_linker(sources, name)
         assert {"-O3", "-fno-fast-math"} <= {*ours}
 
 
-@pytest.mark.slow
-@needs_linux
-@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
-def test_flags_that_change_bits_have_no_effect(sources):
-    flags = " ".join(CFLAGS)
-    variables = {"CC": f"gcc {flags}", "CFLAGS": flags, "LDFLAGS": flags}
-    done = python("setup.py", "build_ext", "--inplace", cwd=sources, timeout=580,
-                  BN_EXT_BUILD_ISAS="baseline", **variables)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    done = python("-m", "bn_ext", "verify", cwd=sources, PYTHONPATH=None, PYTHONSAFEPATH=None)
-    assert (done.returncode, "levels: baseline\n" in done.stdout) == (0, True), done.stdout
-
-
 @needs_linux
 @pytest.mark.skipif(not X86, reason="other machines have one level")
 def test_builds_at_once_get_what_they_ask_for(sources):

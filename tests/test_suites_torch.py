@@ -5,19 +5,13 @@ torch's float64 results count as right. test_torch.py has torch's checks of grad
 pytest -m suites        needs torch and what its testing modules import
 """
 
-import copy
-import itertools
-
 import numpy as np
 import pytest
-from cases import DATA_DTYPES, SHORT
+from cases import DATA_DTYPES
 from judged import judge
 
 pytestmark = [pytest.mark.suites, pytest.mark.filterwarnings("ignore")]
 
-MODULES = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
-#: With 16-bit data, modules may have float32 parameters.
-VECTORS = {name: "float32" if name in SHORT else name for name in DATA_DTYPES}
 in_every_dtype = pytest.mark.parametrize("name", DATA_DTYPES)
 
 
@@ -82,38 +76,3 @@ def test_opinfo(torch, ran, name):
             right = attempt(info.op, torch.float64)
             check(attempt(batch_norm, getattr(torch, name)), right, name)
             ran["torch OpInfo", name] += 1
-
-
-@in_every_dtype
-@pytest.mark.parametrize("module", MODULES)
-def test_module_db(torch, ran, module, name):
-    from torch.testing._internal.common_modules import module_db
-
-    from bn_ext.torch import convert
-
-    (info,) = [each for each in module_db if each.module_cls is getattr(torch.nn, module)]
-    dtype = getattr(torch, name)
-    for training, vectors in itertools.product((True, False), {name, VECTORS[name]}):
-        for case in info.module_inputs_func(
-            info, device="cpu", dtype=dtype, requires_grad=True, training=training
-        ):
-            made, (given,) = case.constructor_input, case.forward_input.args
-            layer = info.module_cls(*made.args, **made.kwargs).to(getattr(torch, vectors))
-            layer.train(training)
-            with torch.no_grad():
-                for each in (*layer.parameters(), *layer.buffers()):
-                    if each.is_floating_point():
-                        each.copy_(torch.rand(each.shape) + 0.5)
-            if not given.numel():
-                continue
-            for arrange in arrangements(torch):
-
-                def attempt(mine, dtype, given=given, arrange=arrange):
-                    x = arrange(given.detach().to(dtype)).requires_grad_()
-                    leaves = [x, *mine.parameters()]
-                    return outcome(torch, lambda: mine(x), leaves, [*mine.buffers()], name)
-
-                right = attempt(copy.deepcopy(layer).double(), torch.float64)
-                ours = convert(copy.deepcopy(layer))
-                check(attempt(ours, dtype), right, name)
-                ran["torch modules", name] += 1

@@ -4,14 +4,9 @@
 """
 
 import importlib
-import inspect
-import operator
 import re
 import runpy
-import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 from processes import printed_by
 from tree import ROOT, TESTS
@@ -21,42 +16,6 @@ import bn_ext
 PACKAGE = ROOT / "bn_ext"
 #: Imports that need more than NumPy, and what they need.
 ADAPTERS = {"autograd": "autograd", "dask": "dask.array", "torch": "torch"}
-
-
-@pytest.mark.skipif(not PACKAGE.exists(), reason="needs the sources")
-class TestJedi:
-    """What an editor sees if it cannot read the compiled module."""
-
-    @pytest.fixture
-    def script(self, tmp_path):
-        jedi = pytest.importorskip("jedi")
-        ignored = shutil.ignore_patterns("_core.*.*", "*.c", "*.pyx", "*.pxi")
-        shutil.copytree(PACKAGE, tmp_path / "bn_ext", ignore=ignored)
-        numpys = str(Path(np.__file__).parent.parent)
-        project = jedi.Project(tmp_path, sys_path=[str(tmp_path), numpys])
-        return lambda code: jedi.Script(code, project=project)
-
-    def test_completions(self, script):
-        found = {name.name for name in script("import bn_ext\nbn_ext.").complete()}
-        assert set(bn_ext.__all__) <= found
-        code = "import bn_ext\nbn_ext.batch_norm_backward(a, a, v, v, epsilon=0)."
-        found = {name.name for name in script(code).complete()}
-        assert set(bn_ext.BatchNormGradients._fields) <= found
-
-    @pytest.mark.parametrize(
-        "name", ["batch_norm_backward", "batch_norm_training", "Statistics", "BatchNorm",
-                 "specs.ngraph.batch_norm_inference"]
-    )  # fmt: skip
-    def test_signatures_and_docstrings(self, script, name):
-        function = operator.attrgetter(name)(bn_ext)
-        call = f"import bn_ext.specs.ngraph\nbn_ext.{name}"
-        signatures = script(f"{call}(").get_signatures()
-        assert signatures
-        for signature in signatures:
-            names = [p.name for p in signature.params if p.name not in ("*", "other")]
-            assert names == list(inspect.signature(function).parameters)
-        shown = [*signatures, *script(call).goto(follow_imports=True)]
-        assert any(inspect.getdoc(function) in each.docstring() for each in shown)
 
 
 def test_specs_needs_no_import_of_its_own():

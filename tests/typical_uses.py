@@ -31,10 +31,6 @@ diff_src, diff_gamma, diff_beta = bn_ext.batch_norm_backward(x64, x64, v64, v64,
 assert_type(diff_src, NDArray[np.float64])
 total: np.float64 = diff_gamma.sum() + diff_beta.sum()
 
-# Parameter gradients may be left out.
-alone = bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, param_grads=False)
-assert_type(alone.diff_src, NDArray[np.float32])
-
 
 # Forward, then backward.
 def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -43,10 +39,6 @@ def chain(x: NDArray[np.float32], g: NDArray[np.float32]) -> NDArray[np.float32]
     assert_type(back.diff_src, NDArray[np.float32])
     twice = bn_ext.batch_norm_double_backward(x, x, r.mean, r.variance, g, x, epsilon=1)
     assert_type(twice.diff_src, NDArray[np.float32])
-    operator = onednn_graph.batch_norm_training_backward(x, x, g, g, epsilon=1)
-    assert_type(operator.diff_src, NDArray[np.float32])
-    step = onednn_graph.batch_norm_forward_training(x, g, g, epsilon=1)
-    assert_type(step.dst, NDArray[np.float32])
     return bn_ext.batch_norm_inference(x, r.mean, r.variance, g, g, epsilon=1e-5)
 
 
@@ -63,10 +55,6 @@ of_any_dtype(x64)
 # In place, and options.
 out = (np.empty_like(x32), None, None)
 bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=np.float32(1e-5), out=out, num_threads=2)
-bn_ext.batch_norm_backward(
-    x32, x32, v32, v32, epsilon=1e-5, is_training=False, out=[x32, None, None]
-)
-
 bn_ext.batch_norm_backward(
     x32, x32, v32, v32, epsilon=1e-5, is_training=np.True_, param_grads=1, out=grads
 )
@@ -120,8 +108,6 @@ assert_type(bn_ext.Statistics(x32, exact=True).array, NDArray[np.int64])
 normalized = bn_ext.batch_norm_training(x16, v32, v32, epsilon=1e-5)
 assert_type(normalized.dst, NDArray[np.float16])
 assert_type(normalized.mean, NDArray[Any])
-dst, mean, variance = bn_ext.batch_norm_training(x32, epsilon=np.float32(1e-5))
-assert_type(dst, NDArray[np.float32])
 assert_type(bn_ext.batch_norm_training([[0.0, 1.0]], epsilon=0).dst, NDArray[Any])
 bits = np.empty(-(-x32.size // 8), np.uint8)
 bn_ext.batch_norm_training(
@@ -131,12 +117,6 @@ bn_ext.batch_norm_training(
 )  # fmt: skip
 assert_type(bn_ext.batch_norm_inference(x16, v32, v32, epsilon=1e-5), NDArray[np.float16])
 assert_type(
-    bn_ext.batch_norm_inference(
-        x32, v32, v32, None, v32, epsilon=1e-5, src_1=x32, relu=True, out=x32.copy()
-    ),
-    NDArray[np.float32],
-)
-assert_type(
     bn_ext.batch_norm_inference(x32.tolist(), [0.0] * 3, [1.0] * 3, epsilon=0), NDArray[Any]
 )
 
@@ -144,7 +124,7 @@ assert_type(
 gated = bn_ext.batch_norm_backward(x32, x32, v32, v32, v32, epsilon=1e-5, relu=True, beta=v32)
 assert_type(gated, bn_ext.BatchNormGradients[NDArray[np.float32]])
 four = bn_ext.batch_norm_backward(
-    x32, x32, v32, v32, epsilon=1e-5, relu=True, workspace=bits, diff_src_1=True
+    x32, x32, v32, v32, epsilon=1e-5, relu=True, workspace=bits, diff_src_1=True, exact=True
 )
 assert_type(four.diff_src_1, NDArray[np.float32])
 bn_ext.GradientSums(x32, x32, v32, relu=True, dst=x32)
@@ -178,12 +158,6 @@ x4, e32 = np.ones((4, 2, 2, 3), np.float16), np.empty(0, np.float32)
 tf = tensorflow.fused_batch_norm_grad_v3(x4, x4, v32, v32, v32, None)
 assert_type(tf.x_backprop, NDArray[np.float16])
 assert_type(tf.scale_backprop, NDArray[np.float32])
-assert_type(
-    bn_ext.specs.ngraph.batch_norm_training_backprop(
-        [[0.0, 1.0], [2.0, 4.0]], v64[:2], [0.0, 0.0], v64[:2], v64[:2], x64[:2, :2], epsilon=0
-    ).input_delta,
-    NDArray[Any],
-)
 v3 = tensorflow.fused_batch_norm_v3(x4, v32, v32, v32, v32, is_training=False)
 assert_type(v3.y, NDArray[np.float16])
 assert_type(v3.reserve_space_2, NDArray[np.float32])
@@ -195,20 +169,11 @@ assert_type(forward.running_mean, NDArray[np.float32])
 x3 = np.ones((2, 3, 4), np.float32)
 assert_type(ngraph.batch_norm_training(x3, v32, v32, epsilon=1e-5).batch_mean, NDArray[np.float32])
 assert_type(ngraph.batch_norm_inference(x3, v32, v32, v32, v32, epsilon=1e-5), NDArray[np.float32])
-half32 = onednn_graph.batch_norm_training_backprop(x16, x16, v32, v32, epsilon=1e-5)
-assert_type(half32.input_delta, NDArray[np.float16])
 
 # Functions about the process.
 isa: str = bn_ext.get_isa()
 isas: tuple[str, ...] = bn_ext.available_isas()
 version: str = bn_ext.__version__
-
-# Exact sums.
-assert_type(
-    bn_ext.batch_norm_backward(x32, x32, v32, v32, epsilon=1e-5, exact=True).diff_src,
-    NDArray[np.float32],
-)
-assert_type(bn_ext.batch_norm_training(x32, epsilon=1e-5, exact=True).dst, NDArray[np.float32])
 
 
 # What the functions refuse, type checkers must refuse too.
@@ -226,65 +191,42 @@ fused_ex = tensorflow.fused_batch_norm_ex
 WRONG: list[Callable[[], object]] = [
     lambda: reduce(x32, x32, v32, exact="yes"),  # type: ignore[arg-type]
     lambda: bn_ext.Statistics(x32, epsilon=0),  # type: ignore[call-arg]
-    lambda: bn_ext.Statistics(x32, exact="yes"),  # type: ignore[arg-type]
     lambda: bn_ext.Statistics("abc"),  # type: ignore[arg-type]
     lambda: general(x32, x32, v32, v32, epsilon=0, sums=sums.mean),  # type: ignore[call-overload]
     lambda: reduce(b"abc", x32, v32),  # type: ignore[arg-type]
     lambda: reduce(1.0, x32, v32),  # type: ignore[arg-type]
-    lambda: reduce(np.float32(1), x32, v32),  # type: ignore[arg-type]
-    lambda: reduce(np.str_("abc"), x32, v32),  # type: ignore[arg-type]
     lambda: reduce(None, x32, v32),  # type: ignore[arg-type]
-    lambda: reduce({1: 2}, x32, v32),  # type: ignore[arg-type]
-    lambda: reduce(range(3), x32, v32),  # type: ignore[arg-type]
     lambda: reduce(object(), x32, v32),  # type: ignore[arg-type]
-    lambda: general(x32, "abc", v32, v32, epsilon=0),  # type: ignore[call-overload]
     lambda: general("abc", x32, v32, v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: general(x32, x32, "abc", v32, epsilon=0),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, "abc", epsilon=0),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, "abc", epsilon=0),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon="1e-5"),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, v32, epsilon=1j),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, data_format="nhwc"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, is_training="False"),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, v32, epsilon=0, is_training=2),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, v32, epsilon=0, param_grads="no"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, num_threads=1.0),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, out=x32),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, out=(x32, None)),  # type: ignore[arg-type]
-    lambda: backprop("abc", v64, v64, v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
     lambda: backprop(x64, v64, "abc", v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
-    lambda: backprop(x64, v64, None, v64, v64, x64, epsilon=0),  # type: ignore[arg-type]
     lambda: backward(x32, x32, v32, v32, epsilon=1, diff_gamma="False"),  # type: ignore[arg-type]
     lambda: fused(x4, x4, v32, v32, None, None),  # type: ignore[arg-type]
     lambda: fused(x4, x4, v32, v32, v32, None, data_format="NXC"),  # type: ignore[arg-type]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, beta=1.0),  # type: ignore[call-overload]
-    lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst="abc"),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, workspace=8),  # type: ignore[call-overload]
     lambda: general(x32, x32, v32, v32, epsilon=0, relu=True, dst=x32, diff_src_1=2),  # type: ignore[call-overload]
-    lambda: reduce(x32, x32, v32, relu="yes", dst=x32),  # type: ignore[arg-type]
     lambda: training(x32),  # type: ignore[call-arg]
     lambda: training(x32, v32, v32, 1e-5),  # type: ignore[call-arg]
-    lambda: training(x32, 1.0, epsilon=0),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, momentum=0.1),  # type: ignore[arg-type]
-    lambda: training(x32, epsilon=0, relu=None),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, src_1=1.0),  # type: ignore[arg-type]
-    lambda: training(x32, epsilon=0, relu=True, workspace=[0]),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, running_mean=[0.0] * 3),  # type: ignore[arg-type]
     lambda: training(x32, epsilon=0, out=x32),  # type: ignore[arg-type]
-    lambda: bn_ext.Statistics(x32, data_format="nhwc"),  # type: ignore[arg-type]
     lambda: inference(x32, v32, epsilon=0),  # type: ignore[call-arg]
-    lambda: inference(x32, None, v32, epsilon=0),  # type: ignore[arg-type]
     lambda: inference(x32, v32, v32, epsilon=0, out=(x32,)),  # type: ignore[arg-type]
-    lambda: double(x32, x32, v32, v32, epsilon=0),  # type: ignore[call-arg]
     lambda: double(x32, x32, v32, v32, v32, None, epsilon=0),  # type: ignore[arg-type]
     lambda: made(3.0),  # type: ignore[arg-type]
     lambda: made(3, momentum=0.1),  # type: ignore[call-arg]
     lambda: made(3, exponential_avg_factor="0.1"),  # type: ignore[arg-type]
-    lambda: made(3, correction=None),  # type: ignore[arg-type]
     lambda: made(3).forward(1.0),  # type: ignore[arg-type]
     lambda: made(3).load_state_dict([v32]),  # type: ignore[arg-type]
-    lambda: made(3).train("yes"),  # type: ignore[arg-type]
     lambda: fused_v3(x4, v32, v32, v32, v32, data_format="NXC"),  # type: ignore[arg-type]
     lambda: fused_ex(x4, v32, v32, e32, e32, activation_mode="relu"),  # type: ignore[arg-type]
 ]

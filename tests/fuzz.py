@@ -1,0 +1,203 @@
+"""Random problems for some time: the bits must be the plainest call's, and memory must stay flat.
+
+    python tests/fuzz.py 600        from one thread, at random levels and with random cache sizes
+    python tests/fuzz.py 600 4      from four threads at once
+
+Arrays lie anyhow in memory. The plainest call gets dense copies in src's order of axes, at the
+lowest level, on one thread. No other byte may change. Run by .ci/fuzz, with sanitizers, and by
+.ci/soak. Other tests check that the plainest call is right.
+"""
+
+import copy
+import os
+import pickle
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import members
+import numpy as np
+from cases import DATA_DTYPES, FORMATS, full_order, placed
+from members import MEMBERS
+
+import bn_ext
+from bn_ext import _core
+
+#: Resident memory may grow by this much after the first tenth: malloc's arenas, not a leak.
+SLACK = 48 << 20
+CACHES = [1 << 12, 1 << 16, 1 << 20, 1 << 30]
+MOST_ELEMENTS, MOST_CHANNELS = 60_000, 600
+
+
+def dims(rng, axis):
+    """A shape of 2 to 6 axes."""
+    found = [1 + rng.integers(rng.choice([4, 20, 300, 9000])) for _ in range(rng.integers(2, 7))]
+    found[axis] = min(found[axis], MOST_CHANNELS)
+    while np.prod(found) > MOST_ELEMENTS:
+        longest = np.argmax(found)
+        found[longest] = (found[longest] + 1) // 2
+    return tuple(map(int, found))
+
+
+def of_some_kind(rng, array, axis):
+    """Numbers as they are, few bits, any bits, or each channel with a scale of its own."""
+    kind = rng.integers(4)
+    with np.errstate(all="ignore"):
+        if kind == 1:
+            array = np.round(array.astype(float) * 8)
+        elif kind == 2:
+            bits = rng.integers(0, 2 ** (8 * array.itemsize), array.shape, f"u{array.itemsize}")
+            array = np.where(rng.random(array.shape) < 1 / 16, bits.view(array.dtype), array)
+        elif kind == 3:
+            top = 1023 if array.itemsize == 8 else 15 if array.dtype == np.float16 else 127
+            channels = np.moveaxis(np.empty(array.shape), axis, -1)[..., :1]
+            powers = top * rng.choice([0, 0.8, 0.95, -0.8], array.shape[axis])
+            wide = np.ldexp(np.moveaxis(array.astype(float), axis, -1), powers.astype(int))
+            wide += rng.choice([0, 0, 1000], array.shape[axis]) + 0 * channels
+            array = np.moveaxis(wide, -1, axis)
+            array.flat[rng.integers(array.size)] = rng.choice([1, np.nan, np.inf])
+    return array
+
+
+def anyhow(rng, array, order, *, read_only=True):
+    """(a view of these values, its memory): not aligned, with gaps and flipped axes; if it is only
+    read, sometimes with elements in one place.
+    """
+    if rng.random() < 0.25:
+        order = rng.permutation(array.ndim)
+    strides, step = [0] * array.ndim, array.itemsize
+    for axis in reversed(order):
+        strides[axis] = -step if rng.random() < 1 / 6 else step
+        step = step * array.shape[axis] + array.itemsize * int(rng.choice([0, 0, rng.integers(6)]))
+    before = int(rng.integers(64))
+    memory = np.full(before + step + 64 * int(rng.integers(2)), 0xA5, np.uint8)
+    before -= sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True) if s < 0)
+    dims, dtype = array.shape, array.dtype
+    if read_only and rng.random() < 0.1:
+        axis = rng.integers(array.ndim)
+        strides[axis] = 0
+        array = array.take([0], axis)
+    view = np.ndarray(dims, dtype, memory, before, strides)
+    view[...] = array
+    return view, memory
+
+
+class Case:
+    """A member of the family with a random problem, its options, and arrays that lie anyhow."""
+
+    def __init__(self, rng):
+        data_format = str(rng.choice(list(FORMATS)))
+        axis = FORMATS[data_format]
+        name, data, vector = (str(rng.choice(some)) for some in (list(MEMBERS), *[DATA_DTYPES] * 2))
+        self.member, self.name = MEMBERS[name], name
+        p = members.problem(rng, dims(rng, axis), data_format, data, vector)
+        order = rng.permutation(p.src.ndim) if rng.random() < 0.5 else np.arange(p.src.ndim)
+        self.tensors, self.read, self.out = {}, {}, None
+        for n in self.member.reads:
+            with np.errstate(all="ignore"):
+                values = of_some_kind(rng, getattr(p, n), axis).astype(p.src.dtype)
+            self.tensors[n], self.read[n] = anyhow(rng, values, order)
+        self.p = copy.copy(p)
+        for n, a in vars(p).items():
+            if isinstance(a, np.ndarray) and a.shape == p.mean.shape and n != "workspace":
+                vector, self.read[n] = anyhow(rng, a, [0])
+                setattr(self.p, n, vector)
+        if rng.random() < 0.7:
+            self.out = [self.result(rng, like, order) for like in self.member.like(self.p)]
+        self.options = {"is_training": bool(rng.integers(2)), "summed": bool(rng.integers(2))}
+        self.threads = int(rng.integers(1, 17))
+
+    def result(self, rng, like, order):
+        """None, or (an array for a result, its memory): of its own, or an operand's."""
+        if rng.random() < 0.2:
+            return None
+        if like.ndim == 1:
+            return anyhow(rng, like, [0], read_only=False)
+        place = str(rng.choice(self.member.reads))
+        if rng.random() < 0.2 and place in self.read and 0 not in self.tensors[place].strides:
+            return self.tensors[place], self.read.pop(place)
+        return anyhow(rng, like, order, read_only=False)
+
+    def plainly(self):
+        """The bits of the plainest call."""
+        order = full_order(self.tensors["src"])
+        dense = {n: placed(a, order=order) for n, a in self.tensors.items()}
+        return self.bits(members.laid(self.p, lambda a: a, np.array), dense, num_threads=1)
+
+    def as_given(self):
+        out = None if self.out is None else [made and made[0] for made in self.out]
+        return self.bits(self.p, self.tensors, num_threads=self.threads, out=out)
+
+    def bits(self, p, tensors, **options):
+        """Those of all results, and of the sums as an object."""
+        found = []
+        sums = {"backward": "GradientSums", "training": "Statistics"}.get(self.member.function)
+        if sums and "workspace" not in self.member.arrays:
+            given = members.taken_by(sums, self.member.arguments(p, **options) | tensors)
+            found.append(pickle.dumps(members.function_of(sums)(**given)))
+        return [*found, *self.member.run(p, tensors, **self.options, **options)[1]]
+
+    def wrong(self, expected):
+        """What is wrong with the call as it is given, or ''."""
+        before = {n: memory.copy() for n, memory in self.read.items()}
+        if self.as_given() != expected:
+            return "other bits"
+        changed = any((memory != before[n]).any() for n, memory in self.read.items())
+        for view, memory in filter(None, self.out or ()):
+            view[...] = np.full(view.itemsize, 0xA5, np.uint8).view(view.dtype)[0]
+            changed |= (memory != 0xA5).any()
+        return "other bytes changed" if changed else ""
+
+    def __str__(self):
+        src = self.tensors["src"]
+        what = self.name, src.dtype.name, src.shape, src.strides, self.p.data_format
+        return f"{what} {self.options} {self.threads} threads"
+
+
+def call_until(end, seed, alone):
+    """Return the number of problems; raise if anything is wrong."""
+    rng, count = np.random.default_rng(seed), 0
+    while time.monotonic() < end:
+        case = Case(rng)
+        if alone:
+            _core._use_isa(bn_ext.available_isas()[0])
+        expected = case.plainly()
+        if alone:
+            _core._use_isa(str(rng.choice(bn_ext.available_isas())))
+            _core._set_cache_sizes(*rng.choice(CACHES, 2).tolist())
+        wrong = case.wrong(expected)
+        assert not wrong, f"{wrong}: {case}"
+        count += 1
+    return count
+
+
+def resident():
+    """Bytes of memory this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def main(seconds, callers):
+    """Run; return the exit status."""
+    end = time.monotonic() + seconds
+    with ThreadPoolExecutor(callers) as pool:
+        calls = [pool.submit(call_until, end, seed, callers == 1) for seed in range(callers)]
+        time.sleep(seconds / 10)
+        settled = most = resident()
+        while not all(call.done() for call in calls):
+            time.sleep(0.5)
+            most = max(most, resident())
+    problems = sum(call.result() for call in calls)
+    print(
+        f"{problems} problems in {seconds:.0f} s from {callers} threads; resident "
+        f" {settled >> 20} MiB after a tenth of it, {most >> 20} MiB at most"
+    )
+    grew = callers > 1 and most > settled + SLACK  # alone, it runs with sanitizers
+    if grew:
+        print("memory grew")
+    return int(grew)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), int([*sys.argv, 1][2])))
