@@ -126,10 +126,9 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
     than the cache, clearing takes 0.5 to 0.8 times as long as computing the gradient. So when the
     last view of a result of 16 MiB or more (1 MiB without glibc) is gone, bn_ext keeps its memory
     block, and the next result of about that size reuses the block. The newest blocks stay in
-    memory, up to an eighth of the limit or of the memory that the process may use, whichever is
-    less. The pages of the others are offered to the system, which takes them when it needs memory
-    (``MADV_FREE``); until then, they count as used by this process.
-    At most 64 blocks are kept; each is released after 512 newer results.
+    memory, up to an eighth of the limit. The pages of the others are offered to the system, which
+    takes them when it needs memory (``MADV_FREE``); until then, they count as used by this process.
+    At most 64 blocks are kept.
 
     Parameters
     ----------
@@ -167,7 +166,7 @@ def keep_memory(nbytes: SupportsIndex | None = None) -> int:
             got = _core._shown(limit)
             raise ValueError(f"nbytes: expected a number from 0 to {sys.maxsize}, got {got}")
     before = _core._parked_limit()
-    _core._set_parked_limit(limit, min(limit, _memory()) // 8)
+    _core._set_parked_limit(limit)
     return before
 
 
@@ -315,18 +314,16 @@ def _threads_set_by(threads: int) -> str:
 
 
 def _stack_bytes() -> int:
-    """The largest stack that the environment sets for OpenMP's threads; 0: the system's choice."""
+    """The largest stack that the environment sets for OpenMP's threads; 0: the system's choice.
+
+    One of less than 64 KiB is too small for some calls, so it counts as too large to be had.
+    """
     most = 0
     for name, unit in ("OMP_STACKSIZE", "k"), ("GOMP_STACKSIZE", "k"), ("KMP_STACKSIZE", "b"):
-        text = os.environ.get(name, "").lower()
-        found = re.match(r"\s*([-+]?)([0-9]+)\s*([bkmgtp]?)(.*)", text, re.DOTALL)
-        if found is None or (found[4] and not found[3]):
-            continue  # the runtimes ignore it
-        # If text follows the unit, as in "64kb", libgomp lets the system choose the size, usually
-        # 8 MiB. A negative number counts as the largest size.
-        size = sys.maxsize if found[1] == "-" else int(found[2][:20])
-        size <<= 10 * "bkmgtp".index(found[3] or unit)
-        most = max(most, size, 8 << 20 if found[4] and size else 0)
+        found = re.match(r"\s*([0-9]+)\s*([bkmgt]?)", os.environ.get(name, "").lower())
+        if found:
+            size = int(found[1][:20]) << 10 * "bkmgt".index(found[2] or unit)
+            most = max(most, sys.maxsize if 0 < size < 64 << 10 else size)
     return min(most, sys.maxsize)
 
 
@@ -385,7 +382,6 @@ def show_config(mode: Literal["stdout", "dicts"] = "stdout") -> dict[str, Any] |
         "cache_sizes": _core._cache_sizes(),
         "keep_memory": _core._parked_limit(),
         "kept_memory": _core._parked_bytes(),
-        "forked": _core._forked(),
         "machine": platform.machine(),
         "processor": _processor(),
         "python": platform.python_version(),

@@ -1,5 +1,5 @@
 /* blocks.c: large memory that outlives a call. */
-#define _GNU_SOURCE /* MADV_FREE, mremap */
+#define _GNU_SOURCE /* MADV_FREE */
 #include "blocks.h"
 
 #include <stdbool.h>
@@ -17,10 +17,8 @@
 enum {
     HUGE_BYTES = 2 << 20,
     MOST_PARKED = 64,
-    /* A parked block is unmapped when more than this many blocks have been taken since. One
-     * training step may take a few hundred. */
-    MOST_AGE = 512,
-    WASTE = 4, /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
+    WASTE = 4,    /* a reused block has at most 1 + 1/WASTE times the bytes asked for */
+    YOUNGEST = 8, /* 1/YOUNGEST of the limit is not offered to the system */
     /* A block's length is a multiple of any system's page: else what is mapped beyond its end could
      * not be unmapped. */
     LARGEST_PAGE = 64 << 10,
@@ -33,15 +31,13 @@ enum {
 typedef struct {
     char *start; /* NULL: none */
     size_t bytes;
-    uint64_t parked_at;
     bool offered; /* may the system take its pages? */
 } mapping;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mapping parked[MOST_PARKED]; /* oldest first */
 static int n_parked;
-static size_t parked_bytes, limit, held;
-static uint64_t taken;
+static size_t parked_bytes, limit;
 
 /* The lock is held. */
 static mapping remove_parked(int i) {
@@ -60,10 +56,9 @@ static void offer_old(void) {
     size_t bytes = 0;
     for (int i = n_parked - 1; i >= 0; i--) {
         bytes += parked[i].bytes;
-        if (bytes <= held || parked[i].offered)
+        if (bytes <= limit / YOUNGEST || parked[i].offered)
             continue;
-        if (madvise(parked[i].start, parked[i].bytes, MADV_FREE))
-            madvise(parked[i].start, parked[i].bytes, MADV_DONTNEED); /* an old kernel */
+        madvise(parked[i].start, parked[i].bytes, MADV_FREE);
         parked[i].offered = true;
     }
 }
@@ -73,32 +68,26 @@ static void unmap(mapping m) {
         munmap(m.start, m.bytes);
 }
 
-/* Unmap the oldest blocks until at most `most` bytes are parked and no block is too old. */
+/* Unmap the oldest blocks until at most `most` bytes are parked. */
 static void shed(size_t most) {
     mapping m;
     do {
         m = (mapping){0};
         pthread_mutex_lock(&lock);
-        if (n_parked && (parked_bytes > most || taken - parked[0].parked_at > MOST_AGE))
+        if (parked_bytes > most)
             m = remove_parked(0);
         pthread_mutex_unlock(&lock);
         unmap(m);
     } while (m.start);
 }
 
-/* Take the youngest block that fits, which may still be in a cache; if none fits, take the largest
- * one that is too small. */
+/* Take the youngest block that fits, which may still be in a cache. */
 static mapping take_parked(size_t bytes) {
-    const size_t most = bytes + bytes / WASTE;
-    int found = -1;
     mapping m = {0};
     pthread_mutex_lock(&lock);
-    taken++;
-    for (int i = n_parked - 1; i >= 0 && (found < 0 || parked[found].bytes < bytes); i--)
-        if (parked[i].bytes <= most && (found < 0 || parked[i].bytes > parked[found].bytes))
-            found = i;
-    if (found >= 0)
-        m = remove_parked(found);
+    for (int i = n_parked - 1; i >= 0 && !m.start; i--)
+        if (bytes <= parked[i].bytes && parked[i].bytes <= bytes + bytes / WASTE)
+            m = remove_parked(i);
     pthread_mutex_unlock(&lock);
     return m;
 }
@@ -117,25 +106,7 @@ static mapping map_new(size_t bytes) {
 #ifdef MADV_HUGEPAGE
     madvise(all + before, bytes, MADV_HUGEPAGE);
 #endif
-    return (mapping){all + before, bytes, 0, false};
-}
-
-/* A larger mapping, with the pages of a smaller one. If moving them fails, the system may have
- * unmapped the start of the larger one, and another thread may have mapped something there. So the
- * start is left alone. */
-static mapping map_larger(size_t bytes, mapping smaller) {
-    mapping m = map_new(bytes);
-#ifdef MREMAP_FIXED
-    if (m.start && smaller.start) {
-        if (mremap(smaller.start, smaller.bytes, smaller.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                   m.start) != MAP_FAILED)
-            return m;
-        munmap(m.start + smaller.bytes, bytes - smaller.bytes);
-        m = map_new(bytes);
-    }
-#endif
-    unmap(smaller);
-    return m;
+    return (mapping){all + before, bytes, false};
 }
 
 /* A mapping's first bytes hold its length. */
@@ -144,12 +115,8 @@ void *bn_take_block(size_t bytes) {
         return NULL;
     bytes = (size_t)round_up((int64_t)bytes + START, LARGEST_PAGE);
     mapping m = take_parked(bytes);
-    if (m.bytes < bytes)
-        m = map_larger(bytes, m);
-    if (!m.start) {
-        shed(0);
+    if (!m.start)
         m = map_new(bytes);
-    }
     if (!m.start)
         return NULL;
     *(size_t *)m.start = m.bytes;
@@ -157,7 +124,7 @@ void *bn_take_block(size_t bytes) {
 }
 
 void bn_park_block(void *block) {
-    mapping m = {(char *)block - START, 0, 0, false}, old = {0};
+    mapping m = {(char *)block - START, 0, false}, old = {0};
     m.bytes = *(size_t *)m.start;
     pthread_mutex_lock(&lock);
     const size_t most = limit;
@@ -166,7 +133,6 @@ void bn_park_block(void *block) {
     } else {
         if (n_parked == MOST_PARKED)
             old = remove_parked(0);
-        m.parked_at = taken;
         parked[n_parked++] = m;
         parked_bytes += m.bytes;
         offer_old();
@@ -180,10 +146,9 @@ void bn_unmap_parked(void) {
     shed(0);
 }
 
-void bn_set_parked_limit(int64_t bytes, int64_t youngest) {
+void bn_set_parked_limit(int64_t bytes) {
     pthread_mutex_lock(&lock);
     limit = (size_t)bytes;
-    held = (size_t)youngest;
     offer_old();
     pthread_mutex_unlock(&lock);
     shed((size_t)bytes);
@@ -230,8 +195,8 @@ void bn_park_block(void *block) {
 }
 void bn_unmap_parked(void) {
 }
-void bn_set_parked_limit(int64_t bytes, int64_t youngest) {
-    (void)bytes, (void)youngest;
+void bn_set_parked_limit(int64_t bytes) {
+    (void)bytes;
 }
 int64_t bn_parked_limit(void) {
     return 0;

@@ -2,7 +2,7 @@
  *
  * Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each
  * page. So a returned block is parked: it stays mapped. A later request for about its size may get
- * the block; a larger request may get the block's pages. The system may take the pages of all but
+ * the block. The system may take the pages of all but
  * the youngest blocks whenever it needs memory (MADV_FREE). Pages that it has not taken are written
  * as fast as others.
  */
@@ -28,8 +28,8 @@ void bn_park_block(void *block);
 void bn_unmap_parked(void);
 
 /* The most bytes that may be parked; any excess is unmapped at once. 0 where parking is not
- * supported. Of these, at most `youngest` bytes are not offered to the system. */
-void bn_set_parked_limit(int64_t bytes, int64_t youngest);
+ * supported. */
+void bn_set_parked_limit(int64_t bytes);
 int64_t bn_parked_limit(void);
 
 int64_t bn_parked_bytes(void);

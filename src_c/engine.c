@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "channel.h"
-#include "fp_mode.h"
 #include "memory.h"
 #include "plan.h"
 #include "pool.h"
@@ -407,18 +406,14 @@ static int64_t worth_of(const bn_plan *plan, int64_t elements) {
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
  * system at every call, and the second allocation could fail after calls[0] has written. */
 bn_status bn_execute(const bn_call *calls, int n) {
-    const uint64_t mode = fp_mode_enter();
     engine e[BN_MOST_CALLS];
     bn_schedule s[BN_MOST_CALLS];
     for (int i = 0; i < n; i++)
         e[i] = engine_of(&calls[i]);
     const bn_plan *plan = &e[n - 1].plan;
     const int64_t elements = plan->positions * plan->channels * plan->run_length;
-    if (elements == 0) {
-        const bn_status status = execute_empty(&e[n - 1]);
-        fp_mode_leave(mode);
-        return status;
-    }
+    if (elements == 0)
+        return execute_empty(&e[n - 1]);
     const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
     size_t most = 0;
     for (int i = 0; i < n; i++) {
@@ -437,6 +432,5 @@ bn_status bn_execute(const bn_call *calls, int n) {
     }
     free(given);
     bn_leave(threads);
-    fp_mode_leave(mode);
     return memory ? BN_OK : BN_NO_MEMORY;
 }

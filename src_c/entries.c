@@ -7,7 +7,6 @@
 #include "channel.h"
 #include "engine.h"
 #include "exact.h"
-#include "fp_mode.h"
 #include "memory.h"
 #include "operations/coefs.h"
 
@@ -110,7 +109,6 @@ int64_t bn_backward_sums(const bn_problem *p) {
 }
 
 bn_status bn_backward_exactly(const bn_problem *p) {
-    const uint64_t mode = fp_mode_enter();
     char *given;
     bn_problem *q = with_state(p, BN_OF_GRADIENTS, &given);
     bn_status status = q ? bn_backward_reduce_exactly(q) : BN_NO_MEMORY;
@@ -119,7 +117,6 @@ bn_status bn_backward_exactly(const bn_problem *p) {
         status = bn_backward(q);
     }
     free(given);
-    fp_mode_leave(mode);
     return status;
 }
 
@@ -145,7 +142,6 @@ bn_status bn_training_reduce_exactly(const bn_problem *p) {
 }
 
 bn_status bn_training_exactly(const bn_problem *p) {
-    const uint64_t mode = fp_mode_enter();
     char *given;
     bn_problem *q = with_state(p, BN_OF_MOMENTS, &given);
     bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
@@ -154,7 +150,6 @@ bn_status bn_training_exactly(const bn_problem *p) {
         status = bn_training(q);
     }
     free(given);
-    fp_mode_leave(mode);
     return status;
 }
 

@@ -14,7 +14,6 @@
 #include "exact.h"
 
 #include "axes.h"
-#include "fp_mode.h"
 #include "memory.h"
 #include "pool.h"
 #include "schedule.h"
@@ -194,7 +193,6 @@ static bn_status sum_on(bn_exact *e, int threads) {
 bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
                             bn_kind_of_state kind, int64_t *state) {
     const int64_t count = count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner);
-    const uint64_t mode = fp_mode_enter();
     bn_status status = BN_OK;
     if (count > 0 && p->channel.size > 0) {
         const int threads = bn_enter(p->num_threads, count * p->channel.size);
@@ -207,6 +205,5 @@ bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
     }
     if (status == BN_OK)
         bn_stamp_state(state, p, kind, count);
-    fp_mode_leave(mode);
     return status;
 }

@@ -20,11 +20,7 @@
 
 /* ---- forks --------------------------------------------------------------- */
 
-static atomic_bool forked, had_team, limits;
-
-bool bn_forked(void) {
-    return atomic_load(&forked);
-}
+static atomic_bool had_team, limits;
 
 bool bn_fork_limits(void) {
     return atomic_load(&limits);
@@ -34,19 +30,14 @@ void bn_has_team(void) {
     atomic_store(&had_team, true);
 }
 
-#ifndef _WIN32
 #ifdef _OPENMP
 /* There, if LLVM's or Intel's runtime has taken libgomp's place: in a child that a thread other
  * than the first has forked, LLVM's hangs. */
 __attribute__((weak)) int kmp_get_blocktime(void);
-#endif
 
 static void mark_forked(void) {
-    atomic_store(&forked, true);
-#ifdef _OPENMP
     if (atomic_load(&had_team) || kmp_get_blocktime || omp_get_level() > 0)
         atomic_store(&limits, true);
-#endif
 }
 
 __attribute__((constructor)) static void watch_forks(void) {
@@ -92,12 +83,23 @@ static int processors(void) {
 
 int bn_default_threads(void) {
 #ifdef _OPENMP
-    const int64_t threads = limits ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
+    const int64_t threads =
+        bn_fork_limits() ? 1 : at_most(omp_get_num_procs(), omp_get_max_threads());
 #else
     const int64_t threads = processors();
 #endif
     const int limit = atomic_load(&threads_limit);
     return (int)at_least(limit > 0 ? at_most(threads, limit) : threads, 1);
+}
+
+static atomic_llong stack_bytes;
+
+int64_t bn_stack_bytes(void) {
+    return atomic_load(&stack_bytes);
+}
+
+void bn_set_stack_bytes(int64_t bytes) {
+    atomic_store(&stack_bytes, bytes);
 }
 
 /* ---- caches -------------------------------------------------------------- */

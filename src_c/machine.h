@@ -10,7 +10,9 @@
 int bn_default_threads(void);           /* the most that num_threads = 0 may use now */
 void bn_set_threads_limit(int threads); /* in addition to OpenMP's own limit; 0: none */
 bool bn_has_openmp(void);
-bool bn_forked(void); /* are we in a child, forked after this library was loaded? */
+/* The stack that the environment sets for OpenMP's threads; 0: the system's choice. */
+int64_t bn_stack_bytes(void);
+void bn_set_stack_bytes(int64_t bytes);
 /* Must we use one thread, because the process that forked us had a team of OpenMP's threads? A fork
  * copies what the runtime knows of them, but not the threads: it would wait for them forever. */
 bool bn_fork_limits(void);

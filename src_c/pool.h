@@ -1,10 +1,12 @@
-/* pool.h: how many threads a call gets, and functions that run work on them. See pool.c and
- * workers.c. */
+/* pool.h: how many threads a call gets, and functions that run work on them. See pool.c,
+ * openmp.c and workers.c. */
 #ifndef BN_POOL_H
 #define BN_POOL_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { BN_MOST_THREADS = 1024 }; /* of a call */
 
 /* Begin a call: return how many threads it is worth, before the number of tasks is known. To end
  * the call, pass the returned number to bn_leave. */
@@ -14,13 +16,10 @@ void bn_leave(int threads);
  * copy. */
 void bn_forget_calls(void);
 
-/* Tell pool.c the stack size that the environment sets for OpenMP's threads; 0: the system's
- * choice. */
-void bn_set_stack_bytes(int64_t bytes);
-
 /* Run work(argument, me) once for each me from 0 to threads - 1, at the same time, and wait until
  * all have ended. The calling thread has number 0. Other numbers are left out if their threads
- * cannot be had, have too little stack, or come after the caller is done. */
+ * cannot be had or come after the caller is done. All compute in the default floating-point mode,
+ * if the caller does. */
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 

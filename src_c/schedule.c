@@ -29,7 +29,6 @@
 
 #include <stdatomic.h>
 
-#include "fp_mode.h"
 #include "machine.h"
 #include "memory.h"
 #include "pool.h"
@@ -174,7 +173,6 @@ static void run_pass(bn_team *team, void *scratch, int pass, int me) {
 
 static void worker(void *team_, int me) {
     bn_team *team = team_;
-    const uint64_t mode = fp_mode_enter();
     char *scratch = team->scratch + team->s->scratch_bytes * (size_t)me;
     atomic_fetch_add(&team->entered, 1);
     team->s->start(team->s->work, scratch);
@@ -182,7 +180,6 @@ static void worker(void *team_, int me) {
     run_pass(team, scratch, SECOND_PASS, me);
     if (!team->s->second && team->s->parts > 1)
         wait_for_all_tiles(team, scratch);
-    fp_mode_leave(mode);
 }
 
 static int64_t most_tasks(const bn_schedule *s) {

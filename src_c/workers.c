@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "fp_mode.h"
 #include "machine.h"
 #include "relax.h"
 
@@ -84,20 +85,14 @@ static void *thread_of_worker(void *unused) {
     work_forever();
     return NULL;
 }
-/* Workers block all signals: signals are for the program's own threads. A call takes at most 20 KiB
- * of stack; the system's choice, which a user may limit, could be less. */
+/* Workers block all signals: signals are for the program's own threads. */
 static bool start_worker(void) {
-    enum { STACK_BYTES = 256 << 10 };
     sigset_t all, before;
-    pthread_attr_t attributes;
     pthread_t thread;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&thread, &attributes, thread_of_worker, NULL) == 0;
+    const bool started = pthread_create(&thread, NULL, thread_of_worker, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     if (started)
         pthread_detach(thread);
     return started;
@@ -150,6 +145,7 @@ static job *later_than(int64_t number) {
 
 static void work_forever(void) {
     int64_t last = 0;
+    (void)fp_mode_enter();
     for (;;) {
         for (int tries = 0; atomic_load(&latest) <= last && tries < LOOKS;)
             relax(&tries);

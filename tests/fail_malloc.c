@@ -1,15 +1,11 @@
-/* fail_malloc.c: makes one allocation or mapping of a thread fail, counts the blocks held, and
+/* fail_malloc.c: makes one allocation of a thread fail, counts the blocks held, and
  * overwrites freed memory, for test_memory.py. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static _Thread_local long countdown = -1;
 static _Thread_local int armed;
@@ -85,26 +81,4 @@ void free(void *block) {
     /* A result that was never written must not look like an earlier one at this address. */
     memset(block, 0xa5, malloc_usable_size(block));
     __libc_free(block);
-}
-
-void *mmap(void *start, size_t bytes, int protection, int flags, int file, off_t offset) {
-    if (fails()) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    return (void *)syscall(SYS_mmap, start, bytes, protection, flags, file, offset);
-}
-
-/* Only with a new place, which is unmapped even if the rest fails, as the system may do. */
-void *mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...) {
-    va_list rest;
-    va_start(rest, flags);
-    void *place = va_arg(rest, void *);
-    va_end(rest);
-    if (fails()) {
-        munmap(place, bytes);
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    return (void *)syscall(SYS_mremap, old, old_bytes, bytes, flags, place);
 }

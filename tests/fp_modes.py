@@ -8,19 +8,17 @@ import sys
 import numpy as np
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-ARM = platform.machine().lower() in ("aarch64", "arm64")
-# name -> (control bits for x86's MXCSR, for Arm's FPCR, for Windows's _controlfp_s)
+# name -> control bits for x86's MXCSR, for Arm's FPCR
 FP_MODES = {
-    "default": (0, 0, 0),
-    "flush": (0x8040, 1 << 24, 0x1000000),  # FTZ and DAZ; FZ
-    "up": (0x4000, 0x400000, 0x200),
-    "down": (0x2000, 0x800000, 0x100),
-    "zero": (0x6000, 0xC00000, 0x300),
+    "default": (0, 0),
+    "flush": (0x8040, 1 << 24),  # FTZ and DAZ; FZ
+    "up": (0x4000, 0x400000),
+    "down": (0x2000, 0x800000),
+    "zero": (0x6000, 0xC00000),
 }
 # Byte offset of MXCSR or FPCR in fenv_t of glibc and musl, and of Apple.
-FENV_PLACE = {("linux", X86): 28, ("linux", ARM): 0, ("darwin", X86): 4, ("darwin", ARM): 8}
-FENV_AT = FENV_PLACE.get((sys.platform, True))
-if sys.platform != "win32" and FENV_AT is None:
+FENV_AT = {"linux": 28 if X86 else 0, "darwin": 4 if X86 else 8}.get(sys.platform)
+if FENV_AT is None:
     FP_MODES = {"default": FP_MODES["default"]}
 # FE_INVALID, FE_DIVBYZERO and FE_OVERFLOW.
 SERIOUS = 0b11100 if sys.platform == "win32" else 0b1101 if X86 else 0b111
@@ -33,17 +31,6 @@ def math_library():
 @contextlib.contextmanager
 def fp_mode(name):
     """Run in this mode, where we know how to set it."""
-    if sys.platform == "win32":
-        control = math_library()._controlfp_s
-        before = ctypes.c_uint()
-        control(ctypes.byref(before), 0, 0)
-        mask = 0x03000300  # subnormals and rounding
-        control(ctypes.byref(ctypes.c_uint()), FP_MODES[name][2], mask)
-        try:
-            yield
-        finally:
-            control(ctypes.byref(ctypes.c_uint()), before, mask)
-        return
     libm = math_library()
     env, changed = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     libm.fegetenv(env)

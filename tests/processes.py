@@ -1,5 +1,6 @@
 """Run Python code in other processes, with other environment variables."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,48 +34,23 @@ def strict(code, **more):
 
 def printed_by(code, *options, **more):
     """Run code, which must succeed; return what it prints."""
-    done = python_code(code, *options, **more)
+    return printed(python_code(code, *options, **more))
+
+
+def printed(done):
+    """What a process has printed, which must have succeeded."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
 
-# ---- processes that make calls --------------------------------------------------------
+def run(program, function, *arguments, **environment):
+    """What a function of tests/programs/PROGRAM.py returns in a process of its own.
 
-IMPORTS = "import numpy as np, bn_ext, os\nfrom bn_ext import _core\n"
-
-#: call(n): the number of threads of a call on n rows of 64 channels; threads(): of the process.
-CALL = """
-def call(n, **options):
-    x = np.ones((n, 64), np.float32)
-    v = np.ones(64, np.float32)
-    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1e-3, **options)
-    return _core._last_call()["threads"]
-def threads():
-    return len(os.listdir("/proc/self/task"))
-"""
-
-#: Access to the OpenMP runtime that bn_ext has loaded; region(): run a function in its threads.
-GOMP = f"""
-import ctypes, sys, threading
-sys.path.insert(0, {str(TESTS)!r})
-paths = bn_ext.show_config(mode="dicts")["openmp_libraries"]
-gomp = ctypes.CDLL(next((p for p in paths if "libgomp" in p), None))
-if not hasattr(gomp, "GOMP_parallel"):
-    print("no libgomp")
-    sys.exit()
-def region(threads, function):
-    gomp.GOMP_parallel(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function), None, threads, 0)
-"""
-
-
-def in_new_process(code, **environment):
-    """The words that a fresh interpreter prints."""
-    return printed_by(IMPORTS + code, **environment).split()
-
-
-def with_libgomp(code, **environment):
-    """in_new_process with region(); skips the test if the runtime is not libgomp."""
-    printed = in_new_process(GOMP + code, **environment)
-    if printed == ["no", "libgomp"]:
+    The test is skipped if the function needs libgomp, and bn_ext has another runtime.
+    """
+    path, given = TESTS / "programs" / f"{program}.py", json.dumps(arguments)
+    environment = {"OPENBLAS_NUM_THREADS": "1", **environment}
+    found = json.loads(printed(python(path, function, given, **environment)).splitlines()[-1])
+    if found == "no libgomp":
         pytest.skip("not linked against libgomp")
-    return printed
+    return found

@@ -13,7 +13,7 @@ import pytest
 from cases import DATA_DTYPES, all_bits
 from fp_modes import FP_MODES, SERIOUS, fp_mode, fp_mode_in_effect, math_library
 from needs import needs_linux, needs_openmp
-from processes import with_libgomp
+from processes import run
 from sheets import SHEETS
 
 import bn_ext
@@ -200,26 +200,6 @@ def test_the_same_in_any_mode(call, data, mode, capfd):
 @needs_linux
 def test_pool_that_another_made_in_another_mode():
     """Threads keep the mode in which they started, but run our calls in the default mode."""
-    code = """
-from fp_modes import fp_mode, fp_mode_in_effect
-with fp_mode("flush"):
-    region(4, lambda data: None)
-dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
-for training in (True, False):
-    one, four = (
-        bn_ext.batch_norm_backward(
-            dy, dy, v, v, epsilon=0, is_training=training, num_threads=k, out=None
-        ).diff_src.tobytes()
-        for k in (1, 4)
-    )
-    print(one == four, any(one), _core._last_call()["threads"])
-modes = {}
-def look(data):
-    modes[threading.get_ident()] = fp_mode_in_effect()
-region(4, look)
-here = modes.pop(threading.get_ident())
-print(here, len(modes), *set(modes.values()))
-"""
-    printed = with_libgomp(code)
-    assert printed[:6] == ["True", "True", "4"] * 2
-    assert printed[6:] == ["default", "3", "flush"]
+    found, here, pool = run("threads", "pool_in_another_mode")
+    assert found == [[True, True, 4]] * 2
+    assert (here, pool) == ("default", ["flush"] * 3)

@@ -40,30 +40,26 @@ THREADS = "; config = bn_ext.show_config(mode='dicts')"
 THREADS += "; print(config['default_threads'], config['threads_set_by'])"
 
 
+CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 @needs_openmp
-def test_what_sets_the_number_of_threads():
-    usual = strict("import bn_ext" + THREADS).stdout.partition(" ")
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if int(usual[0]) == cpus:
-        assert usual[2] == "the number of CPUs that this process may use\n"
-    if cpus > 1:
-        assert strict("import bn_ext" + THREADS, OMP_NUM_THREADS="1,4").stdout == (
-            "1 OMP_NUM_THREADS\n"
-        )
-        code = "import threadpoolctl, bn_ext; limit = threadpoolctl.threadpool_limits(1)"
-        assert strict(code + THREADS).stdout.startswith("1 OpenMP's current limit")
-        code = "import bn_ext; bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1"
-        assert strict(code + THREADS).stdout == "1 the container's CPU quota\n"
-    if hasattr(os, "fork"):
-        # With OpenMP, a child of a process that had a team has one thread.
-        code = (
-            "import os, sys, numpy, bn_ext\n"
-            "a, v = numpy.ones((4000, 64)), numpy.ones(64)\n"
-            "bn_ext.batch_norm_backward(a, a, v, v, epsilon=0, num_threads=2)\n"
-            "pid = os.fork()\n"
-            "if pid: sys.exit(os.waitpid(pid, 0)[1])\n"
-        )
-        assert strict(code + THREADS[2:]).stdout.startswith("1 the fork of this process")
+@pytest.mark.skipif(CPUS < 2, reason="one CPU")
+@pytest.mark.parametrize(
+    ("before", "environment", "threads", "because"),
+    [
+        ("", {}, CPUS, "the number of CPUs that this process may use"),
+        ("", {"OMP_NUM_THREADS": "1,4"}, 1, "OMP_NUM_THREADS"),
+        ("import threadpoolctl; limit = threadpoolctl.threadpool_limits(1)", {}, 1,
+         "OpenMP's current limit"),
+        ("bn_ext._core._set_threads_limit(1); bn_ext._runtime._QUOTA = 1", {}, 1,
+         "the container's CPU quota"),
+    ],
+)  # fmt: skip
+def test_what_sets_the_number_of_threads(before, environment, threads, because):
+    code = f"import bn_ext; {before}; config = bn_ext.show_config(mode='dicts')"
+    code = code.replace("; ;", ";") + "; print(config['default_threads'], config['threads_set_by'])"
+    assert strict(code, **environment).stdout.startswith(f"{threads} {because}")
 
 
 def test_a_machine_without_the_systems_lists(monkeypatch):
@@ -110,14 +106,11 @@ def test_libgomp_that_was_loaded_before():
     [
         ({}, "", None),
         ({"cpu.max": "max 100000"}, "0::/", None),
-        ({"cpu.max": "200000 100000"}, "0::/", 2),
         ({"cpu.max": "50000 100000"}, "0::/", 1),
         ({"cpu.max": "250000 100000"}, "0::/", 3),
         ({"cpu.max": "120000 100000"}, "0::/", 1),
         ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 3),
-        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "100000 100000"}, "0::/a/b", 1),
         ({"cpu.max": "400000 100000"}, "0::/not/mounted/here", 4),
-        ({"a b/cpu.max": "300000 100000"}, "0::/a b", 3),
         ({"cpu,cpuacct/x/cpu.cfs_quota_us": "300000", "cpu,cpuacct/x/cpu.cfs_period_us": "100000"},
          "4:cpu,cpuacct:/x\n3:memory:/x", 3),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", None),
@@ -138,29 +131,17 @@ def groups(tmp_path, files, membership):
     return str(root), str(tmp_path / "membership")
 
 
-def test_no_control_groups(tmp_path):
-    assert _runtime._cpu_quota(str(tmp_path / "none"), str(tmp_path / "nothing")) is None
-
-
 @pytest.mark.skipif(resource is None, reason="the system has no such limits")
 @pytest.mark.parametrize(
     ("files", "membership", "address_space", "memory"),
     [
         ({}, "", None, 64 * GIB),
         ({"memory.max": "max"}, "0::/", None, 64 * GIB),
-        ({"memory.max": f"{2 * GIB}"}, "0::/", None, 2 * GIB),
-        ({"memory.max": f"{2 * GIB}"}, "0::/not/mounted/here", None, 2 * GIB),
         ({"memory.max": f"{128 * GIB}"}, "0::/", None, 64 * GIB),
-        ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": "max"}, "0::/a/b", None, 3 * GIB),
         ({"a/memory.max": f"{3 * GIB}", "a/b/memory.max": f"{GIB}"}, "0::/a/b", None, GIB),
-        ({"a/memory.max": f"{3 * GIB}", "c/memory.max": f"{GIB}"}, "0::/a", None, 3 * GIB),
         ({"memory/x/memory.limit_in_bytes": f"{GIB}", "cpu/x/memory.limit_in_bytes": "1"},
          "4:cpu:/x\n3:memory:/x", None, GIB),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, "3:memory:/", None, 64 * GIB),
-        ({}, "", GIB, GIB),
         ({"memory.max": f"{2 * GIB}"}, "0::/", GIB, GIB),
-        ({"memory.max": f"{2 * GIB}"}, "0::/", 3 * GIB, 2 * GIB),
-        ({"memory.max": "0"}, "0::/", None, 0),
     ],
 )  # fmt: skip
 def test_memory_that_this_process_may_use(
@@ -185,13 +166,3 @@ def test_an_eighth_of_the_memory_is_kept():
             "import bn_ext; print(bn_ext.keep_memory())"
         )
         assert strict(code, BN_EXT_KEEP_MEMORY=None).stdout == f"{limit // 8}\n"
-
-
-def test_the_name_of_a_mapped_file_that_is_no_utf_8(tmp_path):
-    """Linux file names may be any bytes; no library's name may keep bn_ext from loading."""
-    maps = tmp_path / "maps"
-    maps.write_bytes(
-        b"7f00-7f01 r-xp 0 00:00 1 /somewhere/caf\xe9/libgomp.so.1\n7f01-7f02 r--p 0 00:00 0\n"
-    )
-    (path,) = _runtime._openmp_libraries(str(maps))
-    assert path.encode() == rb"/somewhere/caf\xe9/libgomp.so.1"  # can be printed

@@ -1,58 +1,31 @@
-"""The schedule: how many threads a call uses, and who does the work of missing threads."""
+"""The schedule: the tasks of a call, and who does the work of missing threads."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from cases import LARGE, Problem, threads_used
-from needs import needs_cpus, needs_linux, needs_openmp
-from processes import CALL, in_new_process, with_libgomp
+from cases import Problem, threads_used
+from needs import needs_linux, needs_openmp
+from processes import run
 
 import bn_ext
 from bn_ext import _core
 
-#: Problems for each order of work in schedule.c: LIST, PHASES and SOLO. Each is computed on one
-#: thread, and on up to four: some may not start.
-FEWER = """
-problems = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
-            ((8, 64, 300), (4096, 1 << 25))]
-def most_threads():  # -1: other bits than one thread's
-    rng, used = np.random.default_rng(0), []
-    for shape, caches in problems:
-        _core._set_cache_sizes(*caches)
-        src, diff_dst = rng.standard_normal((2, *shape), np.float32)
-        v, found = np.ones(shape[1], np.float32), []
-        for k in (1, 4):
-            for training in (True, False):
-                found.append([a.tobytes() for a in bn_ext.batch_norm_backward(
-                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
-                    num_threads=k)])
-        used.append(_core._last_call()["threads"])
-        if found[:2] != found[2:]:
-            return -1
-    return max(used)
-"""
-
 
 @needs_openmp
-@pytest.mark.parametrize("variable", ["OMP_THREAD_LIMIT", "OMP_DYNAMIC"])
-def test_fewer_threads_than_asked_for(variable):
+@pytest.mark.parametrize(
+    ("variable", "value", "most"), [("OMP_THREAD_LIMIT", "2", 2), ("OMP_DYNAMIC", "true", 4)]
+)
+def test_fewer_threads_than_asked_for(variable, value, most):
     """Threads that start do the work of threads that do not."""
-    value = {"OMP_THREAD_LIMIT": "2", "OMP_DYNAMIC": "true"}[variable]
-    (used,) = in_new_process(FEWER + "print(most_threads())", **{variable: value})
-    assert int(used) in ((1, 2) if variable == "OMP_THREAD_LIMIT" else (1, 2, 3, 4))
+    assert 1 <= run("threads", "fewer", **{variable: value}) <= most
 
 
 @needs_openmp
 @needs_linux
 def test_inside_another_region():
     """If OpenMP gives callers inside a region no more threads, each does the work of four."""
-    code = """
-found = []
-region(2, lambda data: found.append(most_threads()))
-print(*found)
-"""
-    assert with_libgomp(FEWER + code) == ["1", "1"]
+    assert run("threads", "fewer_within_a_region") == [1, 1]
 
 
 def test_never_more_than_tasks(rng):
@@ -61,37 +34,16 @@ def test_never_more_than_tasks(rng):
 
 
 @needs_openmp
-class TestHowMany:
-    def test_as_told(self, rng):
-        p = Problem(rng, (40000, 4), "NXC")
-        for k in (1, 2, 3, 4):
-            used = threads_used(p, num_threads=k)
-            tasks = _core._last_call()["tasks"]
-            assert used == min(k, tasks)
-            assert tasks > 2
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_as_many_as_told(rng, k):
+    assert threads_used(Problem(rng, (40000, 4), "NXC"), num_threads=k) == k
 
-    @needs_cpus
-    def test_by_size(self, rng):
-        assert threads_used(Problem(rng, (100, 64), "NXC")) == 1
-        assert threads_used(Problem(rng, LARGE, "NXC")) == min(_core._default_threads(), 26)
 
-    def test_a_million(self):
-        """At most 1024 threads are started, whatever num_threads says."""
-        code = """
-x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
-bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
-print(*[*_core._last_call().values()][:2])
-"""
-        used, tasks = map(int, in_new_process(code, OMP_STACKSIZE="64k"))
-        assert used <= 1024 < tasks
-
-    @needs_cpus
-    @needs_linux
-    def test_small_problems_enter_no_region(self):
-        code = CALL + "call(1000); print(threads()); call(10**5); print(threads())"
-        small, large = in_new_process(code, OPENBLAS_NUM_THREADS="1")
-        assert int(small) == 1
-        assert int(large) > 1
+@needs_openmp
+def test_a_million():
+    """At most 1024 threads are started, whatever num_threads says."""
+    used, tasks = run("threads", "a_million", OMP_STACKSIZE="64k")
+    assert used <= 1024 < tasks
 
 
 @needs_openmp

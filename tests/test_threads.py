@@ -1,10 +1,9 @@
-"""Threads: calls release the GIL, obey the environment, and work with other pools and forks.
+"""Threads: how many a call gets; calls release the GIL and work beside other pools.
 
-test_schedule.py tests how many start, test_pool.py what happens if some cannot start.
+test_pool.py tests what happens if some cannot start, and forks.
 """
 
 import contextlib
-import json
 import multiprocessing
 import os
 import sys
@@ -16,103 +15,98 @@ import numpy as np
 import pytest
 import threadpoolctl
 from cases import EPSILON, LARGE, Problem, all_bits, mixed_bits, threads_used
-from needs import CPUS, forks, needs_cpus, needs_fork, needs_linux, needs_openmp
-from processes import CALL, IMPORTS, in_new_process, printed_by
+from needs import CPUS, needs_cpus, needs_linux, needs_openmp
+from processes import run
 
 import bn_ext
-from bn_ext import _core
+from bn_ext import _core, _runtime
+
+# ---- the GIL -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def beside(step):
-    """Repeat `step` in another thread, which gets the GIL only when this thread releases it."""
-    stop = threading.Event()
+def counting():
+    """Count in another thread, which gets the GIL only when this thread releases it."""
+    stop, count = threading.Event(), [0]
 
-    def steps():
+    def work():
         while not stop.is_set():
-            step()
+            count[0] += 1
             time.sleep(1e-5)
 
-    thread = threading.Thread(target=steps)
-    interval = sys.getswitchinterval()
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=work)
     thread.start()
     try:
         sys.setswitchinterval(1000)  # in seconds: the GIL is never taken away
-        yield
+        yield count
     finally:
         sys.setswitchinterval(interval)
         stop.set()
         thread.join()
 
 
-#: At most this many calls, each of a few milliseconds; in one, the other thread must get a turn.
-TRIES = 1000
-
-
-@pytest.mark.parametrize("function", ["backward", "sums", "backward with sums"])
-def test_gil_is_released(rng, function):
-    """Another thread goes on counting during a call."""
+@pytest.mark.parametrize("case", ["plain", "sums", "with sums", "copied diff_dst", "copied out"])
+def test_gil_is_released(rng, case):
+    """Another thread goes on counting during a call of a few milliseconds."""
     p = Problem(rng, (80_000, 40), "NXC")
-    data, count = (p.src, p.diff_dst), [0]
-    out = (np.empty_like(p.src), np.empty_like(p.mean), np.empty_like(p.mean))
-    options = {"epsilon": EPSILON, "out": out, "num_threads": 1}
-    if function == "backward with sums":
-        options["sums"] = bn_ext.GradientSums(*data, p.mean)
+    spread = np.ones((80_000, 80), np.float32)[:, ::2]  # not contiguous
+    diff_dst = spread if case == "copied diff_dst" else p.diff_dst
+    diff_src = spread if case == "copied out" else np.empty_like(p.src)
+    options = {"epsilon": EPSILON, "out": (diff_src, None, None), "num_threads": 1}
+    if case == "with sums":
+        options["sums"] = bn_ext.GradientSums(p.src, diff_dst, p.mean)
 
     def call():
         before = count[0]
-        if function == "sums":
-            bn_ext.GradientSums(*data, p.mean, num_threads=1)
+        if case == "sums":
+            bn_ext.GradientSums(p.src, diff_dst, p.mean, num_threads=1)
         else:
-            bn_ext.batch_norm_backward(*data, *p.vectors(), **options)
+            bn_ext.batch_norm_backward(p.src, diff_dst, *p.vectors(), **options)
         return count[0] > before
 
-    def step():
-        count[0] += 1
-
-    with beside(step):
-        assert any(call() for _ in range(TRIES))
+    with counting() as count:
+        assert any(call() for _ in range(1000))
 
 
-@pytest.mark.parametrize("copied", ["diff_dst", "out"])
-def test_gil_is_released_while_copying(copied):
-    """During a copy, another thread changes the source or reads the destination."""
-    dims = (80_000, 40)
-    ones, zeros = np.ones(dims[1], np.float32), np.zeros(dims[1], np.float32)
-    spread = np.ones((dims[0], 2 * dims[1]), np.float32)[:, ::2]
-    src = np.ones(dims, np.float32)
-    diff_dst, out = (spread, np.empty_like(src)) if copied == "diff_dst" else (src, spread)
-    number, half_written = [0], [False]
-
-    def step():
-        if copied == "diff_dst":  # first and last are equal, except between these stores
-            number[0] += 1
-            spread[0, 0] = spread[-1, -1] = number[0] % 1000
-        else:  # 7 marks what is not yet written
-            half_written[0] |= bool(spread[-1, -1] == 7 and spread[0, 0] != 7)
-
-    def call():
-        if copied == "out":
-            spread[0, 0] = spread[-1, -1] = 7
-        bn_ext.batch_norm_backward(
-            src, diff_dst, zeros, ones, epsilon=0, is_training=False, param_grads=False,
-            num_threads=1, out=(out, None, None),
-        )  # fmt: skip
-        # With frozen statistics, variance 1 and epsilon 0, diff_src is diff_dst.
-        return half_written[0] if copied == "out" else out[0, 0] != out[-1, -1]
-
-    with beside(step):
-        assert any(call() for _ in range(TRIES))
-
-
-# ---- limits that others set ---------------------------------------------------------
+# ---- how many --------------------------------------------------------------------------
 
 
 @needs_openmp
-@pytest.mark.parametrize("count", [1, 2, 1000])
+@pytest.mark.parametrize(
+    ("shape", "data_format", "worth"),
+    [
+        ((100, 64), "NXC", 1),
+        ((3_990, 49), "NXC", 1),
+        ((4_010, 49), "NXC", 4),
+        ((1, 20_000), "NXC", 1),  # a channel counts as eight more elements
+        ((1, 22_000), "NXC", 4),
+        ((1, 1_024, 6, 6), "NCX", 1),  # and with channels first, as 150
+        ((1, 1_024, 7, 7), "NCX", 4),
+        ((16_384, 49), "NXC", 16),
+    ],
+)
+def test_threads_that_a_call_is_worth(rng, shape, data_format, worth):
+    p = Problem(rng, shape, data_format)
+    assert threads_used(p, data_format=data_format) == min(_core._default_threads(), worth)
+    bn_ext.batch_norm_inference(p.src, p.mean, p.variance, epsilon=1, data_format=data_format)
+    # Inference has two streams, a gradient five.
+    assert _core._last_call()["threads"] == min(_core._default_threads(), 6 if worth == 16 else 1)
+
+
+@needs_openmp
+@pytest.mark.parametrize("count", ["1", "2", "1000"])
 def test_omp_num_threads(count):
-    code = CALL + "print(call(10**5))"
-    assert in_new_process(code, OMP_NUM_THREADS=str(count)) == [str(min(count, CPUS))]
+    assert run("threads", "used", 10**5, OMP_NUM_THREADS=count) == min(int(count), CPUS)
+
+
+@needs_openmp
+def test_the_quota_of_the_container(rng):
+    p = Problem(rng, LARGE, "NXC")
+    try:
+        _core._set_threads_limit(1)
+        assert threads_used(p) == 1
+    finally:
+        _core._set_threads_limit(_runtime._threads_limit())
 
 
 @needs_openmp
@@ -141,53 +135,10 @@ def test_affinity_at_each_call(rng):
 
 
 @needs_openmp
-@needs_cpus
-@needs_linux
-def test_a_thread_on_the_callers_cpu_moves():
-    """It moves to another CPU of its affinity, though all are busy; its affinity stays the same."""
-    code = """
-import ctypes, os, subprocess, sys, time
-before = {*os.listdir("/proc/self/task")}
-call(5000, num_threads=2)
-allowed = os.sched_getaffinity(0)
-worker, = map(int, {*os.listdir("/proc/self/task")} - before)
-# While a CPU is idle, the system itself may move the thread.
-spin = "import os\\nos.sched_setaffinity(0, {%d})\\nwhile True: pass"
-busy = [subprocess.Popen([sys.executable, "-c", spin % cpu]) for cpu in allowed]
-apart = tries = 0
-try:
-    while apart < 5 and tries < 20:
-        cpu = ctypes.CDLL(None).sched_getcpu()
-        os.sched_setaffinity(worker, {cpu})  # it will sleep there
-        call(5000, num_threads=2)
-        assert os.sched_getaffinity(worker) == {cpu}
-        os.sched_setaffinity(worker, allowed)
-        time.sleep(1.1)  # for 1 s after a long sched_yield, bn_ext moves no thread
-        cpu = ctypes.CDLL(None).sched_getcpu()
-        call(5000, num_threads=2)
-        assert os.sched_getaffinity(worker) == os.sched_getaffinity(0) == allowed
-        with open(f"/proc/self/task/{worker}/stat") as stat:
-            apart += int(stat.read().rpartition(")")[2].split()[36]) != cpu
-        tries += 1
-finally:
-    for process in busy:
-        process.kill()
-print(apart)
-"""
-    assert in_new_process(CALL + code) == ["5"]
-
-
-@needs_openmp
 def test_threadpoolctl_lists_the_pool():
-    code = (
-        "import json, threadpoolctl\n"
-        "pools = threadpoolctl.threadpool_info()\n"
-        "pools = [p['filepath'] for p in pools if p['user_api'] == 'openmp']\n"
-        "print(json.dumps([pools, bn_ext.show_config(mode='dicts')['openmp_libraries']]))"
-    )
-    pools, ours = json.loads(" ".join(in_new_process(code)))
+    known, ours = run("threads", "pools")
     assert ours
-    assert {os.path.realpath(p) for p in pools} == {os.path.realpath(p) for p in ours}
+    assert known == ours
 
 
 # ---- many callers, other pools ------------------------------------------------------
@@ -206,66 +157,63 @@ def test_64_callers_with_mixed_shapes():
             assert all(bits == wanted[seed] for bits in found)
 
 
+@needs_openmp
+@needs_cpus
+def test_many_callers_share_the_processors(rng):
+    """By default, overlapping calls share the CPUs; with num_threads, each gets that many."""
+    p = Problem(rng, (400_000, 8), "NXC")
+    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=1))
+    together = threading.Barrier(16)
+    used = []
+
+    def calls(num_threads):
+        together.wait()
+        for _ in range(4):
+            assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
+            used.append(_core._last_call()["threads"])
+
+    def used_by(num_threads):
+        used.clear()
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(calls, [num_threads] * 16))
+        assert len(used) == 64
+        return used
+
+    assert min(used_by(None)) < _core._default_threads()
+    assert set(used_by(2)) == {2}
+    # A call that is alone again has all threads.
+    p.run(bn_ext.batch_norm_backward)
+    assert _core._last_call()["threads"] == min(_core._default_threads(), p.src.size // 49152)
+
+
+@needs_openmp
+@needs_cpus
+def test_two_callers_have_all_the_processors(rng):
+    """If a team shrank whenever another call began, it would later have to start threads anew."""
+    most = _core._default_threads()
+    small = Problem(rng, (16 * most * 49152, 1), "NXC")
+    # 2^30 elements, in runs that overlap: this call takes far longer than the small ones.
+    memory, mean = np.ones(1 << 21, np.float32), np.ones(1, np.float32)
+    large = np.lib.stride_tricks.as_strided(memory, (1 << 20, 1, 1 << 10), (4, 4, 4))
+    used = []
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(
+            bn_ext.GradientSums, large, large, mean, data_format="NCX", num_threads=2
+        )
+        # Whether the other call has begun or not, there is no third.
+        while not other.done():
+            small.run(bn_ext.batch_norm_backward)
+            used.append(_core._last_call()["threads"])
+    assert other.result().count == 1 << 30
+    assert set(used) == {most}
+
+
 @needs_linux
-@pytest.mark.parametrize("others", ["sklearn.linear_model", "torch"])
+@pytest.mark.parametrize("others", ["sklearn.cluster", "torch"])
 def test_next_to_another_pool(others):
     """Calls and forks work after another library has used OpenMP threads of its own."""
     pytest.importorskip(others)
-    printed = in_new_process(
-        CALL
-        + f"""
-import {others}
-if "{others}" == "torch":
-    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
-else:
-    from sklearn.cluster import KMeans
-    KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
-for _ in range(20):
-    call(40000, num_threads=2)
-child = os.fork()
-if child == 0:
-    os._exit(call(40000, num_threads=2) > (1 if _core._has_openmp() else 2))
-print(os.waitpid(child, 0)[1], call(40000, num_threads=2))
-"""
-    )
-    assert printed[0] == "0"
-
-
-# ---- fork -------------------------------------------------------------------------
-
-
-def is_a_childs(threads):
-    """May a forked child's call use this many? OpenMP's threads are lost, bn_ext's start anew."""
-    return threads == 1 or not _core._has_openmp()
-
-
-@needs_fork
-@forks
-@pytest.mark.parametrize("num_threads", [None, 4])
-def test_forked_child_works(rng, num_threads):
-    p = Problem(rng, LARGE, "NXC")
-    want = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2))
-    child = os.fork()
-    if child == 0:
-        try:
-            same = all_bits(p.run(bn_ext.batch_norm_backward, num_threads=num_threads)) == want
-            used = _core._last_call()["threads"]
-            os._exit(0 if same and is_a_childs(used) and _core._forked() else 1)
-        finally:
-            os._exit(2)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            assert status == 0
-            break
-        time.sleep(0.01)
-    else:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        pytest.fail("the forked child hangs")
-    assert not _core._forked()
-    assert all_bits(p.run(bn_ext.batch_norm_backward, num_threads=2)) == want
+    assert run("threads", "beside", others)[0]
 
 
 @needs_linux
@@ -280,15 +228,5 @@ def test_multiprocessing_by_every_method(method):
 @needs_linux
 def test_a_forkserver_that_has_imported_bn_ext():
     """Its children are forks of a process that has made no call."""
-    child = """
-assert _core._forked()
-assert _core._fork_limits() or max(call(40_000, num_threads=2) for _ in range(50)) == 2
-"""
-    code = f"""
-import multiprocessing
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["bn_ext"])
-with context.Pool(1) as pool:
-    pool.apply(exec, ({IMPORTS + CALL + child!r}, {{}}))
-"""
-    printed_by(code)
+    used, limited = run("threads", "of_a_forkserver")
+    assert limited or used == 2

@@ -163,9 +163,8 @@ cpdef bint _as_flag(object value, str name) except -1:
 
 
 cpdef double _as_real(object value, str name, str expected, double least=-INFINITY) except? -1:
-    """Convert any finite real number. A subnormal one is kept, whatever the floating-point mode."""
+    """Convert any finite real number."""
     cdef double number
-    cdef uint64_t mode = fp_mode_enter()
     try:
         if type(value) is float:
             number = value
@@ -183,8 +182,6 @@ cpdef double _as_real(object value, str name, str expected, double least=-INFINI
         if isinstance(error, TypeError):
             raise TypeError(f"{name}: expected a real number, got {_shown(value)}") from None
         raise ValueError(f"{name}: expected {expected}, got {_shown(value)}") from None
-    finally:
-        fp_mode_leave(mode)
     return number
 
 

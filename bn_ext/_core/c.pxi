@@ -94,15 +94,11 @@ cdef extern from "machine.h" nogil:
     cpdef void _set_threads_limit "bn_set_threads_limit"(int threads)
     cpdef int _default_threads "bn_default_threads"()
     cpdef c_bool _has_openmp "bn_has_openmp"()
-    cpdef c_bool _forked "bn_forked"()
+    cpdef void _set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
     cpdef c_bool _fork_limits "bn_fork_limits"()
     int64_t bn_l2_bytes()
     int64_t bn_last_level_bytes()
     cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
-
-
-cdef extern from "pool.h" nogil:
-    cpdef void _set_stack_bytes "bn_set_stack_bytes"(int64_t bytes)  # of OpenMP's threads
 
 
 cdef extern from "blocks.h" nogil:
@@ -111,7 +107,7 @@ cdef extern from "blocks.h" nogil:
     void *bn_take_block(size_t bytes)
     void bn_park_block(void *block)
     void bn_unmap_parked()
-    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes, int64_t youngest)
+    cpdef void _set_parked_limit "bn_set_parked_limit"(int64_t bytes)
     cpdef int64_t _parked_limit "bn_parked_limit"()
     cpdef int64_t _parked_bytes "bn_parked_bytes"()
 

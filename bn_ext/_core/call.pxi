@@ -1,11 +1,11 @@
 """A call: its arrays by role, from arguments to result. Included by core.pyx.
 
-    begin     make an empty call
+    begin     make an empty call, and set the floating-point mode in which all of it computes
     convert   convert the arguments (arguments.pxi)
     call      check: raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
               new_results, new_sums: allocate what is returned (outputs.pxi)
               compute: copy operands that cannot be walked, and run the C code
-    end       release everything, whatever has happened
+    end       release everything and restore the mode, whatever has happened
 
 Nothing may fail once something is written.
 
@@ -15,6 +15,7 @@ buffers would be zeroed for every call. A thread's stack may be too small, so be
 
 cdef struct Call:
     int entry
+    uint64_t mode               # the caller's floating-point mode
     const Facts *facts
     int n_outputs               # includes diff_src_1 if it is wanted
     PyObject *words             # borrowed: a _Words, or NULL
@@ -56,6 +57,7 @@ cdef Call *begin(int entry) except NULL:
     c.problem.training = True
     c.problem.relu = False
     c.problem.exponential_avg_factor = c.problem.correction = 0
+    c.mode = fp_mode_enter()
     return c
 
 
@@ -63,6 +65,7 @@ cdef void end(Call *c) noexcept:
     cdef int role
     for role in range(ROLES):
         let_go(c, role)
+    fp_mode_leave(c.mode)
     free(c)
 
 

@@ -26,7 +26,6 @@ cdef int round_state(Call *c) except -1:
     cdef const bn_view *view = &c.view[STATE]
     cdef bn_problem *p = &c.problem
     cdef int64_t stranger, wrong
-    cdef uint64_t mode
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
     p.dtype = <bn_dtype>c.dtype
@@ -34,10 +33,8 @@ cdef int round_state(Call *c) except -1:
     point(c, MEAN)
     if c.channels:
         p.count = count_of_state(p.state, view.shape[0], c.channels, "sums")
-    mode = fp_mode_enter()
     stranger = bn_state_mismatch(p.state, p, BN_OF_GRADIENTS)
     wrong = bn_backward_sums(p)
-    fp_mode_leave(mode)
     if stranger >= 0:
         raise ValueError(
             "sums: expected parts that were all summed about this mean, with this dtype; in channel "
@@ -114,23 +111,21 @@ def state_parts(state):
 
 def state_sums(state):
     """The two sums of each channel of a state, each rounded once."""
-    cdef int64_t count, wrong
+    cdef int64_t count, wrong = -1
     cdef const int64_t[:, :, ::1] limbs = as_state(state, GRADIENT_STATES + MOMENT_STATES, &count)
     result = np.zeros((BN_SUMS, limbs.shape[2]))
     cdef double[:, ::1] sums = result
-    cdef uint64_t mode
     if limbs.shape[2]:
-        mode = fp_mode_enter()
-        wrong = bn_round_state(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS,
-                               limbs.shape[2], &sums[0, 0])
-        fp_mode_leave(mode)
+        with _DefaultMode():
+            wrong = bn_round_state(&limbs[0, 0, 0], <int>limbs.shape[0] - BN_MORE_ROWS,
+                                   limbs.shape[2], &sums[0, 0])
         check_limbs(wrong, "array")
     return result
 
 
 def canonical_state(state):
     """A new state in the unique form, as if it had been computed in one part."""
-    cdef int64_t count, wrong
+    cdef int64_t count, wrong = -1
     cdef int64_t[:, :, ::1] limbs = as_state(state, GRADIENT_STATES + MOMENT_STATES, &count).copy()
     if limbs.shape[2]:
         wrong = bn_make_canonical(

@@ -214,26 +214,21 @@ cdef object doubles_of(Call *c, int role):
     """A float64 copy of a pinned vector, with one kind of 0."""
     copy = empty(c.channels)
     cdef double[::1] to = copy
-    cdef uint64_t mode
     cdef Py_ssize_t i
     if c.channels:
         point(c, role)
-        mode = fp_mode_enter()
         vector_read(&c.problem.vector[role - VECTORS], 0, c.channels, &to[0])
         for i in range(c.channels):
             to[i] += 0.0
-        fp_mode_leave(mode)
     return copy
 
 
 cdef int check_mean(const double[::1] given, const double[::1] of_sums) except -1:
     """All numbers must be equal; those that are NaN are."""
     cdef Py_ssize_t i, different = -1
-    cdef uint64_t mode = fp_mode_enter()
     for i in range(given.shape[0]):
         if given[i] != of_sums[i] and (given[i] == given[i] or of_sums[i] == of_sums[i]):
             different = i
-    fp_mode_leave(mode)
     if different >= 0:
         raise ValueError(
             f"sums: expected sums about this mean, {given[different]!r} in channel {different}, got "

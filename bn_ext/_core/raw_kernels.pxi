@@ -81,9 +81,7 @@ def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[
     cdef bn_sums sums = sums_of(planes, group)
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS)
     cdef bn_block b = block_of(block)
-    cdef uint64_t mode = fp_mode_enter()
     kernel(&b, &c, &sums)
-    fp_mode_leave(mode)
 
 
 def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
@@ -103,9 +101,7 @@ def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
         runs.part[i] = block_of(parts[i])
     for i in range(BN_OPERANDS):
         runs.apart[i] = apart[i]
-    cdef uint64_t mode = fp_mode_enter()
     kernel(&runs, &c, &sums)
-    fp_mode_leave(mode)
 
 
 def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
@@ -127,9 +123,7 @@ def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coe
         s.step[i] = s.ahead[i] = steps[i]
         s.apart[i], s.pitch[i] = aparts[i], pitches[i]
     s.fetches = s.nontemporal
-    cdef uint64_t mode = fp_mode_enter()
     kernel(&s, &c)
-    fp_mode_leave(mode)
 
 
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):

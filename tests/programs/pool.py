@@ -1,0 +1,219 @@
+"""Processes whose threads are limited, or that fork. Run by test_pool.py."""
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import calls
+import numpy as np
+from calls import allow, allow_bytes, call, callers, in_child, in_thread, libgomp, main, region
+
+import bn_ext
+from bn_ext import _core
+
+
+def limited(limit, *threads):
+    """Calls after a limit is set: how many threads each used."""
+    problem_first()
+    allow(limit)
+    return [call(4000, num_threads=k) for k in threads]
+
+
+def problem_first():
+    """Make the problem, so that a limit does not hinder NumPy."""
+    call(4000, num_threads=1)
+
+
+def grown(before, limit, *threads):
+    """As `limited`, but the pool has `before` threads by then."""
+    call(4000, num_threads=before)
+    return limited(limit, *threads)
+
+
+def little_address_space():
+    problem_first()
+    allow_bytes(40 << 20)
+    return [call(4000, num_threads=32) for _ in range(2)]
+
+
+def started_together(limit):
+    """Four callers grow their pools at the same time."""
+    together, found = threading.Barrier(4), []
+
+    def work():
+        together.wait()
+        found.extend(call(4000, num_threads=k) for k in (4, 2, 4, 3, 4))
+
+    problem_first()
+    with callers(work, 3):
+        allow(limit)
+        work()
+    return found
+
+
+def failed():
+    """Calls without memory for what they need besides results; then the threads of another."""
+    src = np.ones((1, 2**22), np.float32)
+    ones, out = src[0], (np.empty_like(src), np.empty_like(src[0]), np.empty_like(src[0]))
+    errors = []
+    allow_bytes(8 << 20)
+    for _ in range(3):
+        try:
+            bn_ext.batch_norm_backward(src, src, ones, ones, epsilon=1, out=out)
+        except MemoryError as error:
+            errors.append(str(error))
+    allow_bytes(None)
+    bn_ext.GradientSums(src.reshape(-1, 64), src.reshape(-1, 64), np.ones(64, np.float32))
+    return errors, _core._last_call()["threads"]
+
+
+def within_and_without(within):
+    """Threads of calls outside a region of others, within it, and outside again."""
+    used = []
+    libgomp().omp_set_max_active_levels(2)
+
+    def use(threads):
+        used.append(call(4000, num_threads=threads))
+
+    use(4 if within else 2)
+    if within:
+        allow(0)
+    region(1, lambda: use(4))
+    if not within:
+        allow(0)
+    use(4)
+    return used
+
+
+#: Wide and narrow rows; long, short and medium runs.
+SHAPES = [((700, 33), "NXC"), ((3000, 5), "NXC"), ((4, 3, 5000), "NCX"), ((40, 30, 7), "NCX"),
+          ((6, 80, 49), "NCX")]  # fmt: skip
+
+
+def every_function():
+    """The most threads that a call used, of each function and with every dtype."""
+    import guarded
+    from cases import DATA_DTYPES
+
+    np.seterr(all="ignore")
+    rng, used = np.random.default_rng(0), 0
+    for data, (shape, layout) in itertools.product(DATA_DTYPES, SHAPES):
+        operands = guarded.dense(rng, shape, layout, data)
+        for one in guarded.calls(operands, {"data_format": layout, "num_threads": 4}):
+            one()
+            used = max(used, _core._last_call()["threads"])
+    return used
+
+
+# ---- forks ------------------------------------------------------------------------------
+
+
+def together():
+    return call(4000, num_threads=3) == 3
+
+
+def alone():
+    config = bn_ext.show_config("dicts")
+    because = config["default_threads"], config["threads_set_by"].partition(" (")[0]
+    return because == (1, "the fork of this process") and call(4000, num_threads=3) == 1
+
+
+def without_a_call(others):
+    """Children of a process that has made no call, whether others had a pool or not."""
+
+    def family():
+        return in_child(together) and together() and in_thread(together) and in_child(alone)
+
+    def fork():
+        if others:
+            region(2, lambda: None)
+        return in_child(family)
+
+    return fork(), in_thread(fork)
+
+
+def with_a_team(how):
+    """Children of a process that has made a call; then a call of the parent."""
+
+    def fork():
+        found.append(in_child(lambda: alone() and in_child(alone) and in_thread(alone)))
+
+    found = []
+    if how == "after a call":
+        together()
+        fork()
+        in_thread(fork)
+    elif how == "after a thread's call":
+        in_thread(together)
+        fork()
+    else:
+        region(1, fork)
+    return found, together()
+
+
+def thread_that_forks(one):
+    """A thread with a pool forks and ends, in parent and child."""
+
+    def work():
+        together()
+        if one:  # a team of one, which leaves the pool as it is
+            libgomp().omp_set_max_active_levels(0)
+            assert call(4000, num_threads=4) == 1
+            libgomp().omp_set_max_active_levels(1)
+        child = os.fork()
+        if child == 0 and not alone():
+            os._exit(1)
+        return child  # the child's only thread ends here
+
+    return calls.succeeds(in_thread(work)), together()
+
+
+def within_others_calls():
+    """Children that are forked while other threads are in calls."""
+    call(40_000, num_threads=4)
+    with callers(lambda: call(40_000, num_threads=4), 3, forever=True):
+        right = [in_child(lambda: call(4000, num_threads=4) == 1) for _ in range(30)]
+    return right, call(40_000, num_threads=4)
+
+
+# ---- on one CPU ---------------------------------------------------------------------------
+
+
+def moved():
+    """Of three calls, those in which a thread that slept on its caller's CPU left it."""
+    before = calls.tasks()
+    call(5000, num_threads=2)
+    (worker,) = calls.tasks() - before
+    allowed = os.sched_getaffinity(0)
+    # While a CPU is idle, the system itself may move the thread.
+    spin = "import os\nos.sched_setaffinity(0, {%d})\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", spin % cpu]) for cpu in allowed]
+    apart = 0
+    try:
+        for _ in range(20):
+            cpu = ctypes.CDLL(None).sched_getcpu()
+            os.sched_setaffinity(0, {cpu})
+            os.sched_setaffinity(worker, {cpu})  # it will sleep there
+            call(5000, num_threads=2)
+            assert os.sched_getaffinity(worker) == {cpu}
+            os.sched_setaffinity(worker, allowed)
+            time.sleep(1.1)  # it moves once a second at most
+            call(5000, num_threads=2)
+            assert os.sched_getaffinity(worker) == allowed
+            with open(f"/proc/self/task/{worker}/stat") as stat:
+                apart += int(stat.read().rpartition(")")[2].split()[36]) != cpu
+            os.sched_setaffinity(0, allowed)
+            if apart == 3:
+                break
+    finally:
+        for process in busy:
+            process.kill()
+    return apart
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,123 @@
+"""Processes that count the threads of calls. Run by test_threads.py, test_schedule.py and
+test_fp_mode.py.
+"""
+
+import multiprocessing
+import os
+import threading
+from importlib import import_module
+
+import numpy as np
+from calls import call, in_child, main, region
+from fp_modes import fp_mode, fp_mode_in_effect
+
+import bn_ext
+from bn_ext import _core
+
+
+def used(n, num_threads=None):
+    """Threads of a call."""
+    return call(n, num_threads=num_threads)
+
+
+def beside(others):
+    """Threads of a call after another library has used OpenMP, in a child and in the parent."""
+    library = import_module(others)
+    if others == "torch":
+        library.ones(1000, 1000) @ library.ones(1000, 1000)
+    else:
+        library.KMeans(3, n_init=1).fit(np.random.default_rng(0).random((2000, 8)))
+    for _ in range(20):
+        call(40_000, num_threads=2)
+    most = 1 if _core._has_openmp() else 2
+    return in_child(lambda: call(40_000, num_threads=2) <= most), call(40_000, num_threads=2)
+
+
+def pools():
+    """The OpenMP libraries that threadpoolctl knows, and those that bn_ext knows."""
+    import threadpoolctl
+
+    known = [p["filepath"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "openmp"]
+    ours = bn_ext.show_config(mode="dicts")["openmp_libraries"]
+    return [sorted({os.path.realpath(path) for path in paths}) for paths in (known, ours)]
+
+
+def of_a_forkserver():
+    """Threads of a child whose forkserver has imported bn_ext, and whether a fork limits it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bn_ext"])
+    with context.Pool(1) as pool:
+        return pool.apply(in_a_forkservers_child)
+
+
+def in_a_forkservers_child():
+    return max(call(40_000, num_threads=2) for _ in range(50)), _core._fork_limits()
+
+
+# ---- orders of work ---------------------------------------------------------------------
+
+#: For each order of work in schedule.c (LIST, PHASES and SOLO): shapes, cache sizes.
+ORDERS = [((8, 64, 30), (0, 0)), ((40_000, 4, 1), (0, 0)), ((8, 64, 300), (4096, 4096)),
+          ((8, 64, 300), (4096, 1 << 25))]  # fmt: skip
+
+
+def fewer():
+    """The most threads of calls that want four; all have the bits of one thread."""
+    rng, most = np.random.default_rng(0), 0
+    for shape, caches in ORDERS:
+        _core._set_cache_sizes(*caches)
+        src, diff_dst = rng.standard_normal((2, *shape), np.float32)
+        v = np.ones(shape[1], np.float32)
+        found = []
+        for k in (1, 4):
+            for training in (True, False):
+                grads = bn_ext.batch_norm_backward(
+                    src, diff_dst, v, v, epsilon=0.5, data_format="NCX", is_training=training,
+                    num_threads=k,
+                )  # fmt: skip
+                found.append([a.tobytes() for a in grads])
+        assert found[:2] == found[2:]
+        most = max(most, _core._last_call()["threads"])
+    return most
+
+
+def fewer_within_a_region():
+    found = []
+    region(2, lambda: found.append(fewer()))
+    return found
+
+
+def a_million():
+    """Threads and tasks of a call that asks for a million threads."""
+    x, v = np.ones((2, 3000, 4), np.float32), np.ones(3000, np.float32)
+    bn_ext.batch_norm_backward(x, x, v, v, epsilon=1, data_format="NCX", num_threads=10**6)
+    return [*_core._last_call().values()][:2]
+
+
+# ---- floating-point modes ---------------------------------------------------------------
+
+
+def pool_in_another_mode():
+    """Calls on the threads of a pool that another made with subnormal numbers flushed: same bits,
+    a result other than 0, threads. Then the modes of the caller and of the pool.
+    """
+    with fp_mode("flush"):
+        region(4, lambda: None)
+    dy, v = np.full((300_000, 8), 1e-40, np.float32), np.ones(8, np.float32)
+    found = []
+    for training in (True, False):
+        one, four = (
+            bn_ext.batch_norm_backward(
+                dy, dy, v, v, epsilon=0, is_training=training, num_threads=k
+            ).diff_src.tobytes()
+            for k in (1, 4)
+        )
+        found.append((one == four, any(one), _core._last_call()["threads"]))
+    modes = {}
+    region(4, lambda: modes.update({threading.get_ident(): fp_mode_in_effect()}))
+    here = modes.pop(threading.get_ident())
+    return found, here, sorted(modes.values())
+
+
+if __name__ == "__main__":
+    main(globals())
