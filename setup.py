@@ -1,23 +1,20 @@
-"""Builds bn_ext._core from bn_ext/_core/ and the C sources that build_c.py lists; packs sources.
+"""Builds bn_ext._core from bn_ext/_core/ and the C sources that build_c.py lists.
 
 setuptools cannot compile a source twice within an extension, nor sources with different
 flags. So build_c.py compiles all of them, and setuptools links. setuptools reads environment
 variables (CC, CFLAGS, LDFLAGS, ...); build_c.py lists its own.
 """
 
-import gzip
 import os
 import re
 import shlex
 import sys
-import tarfile
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.sdist import sdist
 
 # The build backend does not put the folder of setup.py on sys.path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -72,31 +69,6 @@ class BuildExt(build_ext):
         return self.compiler.compiler_so
 
 
-class SDist(sdist):
-    """Packs the same files to the same bytes, on any system and at any time."""
-
-    def make_archive(self, base_name, format, root_dir=None, base_dir=None, **_):
-        if format != "gztar":
-            raise SystemExit(f"sdist: expected the format gztar, got {format!r}")
-        when = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
-
-        def plain(member):
-            member.mtime, member.uid, member.gid, member.uname, member.gname = when, 0, 0, "", ""
-            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            return member
-
-        name = f"{base_name}.tar.gz"
-        self.mkpath(os.path.dirname(name))
-        with (
-            open(name, "wb") as file,
-            gzip.GzipFile("", "wb", 9, file, when) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            # tarfile adds the contents of a folder in sorted order.
-            archive.add(os.path.join(root_dir or "", base_dir), base_dir, filter=plain)
-        return name
-
-
 def demand(requirements):
     """End with a line if anything is missing or too old: pip looks only if it isolates builds."""
     bad = []
@@ -145,6 +117,6 @@ with build_c.alone(Path("build")):
         ext_modules=cythonize([core]),
         long_description=readme(),
         long_description_content_type="text/markdown",
-        cmdclass={"build_ext": BuildExt, "sdist": SDist},
+        cmdclass={"build_ext": BuildExt},
         options={"bdist_wheel": {"py_limited_api": "cp311"}} if build_c.abi3() else {},
     )

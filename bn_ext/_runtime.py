@@ -330,7 +330,7 @@ def _stack_bytes() -> int:
 def _threads_limit() -> int:
     """The CPU quota, or a lower OMP_NUM_THREADS if there is no OpenMP to read it; 0: no limit."""
     limits = [_QUOTA or 0]
-    if not _core._has_openmp():  # pragma: no cover - held by .ci/workers
+    if not _core._has_openmp():  # pragma: no cover - held by .ci/run workers
         first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
         # A number that might not fit C's int is ignored.
         limits.append(int(first) if first.isdecimal() and len(first) < 10 else 0)

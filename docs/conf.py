@@ -1,4 +1,4 @@
-"""Sphinx configuration: .ci/docs builds the site."""
+"""Sphinx configuration: .ci/run docs builds the site."""
 
 import re
 import shutil

@@ -4,8 +4,8 @@
     python tests/fuzz.py 600 4      from four threads at once
 
 Arrays lie anyhow in memory. The plainest call gets dense copies in src's order of axes, at the
-lowest level, on one thread. No other byte may change. Run by .ci/fuzz, with sanitizers, and by
-.ci/soak. Other tests check that the plainest call is right.
+lowest level, on one thread. No other byte may change. Run by the jobs
+fuzz, with sanitizers, and soak. Other tests check that the plainest call is right.
 """
 
 import copy

@@ -3,7 +3,7 @@
  * Shapes of all three forms, with assumed cache sizes that lead to each order of work (see
  * schedule.c), go through `entries`. Results must be the same as with one thread, bit for bit.
  * Some channels have squares that overflow, so that the threads that finish them sum them again.
- * Then several callers do a part of this at once. Built and run by .ci/tsan.
+ * Then several callers do a part of this at once. Built and run by .ci/run tsan and musl.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
     pytest -m cluster
 
-.ci/dask installs what these tests need.
+.ci/run dask installs what these tests need.
 """
 
 import doctest

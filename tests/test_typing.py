@@ -1,6 +1,6 @@
 """What editors and type checkers are told agrees with the run time.
 
-.ci/lint gives typical_uses.py to mypy and pyright, and _core.pyi to stubtest.
+.ci/run lint gives typical_uses.py to mypy and pyright, and _core.pyi to stubtest.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """bn_ext's own threads, without OpenMP: who takes part, forks, limits, signals.
 
 The system decides which threads come in time, so no test expects all of them in a single call.
-`.ci/workers` makes such a build and runs these tests.
+`.ci/run workers` makes such a build and runs these tests.
 """
 
 import threading
