@@ -1,5 +1,5 @@
 # What Python uses of the compiled part. The public functions have the documentation.
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -173,34 +173,24 @@ def _set_threads_limit(threads: int) -> None: ...
 
 # ---- a kernel by itself
 
-def _formulas() -> tuple[str, ...]: ...
+def _formulas() -> dict[str, tuple[int, int]]: ...
 def _kernel_interface() -> dict[str, Any]: ...
 def _run_sum_kernel(
     isa: str,
     dtype: str,
-    formula: str,
-    folds: bool,
-    block: tuple[Any, ...],
+    name: str,
+    how: str,
+    box: tuple[Any, ...],
     coefs: NDArray[np.uint8],
     stride: int,
     planes: NDArray[np.float64],
-    group: NDArray[np.float64],
-) -> None: ...
-def _run_runs_kernel(
-    isa: str,
-    dtype: str,
-    formula: str,
-    folded: bool,
-    parts: Sequence[tuple[Any, ...]],
-    apart: Any,
-    coefs: NDArray[np.uint8],
-    planes: NDArray[np.float64],
+    group: NDArray[np.float64] | None,
 ) -> None: ...
 def _run_write_kernel(
     isa: str,
     dtype: str,
-    formula: str,
-    span: tuple[Any, ...],
+    name: str,
+    box: tuple[Any, ...],
     coefs: NDArray[np.uint8],
     stride: int,
     period: int,

@@ -398,10 +398,9 @@ def batch_norm_backward(
     If an error is raised, nothing has been written.
 
     The memory layout is read from src's strides. So a view with its channels last in memory is
-    handled as channels-last even with ``data_format="NCX"``. Copies are made of src, if its last
-    axis in memory is not contiguous; of diff_dst, dst or an output, if its last axis is not
-    contiguous or its axes are in a different memory order from src's; and of diff_src_1, if it is
-    written over src. No other array of src's size is copied.
+    handled as channels-last even with ``data_format="NCX"``. Slices of the batch or the channels
+    are not copied, with some exceptions; other views that are not dense are, and so are operands
+    with another order of axes than src's: see "What is copied" in the documentation.
 
     With beta, no more data is read than without a ReLU, except with ``is_training=False`` and
     either ``param_grads=False`` or ``exact=True``: src is then read once more. The result of the

@@ -35,58 +35,51 @@ void bn_order_of(const bn_view *src, int channel_axis, bn_order *order) {
 }
 
 bool bn_follows(const bn_view *view, const bn_order *order) {
-    if (order->n && view->strides[order->axis[order->n - 1]] != view->itemsize)
-        return false;
-    ptrdiff_t before = 0;
-    for (int k = 0; k < order->n; k++) {
-        const ptrdiff_t here = bytes_apart(view->strides[order->axis[k]]);
-        if (here == 0)
-            continue;
-        if (before && here > before)
+    const int channel = order->channel_place;
+    ptrdiff_t next = view->itemsize;
+    int k = order->n - 1;
+    for (; k > channel; k--) {
+        if (view->strides[order->axis[k]] != next)
             return false;
-        before = here;
+        next *= view->shape[order->axis[k]];
+    }
+    if (channel < 0)
+        return true;
+    const ptrdiff_t run = next / view->itemsize, channels = view->shape[order->axis[channel]];
+    if (view->strides[order->axis[channel]] != next && run < BN_ALWAYS_LONG)
+        return false;
+    next *= channels;
+    const bool dense = run == 1 && channels < BN_WIDE_ENOUGH;
+    for (k = channel - 1; k >= 0; k--) {
+        const ptrdiff_t here = view->strides[order->axis[k]];
+        if ((k < channel - 1 || dense) && here != next)
+            return false;
+        next = here * view->shape[order->axis[k]];
     }
     return true;
 }
 
 /* ---- axes of a problem -------------------------------------------------- */
 
-void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis) {
-    bool merges = *n > 0;
-    for (int o = 0; o < BN_OPERANDS && merges; o++)
-        merges = axes[*n - 1].stride[o] == axis->stride[o] * axis->size;
-    if (!merges) {
-        axes[(*n)++] = *axis;
-        return;
-    }
-    axes[*n - 1].size *= axis->size;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        axes[*n - 1].stride[o] = axis->stride[o];
-}
-
-static bn_axis axis_of(const bn_view views[BN_OPERANDS], int axis) {
-    bn_axis a;
-    a.size = views[BN_SRC].shape[axis];
-    for (int o = 0; o < BN_OPERANDS; o++)
-        a.stride[o] = views[o].strides[axis];
-    return a;
-}
-
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
                  int channel_axis) {
-    for (int o = 0; o < BN_OPERANDS; o++)
+    const bn_view *src = &views[BN_SRC];
+    const int channel = order->channel_place;
+    p->positions = p->run = 1;
+    p->channels = src->shape[channel_axis];
+    for (int k = 0; k < channel; k++)
+        p->positions *= src->shape[order->axis[k]];
+    for (int k = channel + 1; k < order->n; k++)
+        p->run *= src->shape[order->axis[k]];
+    const int64_t run_bytes = p->run * src->itemsize;
+    for (int o = 0; o < BN_OPERANDS; o++) {
+        const ptrdiff_t *strides = views[o].strides;
         p->data[o] = views[o].data;
-    p->n_outer = p->n_inner = 0;
-    p->channel = axis_of(views, channel_axis);
-    for (int k = 0; k < order->n; k++) {
-        if (k == order->channel_place)
-            continue;
-        const bn_axis axis = axis_of(views, order->axis[k]);
-        if (k < order->channel_place)
-            bn_add_axis(p->outer, &p->n_outer, &axis);
-        else
-            bn_add_axis(p->inner, &p->n_inner, &axis);
+        p->apart[o] = channel >= 0 ? strides[order->axis[channel]] : run_bytes;
+        p->pitch[o] = channel > 0 ? strides[order->axis[channel - 1]] : p->channels * run_bytes;
     }
+    p->apart[BN_GATE] = p->run;
+    p->pitch[BN_GATE] = p->channels * p->run;
 }
 
 /* ---- where arrays lie --------------------------------------------------- */

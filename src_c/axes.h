@@ -30,44 +30,16 @@ typedef struct {
     int channel_place;     /* index of the channel axis in `axis`, or -1 if it is dropped */
 } bn_order;
 
-/* The number of index tuples along n axes; 1 if n is 0. */
-static inline int64_t count_of(const bn_axis *axes, int n) {
-    int64_t count = 1;
-    for (int a = 0; a < n; a++)
-        count *= axes[a].size;
-    return count;
-}
-
-/* Add to `offset`, for each operand, the byte offset of the index-th tuple along n axes. The last
- * axis varies fastest. */
-static inline void add_offset(const bn_axis *axes, int n, int64_t index,
-                              int64_t offset[BN_OPERANDS]) {
-    for (int a = n - 1; a >= 0 && index; a--) {
-        int64_t at = index;
-        if (a > 0) {
-            at = index % axes[a].size;
-            index /= axes[a].size;
-        }
-        for (int o = 0; o < BN_OPERANDS; o++)
-            offset[o] += at * axes[a].stride[o];
-    }
-}
-
 static inline ptrdiff_t bytes_apart(ptrdiff_t stride) {
     return stride < 0 ? -stride : stride;
 }
 
 void bn_order_of(const bn_view *src, int channel_axis, bn_order *order);
 
-/* Can kernels walk `view` in this order? Its axes must lie in the same order (stride 0 fits
- * anywhere but last), and the last must be contiguous. */
+/* Can kernels walk `view` in this order, as bn_problem wants it? */
 bool bn_follows(const bn_view *view, const bn_order *order);
 
-/* Append an axis; or merge it into the previous one if, in every operand, a step of the previous
- * axis is as long as all of the new one. */
-void bn_add_axis(bn_axis *axes, int *n, const bn_axis *axis);
-
-/* Set a problem's data and axes, from operands of the same shape that follow this order. */
+/* Set a problem's data and sizes, from operands of the same shape that follow this order. */
 void bn_set_axes(bn_problem *p, const bn_view views[BN_OPERANDS], const bn_order *order,
                  int channel_axis);
 

@@ -91,12 +91,6 @@ enum {
 };
 enum { BN_MAX_AXES = 64 };
 
-/* One axis: its length and its step, in bytes, through each operand. */
-typedef struct {
-    int64_t size;
-    int64_t stride[BN_OPERANDS];
-} bn_axis;
-
 /* A (C,) vector of any dtype (dtypes.h); data is NULL if the vector is absent. */
 typedef struct {
     char *data;
@@ -104,15 +98,19 @@ typedef struct {
     bn_dtype dtype;
 } bn_vector;
 
-/* The axes before the channel (outer), the channel, the axes after it (inner), slowest first,
- * neighbors merged wherever all operands allow. The last axis of all is contiguous in every
- * operand. An operand that the call does not touch has the strides of src. If outer or inner has no
- * axes, it stands for one axis of length 1. */
+/* BN_WIDE_ENOUGH: channels that fill a row; 16-bit ones fill four 64-byte registers.
+ * BN_ALWAYS_LONG: a run of so many elements is long, however many positions there are. */
+enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
+
+/* A tensor of positions x channels x run. In an operand, a run's elements are contiguous; `apart`
+ * leads from channel to channel, `pitch` from position to position, in bytes (of the gate, which
+ * has no gaps, in bits). Channels too are contiguous, unless runs are long (BN_ALWAYS_LONG). If
+ * runs have one element and channels are few (fewer than BN_WIDE_ENOUGH), so are positions. */
 typedef struct {
     bn_dtype dtype;
     char *data[BN_OPERANDS];
-    int n_outer, n_inner;
-    bn_axis outer[BN_MAX_AXES], channel, inner[BN_MAX_AXES];
+    int64_t positions, channels, run;
+    int64_t pitch[BN_OPERANDS], apart[BN_OPERANDS];
 
     bn_vector vector[BN_VECTORS]; /* if absent: gamma is ones, beta and diff_diff_* are zeros, a
                                      result is not wanted */

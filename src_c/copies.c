@@ -16,8 +16,24 @@ typedef struct {
     ptrdiff_t size, from, to;
 } axis_pair;
 
+/* Append an axis; or merge it into the previous one if, in both arrays, a step of the previous axis
+ * is as long as all of the new one. */
+static void add_axis(axis_pair *axes, int *n, axis_pair axis) {
+    axis_pair *last = &axes[*n - 1];
+    if (*n && last->from == axis.from * axis.size && last->to == axis.to * axis.size)
+        *last = (axis_pair){last->size * axis.size, axis.from, axis.to};
+    else
+        axes[(*n)++] = axis;
+}
+
+static bool is_contiguous(axis_pair axis, ptrdiff_t itemsize) {
+    return axis.from == itemsize && axis.to == itemsize;
+}
+
 static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
-    if (itemsize == 8)
+    if (is_contiguous(axis, itemsize))
+        memcpy(to, from, (size_t)(axis.size * itemsize));
+    else if (itemsize == 8)
         for (ptrdiff_t i = 0; i < axis.size; i++)
             memcpy(to + i * axis.to, from + i * axis.from, 8);
     else if (itemsize == 4)
@@ -33,7 +49,8 @@ static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t item
  * then the next strip. */
 static void copy_two_axes(const char *from, char *to, axis_pair other, axis_pair last,
                           ptrdiff_t itemsize) {
-    const bool across = bytes_apart(other.from) < bytes_apart(last.from);
+    const bool across =
+        bytes_apart(other.from) < bytes_apart(last.from) && !is_contiguous(last, itemsize);
     axis_pair strip = last;
     if (across)
         strip.size = STRIP;
@@ -58,7 +75,7 @@ typedef struct {
     const char *from;
     char *to;
     ptrdiff_t itemsize;
-    bn_axis axis[BN_MAX_AXES]; /* the rest; stride[BN_SRC] is in `from`, stride[BN_DST] in `to` */
+    axis_pair axis[BN_MAX_AXES]; /* the rest */
     int n;
     axis_pair other, last;
     ptrdiff_t others, lasts; /* elements of a piece along `other` and `last` */
@@ -85,17 +102,18 @@ static void copy_piece(const void *copying_, int64_t index) {
     const int64_t first = index * c->places_of_piece;
     const int64_t end = at_most(first + c->places_of_piece, c->places);
     for (int64_t place = first; place < end; place++) {
-        int64_t offset[BN_OPERANDS] = {0};
-        add_offset(c->axis, c->n, place, offset);
-        copy_two_axes(from + offset[BN_SRC], to + offset[BN_DST], other, last, c->itemsize);
+        ptrdiff_t at_from = 0, at_to = 0;
+        int64_t index = place;
+        for (int a = c->n - 1; a >= 0; a--, index /= c->axis[a + 1].size) {
+            at_from += index % c->axis[a].size * c->axis[a].from;
+            at_to += index % c->axis[a].size * c->axis[a].to;
+        }
+        copy_two_axes(from + at_from, to + at_to, other, last, c->itemsize);
     }
 }
 
 static axis_pair take_last(copying *c) {
-    if (c->n == 0)
-        return (axis_pair){1, 0, 0};
-    const bn_axis last = c->axis[--c->n];
-    return (axis_pair){last.size, last.stride[BN_SRC], last.stride[BN_DST]};
+    return c->n ? c->axis[--c->n] : (axis_pair){1, 0, 0};
 }
 
 void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *order,
@@ -103,14 +121,14 @@ void bn_copy_elements(const bn_view *from, const bn_view *to, const bn_order *or
     copying c = {.from = from->data, .to = to->data, .itemsize = to->itemsize};
     for (int k = 0; k < order->n; k++) {
         const int axis = order->axis[k];
-        bn_axis a = {.size = from->shape[axis]};
-        a.stride[BN_SRC] = from->strides[axis];
-        a.stride[BN_DST] = to->strides[axis];
-        bn_add_axis(c.axis, &c.n, &a);
+        add_axis(c.axis, &c.n,
+                 (axis_pair){from->shape[axis], from->strides[axis], to->strides[axis]});
     }
     c.last = take_last(&c);
     c.other = take_last(&c);
-    c.places = count_of(c.axis, c.n);
+    c.places = 1;
+    for (int a = 0; a < c.n; a++)
+        c.places *= c.axis[a].size;
     /* `to` may be contiguous along `other`. So pieces are whole cache lines along it: if pieces
      * start on lines, no two threads write the same line. */
     c.lasts = at_most(c.last.size, PIECE);

@@ -18,15 +18,18 @@
 
 #include "channel.h"
 #include "memory.h"
+#include "place.h"
 #include "plan.h"
 #include "pool.h"
 #include "schedule.h"
 #include "walk.h"
 
 typedef struct {
-    bn_plan plan;
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
+    bn_passes passes;
+    int64_t number_bytes;
+    bn_plan plan; /* made once the number of threads is known */
     bn_channels channels;
     double *partial; /* (chunks, planes, channels); if there is one chunk, the sums themselves */
     int threads;
@@ -37,44 +40,36 @@ typedef struct {
 
 static size_t lay_out_channels(engine *e, char *memory) {
     size_t used = 0;
-    const int64_t n = e->plan.channels;
+    const int64_t n = e->channels.channels;
     bn_channels *c = &e->channels;
-    c->coefs = lay_out(memory, &used, e->plan.coef_planes * n, e->plan.number_bytes);
-    c->sums = (bn_sums){lay_out(memory, &used, e->plan.planes * n, sizeof(double)), n, NULL,
-                        e->plan.needs[SUM]->sums};
+    c->coefs = lay_out(memory, &used, e->passes.coef_planes * n, e->number_bytes);
+    c->sums = (bn_sums){lay_out(memory, &used, e->passes.sum_planes * n, sizeof(double)), n, NULL,
+                        e->passes.needs[SUM].sums};
     for (int i = 0; i < e->operation->values; i++)
         c->value[i] = lay_out(memory, &used, n, sizeof(double));
     e->partial = c->sums.plane;
-    if (e->plan.sums && e->plan.chunks > 1)
-        e->partial = lay_out(memory, &used, e->plan.chunks * e->plan.planes * n, sizeof(double));
+    if (e->passes.sums && e->plan.order.chunks > 1)
+        e->partial =
+            lay_out(memory, &used, e->plan.order.chunks * e->passes.sum_planes * n, sizeof(double));
     return used;
 }
-
-enum { GATHERED_BITS = PIECE_ELEMENTS / 8 + LINE_BYTES }; /* bytes; reads may pass the last bit */
 
 static size_t lay_out_scratch(const bn_plan *plan, bn_scratch *s, char *memory) {
     size_t used = 0;
     lay_out(memory, &used, 1, sizeof *s);
     for (int pass = 0; pass < PASSES; pass++) {
         const int64_t columns = plan->by_runs[pass] ? 0 : plan->columns[pass];
-        const int64_t ring = pass == WRITE && plan->row.ring ? plan->row.ring + LINE_BYTES : 0;
+        const int64_t ring = pass == WRITE && plan->ring ? plan->ring + LINE_BYTES : 0;
         s->from[pass] = -1;
-        s->expanded[pass] =
-            lay_out(memory, &used, plan->coef_planes * at_least(columns, ring), plan->number_bytes);
+        s->expanded[pass] = lay_out(
+            memory, &used, plan->passes.coef_planes * at_least(columns, ring), plan->number_bytes);
     }
     s->sums.stride = round_up(plan->columns[SUM] + BN_PAD, LINE_BYTES / sizeof(double));
-    const int64_t columns = plan->sums ? s->sums.stride : 0;
-    s->sums.plane = lay_out(memory, &used, plan->planes * columns, sizeof(double));
-    s->sums.group = lay_out(memory, &used, plan->needs[SUM]->sums * columns, plan->number_bytes);
-    s->sums.count = plan->needs[SUM]->sums;
-    if (!plan->sums || !plan->gathers)
-        return used;
-    const unsigned gathered = plan->needs[SUM]->reads;
-    for (int o = 0; o < BN_OPERANDS; o++)
-        s->gathered[o] = lay_out(memory, &used, ELEMENTS(gathered) >> o & 1 ? PIECE_ELEMENTS : 0,
-                                 plan->element_bytes);
-    char *bits = lay_out(memory, &used, gathered & OPERAND(GATE) ? 1 : 0, GATHERED_BITS);
-    s->gathered[BN_GATE] = (char *)((uintptr_t)bits * 8 * (uintptr_t)plan->element_bytes);
+    const int64_t columns = plan->passes.sums ? s->sums.stride : 0;
+    s->sums.plane = lay_out(memory, &used, plan->passes.sum_planes * columns, sizeof(double));
+    s->sums.group =
+        lay_out(memory, &used, plan->passes.needs[SUM].sums * columns, plan->number_bytes);
+    s->sums.count = plan->passes.needs[SUM].sums;
     return used;
 }
 
@@ -86,8 +81,9 @@ static void start_thread(void *engine_, void *scratch) {
 /* ---- sums ---------------------------------------------------------------- */
 
 static bn_sums partial_of(const engine *e, int64_t chunk) {
-    const int64_t n = e->plan.channels;
-    return (bn_sums){e->partial + chunk * e->plan.planes * n, n, NULL, e->plan.needs[SUM]->sums};
+    const int64_t n = e->channels.channels;
+    return (bn_sums){e->partial + chunk * e->passes.sum_planes * n, n, NULL,
+                     e->passes.needs[SUM].sums};
 }
 
 /* Where a sum is Inf or NaN, its compensation has no meaning. */
@@ -101,7 +97,7 @@ typedef struct {
 
 static channel_range tile_of(const bn_plan *plan, int64_t tile) {
     const int64_t from = tile * plan->channels_per_tile;
-    return (channel_range){from, at_most(plan->channels_per_tile, plan->channels - from)};
+    return (channel_range){from, at_most(plan->channels_per_tile, plan->problem->channels - from)};
 }
 
 /* Add up the chunks of n channels, in order. A single chunk's sums stay as they are: none is -0, so
@@ -109,16 +105,18 @@ static channel_range tile_of(const bn_plan *plan, int64_t tile) {
 static void add_chunks(const engine *e, int64_t from, int64_t n) {
     const bn_plan *plan = &e->plan;
     const bn_sums sums = sums_from(&e->channels.sums, from);
-    const int64_t chunks = plan->chunks > 1 ? plan->chunks : 0;
-    for (int plane = 0; chunks && plane < plan->planes; plane++)
+    const int64_t chunks = plan->order.chunks > 1 ? plan->order.chunks : 0;
+    for (int plane = 0; chunks && plane < plan->passes.sum_planes; plane++)
         memset(sums.plane + plane * sums.stride, 0, (size_t)n * sizeof(double));
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const bn_sums all = partial_of(e, chunk), terms = sums_from(&all, from);
         e->kernels->add(&sums, &terms, n);
     }
-    for (int i = 0; plan->planes > plan->needs[SUM]->sums && i < plan->needs[SUM]->sums; i++) {
+    for (int i = 0;
+         plan->passes.sum_planes > plan->passes.needs[SUM].sums && i < plan->passes.needs[SUM].sums;
+         i++) {
         double *sum = sums.plane + i * sums.stride;
-        const double *compensation = sum + plan->needs[SUM]->sums * sums.stride;
+        const double *compensation = sum + plan->passes.needs[SUM].sums * sums.stride;
         for (int64_t c = 0; c < n; c++)
             sum[c] = compensated(sum[c], compensation[c]);
     }
@@ -130,7 +128,7 @@ static void add_chunks(const engine *e, int64_t from, int64_t n) {
  * boundary has its coefficient on one too. Otherwise every load of coefficients may straddle two
  * lines, which takes up to 1.4 times as long. */
 static int64_t ring_shift(const bn_plan *plan, bool paired) {
-    const char *written = plan->problem->data[__builtin_ctz(plan->needs[WRITE]->writes)];
+    const char *written = plan->problem->data[__builtin_ctz(plan->passes.needs[WRITE].writes)];
     const int64_t before = (int64_t)(-(uintptr_t)written % LINE_BYTES) / plan->element_bytes;
     return -(paired ? before / 2 : before) & (LINE_BYTES / plan->number_bytes - 1);
 }
@@ -140,24 +138,24 @@ static int64_t ring_shift(const bn_plan *plan, bool paired) {
 static bn_coefs expanded(const engine *e, bn_scratch *s, bn_pass pass, unsigned takes, int64_t from,
                          int64_t n) {
     const bn_plan *plan = &e->plan;
-    const bool ring = pass == WRITE && plan->row.ring;
+    const bool ring = pass == WRITE && plan->ring;
     const char *channel = e->channels.coefs + from * plan->number_bytes;
     const int64_t columns = columns_of(plan, n), period = columns << (columns & 1);
     if (columns == n && !ring)
-        return (bn_coefs){channel, plan->channels, columns, BY_COLUMNS};
-    const int64_t stride = ring ? plan->row.ring : columns;
+        return (bn_coefs){channel, plan->problem->channels, columns, BY_COLUMNS};
+    const int64_t stride = ring ? plan->ring : columns;
     char *to = s->expanded[pass];
     if (ring)
         to += ring_shift(plan, e->kernels->paired) * plan->number_bytes;
     for (int i = 0; takes >> i; i++) {
-        const char *plane = channel + i * plan->channels * plan->number_bytes;
+        const char *plane = channel + i * plan->problem->channels * plan->number_bytes;
         char *at = to + i * stride * plan->number_bytes;
         if (!(takes >> i & 1))
             continue;
         if (ring)
-            e->kernels->ring(plane, n, plan->run_length, stride, at);
+            e->kernels->ring(plane, n, plan->problem->run, stride, at);
         else
-            e->kernels->expand(plane, n, plan->run_length, columns, at);
+            e->kernels->expand(plane, n, plan->problem->run, columns, at);
     }
     return (bn_coefs){to, stride, period, ring ? AS_RING : BY_COLUMNS};
 }
@@ -167,96 +165,111 @@ static bn_coefs coefs_of(const engine *e, bn_scratch *s, bn_pass pass, formula f
                          int64_t n) {
     const bn_plan *plan = &e->plan;
     if (plan->by_runs[pass])
-        return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->channels, 1,
+        return (bn_coefs){e->channels.coefs + from * plan->number_bytes, plan->problem->channels, 1,
                           ONE_FOR_ALL};
     if (s->from[pass] != from)
-        s->coefs[pass] = expanded(e, s, pass, formula_table[f].takes, from, n);
+        s->coefs[pass] = expanded(e, s, pass, bn_takes(f), from, n);
     s->from[pass] = from;
     return s->coefs[pass];
 }
 
-static bn_task_walk *const walks[] = {
-    [CHANNELS_LAST] = bn_walk_channels_last,
-    [SHORT_RUNS] = bn_walk_short_runs,
-    [LONG_RUNS] = bn_walk_long_runs,
-};
-
 _Static_assert((int)SUM == FIRST_PASS && (int)WRITE == SECOND_PASS, "the schedule's order");
 
-/* The walk over these channels of chunk `index`, or of joint write task `index`. */
-static bn_walk walk_of(const engine *e, bn_scratch *scratch, bool sums, bool writes, formula sum,
-                       channel_range c, int64_t index) {
-    const bn_plan *plan = &e->plan;
-    const formula write = e->operation->formulas[WRITE];
+static bn_walk walk_of(const engine *e, bn_scratch *scratch, channel_range c) {
     bn_walk walk = {
-        .plan = plan,
+        .plan = &e->plan,
         .scratch = scratch,
         .kernels = e->kernels,
-        .sum = sum,
-        .write = e->kernels->write[write],
         .from = c.from,
         .channels = c.n,
-        .sums = sums,
-        .writes = writes,
     };
-    /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
-    const int64_t ahead = plan->channels_per_tile * e->threads;
-    if (plan->sums && !plan->joint && c.from + ahead + c.n <= plan->channels)
-        walk.channels_ahead = ahead;
-    if (sums) {
-        const bn_sums chunk = partial_of(e, index);
-        walk.kept = sums_from(&chunk, c.from);
-        walk.coefs[SUM] = coefs_of(e, scratch, SUM, sum, c.from, c.n);
-    }
-    if (writes)
-        walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, write, c.from, c.n);
     return walk;
 }
 
+/* Sum a chunk of these channels. */
+static void sum_chunk(const engine *e, bn_scratch *scratch, base_formula base, channel_range c,
+                      int64_t index) {
+    const formula f = bn_formula_of(base, e->channels.problem);
+    const bn_sums partial = partial_of(e, index);
+    const bn_chunk chunk = bn_chunk_of(&e->plan.order, index);
+    bn_walk walk = walk_of(e, scratch, c);
+    walk.sum = f;
+    walk.kept = sums_from(&partial, c.from);
+    walk.coefs[SUM] = coefs_of(e, scratch, SUM, f, c.from, c.n);
+    bn_walk_sums(&walk, &chunk);
+}
+
+/* Write a chunk of these channels. */
+static void write_chunk(const engine *e, bn_scratch *scratch, channel_range c,
+                        const bn_chunk *chunk) {
+    const bn_plan *plan = &e->plan;
+    const formula f = bn_formula_of(e->operation->formulas[WRITE], plan->problem);
+    bn_walk walk = walk_of(e, scratch, c);
+    walk.write = e->kernels->write[f.base][f.gate];
+    walk.just_summed = plan->passes.fused;
+    walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, f, c.from, c.n);
+    /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
+    const int64_t ahead = plan->channels_per_tile * e->threads;
+    if (plan->passes.sums && !plan->joint && c.from + ahead + c.n <= plan->problem->channels)
+        walk.channels_ahead = ahead;
+    bn_walk_writes(&walk, chunk);
+}
+
+/* The rows of a joint write task, as a chunk. */
+static bn_chunk joint_chunk(const bn_plan *plan, int64_t index) {
+    const int64_t each = plan->rows_per_write * plan->order.row_positions, from = index * each;
+    return (bn_chunk){from, at_most(each, plan->problem->positions - from), 0, plan->problem->run};
+}
+
 static void prepare(const engine *e, bn_pass pass, channel_range c) {
-    if (pass == SUM || e->plan.writes)
-        bn_for_blocks(e->operation->prepare[pass], &e->channels, c.from, c.n);
+    if (pass == SUM || e->passes.writes)
+        bn_for_channels(e->operation->prepare[pass], &e->channels, c.from, c.n);
 }
 
 static bool prepares_own(const bn_plan *plan) {
-    return plan->sums && plan->chunks == 1;
+    return plan->passes.sums && plan->order.chunks == 1;
 }
 
 /* What channels need before the first pass, which writes too if it is fused. */
 static void prepare_first(const engine *e, channel_range c) {
     prepare(e, SUM, c);
-    if (e->plan.fused)
+    if (e->passes.fused)
         prepare(e, WRITE, c);
 }
 
 static void task(void *engine_, void *scratch, int pass, int64_t tile, int64_t index) {
     const engine *e = engine_;
     const bn_plan *plan = &e->plan;
-    const bool joint = pass == WRITE && plan->joint;
-    const channel_range c = joint ? (channel_range){0, plan->channels} : tile_of(plan, tile);
+    if (pass == WRITE && plan->joint) {
+        const bn_chunk chunk = joint_chunk(plan, index);
+        write_chunk(e, scratch, (channel_range){0, plan->problem->channels}, &chunk);
+        return;
+    }
+    const channel_range c = tile_of(plan, tile);
+    const bn_chunk chunk = bn_chunk_of(&plan->order, index);
     if (pass == SUM && prepares_own(plan))
         prepare_first(e, c);
-    const bn_walk walk = walk_of(e, scratch, pass == SUM, pass == WRITE || plan->fused,
-                                 e->operation->formulas[SUM], c, index);
-    walks[plan->form](&walk, index);
+    if (pass == SUM)
+        sum_chunk(e, scratch, e->operation->formulas[SUM], c, index);
+    if (pass == WRITE || plan->passes.fused)
+        write_chunk(e, scratch, c, &chunk);
 }
 
 /* Summing data again is rare, so the thread that finishes the channels does it alone. */
 static void sum_again(const engine *e, bn_scratch *scratch, channel_range c) {
     scratch->from[SUM] = -1; /* the coefficients kept there are for other channels, or outdated */
-    for (int64_t chunk = 0; chunk < e->plan.chunks; chunk++) {
-        const bn_walk walk = walk_of(e, scratch, true, false, e->operation->again, c, chunk);
-        walks[e->plan.form](&walk, chunk);
-    }
+    for (int64_t chunk = 0; chunk < e->plan.order.chunks; chunk++)
+        sum_chunk(e, scratch, e->operation->again, c, chunk);
     scratch->from[SUM] = -1;
 }
 
 /* If a channel must be summed again, so is the range of this many channels that it is in. Wide
- * ranges have such a channel more often; narrow ranges of interleaved channels are read slowly. */
+ * ranges have such a channel more often; narrow ranges of interleaved channels are read slowly.
+ * Rows of several positions are summed as a whole. */
 enum { SUMMED_AGAIN = 64 };
 
-static void refine(const engine *e, bn_scratch *scratch, channel_range c) {
-    for (int round = 0; e->operation->refine(&e->channels, c.from, c.n, round); round++) {
+static void repeat_sums(const engine *e, bn_scratch *scratch, channel_range c) {
+    for (int round = 0; e->operation->must_repeat(&e->channels, c.from, c.n, round); round++) {
         sum_again(e, scratch, c);
         add_chunks(e, c.from, c.n);
     }
@@ -267,7 +280,9 @@ static void refine(const engine *e, bn_scratch *scratch, channel_range c) {
 enum { SUMS_PER_PART = 4096, OTHER_WORK = 3, CHANNELS_OF_LINE = LINE_BYTES / sizeof(float) };
 
 static int64_t channels_per_part(const bn_plan *plan) {
-    return round_up(ceil_div(SUMS_PER_PART, plan->chunks + OTHER_WORK), CHANNELS_OF_LINE);
+    if (plan->order.row_positions > 1)
+        return plan->channels_per_tile;
+    return round_up(ceil_div(SUMS_PER_PART, plan->order.chunks + OTHER_WORK), CHANNELS_OF_LINE);
 }
 
 static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part) {
@@ -278,34 +293,37 @@ static void finish_part(void *engine_, void *scratch, int64_t tile, int64_t part
     const channel_range c = {all.from + first, at_most(each, all.n - first)};
     if (c.n <= 0)
         return; /* the last tile may be narrower */
-    if (e->plan.sums)
+    if (e->passes.sums) {
+        const int64_t again = e->plan.order.row_positions > 1 ? c.n : SUMMED_AGAIN;
         add_chunks(e, c.from, c.n);
-    for (int64_t x = 0; e->plan.sums && operation->refine && x < c.n; x += SUMMED_AGAIN)
-        refine(e, scratch, (channel_range){c.from + x, at_most(SUMMED_AGAIN, c.n - x)});
-    if (!e->plan.fused)
+        for (int64_t x = 0; operation->must_repeat && x < c.n; x += again)
+            repeat_sums(e, scratch, (channel_range){c.from + x, at_most(again, c.n - x)});
+        bn_for_channels(operation->refine, &e->channels, c.from, c.n);
+    }
+    if (!e->passes.fused)
         prepare(e, WRITE, c);
-    if (e->plan.writes && (e->plan.sums || e->given))
-        bn_for_blocks(operation->finish, &e->channels, c.from, c.n);
+    if (e->passes.writes && (e->passes.sums || e->given))
+        bn_for_channels(operation->finish, &e->channels, c.from, c.n);
 }
 
 /* ---- a call ----------------------------------------------------------------- */
 
 static size_t bytes_of_sums(const engine *e) {
-    return (size_t)(e->plan.needs[SUM]->sums * e->plan.channels) * sizeof(double);
+    return (size_t)(e->passes.needs[SUM].sums * e->channels.channels) * sizeof(double);
 }
 
 /* The sums are results too, so every NaN in them must be the canonical one. */
 static void copy_out(const engine *e) {
     double *sums = e->channels.problem->sums;
     const bn_vector to = {(char *)sums, sizeof *sums, BN_F64};
-    vector_write(&to, 0, e->plan.needs[SUM]->sums * e->plan.channels, e->channels.sums.plane);
+    vector_write(&to, 0, e->passes.needs[SUM].sums * e->channels.channels, e->channels.sums.plane);
 }
 
 /* What is needed before the first task: coefficients, unless tasks prepare their own; and the sums
  * over all parts, if the caller gave them. */
 static void begin(const engine *e) {
     if (!prepares_own(&e->plan))
-        prepare_first(e, (channel_range){0, e->plan.channels});
+        prepare_first(e, (channel_range){0, e->channels.channels});
     if (e->given)
         memcpy(e->channels.sums.plane, e->channels.problem->sums, bytes_of_sums(e));
 }
@@ -320,66 +338,81 @@ static bool vectors_wanted(const bn_problem *p, const bn_operation *operation) {
 /* If an empty problem is a part of a larger one, it writes the vectors of the whole. */
 static bn_status execute_empty(engine *e) {
     const bn_problem *p = e->channels.problem;
-    if (!e->plan.writes)
+    if (!e->passes.writes)
         memset(p->sums, 0, bytes_of_sums(e));
-    if (!e->plan.writes || !vectors_wanted(p, e->operation))
+    if (!e->passes.writes || !vectors_wanted(p, e->operation))
         return BN_OK;
-    e->plan.sums = false;
+    e->passes.sums = false;
     char *given, *memory = line_aligned(lay_out_channels(e, NULL), &given);
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_channels(e, memory);
     if (e->given && e->channels.count > 0) {
         begin(e);
-        prepare(e, WRITE, (channel_range){0, e->plan.channels});
-        bn_for_blocks(e->operation->finish, &e->channels, 0, e->plan.channels);
+        prepare(e, WRITE, (channel_range){0, e->channels.channels});
+        bn_for_channels(e->operation->finish, &e->channels, 0, e->channels.channels);
     } else {
-        for (int64_t c = 0; c < e->plan.channels; c++)
+        for (int64_t c = 0; c < e->channels.channels; c++)
             e->channels.value[0][c] = e->operation->of_nothing;
         for (int v = 0; v < BN_VECTORS; v++)
             if (e->operation->vectors >> v & 1)
-                vector_write(&p->vector[v], 0, e->plan.channels, e->channels.value[0]);
+                vector_write(&p->vector[v], 0, e->channels.channels, e->channels.value[0]);
     }
     free(given);
     return BN_OK;
 }
 
+static bn_passes passes_of(const bn_call *call, bool given) {
+    const bn_operation *operation = call->operation;
+    const bn_problem *p = call->problem;
+    const base_formula formulas[] = {operation->formulas[SUM], operation->formulas[WRITE],
+                                     operation->again};
+    bn_passes passes = {.writes = call->writes};
+    for (int pass = 0; pass < PASSES; pass++)
+        passes.needs[pass] = bn_needs_of(bn_formula_of(formulas[pass], p));
+    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
+        passes.coef_planes =
+            (int)at_least(passes.coef_planes, bn_coef_planes(bn_formula_of(formulas[i], p)));
+    passes.sum_planes = passes.needs[SUM].sums * (bn_dtype_table[p->dtype].loses ? 2 : 1);
+    passes.sums =
+        !given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
+    passes.fused = passes.sums && passes.writes && !operation->writes_need_sums;
+    return passes;
+}
+
 static engine engine_of(const bn_call *call) {
     const bn_problem *p = call->problem;
-    const bn_operation *operation = call->operation;
-    engine e = {.operation = operation, .kernels = bn_kernels_current()->dtype[p->dtype]};
-    bn_plan *plan = &e.plan;
-    bn_plan_shape(plan, p, operation->formulas);
-    plan->coef_planes = (int)at_least(plan->coef_planes, bn_coef_planes(operation->again));
-    e.given = call->writes && p->sums;
-    plan->sums =
-        !e.given && (!call->writes || operation->writes_need_sums || vectors_wanted(p, operation));
-    plan->writes = call->writes;
-    plan->fused = plan->sums && plan->writes && !operation->writes_need_sums;
-    const double own = (double)plan->positions * (double)plan->run_length;
+    engine e = {
+        .operation = call->operation,
+        .kernels = bn_kernels_current()->dtype[p->dtype],
+        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
+        .given = call->writes && p->sums,
+    };
+    e.passes = passes_of(call, e.given);
+    const double own = (double)p->positions * (double)p->run;
     e.channels = (bn_channels){
         .problem = p,
-        .channels = plan->channels,
+        .channels = p->channels,
         .count = e.given ? p->count : own,
-        .summed = plan->sums,
+        .summed = e.passes.sums,
     };
     return e;
 }
 
 static bn_schedule schedule_of(engine *e, int threads) {
     e->threads = threads;
-    bn_make_plan(&e->plan, threads, e->kernels->paired);
+    e->plan = bn_plan_of(e->channels.problem, &e->passes, e->kernels->paired, threads);
     const bn_plan *plan = &e->plan;
     bn_scratch counted;
     return (bn_schedule){
         .tiles = plan->tiles,
-        .tasks = plan->chunks,
-        .joint = plan->joint ? ceil_div(plan->rows, plan->rows_per_write) : 0,
+        .tasks = plan->order.chunks,
+        .joint = plan->joint ? ceil_div(plan->order.rows, plan->rows_per_write) : 0,
         .parts = ceil_div(plan->channels_per_tile, channels_per_part(plan)),
-        .tile_bytes =
-            plan->channels_per_tile * plan->positions * plan->run_length * bn_bytes_read(plan),
-        .first = plan->sums,
-        .second = plan->writes && !plan->fused,
+        .tile_bytes = plan->channels_per_tile * plan->problem->positions * plan->problem->run *
+                      bn_bytes_read(plan),
+        .first = plan->passes.sums,
+        .second = plan->passes.writes && !plan->passes.fused,
         .task = task,
         .finish = finish_part,
         .start = start_thread,
@@ -391,16 +424,17 @@ static bn_schedule schedule_of(engine *e, int threads) {
 /* What a call is worth, in elements of a gradient, which has OF_GRADIENT streams: it reads two
  * operands twice and writes one. A channel costs as much as OF_CHANNEL more elements, or as OF_RUNS
  * if its runs have several elements (measured). */
-static int64_t worth_of(const bn_plan *plan, int64_t elements) {
+static int64_t worth_of(const bn_problem *p, const bn_passes *passes) {
     enum { OF_CHANNEL = 8, OF_RUNS = 150, OF_GRADIENT = 5 };
-    const unsigned summed = plan->sums ? plan->needs[SUM]->reads : 0;
-    const unsigned read = plan->writes && !plan->fused ? plan->needs[WRITE]->reads : 0;
-    const unsigned written = plan->writes ? plan->needs[WRITE]->writes : 0;
+    const formula_needs *sum = &passes->needs[SUM], *write = &passes->needs[WRITE];
+    const unsigned summed = passes->sums ? sum->reads : 0;
+    const unsigned read = passes->writes && !passes->fused ? write->reads : 0;
+    const unsigned written = passes->writes ? write->writes : 0;
     const int streams = __builtin_popcount(ELEMENTS(summed)) + __builtin_popcount(ELEMENTS(read)) +
                         __builtin_popcount(written);
     const int64_t most = (int64_t)1 << 40; /* keeps the result within an int64 */
-    const int64_t each = plan->run_length > 1 ? OF_RUNS : OF_CHANNEL;
-    return elements / OF_GRADIENT * streams + each * at_most(plan->channels, most);
+    const int64_t each = p->run > 1 ? OF_RUNS : OF_CHANNEL;
+    return bn_elements(p) / OF_GRADIENT * streams + each * at_most(p->channels, most);
 }
 
 /* All memory is one allocation: with two large ones, the C library might return the pages to the
@@ -410,11 +444,10 @@ bn_status bn_execute(const bn_call *calls, int n) {
     bn_schedule s[BN_MOST_CALLS];
     for (int i = 0; i < n; i++)
         e[i] = engine_of(&calls[i]);
-    const bn_plan *plan = &e[n - 1].plan;
-    const int64_t elements = plan->positions * plan->channels * plan->run_length;
-    if (elements == 0)
+    const bn_problem *p = calls[n - 1].problem;
+    if (bn_elements(p) == 0)
         return execute_empty(&e[n - 1]);
-    const int threads = bn_enter(calls->problem->num_threads, worth_of(plan, elements));
+    const int threads = bn_enter(p->num_threads, worth_of(p, &e[n - 1].passes));
     size_t most = 0;
     for (int i = 0; i < n; i++) {
         s[i] = schedule_of(&e[i], threads);

@@ -27,35 +27,31 @@ static bn_problem *with_state(const bn_problem *p, bn_kind_of_state kind, char *
     for (int pass = 0; pass < 2; pass++) {
         size_t bytes = 0;
         q = lay_out(memory, &bytes, 1, sizeof *q);
-        state = lay_out(memory, &bytes, p->channel.size, state_bytes(p, kind));
-        sums = lay_out(memory, &bytes, p->channel.size, BN_SUMS * sizeof *sums);
+        state = lay_out(memory, &bytes, p->channels, state_bytes(p, kind));
+        sums = lay_out(memory, &bytes, p->channels, BN_SUMS * sizeof *sums);
         if (pass == 0 && !(memory = line_aligned(bytes, given)))
             return NULL;
     }
     *q = *p;
     q->state = state;
     q->sums = sums;
-    q->count = (double)(count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner));
-    memset(state, 0, (size_t)(p->channel.size * state_bytes(p, kind)));
+    q->count = (double)(p->positions * p->run);
+    memset(state, 0, (size_t)(p->channels * state_bytes(p, kind)));
     return q;
 }
 
 /* ---- backward --------------------------------------------------------------- */
 
-static const bn_operation *backward_of(const bn_problem *p, bool training) {
-    const int gate = !p->relu ? NO_GATE : p->data[BN_GATE] ? GATED : FROM_SRC;
-    return &bn_operations_current()->backward[training][gate];
+static const bn_operation *backward_of(bool training) {
+    return &bn_operations_current()->backward[training];
 }
 
-/* Give `operand` the data and strides of `other`, which is absent afterwards. */
+/* Give `operand` the place of `other`, which is absent afterwards. */
 static void take_place_of(bn_problem *p, int operand, int other) {
     p->data[operand] = p->data[other];
     p->data[other] = NULL;
-    p->channel.stride[operand] = p->channel.stride[other];
-    for (int a = 0; a < p->n_outer; a++)
-        p->outer[a].stride[operand] = p->outer[a].stride[other];
-    for (int a = 0; a < p->n_inner; a++)
-        p->inner[a].stride[operand] = p->inner[a].stride[other];
+    p->pitch[operand] = p->pitch[other];
+    p->apart[operand] = p->apart[other];
 }
 
 /* diff_src_1 = dy, which is the diff_src of frozen statistics with a scale of 1. */
@@ -72,7 +68,7 @@ static void state_diff_src_1(bn_problem *q) {
 /* If diff_src_1 is wanted, it is written first; then it is read as diff_dst. */
 bn_status bn_backward(const bn_problem *p) {
     if (!p->data[BN_DIFF_SRC_1])
-        return bn_execute(&(bn_call){p, backward_of(p, p->training), true}, 1);
+        return bn_execute(&(bn_call){p, backward_of(p->training), true}, 1);
     bn_problem *both = malloc(2 * sizeof *both);
     if (!both)
         return BN_NO_MEMORY;
@@ -80,23 +76,23 @@ bn_status bn_backward(const bn_problem *p) {
     state_diff_src_1(&both[0]);
     take_place_of(&both[1], BN_DIFF_DST, BN_DIFF_SRC_1);
     both[1].relu = false;
-    const bn_call calls[2] = {{&both[0], backward_of(&both[0], false), true},
-                              {&both[1], backward_of(&both[1], p->training), true}};
+    const bn_call calls[2] = {{&both[0], backward_of(false), true},
+                              {&both[1], backward_of(p->training), true}};
     const bn_status status = bn_execute(calls, 2);
     free(both);
     return status;
 }
 
 bn_status bn_backward_reduce(const bn_problem *p) {
-    return bn_execute(&(bn_call){p, backward_of(p, true), false}, 1);
+    return bn_execute(&(bn_call){p, backward_of(true), false}, 1);
 }
 
 bn_status bn_backward_reduce_exactly(const bn_problem *p) {
-    return bn_reduce_exactly(p, backward_of(p, true), BN_OF_GRADIENTS, p->state);
+    return bn_reduce_exactly(p, backward_of(true), BN_OF_GRADIENTS, p->state);
 }
 
 int64_t bn_backward_sums(const bn_problem *p) {
-    const int64_t n = p->channel.size;
+    const int64_t n = p->channels;
     const bn_channels c = {.problem = p, .channels = n};
     double *sums = p->sums;
     const int64_t wrong = bn_round_state(p->state, bn_limbs(p->dtype, BN_OF_GRADIENTS), n, sums);
@@ -146,7 +142,7 @@ bn_status bn_training_exactly(const bn_problem *p) {
     bn_problem *q = with_state(p, BN_OF_MOMENTS, &given);
     bn_status status = q ? bn_training_reduce_exactly(q) : BN_NO_MEMORY;
     if (status == BN_OK) {
-        bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channel.size, q->sums);
+        bn_state_stats(q->state, bn_limbs(q->dtype, BN_OF_MOMENTS), q->channels, q->sums);
         status = bn_training(q);
     }
     free(given);

@@ -4,7 +4,7 @@
  * rounded sums. Terms are computed a strip at a time, in memory order, and added to the thread's
  * accumulator. At the end of a task, the accumulator is added to the state.
  *
- *     by rows   channels last, or short runs without gaps; a task has some columns of some rows
+ *     by rows   channels last, or short runs; a task has some columns of some rows
  *     by runs   all else; a task has some channels, or some elements of one channel
  *
  *     terms -> numbers of the accumulator -> its limbs -> the state's limbs
@@ -13,14 +13,14 @@
  */
 #include "exact.h"
 
-#include "axes.h"
 #include "memory.h"
+#include "place.h"
 #include "pool.h"
 #include "schedule.h"
 
 enum {
     ROW = BN_STRIP,            /* columns; narrower positions share a row if there are no gaps */
-    SHORT_RUN = 16,            /* elements; shorter runs without gaps go by rows */
+    SHORT_RUN = 16,            /* elements; shorter runs go by rows */
     TASKS_PER_THREAD = 4,      /* about, for several threads with enough to do */
     FEWEST_ROWS = 128,         /* of a task */
     MOST_ROWS = 1 << 16,       /* of a task; an accumulator's limbs hold their terms */
@@ -46,12 +46,12 @@ static int64_t tasks_for(int threads) {
 }
 
 static void plan_rows(bn_exact *e, int threads) {
-    const int64_t own = e->plan.channels * e->plan.run_length;
-    if (own < ROW && bn_is_dense(&e->plan, true, e->plan.needs[SUM]->reads))
-        e->positions_per_row = at_most(ceil_div(ROW, own), e->plan.positions);
+    const int64_t own = e->problem->channels * e->problem->run;
+    if (own < ROW && is_dense(e->problem))
+        e->positions_per_row = at_most(ceil_div(ROW, own), e->problem->positions);
     e->columns = own * e->positions_per_row;
     e->panels = ceil_div(e->columns, BN_PANEL);
-    const int64_t rows = e->plan.positions / e->positions_per_row;
+    const int64_t rows = e->problem->positions / e->positions_per_row;
     const int64_t tasks = ceil_div(tasks_for(threads), e->panels);
     e->rows_per_task = at_most(at_least(ceil_div(rows, tasks), FEWEST_ROWS), MOST_ROWS);
     e->tasks = e->panels * ceil_div(rows, e->rows_per_task);
@@ -59,15 +59,15 @@ static void plan_rows(bn_exact *e, int threads) {
 }
 
 static void plan_runs(bn_exact *e, int threads) {
-    const int64_t own = e->plan.positions * e->plan.run_length, channels = e->plan.channels;
+    const int64_t own = e->problem->positions * e->problem->run, channels = e->problem->channels;
     const int64_t each = at_most(
         at_least(ceil_div(own * channels, tasks_for(threads)), FEWEST_ELEMENTS), MOST_ELEMENTS);
     e->channels_per_task = at_most(at_least(each / own, 1), BN_PANEL);
     e->columns_per_task = round_up(e->channels_per_task, BN_STRIP);
-    e->channels_ahead = ceil_div(BYTES_AHEAD, e->plan.run_length * e->plan.element_bytes);
+    e->channels_ahead = ceil_div(BYTES_AHEAD, e->problem->run * e->element_bytes);
     e->tasks_per_channel = ceil_div(own, each);
     e->elements_per_task =
-        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->plan.run_length), MOST_ELEMENTS);
+        at_most(round_up(ceil_div(own, e->tasks_per_channel), e->problem->run), MOST_ELEMENTS);
     e->tasks_per_channel = ceil_div(own, e->elements_per_task);
     e->tasks = ceil_div(channels, e->channels_per_task) * e->tasks_per_channel;
 }
@@ -75,9 +75,13 @@ static void plan_runs(bn_exact *e, int threads) {
 static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_kind_of_state kind,
                          int64_t *state, int threads) {
     bn_exact e = {
+        .problem = p,
+        .formula = bn_formula_of(operation->formulas[SUM], p),
+        .element_bytes = bn_dtype_table[p->dtype].element_bytes,
+        .number_bytes = bn_dtype_table[p->dtype].number_bytes,
         .operation = operation,
         .kernels = bn_kernels_current()->dtype[p->dtype],
-        .channels = {.problem = p, .channels = p->channel.size},
+        .channels = {.problem = p, .channels = p->channels},
         .state = state,
         .limbs = bn_limbs(p->dtype, kind),
         .alone = threads == 1,
@@ -85,14 +89,12 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_
         .tasks_per_channel = 1,
     };
     e.lowest_touched = e.limbs;
-    bn_plan_shape(&e.plan, p, operation->formulas);
-    e.by_runs =
-        e.plan.run_length >= SHORT_RUN || !bn_is_dense(&e.plan, false, e.plan.needs[SUM]->reads);
+    e.by_runs = p->run >= SHORT_RUN;
     if (e.by_runs)
         plan_runs(&e, threads);
     else
         plan_rows(&e, threads);
-    e.in_order = e.by_runs || (e.columns == e.plan.channels && !e.kernels->paired);
+    e.in_order = e.by_runs || (e.columns == p->channels && !e.kernels->paired);
     return e;
 }
 
@@ -100,12 +102,11 @@ static bn_exact exact_of(const bn_problem *p, const bn_operation *operation, bn_
 
 static size_t lay_out_exact(bn_exact *e, char *memory) {
     size_t used = 0;
-    const int64_t n = e->plan.channels, planes = e->plan.coef_planes;
-    e->channels.coefs = lay_out(memory, &used, planes * n, e->plan.number_bytes);
+    const int64_t n = e->problem->channels, planes = bn_coef_planes(e->formula);
+    e->channels.coefs = lay_out(memory, &used, planes * n, e->number_bytes);
     for (int i = 0; i < e->operation->values; i++)
         e->channels.value[i] = lay_out(memory, &used, n, sizeof(double));
-    e->expanded =
-        lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->plan.number_bytes);
+    e->expanded = lay_out(memory, &used, planes * round_up(e->columns, BN_STRIP), e->number_bytes);
     return used;
 }
 
@@ -123,7 +124,7 @@ static bn_accumulator lay_out_accumulator(const bn_exact *e, int64_t columns, bo
         .limbs = e->limbs,
         .lowest = bn_lowest(e->limbs),
         .one_channel = one_channel,
-        .squares = e->operation->formulas[SUM] == MOMENTS,
+        .squares = e->formula.base == MOMENTS,
     };
 }
 
@@ -132,7 +133,7 @@ static size_t lay_out_exact_scratch(const bn_exact *e, bn_exact_scratch *s, char
     lay_out(memory, &used, 1, sizeof *s);
     s->accumulator = lay_out_accumulator(e, e->columns_per_task, false, memory, &used);
     s->run = lay_out_accumulator(e, BN_STRIP, true, memory, &used);
-    s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->plan.number_bytes);
+    s->terms = lay_out(memory, &used, BN_SUMS * (terms_of_sum(e) + BN_STRIP), e->number_bytes);
     s->strip.plane = lay_out(memory, &used, BN_PLANES * BN_STRIP, sizeof(double));
     return used;
 }
@@ -154,15 +155,14 @@ static void start_thread(void *exact_, void *scratch) {
 
 /* Lay out coefficients as kernels take them: one per channel by runs, one per column by rows. */
 static void set_coefs(bn_exact *e) {
-    const int64_t n = e->plan.channels, stride = round_up(e->columns, BN_STRIP);
+    const int64_t n = e->problem->channels, stride = round_up(e->columns, BN_STRIP);
     e->coefs = e->by_runs ? (bn_coefs){e->channels.coefs, n, 1, ONE_FOR_ALL}
                           : (bn_coefs){e->expanded, stride, 0, BY_COLUMNS};
-    const unsigned takes = e->operation->prepare[SUM] ? e->plan.needs[SUM]->takes : 0;
+    const unsigned takes = e->operation->prepare[SUM] ? bn_takes(e->formula) : 0;
     for (int i = 0; !e->by_runs && takes >> i; i++)
         if (takes >> i & 1)
-            e->kernels->expand(e->channels.coefs + i * n * e->plan.number_bytes, n,
-                               e->plan.run_length, e->columns,
-                               e->expanded + i * stride * e->plan.number_bytes);
+            e->kernels->expand(e->channels.coefs + i * n * e->number_bytes, n, e->problem->run,
+                               e->columns, e->expanded + i * stride * e->number_bytes);
 }
 
 static bn_status sum_on(bn_exact *e, int threads) {
@@ -183,7 +183,7 @@ static bn_status sum_on(bn_exact *e, int threads) {
     if (!memory)
         return BN_NO_MEMORY;
     lay_out_exact(e, memory);
-    bn_for_blocks(e->operation->prepare[SUM], &e->channels, 0, e->channels.channels);
+    bn_for_channels(e->operation->prepare[SUM], &e->channels, 0, e->channels.channels);
     set_coefs(e);
     bn_schedule_execute(&schedule, threads, memory + own);
     free(given);
@@ -192,14 +192,14 @@ static bn_status sum_on(bn_exact *e, int threads) {
 
 bn_status bn_reduce_exactly(const bn_problem *p, const bn_operation *operation,
                             bn_kind_of_state kind, int64_t *state) {
-    const int64_t count = count_of(p->outer, p->n_outer) * count_of(p->inner, p->n_inner);
+    const int64_t count = p->positions * p->run;
     bn_status status = BN_OK;
-    if (count > 0 && p->channel.size > 0) {
-        const int threads = bn_enter(p->num_threads, count * p->channel.size);
+    if (count > 0 && p->channels > 0) {
+        const int threads = bn_enter(p->num_threads, count * p->channels);
         bn_exact e = exact_of(p, operation, kind, state, threads);
         status = sum_on(&e, threads);
         bn_leave(threads);
-        const int64_t n = BN_SUMS * p->channel.size;
+        const int64_t n = BN_SUMS * p->channels;
         const int first = e.lowest_touched; /* limbs below it are zeros */
         e.kernels->exact->carry(state + first * n, n, e.limbs - first, n);
     }

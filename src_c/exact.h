@@ -4,11 +4,12 @@
 
 #include "channel.h"
 #include "operations/operation.h"
-#include "plan.h"
 #include "state.h"
 
 typedef struct {
-    bn_plan plan; /* only what follows from the shape */
+    const bn_problem *problem;
+    formula formula; /* of the sums */
+    int64_t element_bytes, number_bytes;
     const bn_operation *operation;
     const bn_dtype_kernels *kernels;
     bn_channels channels;
@@ -43,7 +44,7 @@ typedef struct {
 
 /* The most terms of each sum in a portion (exact_walk.c). */
 static inline int64_t terms_of_sum(const bn_exact *e) {
-    return BN_TERMS_BYTES / e->plan.number_bytes;
+    return BN_TERMS_BYTES / e->number_bytes;
 }
 
 void bn_exact_task(void *exact, void *scratch, int pass, int64_t tile, int64_t index);

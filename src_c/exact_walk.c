@@ -4,10 +4,9 @@
  * column belongs to one channel. By runs, a channel's elements are taken run after run, and any
  * column may take any element.
  */
-#include "axes.h"
 #include "exact.h"
+#include "place.h"
 #include "sizes.h"
-#include "walk.h"
 
 enum {
     BLOCK_ROWS = 32,   /* rows summed in every strip before the next rows (measured) */
@@ -26,58 +25,45 @@ typedef struct {
     int64_t first, to; /* by runs: the channel's elements first ... to - 1 are the task's */
 } portion;
 
-/* A block of `rows` rows, `positions` positions apart, with `cols` elements each, `at` bytes past
- * `offset`. */
-static bn_block block_at(const bn_exact *e, const int64_t offset[BN_OPERANDS], int64_t at,
-                         int64_t cols, int64_t rows, int64_t positions) {
-    const bn_problem *p = e->plan.problem;
-    bn_block b = {.rows = (int)rows, .repeats = 1, .cols = cols};
-    for (int o = 0; o < BN_OPERANDS; o++) {
-        b.data[o] = address(p->data[o], offset[o] + at);
-        b.pitch[o] = p->n_outer ? positions * p->outer[0].stride[o] : 0;
-        b.step[o] = rows * b.pitch[o];
-    }
-    return b;
-}
-
-/* The portion's rows after `done` terms: all of them, or only the next one if rows are unevenly
- * spaced. If rows are evenly spaced, the data to prefetch lies BLOCK_ROWS rows further on. */
-static bn_block rows_at(const bn_exact *e, const portion *p, int64_t done) {
-    int64_t offset[BN_OPERANDS];
-    position_offset(&e->plan, p->from + done / BN_STRIP * e->positions_per_row, offset);
-    bn_block b = block_at(e, offset, p->column * e->plan.element_bytes, p->columns, BLOCK_ROWS,
-                          e->positions_per_row);
-    b.rows = e->plan.evenly ? (int)(p->terms / BN_STRIP) : 1;
-    return b;
-}
-
-static void element_offset(const bn_exact *e, int64_t channel, int64_t element,
-                           int64_t offset[BN_OPERANDS]) {
-    const bn_problem *p = e->plan.problem;
-    run_offset(&e->plan, channel, element / e->plan.run_length, offset);
-    add_offset(p->inner, p->n_inner, element % e->plan.run_length, offset);
-}
-
-/* The channel's next segment after `done` terms, or several segments of equal length, evenly
- * spaced. Kernels prefetch the data that follows or, after the task's last segment, the first
- * elements of a later channel. */
-static bn_block segments_at(const bn_exact *e, const portion *p, int64_t done) {
-    const bn_problem *problem = e->plan.problem;
-    const int64_t length = problem->n_inner ? problem->inner[problem->n_inner - 1].size : 1;
-    const int64_t element = p->from + done, x = element % e->plan.run_length;
-    const int64_t most = p->terms - done, cols = at_most(length - x % length, most);
-    int64_t rows = 1, offset[BN_OPERANDS], next[BN_OPERANDS];
-    if (length == e->plan.run_length && x == 0 && e->plan.evenly && length <= most)
-        rows = most / length;
-    element_offset(e, p->column, element, offset);
-    bn_block b = block_at(e, offset, 0, cols, rows, 1);
-    const int64_t behind = element + rows * cols, last = e->plan.channels - 1;
-    if (behind < p->to)
-        element_offset(e, p->column, behind, next);
-    else
-        element_offset(e, at_most(p->column + e->channels_ahead, last), p->first, next);
+/* Rows of `cols` elements each, `positions` positions apart. */
+static bn_box box_of(const bn_exact *e, bn_place place, int64_t cols, int64_t rows,
+                     int64_t positions) {
+    bn_box b = box_at(e->problem, place, cols);
+    b.rows = (int)rows;
     for (int o = 0; o < BN_OPERANDS; o++)
-        b.step[o] = next[o] - offset[o];
+        b.pitch[o] = positions * e->problem->pitch[o];
+    return b;
+}
+
+/* The portion's rows. The data to prefetch lies BLOCK_ROWS rows further on. */
+static bn_box rows_of(const bn_exact *e, const portion *p) {
+    const bn_place place = place_of(e->problem, p->from, 0, p->column);
+    bn_box b = box_of(e, place, p->columns, p->terms / BN_STRIP, e->positions_per_row);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.step[o] = BLOCK_ROWS * b.pitch[o];
+    return b;
+}
+
+static bn_place place_of_element(const bn_exact *e, int64_t channel, int64_t element) {
+    const int64_t run = e->problem->run;
+    return place_of(e->problem, element / run, channel, element % run);
+}
+
+/* The rest of the channel's run after `done` terms, or several whole runs. Kernels prefetch the
+ * data that follows or, after the task's last run, the first elements of a later channel. */
+static bn_box runs_at(const bn_exact *e, const portion *p, int64_t done) {
+    const int64_t length = e->problem->run;
+    const int64_t element = p->from + done, x = element % length;
+    const int64_t most = p->terms - done, cols = at_most(length - x, most);
+    const int64_t rows = x == 0 && length <= most ? most / length : 1;
+    const int64_t behind = element + rows * cols, last = e->problem->channels - 1;
+    const bn_place next =
+        behind < p->to
+            ? place_of_element(e, p->column, behind)
+            : place_of_element(e, at_most(p->column + e->channels_ahead, last), p->first);
+    bn_box b = box_of(e, place_of_element(e, p->column, element), cols, rows, 1);
+    for (int o = 0; o < BN_OPERANDS; o++)
+        b.step[o] = (int64_t)((uintptr_t)next.data[o] - (uintptr_t)b.at.data[o]);
     return b;
 }
 
@@ -85,17 +71,18 @@ static bn_block segments_at(const bn_exact *e, const portion *p, int64_t done) {
 
 /* Add a portion's terms to the thread's strip if `sums`, else store them. */
 static void walk(const bn_exact *e, bn_exact_scratch *s, const portion *p, bool sums) {
-    const formula f = e->operation->formulas[SUM];
-    const bn_coefs coefs = coefs_from(&e->plan, &e->coefs, p->column);
+    const formula f = e->formula;
+    const char *first = (const char *)e->coefs.column + p->column * e->number_bytes;
+    const bn_coefs coefs = {first, e->coefs.stride, e->coefs.period, e->coefs.layout};
     for (int64_t done = 0, here; done < p->terms; done += here) {
-        const bn_block b = e->by_runs ? segments_at(e, p, done) : rows_at(e, p, done);
-        const bn_terms to = {s->terms + done * e->plan.number_bytes, terms_of_sum(e) + BN_STRIP,
+        const bn_box b = e->by_runs ? runs_at(e, p, done) : rows_of(e, p);
+        const bn_terms to = {s->terms + done * e->number_bytes, terms_of_sum(e) + BN_STRIP,
                              e->by_runs ? b.cols : BN_STRIP};
         here = b.rows * to.pitch;
         if (sums)
-            e->kernels->add_up[f](&b, &coefs, &s->strip);
+            e->kernels->add_up[f.base][f.gate](&b, &coefs, &s->strip);
         else
-            e->kernels->terms[f](&b, &coefs, &to);
+            e->kernels->terms[f.base][f.gate](&b, &coefs, &to);
     }
 }
 
@@ -105,7 +92,7 @@ static void deposit(const bn_exact *e, bn_exact_scratch *s, bn_accumulator *a, i
                     const portion *p) {
     const bn_terms terms = {s->terms, terms_of_sum(e) + BN_STRIP, BN_STRIP};
     const int64_t unit = e->kernels->lanes * (e->kernels->paired ? 2 : 1);
-    const int64_t rows = ceil_div(p->terms, BN_STRIP), bytes = e->plan.number_bytes;
+    const int64_t rows = ceil_div(p->terms, BN_STRIP), bytes = e->number_bytes;
     walk(e, s, p, false);
     for (int k = 0; k < BN_SUMS; k++)
         memset(s->terms + (k * terms.plane + p->terms) * bytes, 0,
@@ -191,13 +178,13 @@ static int64_t column_of(const bn_exact *e, int64_t j) {
  * the others get -1. */
 static void channels_of(const bn_exact *e, int64_t first, int64_t columns,
                         int64_t channel[BN_STRIP]) {
-    const int64_t each = e->by_runs ? 1 : e->plan.run_length;
-    int64_t in_order[BN_STRIP], c = first / each % e->plan.channels, left = each - first % each;
+    const int64_t each = e->by_runs ? 1 : e->problem->run;
+    int64_t in_order[BN_STRIP], c = first / each % e->problem->channels, left = each - first % each;
     for (int64_t j = 0; j < columns; j++) {
         in_order[j] = c;
         if (--left == 0) {
             left = each;
-            c = c + 1 < e->plan.channels ? c + 1 : 0;
+            c = c + 1 < e->problem->channels ? c + 1 : 0;
         }
     }
     for (int64_t j = 0; j < BN_STRIP; j++) {
@@ -216,7 +203,7 @@ static void touch(bn_exact *e, int row) {
 /* Add an accumulator's columns to the state. The first one is column `first` of a row or, by runs,
  * channel `first`. */
 static void add_to_state(bn_exact *e, bn_accumulator *a, int64_t first, int64_t columns) {
-    const int64_t channels = e->plan.problem->channel.size;
+    const int64_t channels = e->problem->channels;
     const int64_t all = round_up(columns, e->kernels->paired ? 2 * e->kernels->lanes : 1);
     const bool at_once = e->alone && e->in_order && !a->flagged;
     int64_t channel[BN_STRIP];
@@ -261,13 +248,13 @@ static void sum_panel(const bn_exact *e, bn_exact_scratch *s, int64_t first, int
 }
 
 static void sum_rows(bn_exact *e, bn_exact_scratch *s, int64_t index) {
-    const int64_t m = e->positions_per_row, whole = e->plan.positions / m;
+    const int64_t m = e->positions_per_row, whole = e->problem->positions / m;
     const int64_t first = index % e->panels * BN_PANEL, from = index / e->panels * e->rows_per_task;
     const int64_t columns = at_most(BN_PANEL, e->columns - first);
     const int64_t rows = at_most(e->rows_per_task, whole - from);
     sum_panel(e, s, first, columns, from * m, rows);
     if (from + rows == whole) { /* positions that do not fill a row: if any, there is one panel */
-        const int64_t left = e->plan.positions % m * (e->columns / m);
+        const int64_t left = e->problem->positions % m * (e->columns / m);
         sum_panel(e, s, first, left, whole * m, 1);
     }
     add_to_state(e, &s->accumulator, first, columns);
@@ -280,7 +267,7 @@ static int64_t even_share(int64_t n, int64_t most) {
 
 /* How many elements to take: whole runs, or an even share or the rest of a run. */
 static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) {
-    const int64_t left = to - element, most = terms_of_sum(e), run = e->plan.run_length;
+    const int64_t left = to - element, most = terms_of_sum(e), run = e->problem->run;
     const int64_t done = element % run;
     if (run > most || left < run || done)
         return at_most(round_up(even_share(run, most), BN_STRIP), at_most(run - done, left));
@@ -288,9 +275,9 @@ static int64_t elements_at_once(const bn_exact *e, int64_t element, int64_t to) 
 }
 
 static void sum_runs(bn_exact *e, bn_exact_scratch *s, int64_t index) {
-    const int64_t all = e->plan.positions * e->plan.run_length;
+    const int64_t all = e->problem->positions * e->problem->run;
     const int64_t channel = index / e->tasks_per_channel * e->channels_per_task;
-    const int64_t n = at_most(e->channels_per_task, e->plan.channels - channel);
+    const int64_t n = at_most(e->channels_per_task, e->problem->channels - channel);
     portion p = {.columns = BN_STRIP, .first = index % e->tasks_per_channel * e->elements_per_task};
     p.to = at_most(p.first + e->elements_per_task, all);
     for (int64_t c = 0; c < n; c++) {

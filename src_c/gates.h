@@ -20,9 +20,4 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to);
 bn_status bn_open_gate(bn_problem *p, const char *bits);
 void bn_close_gate(bn_problem *p);
 
-/* Copy n bits. `from` and `to` are addresses in bits: 8 times a byte's address, plus the number of
- * the bit in that byte. Up to 8 bytes past the last bit of either may be read; in `to`, the bits
- * past the last one are written back unchanged. */
-void bn_copy_bits(uint64_t from, uint64_t to, int64_t n);
-
 #endif

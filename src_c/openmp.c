@@ -8,6 +8,8 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,46 +113,73 @@ __attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(leave_pool, NULL, NULL);
 }
 
-/* Move this thread off its caller's CPU. A virtual machine's sleeping CPUs look busy, so the system
- * wakes a thread on its caller's CPU, where it waits for the caller, at every call: 300 us instead
- * of 45 (measured). Where a thread has moved, it is woken again; if it comes back at once, the
- * other CPUs are busy indeed, so it moves once a second at most. */
-static void move_off(int cpu) {
-    static _Thread_local time_t moved;
-    cpu_set_t mine, others;
-    if (sched_getcpu() != cpu || moved == time(NULL) || sched_getaffinity(0, sizeof mine, &mine))
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    (void)timespec_get(&t, TIME_UTC);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Until then this thread does not yield: its last yield gave the CPU to another process for long.
+ */
+static _Thread_local int64_t keeps_cpu;
+
+static void let_others_run(void) {
+    enum { LONG = 500000, PAUSE = 1000000000 }; /* ns */
+    const int64_t before = nanoseconds();
+    if (before < keeps_cpu)
         return;
-    moved = time(NULL);
+    sched_yield();
+    const int64_t now = nanoseconds();
+    if (now - before > LONG)
+        keeps_cpu = now + PAUSE;
+}
+
+/* Move this thread off its caller's `cpu`. */
+static void move_off(int cpu) {
+    cpu_set_t mine, others;
+    if (sched_getcpu() != cpu || sched_getaffinity(0, sizeof mine, &mine))
+        return;
     others = mine;
     CPU_CLR(cpu, &others);
     if (sched_setaffinity(0, sizeof others, &others) == 0) /* fails if there is no other */
         (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
+/* A virtual machine's sleeping CPUs look busy, so the system wakes a thread on its caller's CPU.
+ * There it would get no time before the caller is done, and then delay the caller: a call takes 300
+ * us instead of 45 (measured). So such a thread moves off, and the caller yields to threads that
+ * have not begun, first and last. */
 void bn_run_team(int threads, bn_team_work *work, void *argument) {
+    enum { MOST_YIELDS = 200 }; /* about 50 us, the time that a thread takes to wake */
     bool grows = false;
     threads = startable_team(threads, &grows);
     if (threads == 1) {
         work(argument, 0);
         return;
     }
-    int team = 1;
-    const int cpu = sched_getcpu();
+    atomic_int begun = 0;
+    const bool yields = threads <= omp_get_num_procs() && nanoseconds() >= keeps_cpu;
+    const int cpu = yields ? sched_getcpu() : -1;
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num();
-        if (me > 0)
-            move_off(cpu);
-        else
-            team = omp_get_num_threads();
         if (me == 0 && grows)
             pthread_mutex_unlock(&growing);
+        if (me == 0 && yields && atomic_load(&begun) == 0)
+            let_others_run();
+        if (me > 0)
+            move_off(cpu);
+        atomic_fetch_add(&begun, 1);
         const uint64_t mode = fp_mode_enter(); /* a pool's threads may have any */
         work(argument, me);
         fp_mode_leave(mode);
+        for (int i = 0;
+             me == 0 && yields && i < MOST_YIELDS && atomic_load(&begun) < omp_get_num_threads();
+             i++)
+            let_others_run();
     }
     /* A team of one leaves the pool as it was, and so does a team within another region. */
-    if (team > 1 && !omp_get_level())
-        pool_size = team;
+    if (atomic_load(&begun) > 1 && !omp_get_level())
+        pool_size = atomic_load(&begun);
 }
 #endif

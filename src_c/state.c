@@ -16,9 +16,9 @@ static int64_t one_of_each(int64_t flags) {
 }
 
 /* Some columns of a state: their limbs, canonical, and flags. */
-enum { BLOCK = 4 }; /* few: they lie on the caller's stack */
+enum { COLUMNS = 4 }; /* few: they lie on the caller's stack */
 typedef struct {
-    int64_t limb[f64_SQUARE_LIMBS][BLOCK], flags[BLOCK];
+    int64_t limb[f64_SQUARE_LIMBS][COLUMNS], flags[COLUMNS];
     int limbs, from, to; /* limbs below `from` are zeros, limbs above `to` only repeat the sign */
 } columns;
 
@@ -35,9 +35,10 @@ static int64_t most_of_highest(int limbs, int64_t terms) {
 static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, int64_t first,
                             int64_t n, columns *b) {
     const int64_t row = BN_SUMS * channels, *end = state + limbs * row;
-    uint64_t carried[BLOCK] = {0}, beyond[BLOCK] = {0}; /* sign bit: is a limb out of bounds? */
-    int64_t zeros[BLOCK] = {0}, most[BLOCK] = {0}, highest[BLOCK] = {0}, lowest[BLOCK] = {0};
-    if (n < BLOCK)
+    uint64_t carried[COLUMNS] = {0}, beyond[COLUMNS] = {0}; /* sign bit: is a limb out of bounds? */
+    int64_t zeros[COLUMNS] = {0}, most[COLUMNS] = {0}, highest[COLUMNS] = {0},
+            lowest[COLUMNS] = {0};
+    if (n < COLUMNS)
         memset(b, 0, sizeof *b);
     b->limbs = limbs;
     for (int64_t j = 0; j < n; j++) {
@@ -54,7 +55,7 @@ static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, i
         memcpy(b->limb[k], state + k * row + first, (size_t)n * sizeof *state);
         const bool last = k == limbs - 1;
         const int64_t *least = last ? lowest : zeros, *greatest = last ? highest : most;
-        for (int j = 0; j < BLOCK; j++) {
+        for (int j = 0; j < COLUMNS; j++) {
             const uint64_t given = (uint64_t)b->limb[k][j], d = given + carried[j];
             beyond[j] |= (given - (uint64_t)least[j]) | ((uint64_t)greatest[j] - given);
             carried[j] = d >> BN_LIMB_BITS;
@@ -69,9 +70,9 @@ static int64_t take_columns(const int64_t *state, int limbs, int64_t channels, i
 
 int64_t bn_make_canonical(int64_t *state, int limbs, int64_t channels) {
     const int64_t n = BN_SUMS * channels;
-    for (int64_t i = 0; i < n; i += BLOCK) {
+    for (int64_t i = 0; i < n; i += COLUMNS) {
         columns b;
-        const int64_t here = at_most(BLOCK, n - i);
+        const int64_t here = at_most(COLUMNS, n - i);
         const int64_t wrong = take_columns(state, limbs, channels, i, here, &b);
         if (wrong >= 0)
             return wrong;
@@ -116,7 +117,7 @@ static uint64_t hash_of(const bn_problem *p, bn_kind_of_state kind, int64_t chan
 
 void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, int64_t count) {
     const int limbs = bn_limbs(p->dtype, kind);
-    const int64_t channels = p->channel.size;
+    const int64_t channels = p->channels;
     int64_t *counts = bn_state_row(state, channels, limbs + BN_COUNT_AND_STAMP);
     int64_t *parts = bn_state_row(state, channels, limbs + BN_PARTS_ADDED);
     for (int64_t c = 0; c < channels; c++) {
@@ -127,7 +128,7 @@ void bn_stamp_state(int64_t *state, const bn_problem *p, bn_kind_of_state kind, 
 }
 
 int64_t bn_state_mismatch(const int64_t *state, const bn_problem *p, bn_kind_of_state kind) {
-    const int64_t channels = p->channel.size;
+    const int64_t channels = p->channels;
     const int limbs = bn_limbs(p->dtype, kind);
     const int64_t *counts = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
     for (int64_t c = 0; c < channels; c++)
@@ -229,7 +230,7 @@ static void take_magnitude(const columns *b, int64_t j, magnitude *m) {
 /* In all columns, does a row of canonical limbs equal sign & mask? */
 static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
     int64_t other = 0;
-    for (int j = 0; j < BLOCK; j++)
+    for (int j = 0; j < COLUMNS; j++)
         other |= row[j] ^ (sign[j] & mask);
     return other == 0;
 }
@@ -237,8 +238,8 @@ static bool is_sign(const int64_t *row, const int64_t *sign, int64_t mask) {
 /* Find the limbs, from `from` to `to`, that determine all sums. */
 static void find_range(columns *b) {
     int from = 0, to = b->limbs - 1;
-    int64_t sign[BLOCK];
-    for (int j = 0; j < BLOCK; j++)
+    int64_t sign[COLUMNS];
+    for (int j = 0; j < COLUMNS; j++)
         sign[j] = b->limb[to][j] >> 63;
     while (from < to && is_sign(b->limb[from], sign, 0))
         from++;
@@ -250,8 +251,8 @@ static void find_range(columns *b) {
 }
 
 int64_t bn_round_state(const int64_t *state, int limbs, int64_t channels, double *sums) {
-    for (int64_t i = 0; i < BN_SUMS * channels; i += BLOCK) {
-        const int64_t n = at_most(BLOCK, BN_SUMS * channels - i);
+    for (int64_t i = 0; i < BN_SUMS * channels; i += COLUMNS) {
+        const int64_t n = at_most(COLUMNS, BN_SUMS * channels - i);
         columns b;
         const int64_t wrong = take_columns(state, limbs, channels, i, n, &b);
         if (wrong >= 0)
@@ -307,19 +308,19 @@ static void add_multiple(int64_t *to, int at, int64_t factor, const digits *a) {
 typedef struct {
     pair value;
     int exponent;
-} wide;
+} scaled_pair;
 
 /* An n-digit sum from its six leading digits, which have at least 101 bits. */
-static wide wide_of(const double of[6], int n, int lowest) {
+static scaled_pair scaled_pair_of(const double of[6], int n, int lowest) {
     const pair two = pair_sum(0x1p60 * of[0] + 0x1p40 * of[1], 0x1p20 * of[2] + of[3]);
     const double more = 0x1p-20 * of[4] + 0x1p-40 * of[5];
-    return (wide){pair_sum(two.high, two.low + more), lowest + DIGIT_BITS * (n - 4)};
+    return (scaled_pair){pair_sum(two.high, two.low + more), lowest + DIGIT_BITS * (n - 4)};
 }
 
 /* n * q - s^2, which is n^2 times the variance. As an integer it is exact. It is 0 only if the
  * variance is 0, and below 0 only if somebody made up the state. Digits of q and s^2 line up,
  * because their units are powers of 2^DIGIT_BITS (bn_lowest). */
-static wide spread_of(const digits *s, const digits *q, int64_t n) {
+static scaled_pair spread_of(const digits *s, const digits *q, int64_t n) {
     int64_t all[DIGITS];
     double leading[6];
     const int lowest = (int)at_most(2 * s->lowest, q->lowest);
@@ -339,11 +340,11 @@ static wide spread_of(const digits *s, const digits *q, int64_t n) {
         end--;
     for (int i = 0; i < 6; i++)
         leading[i] = i <= end ? (double)all[end - i] : 0;
-    return wide_of(leading, end + 1, lowest);
+    return scaled_pair_of(leading, end + 1, lowest);
 }
 
 /* a / n, rounded. */
-static double over(wide a, int64_t n) {
+static double over(scaled_pair a, int64_t n) {
     const pair quotient = pair_over(a.value, (double)n);
     return scaled(pair_round(quotient), a.exponent);
 }
@@ -362,8 +363,8 @@ static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, dou
     take_digits(&of_q, q);
     for (int i = 0; i < 6; i++)
         leading[i] = i < of_s.n ? of_s.digit[of_s.n - 1 - i] : 0;
-    const double size = over(wide_of(leading, of_s.n, of_s.lowest), count);
-    wide spread = spread_of(&of_s, &of_q, count);
+    const double size = over(scaled_pair_of(leading, of_s.n, of_s.lowest), count);
+    scaled_pair spread = spread_of(&of_s, &of_q, count);
     spread.exponent -= ilogb(bn_power_above((double)count));
     *mean = s->negative && size != 0 ? -size : size;
     *squares = over(spread, count);
@@ -372,8 +373,8 @@ static bool set_stats(const magnitude *s, const magnitude *q, int64_t count, dou
 
 int64_t bn_state_stats(const int64_t *state, int limbs, int64_t channels, double *stats) {
     const int64_t *count = state + (limbs + BN_COUNT_AND_STAMP) * BN_SUMS * channels;
-    for (int64_t i = 0; i < channels; i += BLOCK) {
-        const int64_t n = at_most(BLOCK, channels - i);
+    for (int64_t i = 0; i < channels; i += COLUMNS) {
+        const int64_t n = at_most(COLUMNS, channels - i);
         columns of_s, of_q;
         int64_t wrong = take_columns(state, limbs, channels, i, n, &of_s);
         if (wrong < 0)

@@ -21,14 +21,14 @@ static const bn_dtype_kernels *counted(bn_dtype dtype) {
 }
 
 #define COUNTING(code, c_name, ...)                                                                \
-    static void sum_##c_name(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums) {  \
-        counted(code)->sum[SCALED_MOMENTS](block, coefs, sums);                                    \
+    static void sum_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {      \
+        counted(code)->sum[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                             \
     }                                                                                              \
-    static void fold_##c_name(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums) { \
-        counted(code)->fold[SCALED_MOMENTS](block, coefs, sums);                                   \
+    static void short_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {    \
+        counted(code)->sum_short_runs[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                  \
     }                                                                                              \
-    static void runs_##c_name(const bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums) {   \
-        counted(code)->sum_runs[SCALED_MOMENTS](runs, coefs, sums);                                \
+    static void long_##c_name(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums) {     \
+        counted(code)->sum_long_runs[SCALED_MOMENTS][NO_GATE](box, coefs, sums);                   \
     }
 BN_DTYPE_TABLE(COUNTING)
 
@@ -38,9 +38,9 @@ static void make_counting(void) {
         bn_dtype_kernels *dtype = of_dtype[level];
 #define SET(code, c_name, ...)                                                                     \
     dtype[code] = *counting[level].dtype[code];                                                    \
-    dtype[code].sum[SCALED_MOMENTS] = sum_##c_name;                                                \
-    dtype[code].fold[SCALED_MOMENTS] = fold_##c_name;                                              \
-    dtype[code].sum_runs[SCALED_MOMENTS] = runs_##c_name;                                          \
+    dtype[code].sum[SCALED_MOMENTS][NO_GATE] = sum_##c_name;                                       \
+    dtype[code].sum_short_runs[SCALED_MOMENTS][NO_GATE] = short_##c_name;                          \
+    dtype[code].sum_long_runs[SCALED_MOMENTS][NO_GATE] = long_##c_name;                            \
     counting[level].dtype[code] = &dtype[code];
         BN_DTYPE_TABLE(SET)
 #undef SET

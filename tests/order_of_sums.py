@@ -1,6 +1,6 @@
 """The order of every sum, in NumPy: from a shape and a dtype to the bits of a call's two sums.
 
-For dense arrays, it repeats src_c/plan.c and the walks, in plan.c's terms. The order depends on
+For dense arrays, it repeats src_c/order.c and walk.c, in order.c's terms. The order depends on
 shape and dtype alone. The arithmetic of one block is in oracle/arithmetic.py.
 """
 
@@ -15,7 +15,7 @@ PLANES = 2 * SUMS  # sums, and what each of them lost
 ROWS = 4  # of a block, and strands of a chunk
 SHORTEST_STRAND, LONGEST_STRAND, STRAND_BYTES = 33, 129, 128 << 10
 TASKS = 64
-SHORTEST_CHUNK, LONGEST_CHUNK, PIECE = 4096, 16384, 1024
+SHORTEST_CHUNK, LONGEST_CHUNK, CHUNK_UNIT = 4096, 16384, 1024
 
 
 def blocks_of_strands(n):
@@ -120,7 +120,7 @@ def long_runs(dtype, mean, *operands):
     positions, channels, run = operands[0].shape
     length = min(run // -(-TASKS // channels), LONGEST_CHUNK)
     length = max(length, SHORTEST_CHUNK, LONGEST_CHUNK // positions)
-    length = -(-length // PIECE) * PIECE
+    length = -(-length // CHUNK_UNIT) * CHUNK_UNIT
     chunk = ROWS * SHORTEST_STRAND
     for first in range(0, positions, chunk):
         for x in range(0, run, length):

@@ -35,11 +35,9 @@ static int threads;
 /* ---- entries -------------------------------------------------------------- */
 
 static bn_status by_halves(const bn_problem *p, bn_entry *first, bn_entry *second) {
-    const bn_axis one = {.size = 1}, *outer = p->n_outer ? p->outer : &one,
-                  *inner = p->n_inner ? p->inner : &one;
     bn_problem q = *p;
-    q.sums = malloc(2 * (size_t)p->channel.size * sizeof *q.sums);
-    q.count = (double)(outer->size * inner->size);
+    q.sums = malloc(2 * (size_t)p->channels * sizeof *q.sums);
+    q.count = (double)(p->positions * p->run);
     bn_status status = first(&q);
     if (status == BN_OK)
         status = second(&q);
@@ -57,12 +55,10 @@ static bn_status training_halves(const bn_problem *p) {
 
 /* Copy src to an array with channels last. */
 static bn_status copied(const bn_problem *p) {
-    const ptrdiff_t size = sizeof(float), channels = p->channel.size,
-                    outer = p->n_outer ? p->outer->size : 1,
-                    inner = p->n_inner ? p->inner->size : 1;
-    const ptrdiff_t dims[] = {outer, channels, inner};
-    const ptrdiff_t first[] = {channels * inner * size, inner * size, size};
-    const ptrdiff_t last[] = {channels * inner * size, size, channels * size};
+    const ptrdiff_t size = sizeof(float), channels = p->channels, run = p->run;
+    const ptrdiff_t dims[] = {p->positions, channels, run};
+    const ptrdiff_t first[] = {channels * run * size, run * size, size};
+    const ptrdiff_t last[] = {channels * run * size, size, channels * size};
     const bn_view from = {p->data[BN_SRC], size, 3, dims, first};
     const bn_view to = {p->data[BN_DIFF_SRC], size, 3, dims, last};
     bn_order order;

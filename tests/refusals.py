@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import EPSILON, all_bits
-from members import AFFINE, FUNCTIONS, SECOND, function_of
+from members import FUNCTIONS, function_of
 
 from bn_ext import _core
 from bn_ext._sums import total_of

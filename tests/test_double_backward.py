@@ -14,7 +14,7 @@ import bn_ext
 pytestmark = pytest.mark.quick
 
 NAMES = [*INPUTS, "diff_diff_src", "diff_diff_gamma", "diff_diff_beta"]
-#: data_format, N, C, X: each form of plan.c, with incomplete blocks and units, and with several
+#: data_format, N, C, X: each form of order.c, with incomplete blocks and units, and with several
 #: chunks, tiles and groups.
 SHAPES = [
     ("NXC", 1, 8, 1), ("NXC", 300, 7, 1), ("NXC", 290, 130, 1), ("NXC", 40, 9, 30),

@@ -111,12 +111,12 @@ def test_no_store_past_the_cache_without_a_fence():
 @pytest.mark.parametrize("data", [name for name in STORED if name not in running.PAIRED])
 def test_coefficients_by_columns_are_not_read_past_their_end(rng, isa, data):
     """The coefficients end right before a page that must not be touched."""
-    region, columns = guarded.Region(4), 100
-    case = case_of(STORED[data], 4, columns, rng)
-    coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)
-    coefs[:] = case.coefs
-    memory = running.Memory(STORED[data], 4, columns, ("write", "backward"))
-    for first in range(columns):
-        operands = memory.views(case, columns - first, 0, 4)
-        span = running.Span("by columns", columns, first, strands=first % 2 == 1)
+    region = guarded.Region(4)
+    memory = running.Memory(STORED[data], 4, 100, ("write", "backward"))
+    for columns in range(1, 101):
+        case = case_of(STORED[data], 4, columns, rng)
+        coefs = region.array(case.coefs.shape, case.coefs.dtype, (0, 0), at_end=True)
+        coefs[:] = case.coefs
+        operands = memory.views(case, columns, 0, 4)
+        span = running.Span("by columns", columns, strands=columns % 2 == 1)
         running.run_write(isa, "backward", replace(case, coefs=coefs), operands, span)

@@ -38,7 +38,7 @@ def test_digests_are_printed_as_they_stand_in_the_source():
 
 def test_every_formula_of_the_table_is_checked(monkeypatch):
     assert [formula for _, formula in formulas.KERNELS] == [*_core._formulas()]
-    monkeypatch.setattr(_core, "_formulas", lambda: ("squares",))
+    monkeypatch.setattr(_core, "_formulas", lambda: {"squares": (0, 0)})
     with pytest.raises(RuntimeError, match=r"expected the formulas of formulas.h .*'squares'"):
         runpy.run_path(formulas.__file__)
 

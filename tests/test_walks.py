@@ -1,5 +1,5 @@
-"""Both walks, over rows and over runs, give the bits of a model of the order of sums: in each form,
-with any number of rows and columns, anywhere in memory.
+"""Sums and writes, by columns and by runs, give the bits of a model of the order of sums: in each
+form, with any number of rows and columns, anywhere in memory.
 
 The model (order_of_sums.py) handles only dense arrays. Calls run at any level, with any tiles,
 threads and stores, and with gaps anywhere in any operand.
@@ -21,14 +21,12 @@ from bn_ext._verify import STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
-#: Axes that end with a gap.
+#: Axes that end with a gap. Operands with the last kind are copied.
 GAPS = {
     "dense": (),
-    "positions a pitch apart": (C,),
+    "positions apart": (C,),
     "channels apart": (X0,),
-    "positions at any distance": (N1,),
-    "runs in segments": (X1,),
-    "both": (N1, X1),
+    "within positions and runs": (N1, X1),
 }
 #: Which operands have gaps; the others are dense.
 WHERE = [(True, True, True), (True, False, False), (False, True, False), (False, False, True)]
@@ -130,7 +128,7 @@ def around(*sizes):
 
 #: (positions, channels, run) by form: strands of 1 ... 6 rows and more, the last one shorter or
 #: not; groups of eight blocks or fewer; widths around the size of each register, and around what is
-#: gathered or written at a time; one chunk, two, and a last chunk of few rows.
+#: written at a time; one chunk, two, and a last chunk of few rows.
 SHAPES = {
     "channels_last": [
         *((n, 130, 1) for n in [*range(1, 26), *around(32, 36, 64)]),

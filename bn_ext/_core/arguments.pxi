@@ -257,14 +257,14 @@ cdef class _Words:
 
 # ---- the arguments of a call ------------------------------------------------------
 
-cdef int convert(Call *c, int role, object a) except -1:
+cdef int convert(Call c, int role, object a) except -1:
     """Convert an array. None is accepted where the function does not need this role."""
     if a is None and not c.facts.needs >> role & 1:
         return 0
     return keep(c, role, a if type(a) is ndarray else _as_array(a, NAMES[role]))
 
 
-cdef int convert_output(Call *c, int role, object a) except -1:
+cdef int convert_output(Call c, int role, object a) except -1:
     """Convert an array that is written."""
     if type(a) is not ndarray:
         name = name_of(c, role)
@@ -278,18 +278,17 @@ cdef int convert_output(Call *c, int role, object a) except -1:
     return keep(c, role, a)
 
 
-cdef int convert_options(Call *c, object data_format, object num_threads, object words,
+cdef int convert_options(Call c, object data_format, object num_threads, object words,
                          bint dry) except -1:
     """Convert the options that every function takes."""
-    if words is not None:
-        c.words = <PyObject *>words
+    c.words = words
     c.dry = dry
     c.format = _as_format(data_format)
     c.problem.num_threads = as_num_threads(num_threads)
     return 0
 
 
-cdef int convert_gate(Call *c, object relu, object beta, object dst, object workspace,
+cdef int convert_gate(Call c, object relu, object beta, object dst, object workspace,
                       object diff_src_1) except -1:
     """Convert the argument that tells which elements a ReLU passed: exactly one of beta, dst and
     workspace."""
@@ -318,7 +317,7 @@ cdef int convert_gate(Call *c, object relu, object beta, object dst, object work
     return convert(c, WORKSPACE, workspace)
 
 
-cdef int convert_backward(Call *c, object src, object diff_dst, object mean, object variance,
+cdef int convert_backward(Call c, object src, object diff_dst, object mean, object variance,
                           object gamma, object epsilon) except -1:
     """Convert what every function of the backward pass takes."""
     convert(c, SRC, src)
@@ -333,7 +332,7 @@ cdef int convert_backward(Call *c, object src, object diff_dst, object mean, obj
     return convert(c, GAMMA, gamma)
 
 
-cdef int convert_affine(Call *c, object gamma, object beta, object epsilon, object src_1,
+cdef int convert_affine(Call c, object gamma, object beta, object epsilon, object src_1,
                         object relu, object workspace) except -1:
     """Convert what is needed to compute dst from statistics."""
     c.problem.relu = _as_flag(relu, "relu")
@@ -352,7 +351,7 @@ cdef object without_relu(str given):
     return ValueError(f"relu: expected True with {given}, got False; pass relu=True or no {given}")
 
 
-cdef int convert_running(Call *c, object mean, object variance, object factor,
+cdef int convert_running(Call c, object mean, object variance, object factor,
                          object correction) except -1:
     """Convert the running statistics and the options of their update: all four, or none."""
     four = {"running_mean": mean, "running_variance": variance,
@@ -375,17 +374,17 @@ cdef int convert_running(Call *c, object mean, object variance, object factor,
     return convert_output(c, RUNNING_VARIANCE, variance)
 
 
-cdef int convert_total(Call *c, object total) except -1:
+cdef int convert_total(Call c, object total) except -1:
     """Take the sums of all parts."""
     if total is None:
         return 0
-    c.total = <PyObject *>total
+    c.total = total
     c.exact = False  # nothing is summed
     sums = total[0]
     return keep(c, STATE if sums.dtype == INT64 else SUMS, as_dense(sums))
 
 
-cdef tuple convert_out(Call *c, object out):
+cdef tuple convert_out(Call c, object out):
     """Convert the arrays in `out`. For each output, return the array as it was given, or None."""
     cdef int i, n = c.n_outputs
     if out is None:
@@ -408,7 +407,7 @@ cdef tuple convert_out(Call *c, object out):
     return given
 
 
-cdef str expected_out(const Call *c):
+cdef str expected_out(Call c):
     names = []
     for i in range(c.n_outputs):
         names.append(NAMES[c.facts.outputs[i]])

@@ -8,6 +8,7 @@ cdef extern from "Python.h":
     enum:
         Py_tp_descr_get
     void *PyType_GetSlot(PyTypeObject *type, int slot)
+    void Py_CLEAR(PyObject *a)
 
 
 cdef extern from "bn.h" nogil:
@@ -28,10 +29,6 @@ cdef extern from "bn.h" nogil:
         BN_DIFF_GAMMA, BN_DIFF_BETA, BN_RUNNING_MEAN, BN_RUNNING_VARIANCE, BN_VECTORS
         BN_MAX_AXES, BN_SUMS
 
-    ctypedef struct bn_axis:
-        int64_t size
-        int64_t stride[BN_OPERANDS]
-
     ctypedef struct bn_vector:
         char *data
         int64_t stride
@@ -40,7 +37,7 @@ cdef extern from "bn.h" nogil:
     ctypedef struct bn_problem:
         bn_dtype dtype
         char *data[BN_OPERANDS]
-        bn_axis channel
+        int64_t channels
         bn_vector vector[BN_VECTORS]
         double epsilon
         c_bool training, relu
@@ -155,39 +152,40 @@ cdef extern from "axes.h" nogil:
 
 cdef extern from "kernels/kernels.h" nogil:
     enum:
-        FORMULAS
+        FORMULAS, GATES
         COEF_MEAN, COEF_SHIFT, COEF_SLOPE, COEF_SCALE, COEF_CROSS, COEF_BEND, COEF_OFFSET, COEFS
-        BN_ROWS, BN_GROUP, BN_STRANDS, BN_STRETCH_BYTES, BN_PARTS, BN_PAD, BN_RING_PAD
+        BN_ROWS, BN_GROUP, BN_STRANDS, BN_STRETCH_BYTES, BN_PAD, BN_RING_PAD
 
     ctypedef struct formula_needs:
         const char *name
         unsigned reads, writes, takes
         int sums
 
-    const formula_needs formula_table[FORMULAS]
+    ctypedef struct formula:
+        int base, gate
 
-    ctypedef struct bn_block:
+    const formula_needs base_table[FORMULAS]
+    const formula_needs gate_table[GATES]
+    formula_needs bn_needs_of(formula f)
+
+    ctypedef struct bn_place:
         char *data[BN_OPERANDS]
-        int64_t pitch[BN_OPERANDS]
-        int64_t step[BN_OPERANDS]
+        int64_t bit
+
+    ctypedef struct bn_tail:
         int64_t repeats, cols
         int rows
 
-    ctypedef struct bn_runs:
-        bn_block part[BN_PARTS]
-        int64_t apart[BN_OPERANDS]
-        int64_t channels
-        int parts
-        c_bool folded
-
-    ctypedef struct bn_span:
-        char *data[BN_OPERANDS]
+    ctypedef struct bn_box:
+        bn_place at
+        int64_t pitch[BN_OPERANDS]
         int64_t step[BN_OPERANDS]
         int64_t apart[BN_OPERANDS]
-        int64_t pitch[BN_OPERANDS]
-        int64_t ahead[BN_OPERANDS]
-        int64_t repeats, channels, cols, first
-        c_bool strands, nontemporal, fetches, relu
+        int64_t repeats, channels, cols
+        int rows
+        bn_tail tail
+        int64_t ahead
+        c_bool nontemporal, relu
 
     ctypedef enum bn_layout:
         BY_COLUMNS, AS_RING, ONE_FOR_ALL
@@ -203,16 +201,14 @@ cdef extern from "kernels/kernels.h" nogil:
         void *group
         int count
 
-    ctypedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums)
-    ctypedef void bn_sum_runs_kernel(const bn_runs *runs, const bn_coefs *coefs,
-                                     const bn_sums *sums)
-    ctypedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs)
+    ctypedef void bn_sum_kernel(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums)
+    ctypedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs)
 
     ctypedef struct bn_dtype_kernels:
-        bn_sum_kernel *sum[FORMULAS]
-        bn_sum_kernel *fold[FORMULAS]
-        bn_sum_runs_kernel *sum_runs[FORMULAS]
-        bn_write_kernel *write[FORMULAS]
+        bn_sum_kernel *sum[FORMULAS][GATES]
+        bn_sum_kernel *sum_short_runs[FORMULAS][GATES]
+        bn_sum_kernel *sum_long_runs[FORMULAS][GATES]
+        bn_write_kernel *write[FORMULAS][GATES]
         void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
         void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
         void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)

@@ -1,109 +1,97 @@
 """A call: its arrays by role, from arguments to result. Included by core.pyx.
 
-    begin     make an empty call, and set the floating-point mode in which all of it computes
-    convert   convert the arguments (arguments.pxi)
-    call      check: raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
+    begin     make a call that has no arrays, and set the floating-point mode in which it computes
+    convert   keep the arguments' arrays (arguments.pxi)
+    call      check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
               new_results, new_sums: allocate what is returned (outputs.pxi)
               compute: copy operands that cannot be walked, and run the C code
-    end       release everything and restore the mode, whatever has happened
 
-Nothing may fail once something is written.
-
-A Call is a C struct that owns Python objects. If it were an extension type, its 15 KB of axes and
-buffers would be zeroed for every call. A thread's stack may be too small, so begin uses malloc.
+Nothing may fail once something is written. When its function ends, however it ends, a Call lets go
+of its arrays and restores the mode.
 """
 
-cdef struct Call:
-    int entry
-    uint64_t mode               # the caller's floating-point mode
-    const Facts *facts
-    int n_outputs               # includes diff_src_1 if it is wanted
-    PyObject *words             # borrowed: a _Words, or NULL
-    PyObject *total             # borrowed: what is known of the sums of all parts, or NULL
-    PyObject *array[ROLES]      # owned; NULL: not given or not wanted
-    bint pinned[ROLES]
-    Py_buffer buffer[ROLES]     # of each pinned array
-    bn_view view[ROLES]         # each pinned array, as C sees it
-    int format                  # see _as_format
-    bint channels_last
-    bint vectors_wanted         # are diff_gamma and diff_beta written?
-    bint exact                  # are sums exact?
-    bint dry
-    int channel_axis
-    Py_ssize_t channels
-    Py_ssize_t elements         # of a channel, in this part
-    bint is_empty
-    int dtype                   # code of the data's dtype
-    int vector_dtype[BN_VECTORS]    # of each pinned vector
-    bn_order order
-    bn_problem problem
+cdef class _Words  # arguments.pxi
 
 
-cdef Call *begin(int entry) except NULL:
-    cdef int role
-    cdef Call *c = <Call *>malloc(sizeof(Call))
-    if c == NULL:
-        raise MemoryError("bn_ext: not enough memory for a call")
+@cython.final
+@cython.freelist(8)
+@cython.no_gc  # only its function knows a call, so it is in no cycle
+cdef class Call:
+    """What a function knows of one call. From check on, each array that it has is pinned: its memory
+    stays where it is, and its view is valid.
+
+    Cython manages no C arrays of objects, and a list of them would cost 0.1 us per call. So keep and
+    let_go count the references."""
+
+    cdef int entry
+    cdef uint64_t mode              # the caller's floating-point mode
+    cdef const Facts *facts
+    cdef int n_outputs              # includes diff_src_1 if it is wanted
+    cdef _Words words               # or None
+    cdef tuple total                # what is known of the sums of all parts, or None
+    cdef PyObject *array[ROLES]     # owned; NULL: not given or not wanted
+    cdef Py_buffer buffer[ROLES]    # of each pinned array
+    cdef bn_view view[ROLES]        # each pinned array, as C sees it
+    cdef int format                 # see _as_format
+    cdef bint channels_last
+    cdef bint vectors_wanted        # are diff_gamma and diff_beta written?
+    cdef bint exact                 # are sums exact?
+    cdef bint dry
+    cdef int channel_axis
+    cdef Py_ssize_t channels
+    cdef Py_ssize_t elements        # of a channel, in this part
+    cdef bint is_empty
+    cdef int dtype                  # code of the data's dtype
+    cdef int vector_dtype[BN_VECTORS]   # of each pinned vector
+    cdef bn_order order
+    cdef bn_problem problem
+
+    def __dealloc__(self):
+        cdef int role
+        for role in range(ROLES):
+            if has(self, role):
+                let_go(self, role)
+        fp_mode_leave(self.mode)
+
+
+cdef Call begin(int entry):
+    """A new call. What is not set here is 0."""
+    cdef Call c = Call.__new__(Call)
     c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
-    c.words = c.total = NULL
-    for role in range(ROLES):
-        c.array[role] = NULL
-        c.pinned[role] = False
-    c.view[SUMS].data = c.view[WORKSPACE].data = c.view[STATE].data = NULL
-    c.exact = c.dry = False
-    c.vectors_wanted = True
-    c.format = 0
-    c.problem.count = c.problem.epsilon = 0
-    c.problem.training = True
-    c.problem.relu = False
-    c.problem.exponential_avg_factor = c.problem.correction = 0
+    c.vectors_wanted = c.problem.training = True
     c.mode = fp_mode_enter()
     return c
 
 
-cdef void end(Call *c) noexcept:
-    cdef int role
-    for role in range(ROLES):
-        let_go(c, role)
-    fp_mode_leave(c.mode)
-    free(c)
-
-
 # ---- arrays by role -----------------------------------------------------------
 
-cdef inline bint has(const Call *c, int role) noexcept nogil:
+cdef inline bint has(Call c, int role) noexcept nogil:
     return c.array[role] != NULL
 
 
-cdef inline object array_of(const Call *c, int role):
+cdef inline object array_of(Call c, int role):
     return <object>c.array[role]
 
 
-cdef int keep(Call *c, int role, object a) except -1:
-    """Give a role its array."""
-    let_go(c, role)
+cdef int keep(Call c, int role, object a) except -1:
+    """Give a role its array. It has none so far."""
     Py_INCREF(a)
     c.array[role] = <PyObject *>a
     return 0
 
 
-cdef void let_go(Call *c, int role) noexcept:
-    cdef PyObject *a = c.array[role]
-    if c.pinned[role]:
-        c.pinned[role] = False
-        PyBuffer_Release(&c.buffer[role])
-    c.array[role] = NULL
-    Py_XDECREF(a)
+cdef void let_go(Call c, int role) noexcept:
+    PyBuffer_Release(&c.buffer[role])  # does nothing if none was requested
+    Py_CLEAR(c.array[role])
 
 
-cdef int pin(Call *c, int role) except -1:
+cdef int pin(Call c, int role, object a) except -1:
     """Request the array's buffer, and set the view to its shape, strides and address. The request
     fails if sums or a state, which C reads as dense arrays, are no longer C-contiguous."""
     cdef Py_buffer *buffer = &c.buffer[role]
     cdef bn_view *view = &c.view[role]
     cdef bint dense = role == SUMS or role == STATE
-    PyObject_GetBuffer(array_of(c, role), buffer, PyBUF_C_CONTIGUOUS if dense else PyBUF_STRIDES)
-    c.pinned[role] = True
+    PyObject_GetBuffer(a, buffer, PyBUF_C_CONTIGUOUS if dense else PyBUF_STRIDES)
     view.data = <char *>buffer.buf
     view.itemsize = buffer.itemsize
     view.ndim = buffer.ndim
@@ -112,7 +100,13 @@ cdef int pin(Call *c, int role) except -1:
     return 0
 
 
-cdef int dtype_of(const Call *c, int role) except -2:
+cdef int pin_new(Call c, int role, object a) except -1:
+    """Pin and keep a new array, which nobody else has seen. A role has it only if it is pinned."""
+    pin(c, role, a)
+    return keep(c, role, a)
+
+
+cdef int dtype_of(Call c, int role) except -2:
     """The code of a pinned array's dtype; -1 if the dtype is not in the table, or does not fit the
     buffer. Read the dtype only once, because it may change."""
     cdef int code = code_of(dtype_of_array(array_of(c, role)))
@@ -139,7 +133,7 @@ cdef inline bint is_vector(int role) noexcept:
     return VECTORS <= role < SUMS
 
 
-cdef bint is_output(const Call *c, int role) noexcept nogil:
+cdef bint is_output(Call c, int role) noexcept nogil:
     cdef int i
     for i in range(c.n_outputs):
         if c.facts.outputs[i] == role:
@@ -147,23 +141,23 @@ cdef bint is_output(const Call *c, int role) noexcept nogil:
     return False
 
 
-cdef inline bint is_read(const Call *c, int role) noexcept nogil:
+cdef inline bint is_read(Call c, int role) noexcept nogil:
     return has(c, role) and not is_output(c, role)
 
 
-cdef str name_of(const Call *c, int role):
+cdef str name_of(Call c, int role):
     """The name of a role in error messages."""
     if not is_output(c, role):
         return input_name(c, role)
-    return OUTPUT_NAMES[role] if c.words == NULL else (<_Words>c.words).outputs[role]
+    return OUTPUT_NAMES[role] if c.words is None else c.words.outputs[role]
 
 
-cdef str input_name(const Call *c, int role):
+cdef str input_name(Call c, int role):
     """The name of a role as an input."""
-    return NAMES[role] if c.words == NULL else (<_Words>c.words).names[role]
+    return NAMES[role] if c.words is None else c.words.names[role]
 
 
-cdef inline int dtype_in_use(const Call *c, int role) noexcept:
+cdef inline int dtype_in_use(Call c, int role) noexcept:
     """The dtype of a pinned vector, or of the data."""
     return c.vector_dtype[role - VECTORS] if is_vector(role) else c.dtype
 
@@ -172,7 +166,7 @@ cdef inline int rows_of_state(int dtype, bint of_moments) noexcept:
     return bn_limbs(<bn_dtype>dtype, BN_OF_MOMENTS if of_moments else BN_OF_GRADIENTS) + BN_MORE_ROWS
 
 
-cdef tuple expected_shape(const Call *c, int role):
+cdef tuple expected_shape(Call c, int role):
     if is_vector(role):
         return (c.channels,)
     if role == SUMS:
@@ -182,7 +176,7 @@ cdef tuple expected_shape(const Call *c, int role):
     return shape_of(&c.view[SRC])
 
 
-cdef bint fits(const Call *c, int role) except -1:
+cdef bint fits(Call c, int role) except -1:
     """Does the pinned array of this role have the expected shape?"""
     cdef const bn_view *view = &c.view[role]
     if is_vector(role):
@@ -192,15 +186,9 @@ cdef bint fits(const Call *c, int role) except -1:
     return bn_same_shape(view, &c.view[SRC])
 
 
-cdef int pin_new(Call *c, int role, object a) except -1:
-    """Keep and pin a new array, which nobody else has seen."""
-    keep(c, role, a)
-    return pin(c, role)
-
-
 # ---- the call -------------------------------------------------------------------
 
-cdef object call(Call *c, object out):
+cdef object call(Call c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or sums."""
     cdef PyObject *checked[ROLES]
     cdef int role
@@ -222,7 +210,7 @@ cdef object call(Call *c, object out):
     return run(c, given)
 
 
-cdef object run(Call *c, tuple given):
+cdef object run(Call c, tuple given):
     """Make the result's arrays and compute them. After a MemoryError, nothing has been written."""
     cdef bn_status status
     result = new_sums(c) if c.facts.reduces else new_results(c, given)
@@ -238,12 +226,16 @@ cdef object run(Call *c, tuple given):
     return result
 
 
-cdef int check(Call *c) except -1:
+cdef int check(Call c) except -1:
     """Raise every error that the arguments can cause.
 
     From here on, the caller's code can run only in finalizers, but these may change an array at any
     allocation. So whatever C is given is read from an array only once.
     """
+    cdef int role
+    for role in range(COPIES):
+        if has(c, role):
+            pin(c, role, array_of(c, role))
     check_data(c)
     check_vectors(c)
     check_sums(c)
@@ -255,7 +247,7 @@ cdef int check(Call *c) except -1:
     return check_terms(c)
 
 
-cdef int state_problem(Call *c) except -1:
+cdef int state_problem(Call c) except -1:
     """Fill in the problem that C reads. An operand that cannot be walked in src's order gets a
     dense copy. So does diff_src_1 where it would overwrite src, which is read later. An absent
     operand gets src's strides."""
@@ -263,12 +255,12 @@ cdef int state_problem(Call *c) except -1:
     cdef bn_problem *p = &c.problem
     cdef int role
     for role in range(BN_OPERANDS):
-        walked[role] = c.view[role if has(c, role) else SRC]
+        walked[role] = c.view[role] if has(c, role) else walked[SRC]
         if has(c, role) and not c.is_empty and (
             not bn_follows(&c.view[role], &c.order)
             or (role == DIFF_SRC_1 and c.view[role].data == c.view[SRC].data)
         ):
-            pin_new(c, COPIES + role, new_like_src(c))
+            pin_new(c, COPIES + role, new_like_src(c, LEAST_KEPT))
             walked[role] = c.view[COPIES + role]
     bn_set_axes(p, walked, &c.order, c.channel_axis)
     for role in range(BN_OPERANDS):
@@ -281,7 +273,7 @@ cdef int state_problem(Call *c) except -1:
     return 0
 
 
-cdef void point(Call *c, int role) noexcept:
+cdef void point(Call c, int role) noexcept:
     """Point a vector of the problem at its array."""
     cdef bn_vector *vector = &c.problem.vector[role - VECTORS]
     vector.data = NULL
@@ -297,7 +289,7 @@ cdef enum:
     BRIEF = 1024
 
 
-cdef bint is_brief(const Call *c) noexcept:
+cdef bint is_brief(Call c) noexcept:
     return (
         c.problem.num_threads <= 1
         and c.channels <= BRIEF
@@ -306,7 +298,7 @@ cdef bint is_brief(const Call *c) noexcept:
     )
 
 
-cdef bn_status compute(Call *c) noexcept nogil:
+cdef bn_status compute(Call c) noexcept nogil:
     """Run the C code. Before it, fill copies of inputs; after it, copy those of outputs back."""
     cdef bn_problem *p = &c.problem
     cdef bint gated = not c.facts.is_forward and (has(c, DST) or has(c, WORKSPACE))

@@ -8,10 +8,10 @@
         |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
         v                              (_inputs, _outputs: nothing has been written so far)
     axis order, from src's strides only (the rule: src_c/axes.h)
-        |   an operand gets a dense copy if its axes are in another order, or if its last
-        |   axis in this order is not contiguous; so does diff_src_1 if it overwrites src
+        |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/bn.h);
+        |   so does diff_src_1 if it overwrites src
         v                                                                   (_call)
-    bn_problem: outer axes | channel | inner axes, merged where all operands allow it
+    bn_problem: positions x channels x run
         |
         v   without the GIL, unless the problem is small
     bn_backward, bn_training, bn_inference, bn_double_backward, and their halves
@@ -49,11 +49,10 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.object cimport Py_TYPE, descrgetfunc
-from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
+from cpython.ref cimport Py_INCREF, PyObject
 from cpython.tuple cimport PyTuple_New, PyTuple_SetItem
 from libc.limits cimport INT_MAX
 from libc.math cimport INFINITY, isfinite
-from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 cdef object ndarray = np.ndarray
@@ -82,31 +81,25 @@ def training(src, gamma=None, beta=None, epsilon=..., data_format=None, running_
              running_variance=None, exponential_avg_factor=None, correction=None, src_1=None,
              relu=False, workspace=None, out=None, num_threads=None, exact=False, words=None,
              dry=False):
-    cdef Call *c = begin(TRAINING)
-    try:
-        c.exact = _as_flag(exact, "exact")
-        convert_options(c, data_format, num_threads, words, dry)
-        convert(c, SRC, src)
-        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
-        return call(c, out)
-    finally:
-        end(c)
+    cdef Call c = begin(TRAINING)
+    c.exact = _as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, dry)
+    convert(c, SRC, src)
+    convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+    convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
+    return call(c, out)
 
 
 def inference(src, mean, variance, gamma=None, beta=None, epsilon=..., data_format=None,
               src_1=None, relu=False, workspace=None, out=None, num_threads=None, words=None,
               dry=False):
-    cdef Call *c = begin(INFERENCE)
-    try:
-        convert_options(c, data_format, num_threads, words, dry)
-        convert(c, SRC, src)
-        convert(c, MEAN, mean)
-        convert(c, VARIANCE, variance)
-        convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
-        return call(c, out)
-    finally:
-        end(c)
+    cdef Call c = begin(INFERENCE)
+    convert_options(c, data_format, num_threads, words, dry)
+    convert(c, SRC, src)
+    convert(c, MEAN, mean)
+    convert(c, VARIANCE, variance)
+    convert_affine(c, gamma, beta, epsilon, src_1, relu, workspace)
+    return call(c, out)
 
 
 def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format=None,
@@ -115,63 +108,51 @@ def backward(src, diff_dst, mean, variance, gamma=None, epsilon=..., data_format
              dry=False):
     """`total`: the sums of all parts as an array, their number of elements per channel, the dtype
     of the data, and the mean."""
-    cdef Call *c = begin(BACKWARD)
-    try:
-        c.exact = _as_flag(exact, "exact")
-        c.problem.training = _as_flag(is_training, "is_training")
-        c.vectors_wanted = _as_flag(param_grads, "param_grads")
-        convert_options(c, data_format, num_threads, words, dry)
-        convert_gate(c, relu, beta, dst, workspace, diff_src_1)
-        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-        convert_total(c, total)
-        return call(c, out)
-    finally:
-        end(c)
+    cdef Call c = begin(BACKWARD)
+    c.exact = _as_flag(exact, "exact")
+    c.problem.training = _as_flag(is_training, "is_training")
+    c.vectors_wanted = _as_flag(param_grads, "param_grads")
+    convert_options(c, data_format, num_threads, words, dry)
+    convert_gate(c, relu, beta, dst, workspace, diff_src_1)
+    convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+    convert_total(c, total)
+    return call(c, out)
 
 
 def double_backward(src, diff_dst, mean, variance, gamma, diff_diff_src, diff_diff_gamma=None,
                     diff_diff_beta=None, epsilon=..., data_format=None, is_training=True, out=None,
                     num_threads=None, words=None, dry=False):
-    cdef Call *c = begin(DOUBLE_BACKWARD)
-    try:
-        c.problem.training = _as_flag(is_training, "is_training")
-        convert_options(c, data_format, num_threads, words, dry)
-        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-        convert(c, DIFF_DIFF_SRC, diff_diff_src)
-        convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
-        convert(c, DIFF_DIFF_BETA, diff_diff_beta)
-        return call(c, out)
-    finally:
-        end(c)
+    cdef Call c = begin(DOUBLE_BACKWARD)
+    c.problem.training = _as_flag(is_training, "is_training")
+    convert_options(c, data_format, num_threads, words, dry)
+    convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+    convert(c, DIFF_DIFF_SRC, diff_diff_src)
+    convert(c, DIFF_DIFF_GAMMA, diff_diff_gamma)
+    convert(c, DIFF_DIFF_BETA, diff_diff_beta)
+    return call(c, out)
 
 
 def training_sums(src, data_format=None, exact=False, num_threads=None, words=None):
     """The sums, the number of elements per channel, the dtype of the data."""
-    cdef Call *c = begin(TRAINING_SUMS)
-    try:
-        c.exact = _as_flag(exact, "exact")
-        convert_options(c, data_format, num_threads, words, False)
-        convert(c, SRC, src)
-        sums = call(c, None)
-        return sums, c.elements, DTYPES[c.dtype]
-    finally:
-        end(c)
+    cdef Call c = begin(TRAINING_SUMS)
+    c.exact = _as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, False)
+    convert(c, SRC, src)
+    sums = call(c, None)
+    return sums, c.elements, DTYPES[c.dtype]
 
 
 def backward_sums(src, diff_dst, mean, data_format=None, exact=False, num_threads=None, relu=False,
                   beta=None, dst=None, workspace=None, variance=None, gamma=None, epsilon=None,
                   words=None):
     """The sums, the number of elements per channel, the dtype of the data, the mean."""
-    cdef Call *c = begin(BACKWARD_SUMS)
-    try:
-        c.exact = _as_flag(exact, "exact")
-        convert_options(c, data_format, num_threads, words, False)
-        convert_gate(c, relu, beta, dst, workspace, False)
-        convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
-        sums = call(c, None)
-        return sums, c.elements, DTYPES[c.dtype], doubles_of(c, MEAN)
-    finally:
-        end(c)
+    cdef Call c = begin(BACKWARD_SUMS)
+    c.exact = _as_flag(exact, "exact")
+    convert_options(c, data_format, num_threads, words, False)
+    convert_gate(c, relu, beta, dst, workspace, False)
+    convert_backward(c, src, diff_dst, mean, variance, gamma, epsilon)
+    sums = call(c, None)
+    return sums, c.elements, DTYPES[c.dtype], doubles_of(c, MEAN)
 
 
 cdef _Words OF_SUMS = _Words({"src": "statistics"})
@@ -181,14 +162,11 @@ def update_running(statistics, double count, running_mean, running_variance,
                    exponential_avg_factor, correction):
     """Update running statistics with those of `count` elements per channel, a dense array of
     doubles as `training_sums` returns it."""
-    cdef Call *c = begin(RUNNING)
-    try:
-        c.words = <PyObject *>OF_SUMS
-        keep(c, SRC, empty((0, statistics.shape[1])))
-        convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
-        keep(c, SUMS, statistics)
-        c.problem.count = count
-        c.dry = count == 0
-        call(c, None)
-    finally:
-        end(c)
+    cdef Call c = begin(RUNNING)
+    c.words = OF_SUMS
+    keep(c, SRC, empty((0, statistics.shape[1])))
+    convert_running(c, running_mean, running_variance, exponential_avg_factor, correction)
+    keep(c, SUMS, statistics)
+    c.problem.count = count
+    c.dry = count == 0
+    call(c, None)

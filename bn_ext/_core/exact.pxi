@@ -10,7 +10,7 @@ cdef tuple MOMENT_STATES = (f32_SQUARE_LIMBS + BN_MORE_ROWS, f64_SQUARE_LIMBS + 
 cdef object FLOAT64 = np.dtype(np.float64)
 
 
-cdef int check_terms(const Call *c) except -1:
+cdef int check_terms(Call c) except -1:
     """Refuse more elements than a state or a count can hold."""
     cdef int most = BN_LOG2_TERMS_OF_PART if c.exact else LOG2_COUNTED
     if c.elements >> most and (c.exact or c.facts.reduces):
@@ -21,7 +21,7 @@ cdef int check_terms(const Call *c) except -1:
     return 0
 
 
-cdef int round_state(Call *c) except -1:
+cdef int round_state(Call c) except -1:
     """Round a state's sums into SUMS, and take its number of elements per channel."""
     cdef const bn_view *view = &c.view[STATE]
     cdef bn_problem *p = &c.problem
@@ -29,7 +29,7 @@ cdef int round_state(Call *c) except -1:
     pin_new(c, SUMS, empty(expected_shape(c, SUMS)))
     p.state, p.sums = <int64_t *>view.data, <double *>c.view[SUMS].data
     p.dtype = <bn_dtype>c.dtype
-    p.channel.size = c.channels
+    p.channels = c.channels
     point(c, MEAN)
     if c.channels:
         p.count = count_of_state(p.state, view.shape[0], c.channels, "sums")
@@ -151,7 +151,7 @@ def state_statistics(state, str dtype):
     if not channels:
         return result, count
     memset(&p, 0, sizeof(bn_problem))
-    p.channel.size = channels
+    p.channels = channels
     p.dtype = <bn_dtype>code
     cdef int64_t stranger = bn_state_mismatch(&limbs[0, 0, 0], &p, BN_OF_MOMENTS)
     if stranger >= 0:

@@ -1,19 +1,18 @@
 """Checks of what a call reads: src, diff_dst, the vectors, sums.
 
-By now, all are base-class arrays. Each is pinned first; then its dtype is read, once. Everything
-else comes from its view. Included by core.pyx.
+By now, all are base-class arrays, and pinned. An array's dtype is read once; everything else comes
+from its view. Included by core.pyx.
 """
 
-cdef object wrong_input(const Call *c, int role, str expected, str to=""):
+cdef object wrong_input(Call c, int role, str expected, str to=""):
     """The error for an array of an unexpected dtype."""
     return wrong_dtype(name_of(c, role), array_of(c, role), expected, to)
 
 
-cdef int check_data(Call *c) except -1:
+cdef int check_data(Call c) except -1:
     """Check src and the other operands that are read; set the call's dtype and sizes."""
     cdef const bn_view *src = &c.view[SRC]
     cdef int axis, role
-    pin(c, SRC)
     c.dtype = dtype_of(c, SRC)
     if c.dtype < 0:
         raise wrong_input(c, SRC, _or(DTYPES), "float32")
@@ -28,7 +27,6 @@ cdef int check_data(Call *c) except -1:
     for role in range(SRC + 1, DST + 1):
         if not is_read(c, role):
             continue
-        pin(c, role)
         if dtype_of(c, role) != c.dtype:
             wanted = DTYPES[c.dtype]
             raise wrong_input(c, role, f"{wanted}, like {input_name(c, SRC)}", wanted)
@@ -48,7 +46,7 @@ cdef int check_data(Call *c) except -1:
     return 0
 
 
-cdef int check_format(Call *c) except -1:
+cdef int check_format(Call c) except -1:
     """Find out where the channels are. With two axes, both layouts are the same."""
     cdef int ndim = c.view[SRC].ndim, axes = c.format >> 2
     if axes and axes != ndim:
@@ -65,7 +63,7 @@ cdef int check_format(Call *c) except -1:
     return 0
 
 
-cdef int check_vectors(Call *c) except -1:
+cdef int check_vectors(Call c) except -1:
     """Check the vectors that are read, each by itself."""
     cdef int role
     for role in range(MEAN, DIFF_DIFF_BETA + 1):
@@ -74,9 +72,8 @@ cdef int check_vectors(Call *c) except -1:
     return 0
 
 
-cdef int check_vector(Call *c, int role, str to) except -1:
+cdef int check_vector(Call c, int role, str to) except -1:
     """Check a vector's length and dtype; `to` as for wrong_dtype."""
-    pin(c, role)
     c.vector_dtype[role - VECTORS] = dtype_of(c, role)
     if c.vector_dtype[role - VECTORS] < 0:
         raise wrong_input(c, role, _or(DTYPES), to)
@@ -85,7 +82,7 @@ cdef int check_vector(Call *c, int role, str to) except -1:
     return 0
 
 
-cdef int check_running(Call *c) except -1:
+cdef int check_running(Call c) except -1:
     """Check the running statistics; both must be writable."""
     cdef int role
     for role in range(RUNNING_MEAN, RUNNING_VARIANCE + 1):
@@ -102,14 +99,14 @@ cdef int check_running(Call *c) except -1:
     return 0
 
 
-cdef object other_format(const Call *c):
+cdef object other_format(Call c):
     """What to pass if the data has the other format."""
     other = "NCX" if c.channels_last else "NXC"
     hint = f'pass data_format="{other}"'
-    return hint if c.words == NULL else (<_Words>c.words).words.get(other, hint)
+    return hint if c.words is None else c.words.words.get(other, hint)
 
 
-cdef object wrong_vector(const Call *c, int role):
+cdef object wrong_vector(Call c, int role):
     """The error for a vector of the wrong shape, with what the caller may have meant."""
     cdef const bn_view *src = &c.view[SRC]
     cdef bint last = c.channels_last
@@ -157,12 +154,11 @@ cdef object wrong_vector(const Call *c, int role):
 cdef object UINT8 = np.dtype(np.uint8)
 
 
-cdef int check_workspace(Call *c) except -1:
+cdef int check_workspace(Call c) except -1:
     """Check the workspace: one bit for each element. The backward pass reads it, the forward pass
     writes it."""
     cdef const bn_view *view = &c.view[WORKSPACE]
     cdef Py_ssize_t size = bn_bytes_of_bits(c.elements * c.channels)
-    pin(c, WORKSPACE)
     if dtype_of_array(array_of(c, WORKSPACE)) != UINT8 or view.itemsize != 1:
         raise wrong_input(c, WORKSPACE, "uint8")
     if view.ndim != 1 or view.shape[0] != size:
@@ -177,15 +173,13 @@ cdef int check_workspace(Call *c) except -1:
     return check_writable(c, WORKSPACE) if c.facts.is_forward else 0
 
 
-cdef int check_sums(Call *c) except -1:
+cdef int check_sums(Call c) except -1:
     """Check the sums of all parts: they must be of this dtype and about this mean, and include this
     part."""
     cdef int role = STATE if has(c, STATE) else SUMS
-    if has(c, role):
-        pin(c, role)
-    if c.total == NULL:
+    if c.total is None:
         return 0
-    sums, count, dtype, mean = <tuple>c.total
+    sums, count, dtype, mean = c.total
     if dtype != DTYPES[c.dtype]:
         raise ValueError(
             f"sums: expected sums of {DTYPES[c.dtype]} data, like {input_name(c, SRC)}, got "
@@ -210,7 +204,7 @@ cdef int check_sums(Call *c) except -1:
     return 0
 
 
-cdef object doubles_of(Call *c, int role):
+cdef object doubles_of(Call c, int role):
     """A float64 copy of a pinned vector, with one kind of 0."""
     copy = empty(c.channels)
     cdef double[::1] to = copy

@@ -4,13 +4,12 @@ Inputs have been checked by now, so src's view has the shape that operands must 
 written here. Included by core.pyx.
 """
 
-cdef int check_outputs(Call *c) except -1:
+cdef int check_outputs(Call c) except -1:
     cdef int i, role, dtype
     for i in range(c.n_outputs):
         role = c.facts.outputs[i]
         if not has(c, role):
             continue
-        pin(c, role)
         dtype = dtype_of(c, role)
         if dtype < 0 or (dtype != c.dtype and not is_vector(role)):
             expected = _or(DTYPES) if is_vector(role) else DTYPES[c.dtype]
@@ -29,7 +28,7 @@ cdef int check_outputs(Call *c) except -1:
     return 0
 
 
-cdef int check_writable(Call *c, int role) except -1:
+cdef int check_writable(Call c, int role) except -1:
     if c.buffer[role].readonly:
         raise ValueError(f"{name_of(c, role)}: expected a writable array, got a read-only one")
     return 0
@@ -37,7 +36,7 @@ cdef int check_writable(Call *c, int role) except -1:
 
 # ---- shared memory --------------------------------------------------------------
 
-cdef int check_sharing(Call *c) except -1:
+cdef int check_sharing(Call c) except -1:
     cdef int i
     for i in range(c.n_outputs):
         check_alone(c, c.facts.outputs[i])
@@ -46,7 +45,7 @@ cdef int check_sharing(Call *c) except -1:
     return check_alone(c, WORKSPACE) if c.facts.is_forward else 0
 
 
-cdef int check_alone(Call *c, int role) except -1:
+cdef int check_alone(Call c, int role) except -1:
     """Raise a ValueError if an output overlaps itself or any other array. One overlap is allowed:
     an operand that is written may occupy exactly the memory of an operand that is read."""
     cdef int other
@@ -69,7 +68,7 @@ cdef int check_alone(Call *c, int role) except -1:
     return 0
 
 
-cdef str in_place_text(const Call *c, int role):
+cdef str in_place_text(Call c, int role):
     """Which inputs' memory an output may occupy, for a message."""
     cdef int other
     if role >= VECTORS:
@@ -123,12 +122,16 @@ cdef class Block:
             bn_park_block(self.data)
 
 
-cdef object new_array(object shape, object dtype, const Call *c):
-    """An uninitialized array of src's size."""
+cdef enum:
+    LEAST_KEPT = 1 << 16  # bytes of copies from which on their memory is kept
+
+
+cdef object new_array(object shape, object dtype, Call c, Py_ssize_t least):
+    """An uninitialized array of src's size; from `least` bytes on, in memory that is kept."""
     cdef Py_ssize_t i, bytes = size_of(c.dtype)
     for i in range(c.view[SRC].ndim):
         bytes *= c.view[SRC].shape[i]
-    if bytes < BN_BLOCK_BYTES or _parked_limit() == 0:
+    if bytes < least or _parked_limit() == 0:
         return empty(shape, dtype)
     cdef Block block = Block.__new__(Block)
     block.data, block.size = <char *>bn_take_block(bytes), bytes
@@ -138,7 +141,7 @@ cdef object new_array(object shape, object dtype, const Call *c):
     return ndarray(shape, dtype, block)
 
 
-cdef object new_like_src(const Call *c):
+cdef object new_like_src(Call c, Py_ssize_t least):
     """An array of src's shape, dtype and memory order."""
     cdef const bn_order *order = &c.order
     cdef int i
@@ -148,23 +151,23 @@ cdef object new_like_src(const Call *c):
             as_named = False
     shape, dtype = shape_of(&c.view[SRC]), DTYPE_OF_CODE[c.dtype]
     if as_named:
-        return new_array(shape, dtype, c)
+        return new_array(shape, dtype, c, least)
     axes = [order.axis[i] for i in range(order.n)]
     axes += [axis for axis, n in enumerate(shape) if n == 1]
     permuted = []
     for axis in axes:
         permuted.append(shape[axis])
-    return new_array(permuted, dtype, c).transpose([axes.index(axis) for axis in range(len(axes))])
+    return new_array(permuted, dtype, c, least).transpose([axes.index(axis) for axis in range(len(axes))])
 
 
-cdef int new_vector_dtype(const Call *c) noexcept:
+cdef int new_vector_dtype(Call c) noexcept:
     """Statistics are float64; gradients have gamma's dtype or, without gamma, mean's."""
     if c.facts.is_forward:
         return BN_F64
     return dtype_in_use(c, GAMMA if has(c, GAMMA) else MEAN)
 
 
-cdef object new_results(Call *c, tuple given):
+cdef object new_results(Call c, tuple given):
     """The result of a call: the arrays in `out`, and new arrays for the rest.
 
     New arrays are made before anything is written, so that a MemoryError leaves `out` unchanged.
@@ -177,7 +180,7 @@ cdef object new_results(Call *c, tuple given):
         if has(c, role):
             continue
         if role < VECTORS:
-            pin_new(c, role, new_like_src(c))
+            pin_new(c, role, new_like_src(c, BN_BLOCK_BYTES))
         elif c.vectors_wanted:
             c.vector_dtype[role - VECTORS] = new_vector_dtype(c)
             pin_new(c, role, empty(c.channels, DTYPE_OF_CODE[dtype_in_use(c, role)]))
@@ -190,7 +193,7 @@ cdef object new_results(Call *c, tuple given):
     return new_tuple(RESULTS[c.entry] if n < MOST_OUTPUTS else BatchNormAddGradients, result)
 
 
-cdef object new_sums(Call *c):
+cdef object new_sums(Call c):
     """The sums before C fills them in: zeros."""
     cdef int role = STATE if c.exact else SUMS
     try:

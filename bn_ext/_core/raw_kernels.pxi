@@ -7,8 +7,18 @@ cdef const bn_dtype_kernels *kernels_of(isa, dtype) except NULL:
 
 
 def _formulas():
-    """The names of the formulas, in the order of the C table."""
-    return tuple([formula_table[f].name.decode() for f in range(FORMULAS)])
+    """The formulas that have kernels, by name, in the order of the C table."""
+    cdef const bn_dtype_kernels *kernels = kernels_of(_available_isas()[0], DTYPES[0])
+    return {
+        (<bytes>base_table[base].name + <bytes>gate_table[gate].name).decode(): (base, gate)
+        for base in range(FORMULAS) for gate in range(GATES)
+        if kernels.sum[<int>base][<int>gate] or kernels.write[<int>base][<int>gate]
+    }
+
+
+cdef formula formula_of(name) except *:
+    base, gate = _formulas()[name]
+    return formula(base, gate)
 
 
 def _kernel_interface():
@@ -24,10 +34,9 @@ def _kernel_interface():
         COEF_CROSS: "cross", COEF_BEND: "bend", COEF_OFFSET: "offset",
     }
     cdef formula_needs needs
-    cdef int f
     formulas, sums = {}, {}
-    for f, name in enumerate(_formulas()):
-        needs = formula_table[f]
+    for name in _formulas():
+        needs = bn_needs_of(formula_of(name))
         sums[name] = needs.sums
         formulas[name] = tuple([
             tuple([names[role] for role in sorted(names) if bits >> role & 1])
@@ -56,74 +65,54 @@ cdef bn_sums sums_of(double[:, ::1] planes, double[:, ::1] group) except *:
     return sums
 
 
-cdef bn_block block_of(block) except *:
-    cdef bn_block b
+cdef bn_box box_of(box) except *:
+    cdef bn_box b
     cdef int i
-    addresses, pitches, steps, b.repeats, b.rows, b.cols = block
+    memset(&b, 0, sizeof(b))
+    addresses, b.at.bit, pitches, steps, aparts, b.rows, b.repeats, b.channels, b.cols, *others = box
     for i in range(BN_OPERANDS):
-        b.data[i] = <char *><uintptr_t>addresses[i]
-        b.pitch[i] = pitches[i]
-        b.step[i] = steps[i]
+        b.at.data[i] = <char *><uintptr_t>addresses[i]
+        b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
+    if others:
+        b.tail.rows, b.tail.repeats, b.tail.cols, b.nontemporal, b.relu = others
+    b.ahead = b.nontemporal
     return b
 
 
-def _run_sum_kernel(isa, dtype, formula, bint folds, block, const unsigned char[:, ::1] coefs,
+def _run_sum_kernel(isa, dtype, name, str how, box, const unsigned char[:, ::1] coefs,
                     int64_t stride, double[:, ::1] planes, double[:, ::1] group):
-    """Run a formula's sum kernel, or its fold kernel. Nothing is checked.
+    """Run a formula's kernel that sums "columns", "short runs" or "long runs".
 
-    block: (addresses, pitches, steps, repeats, rows, cols), the first three by
-    operand. coefs: (COEFS, bytes), each row `stride` numbers. planes: the sums,
-    laid out as in kernels.h; group: an array of the same size, as scratch memory.
+    box: (addresses, bit, pitches, steps, aparts, rows, repeats, channels, cols), the distances by
+    operand; then, where wanted, the tail's rows, repeats and cols, nontemporal and relu. coefs:
+    (COEFS, bytes), each row `stride` numbers. planes: the sums, laid out as in kernels.h; group: an
+    array of the same size, as scratch memory, for columns. Nothing is checked.
     """
     cdef const bn_dtype_kernels *kernels = kernels_of(isa, dtype)
-    cdef int f = _formulas().index(formula)
-    cdef bn_sum_kernel *kernel = kernels.fold[f] if folds else kernels.sum[f]
+    cdef formula f = formula_of(name)
+    cdef bint columns = how == "columns"
+    cdef bn_sum_kernel *kernel = (
+        kernels.sum[f.base][f.gate] if columns
+        else kernels.sum_long_runs[f.base][f.gate] if how == "long runs"
+        else kernels.sum_short_runs[f.base][f.gate]
+    )
     cdef bn_sums sums = sums_of(planes, group)
-    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS)
-    cdef bn_block b = block_of(block)
+    cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, 0, BY_COLUMNS if columns else ONE_FOR_ALL)
+    cdef bn_box b = box_of(box)
     kernel(&b, &c, &sums)
 
 
-def _run_runs_kernel(isa, dtype, formula, bint folded, parts, apart,
-                     const unsigned char[:, ::1] coefs, double[:, ::1] planes):
-    """Run a formula's sum_runs kernel once; planes has a column for each channel.
-
-    parts: blocks, each as for _run_sum_kernel. apart: bytes from channel to channel, by
-    operand. coefs: (COEFS, bytes). planes: set to the sums. Nothing is checked.
-    """
-    cdef bn_sum_runs_kernel *kernel = kernels_of(isa, dtype).sum_runs[<int>_formulas().index(formula)]
-    cdef bn_sums sums = sums_of(planes, None)
-    cdef bn_coefs c = bn_coefs(&coefs[0, 0], planes.shape[1], 0, ONE_FOR_ALL)
-    cdef bn_runs runs
-    cdef int i
-    runs.channels, runs.parts, runs.folded = planes.shape[1], len(parts), folded
-    for i in range(runs.parts):
-        runs.part[i] = block_of(parts[i])
-    for i in range(BN_OPERANDS):
-        runs.apart[i] = apart[i]
-    kernel(&runs, &c, &sums)
-
-
-def _run_write_kernel(isa, dtype, formula, span, const unsigned char[:, ::1] coefs,
+def _run_write_kernel(isa, dtype, name, box, const unsigned char[:, ::1] coefs,
                       int64_t stride, int64_t period, int layout):
     """Run a formula's write kernel. Nothing is checked.
 
-    span: (addresses, steps, aparts, pitches, repeats, channels, cols, first, strands, nontemporal,
-    relu), the first four by operand. coefs, stride: as for _run_sum_kernel. period, layout: see
-    kernels.h.
+    box, coefs, stride: as for _run_sum_kernel. period, layout: see kernels.h.
     """
-    cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[<int>_formulas().index(formula)]
+    cdef formula f = formula_of(name)
+    cdef bn_write_kernel *kernel = kernels_of(isa, dtype).write[f.base][f.gate]
     cdef bn_coefs c = bn_coefs(&coefs[0, 0], stride, period, <bn_layout>layout)
-    cdef bn_span s
-    cdef int i
-    addresses, steps, aparts, pitches, *others = span
-    s.repeats, s.channels, s.cols, s.first, s.strands, s.nontemporal, s.relu = others
-    for i in range(BN_OPERANDS):
-        s.data[i] = <char *><uintptr_t>addresses[i]
-        s.step[i] = s.ahead[i] = steps[i]
-        s.apart[i], s.pitch[i] = aparts[i], pitches[i]
-    s.fetches = s.nontemporal
-    kernel(&s, &c)
+    cdef bn_box b = box_of(box)
+    kernel(&b, &c)
 
 
 def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):

@@ -10,38 +10,56 @@
 
 #include "bn.h"
 
-/* F(formula) for each formula. */
-#define SUM_FORMULAS(F)                                                                            \
-    F(GRADIENTS)                                                                                   \
-    F(GRADIENTS_RELU)                                                                              \
-    F(GRADIENTS_GATED)                                                                             \
-    F(MOMENTS)                                                                                     \
-    F(SCALED_MOMENTS)                                                                              \
-    F(DOUBLE_GRADIENTS)
-/* Sum formulas whose sums a caller can get without rounding. */
-#define EXACT_FORMULAS(F)                                                                          \
-    F(GRADIENTS)                                                                                   \
-    F(GRADIENTS_RELU)                                                                              \
-    F(GRADIENTS_GATED)                                                                             \
-    F(MOMENTS)
-#define WRITE_FORMULAS(F)                                                                          \
-    F(BACKWARD)                                                                                    \
-    F(FROZEN)                                                                                      \
-    F(BACKWARD_RELU)                                                                               \
-    F(FROZEN_RELU)                                                                                 \
-    F(BACKWARD_GATED)                                                                              \
-    F(FROZEN_GATED)                                                                                \
-    F(NORMALIZE)                                                                                   \
-    F(NORMALIZE_ADD)                                                                               \
-    F(DOUBLE_BACKWARD)                                                                             \
-    F(DOUBLE_FROZEN)
+/* How diff_dst passes the ReLU: there is no ReLU, its gate is recomputed from src, or its gate is
+ * given. */
+typedef enum { NO_GATE, FROM_SRC, GATED, GATES } bn_gate;
 
-#define ENUMERATED(formula) formula,
+/* Formulas of the pass SUM, then of the pass WRITE, with diff_dst as it is given. */
 typedef enum {
-    SUM_FORMULAS(ENUMERATED) WRITE_FORMULAS(ENUMERATED) FORMULAS,
-    NOTHING = FORMULAS, /* for an operation that has only one pass */
+    GRADIENTS,
+    MOMENTS,
+    SCALED_MOMENTS,
+    DOUBLE_GRADIENTS,
+    BACKWARD,
+    FROZEN,
+    NORMALIZE,
+    NORMALIZE_ADD,
+    DOUBLE_BACKWARD,
+    DOUBLE_FROZEN,
+    FORMULAS,
+    NOTHING = FORMULAS /* for an operation that has only one pass */
+} base_formula;
+
+/* What a kernel computes: `base` with diff_dst as it comes through the gate. */
+typedef struct {
+    base_formula base;
+    bn_gate gate;
 } formula;
-#undef ENUMERATED
+
+static inline bn_gate bn_gate_of(const bn_problem *p) {
+    const bool gated = p->relu && p->data[BN_DIFF_DST]; /* else, ReLU follows a forward pass */
+    return !gated ? NO_GATE : p->data[BN_GATE] ? GATED : FROM_SRC;
+}
+static inline formula bn_formula_of(base_formula base, const bn_problem *p) {
+    return (formula){base, bn_gate_of(p)};
+}
+
+/* F(base, gate) for each formula that has kernels. */
+#define EACH_GATE(F, base) F(base, NO_GATE) F(base, FROM_SRC) F(base, GATED)
+#define SUM_FORMULAS(F)                                                                            \
+    EACH_GATE(F, GRADIENTS)                                                                        \
+    F(MOMENTS, NO_GATE)                                                                            \
+    F(SCALED_MOMENTS, NO_GATE)                                                                     \
+    F(DOUBLE_GRADIENTS, NO_GATE)
+/* Sum formulas whose sums a caller can get without rounding. */
+#define EXACT_FORMULAS(F) EACH_GATE(F, GRADIENTS) F(MOMENTS, NO_GATE)
+#define WRITE_FORMULAS(F)                                                                          \
+    EACH_GATE(F, BACKWARD)                                                                         \
+    EACH_GATE(F, FROZEN)                                                                           \
+    F(NORMALIZE, NO_GATE)                                                                          \
+    F(NORMALIZE_ADD, NO_GATE)                                                                      \
+    F(DOUBLE_BACKWARD, NO_GATE)                                                                    \
+    F(DOUBLE_FROZEN, NO_GATE)
 
 typedef enum { SUM, WRITE, PASSES } bn_pass;
 
@@ -65,57 +83,66 @@ typedef struct {
     int sums;
 } formula_needs;
 
-static const formula_needs formula_table[FORMULAS + 1] = {
-#define SUMS_GRADIENTS(name, also_reads, also_takes)                                               \
-    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), 0, COEF(MEAN) | (also_takes), 2}
-    [GRADIENTS] = SUMS_GRADIENTS("gradients", 0, 0),
-    [GRADIENTS_RELU] = SUMS_GRADIENTS("gradients, relu", 0, COEF(SCALE) | COEF(OFFSET)),
-    [GRADIENTS_GATED] = SUMS_GRADIENTS("gradients, gated", OPERAND(GATE), 0),
-#undef SUMS_GRADIENTS
+#define BOTH_GIVEN   (OPERAND(SRC) | OPERAND(DIFF_DST))
+#define GIVEN_TWICE  (BOTH_GIVEN | OPERAND(DIFF_DIFF_SRC))
+#define BOTH_SECOND  (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
+#define OF_TRAINING  (COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE))
+#define OF_NORMALIZE (COEF(MEAN) | COEF(SHIFT) | COEF(SCALE))
+static const formula_needs base_table[FORMULAS + 1] = {
+    [GRADIENTS] = {"gradients", BOTH_GIVEN, 0, COEF(MEAN), 2},
     [MOMENTS] = {"moments", OPERAND(SRC), 0, COEF(MEAN), 2},
     [SCALED_MOMENTS] = {"scaled moments", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE), 2},
-#define GOES_BACKWARD(name, also_reads, also_takes)                                                \
-    {name, OPERAND(SRC) | OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC),                     \
-     COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE) | (also_takes), 0}
-#define GOES_BACKWARD_FROZEN(name, also_reads, also_takes)                                         \
-    {name, OPERAND(DIFF_DST) | (also_reads), OPERAND(DIFF_SRC), COEF(SCALE) | (also_takes), 0}
-    [BACKWARD] = GOES_BACKWARD("backward", 0, 0),
-    [FROZEN] = GOES_BACKWARD_FROZEN("frozen", 0, 0),
-    [BACKWARD_RELU] = GOES_BACKWARD("backward, relu", 0, COEF(OFFSET)),
-    [FROZEN_RELU] = GOES_BACKWARD_FROZEN("frozen, relu", OPERAND(SRC), COEF(MEAN) | COEF(OFFSET)),
-    [BACKWARD_GATED] = GOES_BACKWARD("backward, gated", OPERAND(GATE), 0),
-    [FROZEN_GATED] = GOES_BACKWARD_FROZEN("frozen, gated", OPERAND(GATE), 0),
-#undef GOES_BACKWARD
-#undef GOES_BACKWARD_FROZEN
-#define NORMALIZES(name, also_reads)                                                               \
-    {name, OPERAND(SRC) | (also_reads), OPERAND(DST), COEF(MEAN) | COEF(SHIFT) | COEF(SCALE), 0}
-    [NORMALIZE] = NORMALIZES("normalize", 0),
-    [NORMALIZE_ADD] = NORMALIZES("normalize, add", OPERAND(SRC_1)),
-#undef NORMALIZES
-#define GIVEN_TWICE (OPERAND(SRC) | OPERAND(DIFF_DST) | OPERAND(DIFF_DIFF_SRC))
-#define BOTH_SECOND (OPERAND(DIFF_SRC) | OPERAND(DIFF_DIFF_DST))
     [DOUBLE_GRADIENTS] = {"double gradients", GIVEN_TWICE, 0, COEF(MEAN), 5},
+    [BACKWARD] = {"backward", BOTH_GIVEN, OPERAND(DIFF_SRC), OF_TRAINING, 0},
+    [FROZEN] = {"frozen", OPERAND(DIFF_DST), OPERAND(DIFF_SRC), COEF(SCALE), 0},
+    [NORMALIZE] = {"normalize", OPERAND(SRC), OPERAND(DST), OF_NORMALIZE, 0},
+    [NORMALIZE_ADD] = {"normalize, add", OPERAND(SRC) | OPERAND(SRC_1), OPERAND(DST), OF_NORMALIZE,
+                       0},
     [DOUBLE_BACKWARD] = {"double backward", GIVEN_TWICE, BOTH_SECOND,
-                         COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE) | COEF(CROSS) |
-                             COEF(BEND) | COEF(OFFSET),
-                         0},
-    [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND,
-                       COEF(MEAN) | COEF(SHIFT) | COEF(SLOPE) | COEF(SCALE), 0},
-#undef GIVEN_TWICE
-#undef BOTH_SECOND
+                         OF_TRAINING | COEF(CROSS) | COEF(BEND) | COEF(OFFSET), 0},
+    [DOUBLE_FROZEN] = {"double frozen", GIVEN_TWICE, BOTH_SECOND, OF_TRAINING, 0},
     [NOTHING] = {"nothing", 0, 0, 0, 0},
 };
+#undef BOTH_GIVEN
+#undef GIVEN_TWICE
+#undef BOTH_SECOND
+#undef OF_TRAINING
+#undef OF_NORMALIZE
+
+/* What a gate adds, to the name too. */
+static const formula_needs gate_table[GATES] = {
+    [NO_GATE] = {"", 0, 0, 0, 0},
+    [FROM_SRC] = {", relu", OPERAND(SRC), 0, COEF(MEAN) | COEF(SCALE) | COEF(OFFSET), 0},
+    [GATED] = {", gated", OPERAND(GATE), 0, 0, 0},
+};
+
+static inline unsigned bn_reads(formula f) {
+    return base_table[f.base].reads | gate_table[f.gate].reads;
+}
+static inline unsigned bn_writes(formula f) {
+    return base_table[f.base].writes;
+}
+static inline unsigned bn_takes(formula f) {
+    return base_table[f.base].takes | gate_table[f.gate].takes;
+}
+static inline int bn_sum_count(formula f) {
+    return base_table[f.base].sums;
+}
+static inline formula_needs bn_needs_of(formula f) {
+    return (formula_needs){base_table[f.base].name, bn_reads(f), bn_writes(f), bn_takes(f),
+                           bn_sum_count(f)};
+}
 
 /* Is this one of the formulas that most calls use? These formulas have extra loops. */
 static inline bool bn_is_common(formula f) {
-    return f == BACKWARD || f == FROZEN || f == NORMALIZE || f == GRADIENTS ||
-           f == GRADIENTS_RELU || f == GRADIENTS_GATED || f == MOMENTS;
+    return f.base == GRADIENTS || f.base == MOMENTS ||
+           (f.gate == NO_GATE && (f.base == BACKWARD || f.base == FROZEN || f.base == NORMALIZE));
 }
 
 /* The number of planes of coefficients, up to the last that a formula takes. */
 static inline int bn_coef_planes(formula f) {
     int planes = 0;
-    while (formula_table[f].takes >> planes)
+    while (bn_takes(f) >> planes)
         planes++;
     return planes;
 }

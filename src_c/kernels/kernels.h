@@ -1,6 +1,5 @@
 /* kernels.h: what a kernel is given, and the table of kernels that each instruction-set level has.
- * A kernel runs one pass of one formula over a block (to sum) or a span (to write) and its
- * repeats; it knows nothing of shapes. The gate's addresses are made up: see bits_at (vec.h).
+ * A kernel runs one pass of one formula over a box; it knows nothing of shapes.
  */
 #ifndef BN_KERNELS_H
 #define BN_KERNELS_H
@@ -13,50 +12,45 @@
  * All three decide bits. */
 enum { BN_ROWS = 4, BN_GROUP = 8, BN_STRETCH_BYTES = 128 };
 
-/* What is summed: up to BN_ROWS rows (exact sums: any number) of `cols` columns each, `pitch` bytes
- * apart; `repeats` times in all, each repeat `step` bytes after the one before. The elements of a
- * row are contiguous, and a kernel touches no byte outside of them. */
+/* Where a box begins in each operand; of the gate, `data` is its first byte and `bit` the number of
+ * a bit, counted from there. */
 typedef struct {
     char *data[BN_OPERANDS];
-    int64_t pitch[BN_OPERANDS];
-    int64_t step[BN_OPERANDS];
+    int64_t bit;
+} bn_place;
+
+/* Rows that follow a box's repeats, another step on: fewer rows, or shorter ones. */
+typedef struct {
     int64_t repeats, cols;
     int rows;
-} bn_block;
+} bn_tail;
 
-/* Runs to sum: `channels` channels, `apart` bytes from one to the next, each with `parts` blocks. A
- * row lies within one run and may have any number of columns. Long runs are `folded` to the columns
- * of a stretch; in short runs, each element keeps a column of its own until all rows are added, and
- * a part has 1 to BN_GROUP repeats. */
-enum { BN_PARTS = 2 };
-
-typedef struct {
-    bn_block part[BN_PARTS];
-    int64_t apart[BN_OPERANDS];
-    int64_t channels;
-    int parts;
-    bool folded;
-} bn_runs;
-
-/* What is written: `cols` contiguous elements of each of `channels` channels, which lie `apart`
- * bytes apart; all this `repeats` times, each repeat `step` bytes after the one before. With
- * `strands`, all repeats are written BN_STRANDS times, `pitch` bytes apart. Element i belongs to
- * column first + i; if coefficients are a ring, columns wrap around. A kernel touches no byte
- * outside of these elements. With `nontemporal`, whole registers bypass the cache. If `fetches` is
- * also set, and coefficients are ONE_FOR_ALL, a kernel prefetches the data `ahead` bytes after what
- * it reads. */
+/* What a kernel sums or writes: `rows` rows of `cols` contiguous elements; this `repeats` times,
+ * for each of `channels` channels. Distances are in bytes; the gate's are in bits. A kernel touches
+ * no byte outside of these elements.
+ *
+ * To sum: a block is one repeat of up to BN_ROWS rows. A box has a tail if its last blocks have
+ * fewer rows. In short runs, each element keeps a column of its own until all rows are added, and
+ * neither box nor tail has more than BN_GROUP repeats. For exact sums, a box has any number of rows
+ * and no repeats; `step` leads to the data to prefetch.
+ *
+ * To write: rows are strands, 1 or BN_STRANDS. Element i of a row belongs to column i; if
+ * coefficients are a ring, columns wrap around. With `nontemporal`, whole registers bypass the
+ * cache; a kernel then prefetches the data `ahead` channels further on, unless that is 0. With
+ * `relu`, a formula that normalizes is followed by ReLU. */
 enum { BN_STRANDS = 4 };
 
 typedef struct {
-    char *data[BN_OPERANDS];
-    int64_t step[BN_OPERANDS];
-    int64_t apart[BN_OPERANDS];
-    int64_t pitch[BN_OPERANDS];
-    int64_t ahead[BN_OPERANDS];
-    int64_t repeats, channels, cols, first;
-    bool strands, nontemporal, fetches;
-    bool relu; /* if the formula normalizes: does ReLU follow? */
-} bn_span;
+    bn_place at;
+    int64_t pitch[BN_OPERANDS]; /* from row to row */
+    int64_t step[BN_OPERANDS];  /* from repeat to repeat */
+    int64_t apart[BN_OPERANDS]; /* from channel to channel */
+    int64_t repeats, channels, cols;
+    int rows;
+    bn_tail tail;
+    int64_t ahead;
+    bool nontemporal, relu;
+} bn_box;
 
 /* Numbers of a ring past its period: enough for a step of spans.inc, at most four units of 32. */
 enum { BN_RING_PAD = 128 };
@@ -95,8 +89,6 @@ typedef struct {
 /* Exact sums (exact.c) take one strip at a time: up to BN_STRIP columns, and no more terms than
  * fill BN_TERMS_BYTES for each of the BN_SUMS sums.
  *
- * For exact sums, a block's `step` is the distance from its data to the data to prefetch.
- *
  * Where terms go: the second sum's lie `plane` numbers past the first sum's, and each row lies
  * `pitch` numbers past the one before. A row that ends within a unit is padded with zeros to the
  * end of that unit. A sum of squares has no terms of its own: the first sum's terms are squared
@@ -108,13 +100,13 @@ typedef struct {
     int64_t plane, pitch;
 } bn_terms;
 
-/* Numbers of at most 2^top that are multiples of 2^unit. */
+/* Numbers of at most 2^top that are multiples of 2^grain. */
 typedef struct {
-    int top, unit;
+    int top, grain;
 } bn_range;
 #define BN_NO_RANGE ((bn_range){-(1 << 20), 1 << 20})
 
-/* The sums of one or more blocks. Each term, or its square, is cut into parts (number_*.h). Each
+/* The sums of one or more boxes. Each term, or its square, is cut into parts (number_*.h). Each
  * part is added up in one of up to BN_PLANES planes of BN_STRIP doubles. The sums are exact if
  * bn_fits says so. */
 enum { BN_PLANES = 6 };
@@ -176,7 +168,7 @@ static inline int bn_log2(int64_t n) { /* rounded up; n >= 0 */
 }
 
 static inline bn_range bn_wider(bn_range a, bn_range b) {
-    return (bn_range){a.top > b.top ? a.top : b.top, a.unit < b.unit ? a.unit : b.unit};
+    return (bn_range){a.top > b.top ? a.top : b.top, a.grain < b.grain ? a.grain : b.grain};
 }
 static inline bn_added bn_nothing_added(void) {
     bn_added none = {.adds = 0, .exact = true};
@@ -198,32 +190,29 @@ static inline bool bn_fits(const bn_added *added, int64_t lanes) {
     bool all = added->exact;
     for (int p = 0; p < BN_PLANES; p++) {
         const int top = added->of[p].top + carried;
-        all = all && top <= LARGEST && top - added->of[p].unit <= DOUBLE_BITS;
+        all = all && top <= LARGEST && top - added->of[p].grain <= DOUBLE_BITS;
     }
     return all;
 }
 
-typedef void bn_terms_kernel(const bn_block *block, const bn_coefs *coefs, const bn_terms *to);
-typedef void bn_strip_kernel(const bn_block *block, const bn_coefs *coefs, bn_strip *to);
-typedef void bn_sum_kernel(const bn_block *block, const bn_coefs *coefs, const bn_sums *sums);
-typedef void bn_sum_runs_kernel(const bn_runs *runs, const bn_coefs *coefs, const bn_sums *sums);
-typedef void bn_write_kernel(const bn_span *span, const bn_coefs *coefs);
+typedef void bn_terms_kernel(const bn_box *box, const bn_coefs *coefs, const bn_terms *to);
+typedef void bn_strip_kernel(const bn_box *box, const bn_coefs *coefs, bn_strip *to);
+typedef void bn_sum_kernel(const bn_box *box, const bn_coefs *coefs, const bn_sums *sums);
+typedef void bn_write_kernel(const bn_box *box, const bn_coefs *coefs);
 
 typedef struct {
-    bn_sum_kernel *sum[FORMULAS];
+    /* Add to the sums of columns; coefficients are BY_COLUMNS. */
+    bn_sum_kernel *sum[FORMULAS][GATES];
+    /* Set each channel's sums, one column of `sums`; coefficients are ONE_FOR_ALL. Long runs are
+     * folded to the columns of a stretch. */
+    bn_sum_kernel *sum_short_runs[FORMULAS][GATES], *sum_long_runs[FORMULAS][GATES];
 
-    /* These sum runs, with coefficients ONE_FOR_ALL. fold: add a block of one channel to a
-     * stretch's sums. sum_runs: sum the runs of several channels; each channel sets one column of
-     * `sums`. */
-    bn_sum_kernel *fold[FORMULAS];
-    bn_sum_runs_kernel *sum_runs[FORMULAS];
+    bn_write_kernel *write[FORMULAS][GATES];
 
-    bn_write_kernel *write[FORMULAS];
-
-    /* For a block without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its
+    /* For a box without repeats, with coefficients BY_COLUMNS or ONE_FOR_ALL. terms: store its
      * terms. add_up: add them up. */
-    bn_terms_kernel *terms[FORMULAS];
-    bn_strip_kernel *add_up[FORMULAS];
+    bn_terms_kernel *terms[FORMULAS][GATES];
+    bn_strip_kernel *add_up[FORMULAS][GATES];
     const bn_exact_kernels *exact;
 
     /* The ReLU mask of n contiguous elements. */

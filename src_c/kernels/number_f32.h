@@ -19,18 +19,18 @@ INLINE vec canonical(vec v) {
 }
 
 /* Zero plus term; but -0 may stay, because no sum that it joins is -0. */
-INLINE wide wide_of(vec term) {
-    return (wide){{widen_low(term), widen_high(term)}};
+INLINE sum_regs sum_regs_of(vec term) {
+    return (sum_regs){{widen_low(term), widen_high(term)}};
 }
-INLINE void wide_add(wide *w, vec term) {
+INLINE void sum_regs_add(sum_regs *w, vec term) {
     w->v[0] += widen_low(term);
     w->v[1] += widen_high(term);
 }
-INLINE wide wide_load(const double *sum, const double *compensation) {
+INLINE sum_regs sum_regs_load(const double *sum, const double *compensation) {
     (void)compensation;
-    return (wide){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
+    return (sum_regs){{((const f64v_any *)sum)[0], ((const f64v_any *)sum)[1]}};
 }
-INLINE void wide_store(double *sum, double *compensation, wide w) {
+INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
     (void)compensation;
     ((f64v_any *)sum)[0] = w.v[0];
     ((f64v_any *)sum)[1] = w.v[1];

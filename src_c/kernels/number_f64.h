@@ -19,18 +19,18 @@ INLINE vec canonical(vec v) {
     return (vec)((number & (u64v)v) | (~number & ((u64v){0} + (0x7ff8ull << 48))));
 }
 
-INLINE void wide_add(wide *w, vec term) {
+INLINE void sum_regs_add(sum_regs *w, vec term) {
     two_sum(&w->v[0], &w->v[1], term);
 }
-INLINE wide wide_of(vec term) {
-    wide w = {{{0}}};
-    wide_add(&w, term);
+INLINE sum_regs sum_regs_of(vec term) {
+    sum_regs w = {{{0}}};
+    sum_regs_add(&w, term);
     return w;
 }
-INLINE wide wide_load(const double *sum, const double *compensation) {
-    return (wide){{*(const f64v_any *)sum, *(const f64v_any *)compensation}};
+INLINE sum_regs sum_regs_load(const double *sum, const double *compensation) {
+    return (sum_regs){{*(const f64v_any *)sum, *(const f64v_any *)compensation}};
 }
-INLINE void wide_store(double *sum, double *compensation, wide w) {
+INLINE void sum_regs_store(double *sum, double *compensation, sum_regs w) {
     *(f64v_any *)sum = w.v[0];
     *(f64v_any *)compensation = w.v[1];
 }
@@ -52,7 +52,7 @@ INLINE f64v doubles_of(vec v, int h) {
     return v;
 }
 
-/* Cut a register of terms, or the squares of these terms, into doubles: whole units of each anchor
+/* Cut a register of terms, or the squares of these terms, into doubles: whole grains of each anchor
  * (exact.inc), and what is left. Nothing is rounded if bn_fits says so. */
 INLINE void cut_term(vec t, int h, const f64v *anchor, f64v part[TERM_PARTS]) {
     (void)h;
@@ -67,7 +67,7 @@ INLINE void cut_square(vec t, int h, const f64v *anchor, f64v part[SQUARE_PARTS]
     const f64v upper_error = (error + anchor[1]) - anchor[1], left_error = error - upper_error;
     const f64v middle_error = (left_error + anchor[2]) - anchor[2];
     part[1] = upper + upper_error;
-    /* Let u be anchor 2's unit, s the unit in the last place of `square`, and e that of the exact
+    /* Let u be anchor 2's grain, s the unit in the last place of `square`, and e that of the exact
      * square; s is 2^52 e or 2^53 e. Part 3 is what the error has below u. For two or more terms,
      * bn_fits adds a bit for carries. If part 3 and that bit fit in 53 bits, part 3 has at most 52
      * bits. So u is at most 2^52 e, and at most s. Then left - upper and middle_error are multiples

@@ -52,13 +52,10 @@ enum { DOUBLES = VEC_BYTES / sizeof(double) }; /* in a register */
 
 /* ---- bits --------------------------------------------------------------- */
 
-/* At least 57 bits of a tensor of bits, the first at `at`. Bit number n, counted from address 0,
- * has the made-up address n * element_bytes, so that the tensor can have the strides of a tensor of
- * elements. Up to 8 bytes past the last bit may be read. */
-INLINE uint64_t bits_at(const char *at, int element_bytes) {
-    const uintptr_t bit = (uintptr_t)at / (unsigned)element_bytes;
+/* At least 57 bits, from number `bit` on. Up to 8 bytes past the last bit may be read. */
+INLINE uint64_t bits_at(const char *bytes, int64_t bit) {
     uint64_t bits;
-    memcpy(&bits, (const char *)(bit / 8), sizeof bits);
+    memcpy(&bits, bytes + bit / 8, sizeof bits);
     return bits >> bit % 8;
 }
 
@@ -69,7 +66,7 @@ INLINE uint64_t bits_at(const char *at, int element_bytes) {
  * vol. 2, 4.2.2, theorem B). */
 typedef struct {
     f64v v[2];
-} wide;
+} sum_regs;
 
 INLINE void two_sum(f64v *sum, f64v *compensation, f64v term) {
     const f64v total = *sum + term;

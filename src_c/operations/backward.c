@@ -18,49 +18,48 @@
 #include "channel.h"
 #include "operations/coefs.h"
 
-/* What is kept per channel: the part of the mean that the arithmetic type does not hold; and rstd,
- * if it is computed before the sums. */
+/* What is kept per channel: the part of the mean that the arithmetic type does not hold, and
+ * rstd. */
 enum { MEAN_LOW, RSTD, RSTD_LOW, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
 /* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC };
 
+static void set_scale(const bn_channels *c, int64_t from, int64_t n, double *scale) {
+    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
+}
+
+/* To recompute ReLU's gate takes the results' scale and shift. */
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    double mean[BN_BLOCK];
+    per_channel mean, scale, beta;
     bn_set_mean(c, from, n, mean, bn_has_low(c) ? c->value[MEAN_LOW] + from : NULL);
+    if (bn_gate_of(c->problem) == FROM_SRC) {
+        set_scale(c, from, n, scale);
+        bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
+    }
 }
 
-static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
-    double scale[BN_BLOCK];
-    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
+static void prepare_writes(const bn_channels *c, int64_t from, int64_t n) {
+    per_channel scale;
+    if (bn_gate_of(c->problem) != FROM_SRC)
+        set_scale(c, from, n, scale);
 }
 
-/* ReLU's gate takes the results' scale, so here rstd is computed before the sums. */
-static void prepare_gate(const bn_channels *c, int64_t from, int64_t n) {
-    double mean[BN_BLOCK], scale[BN_BLOCK], beta[BN_BLOCK];
-    prepare_sums(c, from, n);
-    bn_read_scale(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from, scale);
-    vector_read(&c->problem->vector[BN_MEAN], from, n, mean);
-    bn_set_shift(c, COEF_OFFSET, from, n, mean, scale, beta);
-}
-
-static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
+static void refine(const bn_channels *c, int64_t from, int64_t n) {
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
     const double *low = c->value[MEAN_LOW] + from;
-    (void)round;
     for (int64_t i = 0; bn_has_low(c) && i < n; i++)
         sum_dy_xc[i] -= bn_times_low(sum_dy[i], low[i]);
-    return false;
 }
 
-static inline void finish_with(const bn_channels *c, int64_t from, int64_t n, const double *rstd,
-                               const double *rstd_low) {
+static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
+    const double *rstd = c->value[RSTD] + from, *rstd_low = c->value[RSTD_LOW] + from;
     const double *sum_dy = bn_plane(c, SUM_DY, from);
     const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from);
-    double diff_gamma[BN_BLOCK], slope[BN_BLOCK], shift[BN_BLOCK];
+    per_channel diff_gamma, slope, shift;
     if (in_doubles(c))
         for (int64_t i = 0; i < n; i++) {
             const pair r = {rstd[i], rstd_low[i]};
@@ -83,40 +82,20 @@ static inline void finish_with(const bn_channels *c, int64_t from, int64_t n, co
     vector_write(&p->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
 }
 
-static void finish(const bn_channels *c, int64_t from, int64_t n) {
-    double rstd[BN_BLOCK], rstd_low[BN_BLOCK], scale[BN_BLOCK];
-    bn_read_scale(c, from, n, rstd, rstd_low, scale);
-    finish_with(c, from, n, rstd, rstd_low);
-}
-
-static void finish_prepared(const bn_channels *c, int64_t from, int64_t n) {
-    finish_with(c, from, n, c->value[RSTD] + from, c->value[RSTD_LOW] + from);
-}
-
 /* ---- the operations -------------------------------------------------------- */
 
-#define BOTH_GRADIENTS (1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA)
-
-#define BACKWARD_OF(needs_sums, sums, writes, first, second, last)                                 \
+#define BACKWARD_OF(writes, needs_sums)                                                            \
     {                                                                                              \
-        .formulas = {sums, writes},                                                                \
+        .formulas = {GRADIENTS, writes},                                                           \
         .writes_need_sums = (needs_sums),                                                          \
-        .vectors = BOTH_GRADIENTS,                                                                 \
+        .vectors = 1u << BN_DIFF_GAMMA | 1u << BN_DIFF_BETA,                                       \
         .values = VALUES,                                                                          \
-        .prepare = {first, second},                                                                \
+        .prepare = {prepare_sums, prepare_writes},                                                 \
         .refine = refine,                                                                          \
-        .finish = (last),                                                                          \
+        .finish = finish,                                                                          \
     }
-#define EACH_GATE(needs_sums, writes, ...)                                                         \
-    {                                                                                              \
-        [NO_GATE] = BACKWARD_OF(needs_sums, GRADIENTS, writes, prepare_sums, __VA_ARGS__),         \
-        [FROM_SRC] = BACKWARD_OF(needs_sums, GRADIENTS_RELU, writes##_RELU, prepare_gate, NULL,    \
-                                 finish_prepared),                                                 \
-        [GATED] =                                                                                  \
-            BACKWARD_OF(needs_sums, GRADIENTS_GATED, writes##_GATED, prepare_sums, __VA_ARGS__),   \
-    }
-/* Indexed by whether statistics are computed from the batch (training), and by the gate. */
-const bn_operation BN_OF_LEVEL(bn_backward)[2][GATES] = {
-    EACH_GATE(false, FROZEN, prepare_frozen, finish_prepared),
-    EACH_GATE(true, BACKWARD, NULL, finish),
+/* Indexed by whether statistics are computed from the batch (training). */
+const bn_operation BN_OF_LEVEL(bn_backward)[2] = {
+    BACKWARD_OF(FROZEN, false),
+    BACKWARD_OF(BACKWARD, true),
 };

@@ -28,20 +28,18 @@
 enum { MEAN_LOW, RSTD, VALUES };
 _Static_assert((int)VALUES <= (int)MOST_VALUES, "room for them");
 
-/* Sums, in the order of formulas.inc; then the coefficients that take their places. */
+/* Sums, in the order of formulas.inc. */
 enum { SUM_DY, SUM_DY_XC, SUM_G, SUM_G_XC, SUM_DY_G };
-static const int coef_of_plane[] = {COEF_SHIFT, COEF_SLOPE, COEF_CROSS, COEF_BEND, COEF_OFFSET};
-enum { COEFS_FROM_SUMS = sizeof coef_of_plane / sizeof *coef_of_plane };
 
 static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
-    double mean[BN_BLOCK];
+    per_channel mean;
     bn_set_mean(c, from, n, mean, c->value[MEAN_LOW] + from);
 }
 
 static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
     const double *low = c->value[MEAN_LOW] + from;
     double *rstd = c->value[RSTD] + from;
-    double rstd_low[BN_BLOCK], scale[BN_BLOCK], slope[BN_BLOCK], shift[BN_BLOCK];
+    per_channel rstd_low, scale, slope, shift;
     bn_read_scale(c, from, n, rstd, rstd_low, scale);
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, slope);
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, shift);
@@ -55,41 +53,41 @@ static void prepare_frozen(const bn_channels *c, int64_t from, int64_t n) {
 
 static void finish_frozen(const bn_channels *c, int64_t from, int64_t n) {
     const double *rstd = c->value[RSTD] + from, *sum = bn_plane(c, SUM_DY_G, from);
-    double diff_gamma[BN_BLOCK];
+    per_channel diff_gamma;
     for (int64_t i = 0; i < n; i++)
         diff_gamma[i] = rstd[i] * sum[i];
     vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
 }
 
+/* The coefficients are set channel by channel: arrays of them all would not fit a small stack. */
 static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const double m = c->count;
     const double *low = c->value[MEAN_LOW] + from;
-    double rstd[BN_BLOCK], rstd_low[BN_BLOCK], scale[BN_BLOCK], dd_gamma[BN_BLOCK];
-    double dd_beta[BN_BLOCK], diff_gamma[BN_BLOCK];
-    double *plane[COEFS_FROM_SUMS];
-    for (int s = 0; s < COEFS_FROM_SUMS; s++)
-        plane[s] = bn_plane(c, s, from);
+    const double *sum_dy = bn_plane(c, SUM_DY, from), *sum_g = bn_plane(c, SUM_G, from);
+    const double *sum_dy_xc = bn_plane(c, SUM_DY_XC, from), *sum_g_xc = bn_plane(c, SUM_G_XC, from);
+    const double *sum_dy_g = bn_plane(c, SUM_DY_G, from);
+    per_channel rstd, rstd_low, scale, dd_gamma, dd_beta, diff_gamma;
     bn_read_scale(c, from, n, rstd, rstd_low, scale);
     bn_read_or_zeros(c, BN_DIFF_DIFF_GAMMA, from, n, dd_gamma);
     bn_read_or_zeros(c, BN_DIFF_DIFF_BETA, from, n, dd_beta);
     for (int64_t i = 0; i < n; i++) {
-        const double r = rstd[i], dy = plane[SUM_DY][i] / m, g = plane[SUM_G][i] / m;
-        const double dy_xc = plane[SUM_DY_XC][i] / m - bn_times_low(dy, low[i]);
-        const double g_xc = plane[SUM_G_XC][i] / m - bn_times_low(g, low[i]);
+        const double r = rstd[i], dy = sum_dy[i] / m, g = sum_g[i] / m;
+        const double dy_xc = sum_dy_xc[i] / m - bn_times_low(dy, low[i]);
+        const double g_xc = sum_g_xc[i] / m - bn_times_low(g, low[i]);
         const double dy_xhat = r * dy_xc, g_xhat = r * g_xc;
-        const double rest = plane[SUM_DY_G][i] / m - g * dy, both = dy_xhat * g_xhat;
+        const double rest = sum_dy_g[i] / m - g * dy, both = dy_xhat * g_xhat;
         const double slope = r * (dd_gamma[i] - scale[i] * g_xhat);
         const double cross = r * (-scale[i] * dy_xhat);
         const double bend = r * (r * (scale[i] * (3 * both - rest) - dd_gamma[i] * dy_xhat));
-        plane[0][i] = dd_beta[i] - scale[i] * g - bn_times_low(slope, low[i]);
-        plane[1][i] = slope;
-        plane[2][i] = cross;
-        plane[3][i] = bend;
-        plane[4][i] = -bn_times_low(bend, low[i]) - (slope * dy + cross * g);
+        const double shift = dd_beta[i] - scale[i] * g - bn_times_low(slope, low[i]);
+        const double offset = -bn_times_low(bend, low[i]) - (slope * dy + cross * g);
+        bn_set_coefs(c, COEF_SHIFT, from + i, 1, &shift);
+        bn_set_coefs(c, COEF_SLOPE, from + i, 1, &slope);
+        bn_set_coefs(c, COEF_CROSS, from + i, 1, &cross);
+        bn_set_coefs(c, COEF_BEND, from + i, 1, &bend);
+        bn_set_coefs(c, COEF_OFFSET, from + i, 1, &offset);
         diff_gamma[i] = m * (r * (rest - both));
     }
-    for (int s = 0; s < COEFS_FROM_SUMS; s++)
-        bn_set_coefs(c, coef_of_plane[s], from, n, plane[s]);
     vector_write(&c->problem->vector[BN_DIFF_GAMMA], from, n, diff_gamma);
 }
 

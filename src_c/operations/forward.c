@@ -58,9 +58,8 @@ static double stepped(const bn_channels *c, double from, double step, double spr
 
 /* Add one sample of each channel: sum its distance from the first sample, and keep the largest
  * distance. */
-static void add_sample(const bn_channels *c, int64_t from, int64_t n, const double *value) {
-    const double *first = c->value[PIVOT] + from;
-    double *sum = c->value[POWER] + from, *spread = c->value[SPREAD] + from;
+static void add_sample(const double *first, int64_t n, const double *value, double *sum,
+                       double *spread) {
     for (int64_t i = 0; i < n; i++) {
         const double off = value[i] - first[i], far = fabs(off);
         sum[i] += off;
@@ -74,11 +73,13 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
     if (!c->summed)
         return;
-    const int64_t positions = count_of(p->outer, p->n_outer), run = count_of(p->inner, p->n_inner);
+    const int64_t positions = p->positions, run = p->run;
+    const int64_t size = bn_dtype_table[p->dtype].element_bytes;
     const int64_t places = at_most(positions, run == 1 ? SAMPLED_POSITIONS : SAMPLED_RUNS);
-    double *first = c->value[PIVOT] + from, *sum = c->value[POWER] + from;
-    double *spread = c->value[SPREAD] + from, next[BN_BLOCK];
+    double *spread = c->value[SPREAD] + from;
+    per_channel first, next, sum = {0};
     int64_t count = 0;
+    memset(spread, 0, (size_t)n * sizeof *spread);
     for (int64_t i = 0; i < places; i++) {
         const double part = ((double)i + (run == 1 ? within_part[i] : 0.5)) / (double)places;
         const int64_t position = (int64_t)((double)positions * part);
@@ -86,25 +87,19 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
         /* Address each element by itself: whether neighbors are adjacent in memory must not
          * matter. */
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
-            int64_t offset[BN_OPERANDS] = {0};
-            add_offset(p->outer, p->n_outer, position, offset);
-            add_offset(p->inner, p->n_inner, k, offset);
-            const bn_vector at = {p->data[BN_SRC] + offset[BN_SRC], p->channel.stride[BN_SRC],
-                                  p->dtype};
+            const bn_vector at = {p->data[BN_SRC] + position * p->pitch[BN_SRC] + k * size,
+                                  p->apart[BN_SRC], p->dtype};
             vector_read(&at, from, n, count ? next : first);
             if (count)
-                add_sample(c, from, n, next);
-            else
-                for (int64_t j = 0; j < n; j++)
-                    sum[j] = spread[j] = 0;
+                add_sample(first, n, next, sum, spread);
         }
     }
     for (int64_t j = 0; j < n; j++) {
         const double pivot = stepped(c, first[j], sum[j] / (double)count, spread[j]);
-        first[j] = isfinite(pivot) ? pivot : 0;
-        sum[j] = 1; /* the power */
+        c->value[PIVOT][from + j] = isfinite(pivot) ? pivot : 0;
+        c->value[POWER][from + j] = 1;
     }
-    bn_set_coefs(c, COEF_MEAN, from, n, first);
+    bn_set_coefs(c, COEF_MEAN, from, n, c->value[PIVOT] + from);
 }
 
 /* ---- statistics ------------------------------------------------------------- */
@@ -150,16 +145,20 @@ static bool wants_another(const bn_channels *c, int64_t i, double sum, double sq
     return false;
 }
 
-static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
-    double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
+static bool must_repeat(const bn_channels *c, int64_t from, int64_t n, int round) {
+    const double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     bool again = false;
     for (int64_t i = 0; i < n && round < MOST_ROUNDS; i++)
         again |= wants_another(c, from + i, sum[i], squares[i]);
     if (again) {
         bn_set_coefs(c, COEF_MEAN, from, n, c->value[PIVOT] + from);
         bn_set_coefs(c, COEF_SCALE, from, n, c->value[POWER] + from);
-        return true;
     }
+    return again;
+}
+
+static void refine(const bn_channels *c, int64_t from, int64_t n) {
+    double *sum = bn_plane(c, SUM_XC, from), *squares = bn_plane(c, SUM_XC_XC, from);
     const double *pivot = c->value[PIVOT] + from, *power = c->value[POWER] + from;
     const double share = 1 / bn_power_above(c->count);
     for (int64_t i = 0; i < n; i++) {
@@ -167,7 +166,6 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
         sum[i] = (pivot[i] + off) / power[i];
         squares[i] = rest < 0 ? 0 : share * rest / power[i] / power[i];
     }
-    return false;
 }
 
 /* ---- coefficients ----------------------------------------------------------- */
@@ -175,7 +173,8 @@ static bool refine(const bn_channels *c, int64_t from, int64_t n, int round) {
 /* Set all coefficients from the mean and the variance, which rstd replaces. */
 static void set_results(const bn_channels *c, int64_t from, int64_t n, const double *mean,
                         double *variance) {
-    double *rstd = variance, rstd_low[BN_BLOCK], scale[BN_BLOCK], beta[BN_BLOCK];
+    double *rstd = variance;
+    per_channel rstd_low, scale, beta;
     bn_set_coefs(c, COEF_MEAN, from, n, mean);
     bn_set_scale(c, from, n, rstd, rstd_low, scale);
     bn_set_shift(c, COEF_SHIFT, from, n, mean, scale, beta);
@@ -185,7 +184,7 @@ static void set_results(const bn_channels *c, int64_t from, int64_t n, const dou
 static void update(const bn_channels *c, int vector, int64_t from, int64_t n, const double *batch) {
     const bn_vector *v = &c->problem->vector[vector];
     const double factor = c->problem->exponential_avg_factor;
-    double running[BN_BLOCK];
+    per_channel running;
     if (!v->data)
         return;
     vector_read(v, from, n, running);
@@ -199,7 +198,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
     const double *mean = bn_plane(c, STAT_MEAN, from);
     double *squares = bn_plane(c, STAT_SQUARES, from), *variance = squares;
     const double share = 1 / bn_power_above(c->count);
-    double unbiased[BN_BLOCK];
+    per_channel unbiased;
     for (int64_t i = 0; i < n; i++) {
         unbiased[i] = squares[i] / (share * (c->count - p->correction));
         variance[i] = squares[i] / (share * c->count);
@@ -215,7 +214,7 @@ static void finish(const bn_channels *c, int64_t from, int64_t n) {
 
 static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
     const bn_problem *p = c->problem;
-    double mean[BN_BLOCK], variance[BN_BLOCK];
+    per_channel mean, variance;
     vector_read(&p->vector[BN_MEAN], from, n, mean);
     vector_read(&p->vector[BN_VARIANCE], from, n, variance);
     set_results(c, from, n, mean, variance);
@@ -233,6 +232,7 @@ static void prepare_inference(const bn_channels *c, int64_t from, int64_t n) {
         .of_nothing = NAN,                                                                         \
         .values = VALUES,                                                                          \
         .prepare = {prepare_sums, NULL},                                                           \
+        .must_repeat = must_repeat,                                                                \
         .refine = refine,                                                                          \
         .finish = finish,                                                                          \
     }

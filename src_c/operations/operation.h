@@ -6,9 +6,12 @@
 #include "kernels/kernels.h"
 #include "sizes.h"
 
-/* BN_BLOCK: the most channels that are prepared or finished at once, so that an operation can
- * compute on the stack, in the first-level cache. */
-enum { MOST_VALUES = 3, BN_BLOCK = 256 };
+enum { MOST_VALUES = 3 };
+
+/* The most channels that are prepared or finished at once, so that an operation can compute on the
+ * stack, in the first-level cache. */
+enum { BN_CHANNELS_AT_ONCE = 256 };
+typedef double per_channel[BN_CHANNELS_AT_ONCE];
 
 /* What a call keeps per channel. */
 typedef struct {
@@ -22,15 +25,15 @@ typedef struct {
 } bn_channels;
 typedef void bn_channels_function(const bn_channels *c, int64_t from, int64_t n);
 
-/* Call f, unless NULL, for n channels, block by block. */
-static inline void bn_for_blocks(bn_channels_function *f, const bn_channels *c, int64_t from,
-                                 int64_t n) {
-    for (int64_t done = 0; f && done < n; done += BN_BLOCK)
-        f(c, from + done, at_most(BN_BLOCK, n - done));
+/* Call f, unless NULL, for n channels, some at a time. */
+static inline void bn_for_channels(bn_channels_function *f, const bn_channels *c, int64_t from,
+                                   int64_t n) {
+    for (int64_t done = 0; f && done < n; done += BN_CHANNELS_AT_ONCE)
+        f(c, from + done, at_most(BN_CHANNELS_AT_ONCE, n - done));
 }
 
 typedef struct {
-    formula formulas[PASSES];
+    base_formula formulas[PASSES];
     /* Does WRITE take coefficients that follow from sums? If not, sums are needed only for the
      * vectors, and one pass can both sum and write. */
     bool writes_need_sums;
@@ -38,34 +41,31 @@ typedef struct {
     double of_nothing; /* what it writes to them if no part has elements */
     int values;        /* how many values it keeps per channel; if it has vectors, at least one */
 
-    /* Any function may be NULL. Each is for n channels from `from` on; prepare and finish, for at
-     * most BN_BLOCK.
+    /* Any function may be NULL. Each is for n channels from `from` on: at most BN_CHANNELS_AT_ONCE,
+     * except for must_repeat.
      *
      * Set the coefficients that need no sums: SUM's before the pass SUM, WRITE's before `finish`,
      * which may set them too. */
     bn_channels_function *prepare[PASSES];
 
-    /* Turn the kernels' sums into the sums that the caller gets, and return false. Or set other
-     * coefficients and return true: the channels are then summed again, by the formula `again`.
-     * `round`: how often they were summed again. */
-    bool (*refine)(const bn_channels *c, int64_t from, int64_t n, int round);
-    formula again;
+    /* Must some of these channels be summed again, after they were `round` times? If so, set other
+     * coefficients; all n are then summed by the formula `again`. */
+    bool (*must_repeat)(const bn_channels *c, int64_t from, int64_t n, int round);
+    base_formula again;
+
+    /* Turn the kernels' sums into the sums that the caller gets. */
+    bn_channels_function *refine;
 
     /* From the final sums, make the other coefficients and the vectors. */
     bn_channels_function *finish;
 } bn_operation;
 
-/* How the gradient passes the ReLU: there is no ReLU, its gate is recomputed from src, or its gate
- * is given. */
-enum { NO_GATE, FROM_SRC, GATED, GATES };
-
 /* The .c files of this folder are compiled once per level, for faster square roots and divisions:
  * if channels have few elements, these take as long as the sums. So each level has tables of its
- * own: `backward`, indexed by training and by gate; `double_backward`, by training; `training` and
- * `inference`, by whether src_1 is added. */
+ * own: `backward` and `double_backward`, indexed by training; `training` and `inference`, by
+ * whether src_1 is added. */
 typedef struct {
-    const bn_operation (*backward)[GATES];
-    const bn_operation *double_backward;
+    const bn_operation *backward, *double_backward;
     const bn_operation *training, *inference;
     const bn_operation *moments; /* exact, without a pivot */
 } bn_operations;
@@ -73,7 +73,7 @@ typedef struct {
 const bn_operations *bn_operations_current(void);
 
 #define BN_OPERATIONS_OF(level)                                                                    \
-    extern const bn_operation bn_backward_##level[2][GATES], bn_double_backward_##level[2];        \
+    extern const bn_operation bn_backward_##level[2], bn_double_backward_##level[2];               \
     extern const bn_operation bn_training_##level[2], bn_inference_##level[2];                     \
     extern const bn_operation bn_moments_##level
 

@@ -41,27 +41,30 @@ def normalized(x: Any, c: Any) -> Array:
     return result
 
 
-def gradients(dy: Array, x: Any, c: Any) -> tuple[Array, ...]:
-    """The terms of diff_beta and of diff_gamma."""
-    return dy, dy * (x.src - c.mean)
-
-
 def behind_relu(x: Any, c: Any) -> Array:
     """diff_dst through a ReLU whose gate is computed again, from dst as it would be stored."""
     y = c.scale * (x.src - c.mean) + c.offset
     return where_positive(x.stored(y), x.diff_dst)
 
 
-def behind_gate(x: Any) -> Array:
+def behind_gate(x: Any, c: Any) -> Array:
     """diff_dst through a gate of bits."""
     found: Array = np.where(x.gate, x.diff_dst, x.diff_dst.dtype.type(0))
     return found
 
 
-def backward(dy: Array, x: Any, c: Any) -> Array:
-    """diff_src, with the statistics of the batch."""
-    found: Array = c.scale * (dy - (c.shift + (x.src - c.mean) * c.slope))
-    return found
+#: diff_dst as it passes each gate.
+GATES: dict[str, Callable[[Any, Any], Array]] = {
+    "": lambda x, c: x.diff_dst, ", relu": behind_relu, ", gated": behind_gate,
+}  # fmt: skip
+
+
+def with_gates(name: str, formula: Callable[[Array, Any, Any], Any]) -> dict[str, Any]:
+    """A formula of diff_dst with each gate."""
+    return {
+        name + gate: lambda x, c, passed=passed: formula(passed(x, c), x, c)
+        for gate, passed in GATES.items()
+    }
 
 
 def moments(xc: Array) -> tuple[Array, ...]:
@@ -71,9 +74,8 @@ def moments(xc: Array) -> tuple[Array, ...]:
 
 #: The terms of each sum.
 TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
-    "gradients": lambda x, c: gradients(x.diff_dst, x, c),
-    "gradients, relu": lambda x, c: gradients(behind_relu(x, c), x, c),
-    "gradients, gated": lambda x, c: gradients(behind_gate(x), x, c),
+    # diff_beta's and diff_gamma's
+    **with_gates("gradients", lambda dy, x, c: (dy, dy * (x.src - c.mean))),
     "moments": lambda x, c: moments(x.src - c.mean),
     "scaled moments": lambda x, c: moments(x.src * c.scale - c.mean),
     "double gradients": lambda x, c: (
@@ -87,12 +89,11 @@ TERMS: dict[str, Callable[[Any, Any], tuple[Array, ...]]] = {
 
 #: What is written, by operand.
 RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
-    "backward": lambda x, c: {"diff_src": backward(x.diff_dst, x, c)},
-    "frozen": lambda x, c: {"diff_src": c.scale * x.diff_dst},
-    "backward, relu": lambda x, c: {"diff_src": backward(behind_relu(x, c), x, c)},
-    "frozen, relu": lambda x, c: {"diff_src": c.scale * behind_relu(x, c)},
-    "backward, gated": lambda x, c: {"diff_src": backward(behind_gate(x), x, c)},
-    "frozen, gated": lambda x, c: {"diff_src": c.scale * behind_gate(x)},
+    **with_gates(
+        "backward",
+        lambda dy, x, c: {"diff_src": c.scale * (dy - (c.shift + (x.src - c.mean) * c.slope))},
+    ),
+    **with_gates("frozen", lambda dy, x, c: {"diff_src": c.scale * dy}),
     "normalize": lambda x, c: {"dst": normalized(x, c)},
     "normalize, add": lambda x, c: {"dst": normalized(x, c) + x.src_1},
     "double backward": lambda x, c: {
@@ -106,10 +107,10 @@ RESULTS: dict[str, Callable[[Any, Any], dict[str, Array]]] = {
     },
 }
 
-if (*TERMS, *RESULTS) != _core._formulas():
+if [*TERMS, *RESULTS] != [*_core._formulas()]:
     raise RuntimeError(
-        f"expected the formulas of formulas.h in their order, {_core._formulas()}, "
-        f"got {(*TERMS, *RESULTS)}"
+        f"expected the formulas of formulas.h in their order, {[*_core._formulas()]}, "
+        f"got {[*TERMS, *RESULTS]}"
     )
 
 KERNELS: list[Kernel] = [("sum", name) for name in TERMS] + [("write", name) for name in RESULTS]

@@ -18,9 +18,9 @@ __all__ = [
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
-#: Addresses, pitches and steps; repeats, rows and columns.
-Block = tuple[list[int], list[int], list[int], int, int, int]
-#: The rows and the repeats of each part.
+#: A box as `_core._run_sum_kernel` takes it.
+Box = tuple[Any, ...]
+#: The rows and the repeats of a box, and of its tail if it has one.
 Parts = tuple[tuple[int, int], ...]
 #: {name: code} of the layouts of coefficients.
 LAYOUTS: dict[str, int] = {name: code for code, name in _INTERFACE["layouts"].items()}
@@ -35,34 +35,21 @@ UNTOUCHED = 0xA5
 
 
 class Bits:
-    """A gate as kernels see it: bits, which are addressed like elements of a dtype.
+    """A gate as kernels see it: rows of bits; distances are in bits."""
 
-    An address is a bit's index times an element's bytes.
-    """
-
-    def __init__(self, memory: Array, size: int, start: int, strides: tuple[int, int]):
-        self.memory, self.size, self.start, self.strides = memory, size, start, strides
-
-    @property
-    def address(self) -> int:
-        """The address of the first element."""
-        return int(self.memory.ctypes.data) * 8 * self.size + self.start
-
-    def __getitem__(self, rows: slice) -> "Bits":
-        start = self.start + (rows.start or 0) * self.strides[0]
-        return Bits(self.memory, self.size, start, self.strides)
+    def __init__(self, memory: Array, start: int, pitch: int):
+        self.memory, self.start, self.strides = memory, start, (pitch,)
 
     def fill(self, values: Array) -> None:
         """Set the elements of the rows to these zeros and ones, and all other bits to 1."""
         bits = np.ones(8 * len(self.memory), np.uint8)
-        first, pitch = self.start // self.size, self.strides[0] // self.size
-        np.ndarray(values.shape, np.uint8, bits.data, first, (pitch, 1))[:] = values
+        np.ndarray(values.shape, np.uint8, bits.data, self.start, (self.strides[0], 1))[:] = values
         self.memory[:] = np.packbits(bits, bitorder="little")
 
 
 def address_of(view: Array | Bits) -> int:
     """The address of an operand, as kernels take it."""
-    return view.address if isinstance(view, Bits) else int(view.ctypes.data)
+    return int((view.memory if isinstance(view, Bits) else view).ctypes.data)
 
 
 class Memory:
@@ -94,7 +81,7 @@ class Memory:
             start = -memory.ctypes.data % REGISTER + REGISTER + offset
             strides = pitch + k * REGISTER, size  # each operand has a pitch of its own
             if name == GATE:
-                found[name] = Bits(memory, size, (REGISTER + offset) // size * size, strides)
+                found[name] = Bits(memory, (REGISTER + offset) // size, strides[0] // size)
                 if name in self.touched:
                     found[name].fill(case.operands[name][:rows, :columns])
                 continue
@@ -110,16 +97,12 @@ class Memory:
         return bool((self.bytes[name] == UNTOUCHED).all())
 
 
-def _block(operands: Mapping[str, Any], rows: int, first: int = 0, repeats: int = 0) -> Block:
-    """`repeats` blocks of `rows` rows of 2-D views, from row `first` on; 0 repeats: all rows."""
-    views = [operands[name][first:] for name in OPERANDS]
-    all_rows, columns = views[0].shape
-    return (
-        [address_of(a) for a in views],
-        [a.strides[0] for a in views],
-        [rows * a.strides[0] for a in views],
-        repeats or all_rows // rows, rows, columns,
-    )  # fmt: skip
+def _box(operands: Mapping[str, Any], distances: tuple[int, int, int], *sizes: int | bool) -> Box:
+    """A box of 2-D views, with pitch, step and channels these numbers of rows apart."""
+    views = [operands[name] for name in OPERANDS]
+    bit = next((a.start for a in views if isinstance(a, Bits)), 0)
+    apart = [[n * a.strides[0] for a in views] for n in distances]
+    return ([address_of(a) for a in views], bit, *apart, *sizes)
 
 
 def run_sum(
@@ -128,12 +111,13 @@ def run_sum(
     case: Case,
     operands: Mapping[str, Any],
     rows: int,
-    folds: bool = False,
 ) -> None:
     """Sum (repeats x rows, columns) views of memory; sums go to the case's own array."""
     coefs = np.ascontiguousarray(case.coefs)
+    all_rows, columns = operands[OPERANDS[0]].shape
     _core._run_sum_kernel(
-        isa, case.dtype.name, formula, folds, _block(operands, rows),
+        isa, case.dtype.name, formula, "columns",
+        _box(operands, (1, rows, 0), rows, all_rows // rows, 1, columns),
         coefs.view(np.uint8), coefs.shape[1], case.planes,
         np.full_like(case.planes, np.nan),
     )  # fmt: skip
@@ -148,30 +132,30 @@ def run_runs(
     planes: Array,
     folded: bool,
 ) -> None:
-    """Sum runs of (channels x rows, columns) views; parts: rows and repeats of each."""
+    """Sum runs of (channels x rows, columns) views; a block begins where the one before ends."""
     channels = planes.shape[1]
-    views = [operands[name] for name in OPERANDS]
-    each = sum(rows * repeats for rows, repeats in parts)
-    firsts = [sum(rows * repeats for rows, repeats in parts[:k]) for k in range(len(parts))]
-    _core._run_runs_kernel(
-        isa, case.dtype.name, formula, folded,
-        [_block(operands, *part) for part in
-         ((rows, first, repeats) for (rows, repeats), first in zip(parts, firsts, strict=True))],
-        [each * a.strides[0] for a in views],
-        np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), planes,
+    columns = operands[OPERANDS[0]].shape[1]
+    (rows, repeats), *tail = parts
+    tail_rows, tail_repeats = tail[0] if tail else (0, 0)
+    each = repeats * rows + tail_repeats * rows
+    _core._run_sum_kernel(
+        isa, case.dtype.name, formula, "long runs" if folded else "short runs",
+        _box(operands, (1, rows, each), rows, repeats, channels, columns,
+             tail_rows, tail_repeats, columns, False, False),
+        np.ascontiguousarray(case.coefs[:, :channels]).view(np.uint8), channels, planes, None,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Span:
-    """A kind of span: the layout of its coefficients, and the column of its first element.
+    """How rows are written: the layout of their coefficients, and more.
 
     With "one for all", rows belong to `channels` channels in turn, starting with channel `first`.
     """
 
     layout: str
     period: int
-    first: int
+    first: int = 0
     strands: bool = False
     nontemporal: bool = False
     channels: int = 1
@@ -181,7 +165,7 @@ class Span:
         """The coefficients of each element of (rows, columns)."""
         if self.layout == "one for all":
             return coefs[:, self.first + np.arange(rows) % self.channels, None]
-        return coefs[:, (self.first + np.arange(columns)) % self.period]
+        return coefs[:, np.arange(columns) % self.period]
 
 
 def _laid_out(span: Span, dtype: Dtype, coefs: Array) -> tuple[Array, int]:
@@ -206,20 +190,13 @@ def run_write(
     """Write (rows, columns) views of memory. A repeat is a row of each channel of the span; strands
     share rows evenly.
     """
-    views = [operands[name] for name in OPERANDS]
-    rows, columns = views[0].shape
+    rows, columns = operands[OPERANDS[0]].shape
     each = rows // STRANDS if span.strands else rows
     coefs, period = _laid_out(span, case.dtype, case.coefs)
     _core._run_write_kernel(
         isa, case.dtype.name, formula,
-        (
-            [address_of(a) for a in views],
-            [span.channels * a.strides[0] for a in views],
-            [a.strides[0] for a in views],
-            [each * a.strides[0] for a in views],
-            each // span.channels, span.channels, columns, span.first, span.strands,
-            span.nontemporal, span.relu,
-        ),
+        _box(operands, (each, span.channels, 1), rows // each, each // span.channels,
+             span.channels, columns, 0, 0, 0, span.nontemporal, span.relu),
         coefs.view(np.uint8), coefs.shape[1], period, LAYOUTS[span.layout],
     )  # fmt: skip
 

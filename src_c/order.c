@@ -1,0 +1,125 @@
+/* order.c: which elements are added to which, and when. All that decides a bit of a sum is here and
+ * in kernels/: a change to anything else moves no digest.
+ *
+ * Words:
+ *
+ *   position   an index along the axes before the channel
+ *   run        what a channel has at one position: one element with channels last
+ *   row        columns side by side, as a kernel reads them
+ *   column     a place in a row; it belongs to one channel and keeps sums of its own
+ *   strand     q = ceil(n/4) consecutive rows of a chunk's n rows; the last strand may have fewer
+ *   block      a row from each strand, up to four, whose terms a kernel adds as a tree, column by
+ *              column
+ *   stretch    128 bytes of elements: the columns to which a long run is folded
+ *   group      up to eight successive blocks (or stretches of a block) whose trees are added
+ *              before the total joins the sums
+ *   chunk      rows, or elements of runs, that one thread sums alone. There are several, so that
+ *              threads share the work. Chunks are added in order.
+ *
+ * There are three forms:
+ *
+ *   CHANNELS_LAST      runs of one element (NXC). A row is one position's channels. Where
+ *                      channels are few, several positions are read as one row, so that a
+ *                      register is full; each column of the wide row keeps its own sums.
+ *
+ *                          position 0  c c c c c c c c     block: rows 0, q, 2q, 3q,
+ *                          position 1  c c c c c c c c     then   rows 1, q + 1, ...
+ *
+ *   SHORT_RUNS         (NCX.) A row is the runs of neighboring channels at one position.
+ *
+ *                          position 0  c c c c d d d d     columns of one channel are summed
+ *                          position 1  c c c c d d d d     at the end of a chunk
+ *
+ *   LONG_RUNS          (NCX.) A row is the run of one channel at one position, which is folded:
+ *                      element x joins column x mod stretch. A single position's run is read as
+ *                      rows of one stretch each, one after the other.
+ *
+ *                          position 0  [c c c c c][c c c c c][c c        block: positions 0, q, ...
+ *                          position 1  [c c c c c][c c c c c][c c        group: eight stretches
+ *
+ * Which four rows of a chunk are summed together depends on how memory is read fastest: stretches
+ * of 128 bytes side by side, or rows far apart. Consecutive rows of 512 to 2048 bytes are read at
+ * half the speed (measured). So a chunk's rows (or positions) are cut into four strands, and block
+ * g holds row g of each strand. At few positions, it is faster to add up a row's columns
+ * immediately than to keep them apart until the end of a chunk; hence the bound between the last
+ * two forms.
+ */
+#include "order.h"
+
+#include "sizes.h"
+
+/* Values marked as measured can be measured again with benchmark rows on either side of the bound.
+ */
+enum {
+    ROW_COLUMNS = 256, /* the fewest in a row of several positions: twice BN_WIDE_ENOUGH ... */
+    ROW_UNIT = 32,     /* ... and a multiple of this: 16-bit elements of the widest register */
+    LONG_RUN = 48,     /* the fewest elements of a long run, or LONG_POSITION per position if more,
+                        * but at most BN_ALWAYS_LONG (all measured) */
+    LONG_POSITION = 16,
+    /* Rows of a strand: an odd number, because strands that start an even number of rows apart may
+     * share cache sets; and no more than the hardware prefetcher can follow (both measured). */
+    SHORTEST_STRAND = 33,
+    LONGEST_STRAND = 129,
+    /* The most bytes of a strand; rounding may add a row. SHORTEST_STRAND rows may take more. Four
+     * strands: 512 kB. */
+    STRAND_BYTES = 128 << 10,
+    FEW_ROWS = BN_ROWS * SHORTEST_STRAND, /* of a chunk of runs */
+    SHORTEST_CHUNK = 4096,                /* elements of a run in a chunk: a page or more, ... */
+    LONGEST_CHUNK = 16384,                /* ... but longer ones gain nothing (measured) */
+    CHUNK_UNIT = 1024,                    /* elements: whole groups */
+    TASKS = 64, /* of a large problem, on any machine: four for each of 16 threads */
+};
+
+static void order_channels_last(bn_sum_order *s, int64_t element_bytes) {
+    s->form = CHANNELS_LAST;
+    if (s->channels < BN_WIDE_ENOUGH) {
+        const int64_t unit = ROW_UNIT / greatest_common_divisor(s->channels, ROW_UNIT);
+        const int64_t units = ceil_div(ROW_COLUMNS, unit * s->channels);
+        s->row_positions = at_most(unit * units, s->positions);
+    }
+    s->rows = ceil_div(s->positions, s->row_positions);
+    const int64_t row_bytes = s->row_positions * s->channels * element_bytes;
+    const int64_t share = s->rows / (TASKS * BN_ROWS);
+    const int64_t strand = at_most(at_most(STRAND_BYTES / row_bytes, share), LONGEST_STRAND);
+    s->chunk_rows = BN_ROWS * (at_least(strand, SHORTEST_STRAND) | 1);
+}
+
+static void order_long_runs(bn_sum_order *s, int64_t element_bytes) {
+    s->form = LONG_RUNS;
+    s->stretch = BN_STRETCH_BYTES / element_bytes;
+    /* Chunks should be long, but a large problem needs enough tasks for many threads. */
+    const int64_t tasks = ceil_div(TASKS, s->channels);
+    const int64_t shortest = at_least(SHORTEST_CHUNK, LONGEST_CHUNK / s->positions);
+    s->chunk_run = round_up(at_least(at_most(s->run / tasks, LONGEST_CHUNK), shortest), CHUNK_UNIT);
+    s->run_chunks = ceil_div(s->run, s->chunk_run);
+}
+
+bn_sum_order bn_sum_order_of(const bn_problem *p) {
+    const int64_t element_bytes = bn_dtype_table[p->dtype].element_bytes;
+    bn_sum_order s = {
+        .form = SHORT_RUNS,
+        .positions = p->positions,
+        .channels = p->channels,
+        .run = p->run,
+        .row_positions = 1,
+        .rows = p->positions,
+        .chunk_rows = FEW_ROWS,
+        .chunk_run = p->run,
+        .run_chunks = 1,
+    };
+    const int64_t most = BN_ALWAYS_LONG / LONG_POSITION;
+    const int64_t long_run = at_least(LONG_RUN, LONG_POSITION * at_most(s.positions, most));
+    if (s.run == 1)
+        order_channels_last(&s, element_bytes);
+    else if (s.run >= long_run)
+        order_long_runs(&s, element_bytes);
+    s.chunks = ceil_div(s.rows, s.chunk_rows) * s.run_chunks;
+    return s;
+}
+
+bn_chunk bn_chunk_of(const bn_sum_order *s, int64_t index) {
+    const int64_t each = s->chunk_rows * s->row_positions, x = index % s->run_chunks * s->chunk_run;
+    const int64_t position = index / s->run_chunks * each;
+    return (bn_chunk){position, at_most(each, s->positions - position), x,
+                      at_most(s->chunk_run, s->run - x)};
+}

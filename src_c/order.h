@@ -1,0 +1,33 @@
+/* order.h: the order of every sum, from the shape and the dtype alone. See order.c, which has the
+ * glossary. */
+#ifndef BN_ORDER_H
+#define BN_ORDER_H
+
+#include "bn.h"
+#include "kernels/kernels.h"
+
+typedef enum { CHANNELS_LAST, SHORT_RUNS, LONG_RUNS } bn_form;
+
+typedef struct {
+    bn_form form;
+    int64_t positions, channels, run; /* elements of a run */
+    /* A row has the runs of neighboring channels at so many positions; more than 1 only with
+     * CHANNELS_LAST. With long runs, a row is one channel's run. */
+    int64_t row_positions;
+    int64_t rows; /* the last may be shorter */
+    /* A chunk has rows and, with long runs, a part of each run. */
+    int64_t chunk_rows, chunk_run, run_chunks;
+    int64_t chunks;
+    int64_t stretch; /* with long runs: elements */
+} bn_sum_order;
+
+bn_sum_order bn_sum_order_of(const bn_problem *p);
+
+/* The positions and the elements of a run that a task takes. */
+typedef struct {
+    int64_t position, positions, x, n;
+} bn_chunk;
+
+bn_chunk bn_chunk_of(const bn_sum_order *order, int64_t index);
+
+#endif
