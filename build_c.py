@@ -163,7 +163,7 @@ def units(source=SOURCE, machine=MACHINE, system=sys.platform):
 
 
 def door(path, include_dirs):
-    """The unit of Cython's C file for _core.pyx, with the folders of Python's headers."""
+    """The unit of Cython's C file for core.pyx, with the folders of Python's headers."""
     # Cython declares a thread state that shadows another one.
     shadow = ["-Wno-shadow"] if warnings() else []
     flags = [*FLAGS, "-O2", *SERIAL, *warnings(), *shadow]

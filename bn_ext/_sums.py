@@ -3,9 +3,9 @@
     Statistics      of a part of a batch     `+` merges     mean, variance, count
     GradientSums    of a part's gradient     `+` adds       for batch_norm_backward(sums=...)
 
-A plain sum is two rows of doubles per channel. An exact one is a state (src_c/state.h): integers,
-which any engine can add. `+` checks what belongs together; integers that an engine has added are
-checked when they are used.
+A plain sum is two rows of doubles per channel. An exact one is a state (src_c/exact/state.h):
+integers, which any engine can add. `+` checks what belongs together; integers that an engine has
+added are checked when they are used.
 """
 
 from typing import Any, ClassVar, Self, SupportsFloat, SupportsIndex

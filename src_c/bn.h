@@ -1,8 +1,8 @@
 /* bn.h: the C interface of bn_ext.
  *
- * Batch normalization over a tensor seen as (outer, channels, inner): every element belongs to one
- * channel, and a channel's M = outer * inner elements share a mean, a variance, a gamma and a beta.
- * With xc = src - mean and rstd = 1/sqrt(variance + epsilon):
+ * Batch normalization over a tensor of positions x channels x run: every element belongs to one
+ * channel, and a channel's M = positions * run elements share a mean, a variance, a gamma and a
+ * beta. With xc = src - mean and rstd = 1/sqrt(variance + epsilon):
  *
  *     forward    mean = sum(src)/M    variance = sum(xc*xc)/M    (or both given: inference)
  *                dst = gamma*rstd * xc + beta (+ src_1; with relu, 0 where 0 or less)
@@ -104,7 +104,7 @@ enum { BN_WIDE_ENOUGH = 128, BN_ALWAYS_LONG = 256 };
 
 /* A tensor of positions x channels x run. In an operand, a run's elements are contiguous; `apart`
  * leads from channel to channel, `pitch` from position to position, in bytes (of the gate, which
- * has no gaps, in bits). Channels too are contiguous, unless runs are long (BN_ALWAYS_LONG). If
+ * has no gaps, in bits). Channels too are contiguous, unless runs have BN_ALWAYS_LONG elements. If
  * runs have one element and channels are few (fewer than BN_WIDE_ENOUGH), so are positions. */
 typedef struct {
     bn_dtype dtype;

@@ -16,13 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arrays/place.h"
 #include "channel.h"
-#include "memory.h"
-#include "place.h"
-#include "plan.h"
-#include "pool.h"
-#include "schedule.h"
-#include "walk.h"
+#include "memory/memory.h"
+#include "threads/pool.h"
+#include "threads/schedule.h"
+#include "walk/plan.h"
+#include "walk/walk.h"
 
 typedef struct {
     const bn_operation *operation;
@@ -206,7 +206,6 @@ static void write_chunk(const engine *e, bn_scratch *scratch, channel_range c,
     const formula f = bn_formula_of(e->operation->formulas[WRITE], plan->problem);
     bn_walk walk = walk_of(e, scratch, c);
     walk.write = e->kernels->write[f.base][f.gate];
-    walk.just_summed = plan->passes.fused;
     walk.coefs[WRITE] = coefs_of(e, scratch, WRITE, f, c.from, c.n);
     /* Data this far ahead may be prefetched. On one thread, it is the next tile. */
     const int64_t ahead = plan->channels_per_tile * e->threads;

@@ -4,7 +4,6 @@
 
 #include "bn.h"
 #include "operations/operation.h"
-#include "schedule.h"
 
 typedef struct {
     const bn_problem *problem;

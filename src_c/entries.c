@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "axes.h"
 #include "channel.h"
 #include "engine.h"
-#include "exact.h"
-#include "memory.h"
+#include "exact/exact.h"
+#include "memory/memory.h"
 #include "operations/coefs.h"
 
 /* ---- exact sums in between ------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* count_again.h: how often kernels summed channels again because refine() in operations/forward.c
- * asked for it, so that a test can tell that this happened. Link with
+/* count_again.h: how often kernels summed channels again because must_repeat() in
+ * operations/forward.c asked for it, so that a test can tell that this happened. Link with
  * -Wl,--wrap=bn_kernels_current. */
 #ifndef COUNT_AGAIN_H
 #define COUNT_AGAIN_H

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "axes.h"
+#include "arrays/axes.h"
 #include "count_again.h"
 #include "machine.h"
 

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, INPUTS, VECTORS, Family, Problem, all_bits, dtype
-from refusals import OPERANDS, RESULTS, SECOND, arguments, as_out, four, function_of, outs
+from members import SECOND, function_of
+from refusals import OPERANDS, RESULTS, arguments, as_out, four, outs
 from sheets import CARRIERS
 
 import bn_ext

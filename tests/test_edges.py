@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import reference
 from cases import DTYPES, EPSILON, FORMATS, INPUTS, Family, Problem, all_bits, dtype, shape
-from members import MEMBERS
-from refusals import SECOND
+from members import MEMBERS, SECOND
 from sheets import SHEETS
 
 import bn_ext

@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import DATA_DTYPES, EPSILON, INPUTS, TENSORS, VECTORS, dtype
-from refusals import AFFINE, OPERANDS, RESULTS, SECOND, as_out, four, outs, refused, takes
+from members import AFFINE, SECOND
+from refusals import OPERANDS, RESULTS, as_out, four, outs, refused, takes
 
 import bn_ext
 

@@ -21,7 +21,7 @@ from bn_ext._verify import STARTS, numbers
 
 #: Axes, slowest first: two of positions, the channels, two of a run.
 N0, N1, C, X0, X1 = range(5)
-#: Axes that end with a gap. Operands with the last kind are copied.
+#: Axes that end with a gap. Operands with the last kind are copied, and some with the others.
 GAPS = {
     "dense": (),
     "positions apart": (C,),

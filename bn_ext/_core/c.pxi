@@ -60,7 +60,7 @@ cdef extern from "bn.h" nogil:
     int64_t bn_backward_sums(const bn_problem *p)
 
 
-cdef extern from "state.h" nogil:
+cdef extern from "exact/state.h" nogil:
     enum:
         f32_LIMBS, f32_SQUARE_LIMBS, f64_LIMBS, f64_SQUARE_LIMBS
         BN_MOST_PARTS, BN_LOG2_TERMS, BN_LOG2_TERMS_OF_PART
@@ -80,7 +80,7 @@ cdef extern from "channel.h" nogil:
     void vector_read(const bn_vector *v, int64_t first, int64_t n, double *to)
 
 
-cdef extern from "gates.h" nogil:
+cdef extern from "arrays/gates.h" nogil:
     int64_t bn_bytes_of_bits(int64_t elements)
     void bn_make_bits(const bn_problem *p, const char *given, char *to)
     bn_status bn_open_gate(bn_problem *p, const char *bits)
@@ -98,7 +98,7 @@ cdef extern from "machine.h" nogil:
     cpdef void _set_cache_sizes "bn_set_cache_sizes"(int64_t l2, int64_t last_level)
 
 
-cdef extern from "blocks.h" nogil:
+cdef extern from "memory/blocks.h" nogil:
     enum:
         BN_BLOCK_BYTES
     void *bn_take_block(size_t bytes)
@@ -109,7 +109,7 @@ cdef extern from "blocks.h" nogil:
     cpdef int64_t _parked_bytes "bn_parked_bytes"()
 
 
-cdef extern from "schedule.h" nogil:
+cdef extern from "threads/schedule.h" nogil:
     ctypedef struct bn_call_facts:
         int threads
         int64_t tasks
@@ -126,7 +126,7 @@ cdef extern from "dtypes.h" nogil:
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
 
-cdef extern from "axes.h" nogil:
+cdef extern from "arrays/axes.h" nogil:
     ctypedef struct bn_view:
         char *data
         ptrdiff_t itemsize

@@ -14,6 +14,7 @@ cdef class _Words  # arguments.pxi
 
 
 @cython.final
+@cython.auto_pickle(False)
 @cython.freelist(8)
 @cython.no_gc  # only its function knows a call, so it is in no cycle
 cdef class Call:
@@ -46,6 +47,9 @@ cdef class Call:
     cdef bn_order order
     cdef bn_problem problem
 
+    def __cinit__(self):
+        self.mode = fp_mode_enter()
+
     def __dealloc__(self):
         cdef int role
         for role in range(ROLES):
@@ -59,7 +63,6 @@ cdef Call begin(int entry):
     cdef Call c = Call.__new__(Call)
     c.entry, c.facts, c.n_outputs = entry, &FACTS[entry], FACTS[entry].n_outputs
     c.vectors_wanted = c.problem.training = True
-    c.mode = fp_mode_enter()
     return c
 
 

@@ -3,14 +3,14 @@
 
     src, diff_dst, mean, variance, gamma, sums, out     Python objects
         |   each is converted to a base-class array, a number or a flag
-        v                              (_arguments: the caller's methods run here)
+        v                              (arguments: the caller's methods run here)
     buffers, by role
         |   are dtypes supported?  do shapes fit?  are outputs writable?  is memory shared?
-        v                              (_inputs, _outputs: nothing has been written so far)
-    axis order, from src's strides only (the rule: src_c/axes.h)
+        v                              (inputs, outputs: nothing has been written so far)
+    axis order, from src's strides only (the rule: src_c/arrays/axes.h)
         |   an operand gets a dense copy if kernels cannot walk it (bn_problem in src_c/bn.h);
         |   so does diff_src_1 if it overwrites src
-        v                                                                   (_call)
+        v                                                                   (call)
     bn_problem: positions x channels x run
         |
         v   without the GIL, unless the problem is small

@@ -1,6 +1,6 @@
 """Exact sums: functions on states, and checks of the state in a call. Included by core.pyx.
 
-A state is an int64 array of shape (k, 2, C); src_c/state.h describes its rows.
+A state is an int64 array of shape (k, 2, C); src_c/exact/state.h describes its rows.
 """
 
 cdef object INT64 = np.dtype(np.int64)

@@ -75,7 +75,7 @@ cdef bn_box box_of(box) except *:
         b.pitch[i], b.step[i], b.apart[i] = pitches[i], steps[i], aparts[i]
     if others:
         b.tail.rows, b.tail.repeats, b.tail.cols, b.nontemporal, b.relu = others
-    b.ahead = b.nontemporal
+    b.ahead = b.nontemporal  # as for the next tile: the next channel is prefetched
     return b
 
 

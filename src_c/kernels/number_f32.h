@@ -4,7 +4,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/vec.h"
-#include "state.h"
+#include "exact/state.h"
 
 #define ARITHMETIC f32
 typedef float num;

@@ -17,7 +17,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "axes.h"
 #include "operations/coefs.h"
 #include "sizes.h"
 
@@ -84,8 +83,6 @@ static void prepare_sums(const bn_channels *c, int64_t from, int64_t n) {
         const double part = ((double)i + (run == 1 ? within_part[i] : 0.5)) / (double)places;
         const int64_t position = (int64_t)((double)positions * part);
         const int64_t x = (int64_t)((double)run * part);
-        /* Address each element by itself: whether neighbors are adjacent in memory must not
-         * matter. */
         for (int64_t k = x; k < run && k < x + SAMPLED_NEIGHBORS; k++, count++) {
             const bn_vector at = {p->data[BN_SRC] + position * p->pitch[BN_SRC] + k * size,
                                   p->apart[BN_SRC], p->dtype};

@@ -1,6 +1,6 @@
 /* blocks.c: large memory that outlives a call. */
 #define _GNU_SOURCE /* MADV_FREE */
-#include "blocks.h"
+#include "memory/blocks.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

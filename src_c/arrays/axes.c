@@ -1,5 +1,5 @@
 /* axes.c: see axes.h. */
-#include "axes.h"
+#include "arrays/axes.h"
 
 /* ---- order -------------------------------------------------------------- */
 

@@ -4,14 +4,14 @@
  * the last bit. Therefore they get a copy, 1/32 of the size of float32 data. The copy is made in
  * blocks of whole bytes, so that threads need not wait for one another. A buffer collects the bits
  * that lie apart in dst. */
-#include "gates.h"
+#include "arrays/gates.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "place.h"
-#include "pool.h"
+#include "arrays/place.h"
 #include "sizes.h"
+#include "threads/pool.h"
 
 /* Put n bits behind the first `at` bits; all others must be zeros. */
 static void put_bits(const uint64_t *from, uint64_t *to, int64_t at, int64_t n) {

@@ -11,12 +11,12 @@
  *
  * Integers may be added to the state in any order; several threads add them atomically.
  */
-#include "exact.h"
+#include "exact/exact.h"
 
-#include "memory.h"
-#include "place.h"
-#include "pool.h"
-#include "schedule.h"
+#include "arrays/place.h"
+#include "memory/memory.h"
+#include "threads/pool.h"
+#include "threads/schedule.h"
 
 enum {
     ROW = BN_STRIP,            /* columns; narrower positions share a row if there are no gaps */

@@ -1,7 +1,7 @@
 /* walk.c: from a chunk to boxes for the kernels: sums by columns, sums by runs, and writes. order.c
  * has the order of sums, and pictures of it. Writes need no order.
  */
-#include "walk.h"
+#include "walk/walk.h"
 
 #include <string.h>
 
@@ -92,7 +92,7 @@ static void keep_columns(const bn_walk *walk) {
     }
 }
 
-static void sum_rows(const bn_walk *walk, int64_t position, int64_t positions, int64_t rows) {
+static void sum_strands(const bn_walk *walk, int64_t position, int64_t positions, int64_t rows) {
     const int64_t columns = walk->channels * positions * walk->plan->order.run;
     const bn_box box = box_of_strands(walk, position, positions, rows, 0, columns);
     walk->kernels->sum[walk->sum.base][walk->sum.gate](&box, &walk->coefs[SUM],
@@ -104,9 +104,9 @@ static void sum_by_columns(const bn_walk *walk, const bn_chunk *chunk) {
     const int64_t rows = chunk->positions / each, left = chunk->positions % each;
     clear_sums(walk, columns_of(walk->plan, walk->channels));
     if (rows > 0)
-        sum_rows(walk, chunk->position, each, rows);
+        sum_strands(walk, chunk->position, each, rows);
     if (left > 0) /* the last row has fewer positions */
-        sum_rows(walk, chunk->position + rows * each, left, 1);
+        sum_strands(walk, chunk->position + rows * each, left, 1);
     if (walk->plan->order.form == CHANNELS_LAST)
         keep_positions(walk);
     else
@@ -172,7 +172,7 @@ static void write_dense(const bn_walk *walk, bn_box *box, int64_t elements) {
      * coefficients once for four rows. */
     const bool meet = strand * row % PAGE_BYTES == 0;
     const bool small = plan->passes.coef_planes * plan->ring * plan->number_bytes <= SMALL_RING;
-    if (plan->far && !walk->just_summed && strand > 0 && !(meet && small)) {
+    if (plan->far && !plan->passes.fused && strand > 0 && !(meet && small)) {
         box->cols = strand * columns;
         write_strands(walk, box, strand * plan->order.row_positions);
         elements -= BN_STRANDS * strand * columns;

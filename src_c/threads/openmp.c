@@ -16,7 +16,7 @@
 
 #include "fp_mode.h"
 #include "machine.h"
-#include "pool.h"
+#include "threads/pool.h"
 #include "sizes.h"
 
 #if defined(BN_OLD_SYMBOLS) && defined(__GLIBC__)
@@ -45,12 +45,12 @@ static _Thread_local int pool_size = 1;
  * The mutex is unlocked inside the region, when all threads exist. */
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 
-static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t door = PTHREAD_MUTEX_INITIALIZER;
 
-static void *wait_at_gate(void *id) {
+static void *wait_at_door(void *id) {
     *(long *)id = syscall(SYS_gettid);
-    pthread_mutex_lock(&gate);
-    pthread_mutex_unlock(&gate);
+    pthread_mutex_lock(&door);
+    pthread_mutex_unlock(&door);
     return NULL;
 }
 
@@ -73,10 +73,10 @@ static int startable(int wanted) {
     if (bn_stack_bytes())
         (void)pthread_attr_setstacksize(&attributes, (size_t)bn_stack_bytes());
     int n = 0;
-    pthread_mutex_lock(&gate);
-    while (n <= wanted && !pthread_create(&thread[n], &attributes, wait_at_gate, &id[n]))
+    pthread_mutex_lock(&door);
+    while (n <= wanted && !pthread_create(&thread[n], &attributes, wait_at_door, &id[n]))
         n++;
-    pthread_mutex_unlock(&gate);
+    pthread_mutex_unlock(&door);
     pthread_attr_destroy(&attributes);
     for (int i = 0; i < n; i++) {
         pthread_join(thread[i], NULL);

@@ -4,8 +4,8 @@
  * column belongs to one channel. By runs, a channel's elements are taken run after run, and any
  * column may take any element.
  */
-#include "exact.h"
-#include "place.h"
+#include "arrays/place.h"
+#include "exact/exact.h"
 #include "sizes.h"
 
 enum {

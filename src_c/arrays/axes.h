@@ -2,9 +2,9 @@
  *
  * The axis order decides the bits, so it follows a fixed rule. Axes of length 1 are dropped. The
  * others are sorted by |stride| in src, largest first; equal strides stay in logical order. Axes of
- * stride 0 keep their logical place. No axis is flipped. Axes before the channel axis are outer,
- * axes after it inner. With a single channel, the channel axis is dropped too, and all others are
- * inner.
+ * stride 0 keep their logical place. No axis is flipped. Axes before the channel axis are
+ * positions, axes after it are a run. With a single channel, the channel axis is dropped too, and
+ * all others are its run.
  *
  * An operand that does not follow src's order (bn_follows) is copied to memory in that order. The
  * caller provides this memory: nothing here allocates, and nothing can fail.

@@ -2,8 +2,8 @@
 #ifndef BN_WALK_H
 #define BN_WALK_H
 
-#include "place.h"
-#include "plan.h"
+#include "arrays/place.h"
+#include "walk/plan.h"
 
 /* A thread's own memory. A thread may alternate between the two passes, on different tiles, so each
  * pass keeps its own coefficients. */
@@ -22,7 +22,6 @@ typedef struct {
     formula sum;
     bn_write_kernel *write;
     int64_t from, channels;
-    bool just_summed;       /* is what is written in cache? */
     int64_t channels_ahead; /* distance to the tile that may be prefetched; 0: none */
     bn_coefs coefs[PASSES];
     bn_sums kept; /* where sums by channel go */

@@ -1,5 +1,5 @@
 /* state.c: functions of a whole state. See state.h. */
-#include "state.h"
+#include "exact/state.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* pool.c: how many threads a call gets. openmp.c or workers.c has the threads. Nothing decided here
  * can change a bit of any result. */
-#include "pool.h"
+#include "threads/pool.h"
 
 #include <stdatomic.h>
 

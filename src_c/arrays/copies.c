@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "axes.h"
-#include "pool.h"
+#include "arrays/axes.h"
 #include "sizes.h"
+#include "threads/pool.h"
 
 enum { STRIP = LINE_BYTES / 4 }; /* a cache line of 4-byte elements */
 
@@ -103,10 +103,11 @@ static void copy_piece(const void *copying_, int64_t index) {
     const int64_t end = at_most(first + c->places_of_piece, c->places);
     for (int64_t place = first; place < end; place++) {
         ptrdiff_t at_from = 0, at_to = 0;
-        int64_t index = place;
-        for (int a = c->n - 1; a >= 0; a--, index /= c->axis[a + 1].size) {
-            at_from += index % c->axis[a].size * c->axis[a].from;
-            at_to += index % c->axis[a].size * c->axis[a].to;
+        int64_t rest = place;
+        for (int a = c->n - 1; a >= 0; a--) {
+            at_from += rest % c->axis[a].size * c->axis[a].from;
+            at_to += rest % c->axis[a].size * c->axis[a].to;
+            rest /= c->axis[a].size;
         }
         copy_two_axes(from + at_from, to + at_to, other, last, c->itemsize);
     }

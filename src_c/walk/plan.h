@@ -2,7 +2,7 @@
 #ifndef BN_PLAN_H
 #define BN_PLAN_H
 
-#include "order.h"
+#include "walk/order.h"
 
 /* What a call's passes do. */
 typedef struct {
@@ -39,11 +39,9 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
 /* Bytes read per element, of all operands that either pass reads. */
 int64_t bn_bytes_read(const bn_plan *plan);
 
-/* Columns of a row of n channels. With long runs, each channel in turn has the columns of a
- * stretch. */
+/* Columns of a row of n channels. */
 static inline int64_t columns_of(const bn_plan *plan, int64_t n) {
-    const bn_sum_order *order = &plan->order;
-    return order->form == LONG_RUNS ? order->stretch : n * order->row_positions * order->run;
+    return n * plan->order.row_positions * plan->order.run;
 }
 
 #endif

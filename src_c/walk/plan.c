@@ -1,5 +1,5 @@
-/* plan.c: how the work of a call is divided: into tiles of channels, and tasks for threads. All
- * this depends on the machine and decides speed alone; order.c decides bits.
+/* plan.c: how the work of a call is divided: into tiles of channels, and tasks for threads.
+ * Nothing here decides a bit; order.c does.
  *
  * Words, beside those of order.c:
  *
@@ -8,10 +8,10 @@
  *              rows (with runs: positions) of all tiles
  *   ring       coefficients by columns, which wrap around from a row's last column to its first
  */
-#include "plan.h"
+#include "walk/plan.h"
 
+#include "arrays/place.h"
 #include "machine.h"
-#include "place.h"
 #include "sizes.h"
 
 int64_t bn_bytes_read(const bn_plan *plan) {
@@ -184,7 +184,7 @@ bn_plan bn_plan_of(const bn_problem *p, const bn_passes *passes, bool paired, in
     plan->channels_per_tile = channels_for(plan, widest, threads);
     plan->tiles = ceil_div(order->channels, plan->channels_per_tile);
     const int64_t columns = columns_of(plan, plan->channels_per_tile);
-    plan->columns[SUM] = short_runs && plan->by_runs[SUM] ? 0 : columns;
+    plan->columns[SUM] = plan->by_runs[SUM] ? 0 : columns;
     plan->columns[WRITE] = plan->joint ? columns_of(plan, order->channels) : columns;
     if (plan->joint)
         plan->rows_per_write = rows_to_write(plan, threads);

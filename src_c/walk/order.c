@@ -1,5 +1,6 @@
-/* order.c: which elements are added to which, and when. All that decides a bit of a sum is here and
- * in kernels/: a change to anything else moves no digest.
+/* order.c: which elements are added to which, and when: the forms, strands, groups and chunks of
+ * sums, from the shape and the dtype alone. walk.c, engine.c (chunks, in order) and kernels/ carry
+ * it out. docs/design.md lists what else can change a bit; plan.c cannot.
  *
  * Words:
  *
@@ -44,7 +45,7 @@
  * immediately than to keep them apart until the end of a chunk; hence the bound between the last
  * two forms.
  */
-#include "order.h"
+#include "walk/order.h"
 
 #include "sizes.h"
 

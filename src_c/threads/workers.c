@@ -8,14 +8,13 @@
  * be started, a call does without them.
  */
 #ifndef _OPENMP
-#include "pool.h"
+#include "threads/pool.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
 
 #include "fp_mode.h"
-#include "machine.h"
-#include "relax.h"
+#include "threads/relax.h"
 
 /* ---- the system's threads ------------------------------------------------------ */
 

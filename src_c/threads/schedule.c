@@ -25,15 +25,15 @@
  * and parts that threads have already taken, so every wait ends, however few threads the runtime
  * delivers, even one.
  */
-#include "schedule.h"
+#include "threads/schedule.h"
 
 #include <stdatomic.h>
 
 #include "machine.h"
-#include "memory.h"
-#include "pool.h"
-#include "relax.h"
+#include "memory/memory.h"
 #include "sizes.h"
+#include "threads/pool.h"
+#include "threads/relax.h"
 
 static _Thread_local bn_call_facts last_call;
 

@@ -4,7 +4,7 @@
 
 #include "channel.h"
 #include "operations/operation.h"
-#include "state.h"
+#include "exact/state.h"
 
 typedef struct {
     const bn_problem *problem;

@@ -2,9 +2,8 @@
  *
  * Writing to 160 MB takes 8 ms longer if it has just been mapped, because the system clears each
  * page. So a returned block is parked: it stays mapped. A later request for about its size may get
- * the block. The system may take the pages of all but
- * the youngest blocks whenever it needs memory (MADV_FREE). Pages that it has not taken are written
- * as fast as others.
+ * the block. The system may take the pages of all but the youngest blocks whenever it needs memory
+ * (MADV_FREE). Pages that it has not taken are written as fast as others.
  */
 #ifndef BN_BLOCKS_H
 #define BN_BLOCKS_H

@@ -23,7 +23,8 @@ void bn_forget_calls(void);
 typedef void bn_team_work(void *argument, int me);
 void bn_run_team(int threads, bn_team_work *work, void *argument);
 
-/* Call work(argument, i) once for each piece i, on as many threads as the elements are worth. */
+/* Call work(argument, i) once for each piece i, on as many threads as the elements are worth; an
+ * element counts as one of a gradient. */
 typedef void bn_piece_work(const void *argument, int64_t piece);
 void bn_run_pieces(int num_threads, int64_t elements, int64_t pieces, bn_piece_work *work,
                    const void *argument);
