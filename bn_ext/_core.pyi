@@ -196,6 +196,6 @@ def _run_write_kernel(
     period: int,
     layout: int,
 ) -> None: ...
-def _run_passed(
+def _run_relu_mask(
     isa: str, dtype: str, elements: NDArray[np.uint8], n: int, to: NDArray[np.uint64]
 ) -> None: ...

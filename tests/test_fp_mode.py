@@ -45,6 +45,23 @@ def test_the_callers_fp_mode_is_back_afterwards(rng, name, threads):
         assert (found, flags) == (name, 0), call
 
 
+@pytest.mark.quick
+def test_the_callers_methods_run_in_the_callers_mode():
+    class Lazy:
+        def __array__(self, dtype=None, copy=None):
+            seen.append(fp_mode_in_effect())
+            return np.ones((4, 3), np.float32)
+
+    seen = []
+    name = next(name for name in FP_MODES if name != "default")
+    with fp_mode(name):
+        bn_ext.batch_norm_inference(Lazy(), np.zeros(3), np.ones(3), epsilon=1e-5)
+        with pytest.raises(ValueError, match="mean"):
+            bn_ext.batch_norm_inference(Lazy(), np.zeros(4), np.ones(3), epsilon=1e-5)
+        left = fp_mode_in_effect()
+    assert {*seen, left} == {name}
+
+
 # ---- the same results in any mode -----------------------------------------------------------
 
 #: Scales of channels: subnormal; with squares that underflow or overflow; huge.

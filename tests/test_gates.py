@@ -157,7 +157,7 @@ def test_every_short_value_by_itself(isa, name):
     every = np.arange(1 << 16, dtype=np.uint16)
     elements = every if stored.bits.itemsize == 2 else boundary(stored)
     found = np.unpackbits(
-        running.run_passed(isa, stored, elements).view(np.uint8), bitorder="little"
+        running.run_relu_mask(isa, stored, elements).view(np.uint8), bitorder="little"
     )[: len(elements)]
     with np.errstate(invalid="ignore"):
         assert (found == ~(stored.widen(elements) <= 0)).all()

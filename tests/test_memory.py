@@ -94,7 +94,7 @@ def test_more_than_2_to_the_31_elements(data_format):
 @pytest.mark.huge
 def test_more_than_2_to_the_32_elements_by_strides_of_0():
     """Views that repeat one row: many elements in little memory. Only sums are computed."""
-    n, channels = 2**32 // 64 + 3, 64
+    n, channels = 2**32 // 128 + 3, 128
     row = np.arange(channels, dtype=np.float32)
     src = np.broadcast_to(row, (n, channels))
     statistics = bn_ext.Statistics(src)

@@ -15,7 +15,7 @@ cdef extern from "bn.h" nogil:
     ctypedef bint c_bool "bool"
 
     ctypedef enum bn_dtype:
-        BN_F32, BN_F64, BN_BF16
+        BN_F64, BN_BF16
 
     ctypedef enum bn_status:
         BN_OK
@@ -121,7 +121,7 @@ cdef extern from "threads/schedule.h" nogil:
 cdef extern from "dtypes.h" nogil:
     ctypedef struct bn_dtype_facts:
         const char *name
-        int element_bytes, number_bytes
+        int element_bytes
 
     const bn_dtype_facts bn_dtype_table[BN_DTYPES]
 
@@ -210,11 +210,6 @@ cdef extern from "kernels/kernels.h" nogil:
         bn_sum_kernel *sum_long_runs[FORMULAS][GATES]
         bn_write_kernel *write[FORMULAS][GATES]
         void (*relu_mask)(const char *source, int64_t n, uint64_t *to)
-        void (*add)(const bn_sums *to, const bn_sums *terms, int64_t n)
-        void (*sum_columns)(const bn_sums *sums, int64_t n, const bn_sums *to)
-        void (*expand)(const void *channel, int64_t channels, int64_t each, int64_t n,
-                       void *column)
-        void (*ring)(const void *channel, int64_t channels, int64_t each, int64_t n, void *column)
         c_bool paired
 
     ctypedef struct bn_kernels:

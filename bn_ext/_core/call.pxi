@@ -1,8 +1,9 @@
 """A call: its arrays by role, from arguments to result. Included by core.pyx.
 
-    begin     make a call that has no arrays, and set the floating-point mode in which it computes
+    begin     make a call that has no arrays
     convert   keep the arguments' arrays (arguments.pxi)
-    call      check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
+    call      set the floating-point mode in which it computes
+              check: pin them; raise all errors (inputs.pxi, outputs.pxi); a dry run ends here
               new_results, new_sums: allocate what is returned (outputs.pxi)
               compute: copy operands that cannot be walked, and run the C code
 
@@ -25,7 +26,8 @@ cdef class Call:
     let_go count the references."""
 
     cdef int entry
-    cdef uint64_t mode              # the caller's floating-point mode
+    cdef uint64_t mode              # the caller's floating-point mode, if
+    cdef bint computes              # this call has set its own
     cdef const Facts *facts
     cdef int n_outputs              # includes diff_src_1 if it is wanted
     cdef _Words words               # or None
@@ -47,15 +49,13 @@ cdef class Call:
     cdef bn_order order
     cdef bn_problem problem
 
-    def __cinit__(self):
-        self.mode = fp_mode_enter()
-
     def __dealloc__(self):
         cdef int role
         for role in range(ROLES):
             if has(self, role):
                 let_go(self, role)
-        fp_mode_leave(self.mode)
+        if self.computes:
+            fp_mode_leave(self.mode)
 
 
 cdef Call begin(int entry):
@@ -195,7 +195,8 @@ cdef object call(Call c, object out):
     """Run the call. Return the arrays in `out`, with new ones in place of None; or sums."""
     cdef PyObject *checked[ROLES]
     cdef int role
-    given = convert_out(c, out)
+    given = convert_out(c, out)  # the last that may run the caller's methods, in the caller's mode
+    c.mode, c.computes = fp_mode_enter(), True
     check(c)
     if c.dry:
         return None

@@ -115,5 +115,5 @@ def _run_write_kernel(isa, dtype, name, box, const unsigned char[:, ::1] coefs,
     kernel(&b, &c)
 
 
-def _run_passed(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
+def _run_relu_mask(isa, dtype, const unsigned char[::1] elements, int64_t n, uint64_t[::1] to):
     kernels_of(isa, dtype).relu_mask(<const char *>&elements[0], n, &to[0])

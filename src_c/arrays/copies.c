@@ -30,18 +30,35 @@ static bool is_contiguous(axis_pair axis, ptrdiff_t itemsize) {
     return axis.from == itemsize && axis.to == itemsize;
 }
 
+/* Inlined with constants, so that compilers can unroll and vectorize. */
+static inline __attribute__((always_inline)) void copy_each(const char *from, char *to,
+                                                            axis_pair axis, ptrdiff_t itemsize) {
+    for (ptrdiff_t i = 0; i < axis.size; i++)
+        memcpy(to + i * axis.to, from + i * axis.from, (size_t)itemsize);
+}
+
+static inline __attribute__((always_inline)) void copy_axis_of(const char *from, char *to,
+                                                               axis_pair axis, ptrdiff_t itemsize) {
+    const ptrdiff_t n = axis.size;
+    if (axis.to == itemsize && axis.from == -itemsize)
+        copy_each(from, to, (axis_pair){n, -itemsize, itemsize}, itemsize);
+    else if (axis.to == itemsize)
+        copy_each(from, to, (axis_pair){n, axis.from, itemsize}, itemsize);
+    else if (axis.from == itemsize)
+        copy_each(from, to, (axis_pair){n, itemsize, axis.to}, itemsize);
+    else
+        copy_each(from, to, axis, itemsize);
+}
+
 static void copy_axis(const char *from, char *to, axis_pair axis, ptrdiff_t itemsize) {
     if (is_contiguous(axis, itemsize))
         memcpy(to, from, (size_t)(axis.size * itemsize));
     else if (itemsize == 8)
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 8);
+        copy_axis_of(from, to, axis, 8);
     else if (itemsize == 4)
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 4);
+        copy_axis_of(from, to, axis, 4);
     else
-        for (ptrdiff_t i = 0; i < axis.size; i++)
-            memcpy(to + i * axis.to, from + i * axis.from, 2);
+        copy_axis_of(from, to, axis, 2);
 }
 
 /* If the last axis has the longer stride in `from`, one cache line holds elements of several places

@@ -30,7 +30,7 @@ enum { BLOCK = 4096, BLOCKS_AT_ONCE = 16 };
 typedef struct {
     const bn_problem *problem;
     int64_t together; /* contiguous elements of dst */
-    void (*passed)(const char *from, int64_t n, uint64_t *to);
+    void (*relu_mask)(const char *from, int64_t n, uint64_t *to);
     const char *given; /* bits; NULL: made from dst */
     char *to;
     int64_t n;
@@ -49,10 +49,10 @@ static void make_block(const making *m, int64_t first, int64_t n) {
         const char *at = element_of(m->problem, first + done);
         here = at_most(m->together - (first + done) % m->together, n - done);
         if (here == n) {
-            m->passed(at, n, block);
+            m->relu_mask(at, n, block);
             break;
         }
-        m->passed(at, here, some);
+        m->relu_mask(at, here, some);
         put_bits(some, block, done, here);
     }
     memcpy(m->to + first / 8, block, (size_t)bn_bytes_of_bits(n));
@@ -77,7 +77,7 @@ void bn_make_bits(const bn_problem *p, const char *given, char *to) {
         .together = all_meet        ? n
                     : channels_meet ? p->channels * p->run
                                     : p->run,
-        .passed = bn_kernels_current()->dtype[p->dtype]->relu_mask,
+        .relu_mask = bn_kernels_current()->dtype[p->dtype]->relu_mask,
         .given = given,
         .to = to,
         .n = n,

@@ -14,7 +14,7 @@ from oracle.values import Case
 
 __all__ = [
     "LAYOUTS", "PAIRED", "REGISTER", "STRANDS", "Bits", "Memory", "Span",
-    "run_passed", "run_runs", "run_sum", "run_write",
+    "run_relu_mask", "run_runs", "run_sum", "run_write",
 ]  # fmt: skip
 
 _INTERFACE = _core._kernel_interface()
@@ -201,8 +201,8 @@ def run_write(
     )  # fmt: skip
 
 
-def run_passed(isa: str, dtype: Dtype, elements: Array) -> Array:
+def run_relu_mask(isa: str, dtype: Dtype, elements: Array) -> Array:
     """Which elements, given as bits of a dtype, a ReLU passes: one bit each, in words of 64."""
     found = np.zeros(-(-len(elements) // 64), np.uint64)
-    _core._run_passed(isa, dtype.name, elements.view(np.uint8), len(elements), found)
+    _core._run_relu_mask(isa, dtype.name, elements.view(np.uint8), len(elements), found)
     return found
